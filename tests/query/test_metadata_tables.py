@@ -1,4 +1,4 @@
-"""Tables about a repository, without Spark."""
+"""Read metadata tables without Spark."""
 
 from __future__ import annotations
 

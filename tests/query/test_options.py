@@ -1,4 +1,4 @@
-"""The options of the Spark source, and the versions they name."""
+"""Parse the options of the Spark source, and open the versions that they select."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups as tables: names, types and values against xarray."""
+"""Compare the names, types and values of tables with xarray."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_auxiliary_coordinates_are_columns() -> None:
     found = contents(repo, table)
 
     assert table.schema.names == ["y", "x", "height", "lat", "name", "v"]
-    assert found["x"].to_pylist() == [0, 1, 2] * 2  # an index: there is no such coordinate
+    assert found["x"].to_pylist() == [0, 1, 2] * 2  # an index column, because there is no coordinate
     expected = opened(repo.readonly_session("main")).drop_vars("x", errors="ignore")
     assert rows(found.drop(["x"])) == frame_rows(expected, ["y", "height", "lat", "name", "v"])
 

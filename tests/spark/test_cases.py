@@ -1,6 +1,6 @@
-"""Questions that people ask of climate and satellite data, in SQL: the answers are those of all rows.
+"""Run typical SQL queries over climate and satellite data, and compare the results with full scans.
 
-Part of `make test-cluster`, since they take a minute.
+Part of `make test-cluster`, because they take a minute.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tests.support.spark.weather import put, repository
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
 
 def air() -> xr.Dataset:
-    """Two years of temperatures and winds, four times a day on three days of each month, with gaps."""
+    """Create two years of temperatures and winds: four times a day, three days per month, with gaps."""
     random = np.random.default_rng(1)
     days = np.arange(np.datetime64("2013-01-01", "D"), np.datetime64("2015-01-01", "D"))
     first = days[[day.astype(object).day <= 3 for day in days]]
@@ -48,7 +48,7 @@ def air() -> xr.Dataset:
 
 
 def scene() -> xr.Dataset:
-    """Two bands of a satellite, packed, with a mask."""
+    """Create two packed bands of a satellite, with a mask."""
     random = np.random.default_rng(2)
     shape = (4, 12, 10)
     red, nir = (random.integers(1, 4000, shape, "i2") for _ in range(2))

@@ -1,4 +1,4 @@
-"""The same job on clusters of several processes: `make test-cluster`. Not part of `make test`."""
+"""Run one job on clusters of several processes (`make test-cluster`, not part of `make test`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_standalone_cluster_with_two_workers(tmp_path: Path) -> None:
     with standalone(tmp_path / "spark") as url:
         run_job(url, tmp_path)
 
-    # Only here: Spark starts no copy of a task on the host that runs it.
+    # Only with two hosts: Spark never starts a speculative copy of a task on the same host.
     assert {attempt.name for attempt in (tmp_path / "attempts").iterdir()} >= {"0", "1"}
 
 

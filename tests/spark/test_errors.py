@@ -1,4 +1,4 @@
-"""What goes wrong with Spark itself is told in a sentence."""
+"""Report failures of Spark in one sentence."""
 
 from __future__ import annotations
 

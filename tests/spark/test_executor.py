@@ -1,4 +1,4 @@
-"""Work on a local Spark: fanned-out functions, and forks written by executors."""
+"""Map functions over a local Spark, and write forks on executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.spark import SparkExecutor, local_session
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
 ]
 
 

@@ -1,6 +1,6 @@
-"""Workers, executors and drivers that are killed while they write: `make test-cluster`.
+"""Kill workers, executors and drivers while they write (`make test-cluster`).
 
-`ICEFLOE_DRIVER_KILLS=20` kills more drivers at moments of chance.
+`ICEFLOE_DRIVER_KILLS=20` kills more drivers at random times.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_write_survives_kills_at_any_time(tmp_path: Path, how: str) -> None:
     order = (tmp_path, "local-cluster[2,1,1024]", how, str(WRITES))
     for _ in range(DRIVER_KILLS):
         job = started(*order, job="kill_job")
-        # After the first rows of this run, or some time after those of a later write.
+        # After the first rows of this run, or some time after the first rows of a later write.
         goal = traces(tmp_path) + chance.randrange(5)
         kill_when(job, partial(has_come, job, tmp_path, goal), chance.uniform(0, LONGEST_WAIT_S))
 
@@ -91,12 +91,12 @@ def traces(folder: Path) -> int:
 
 
 def has_come(job: subprocess.Popen[str], folder: Path, goal: int) -> bool:
-    """Whether a job has left more traces than so many, or has nothing left to do."""
+    """Check whether a job has left more than this many traces, or is finished."""
     return traces(folder) > goal or job.poll() is not None
 
 
 def kill_when(job: subprocess.Popen[str], time_has_come: Callable[[], bool], wait_s: float = 0) -> None:
-    """Kill a driver with its JVM at a moment, or so long after it."""
+    """Kill a driver and its JVM when a condition holds, or some time later."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not time_has_come():
         assert job.poll() is None, job.stderr.read() if job.stderr else ""

@@ -1,6 +1,6 @@
-"""Generated queries on Spark: what is left out does not matter, and groups answer as cells do.
+"""Compare generated queries on Spark with full scans, with pruning and with partial aggregates.
 
-Part of `make test-cluster`; `ICEFLOE_QUERIES=2000` asks more of them.
+Part of `make test-cluster`; `ICEFLOE_QUERIES=2000` runs more queries.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from tests.support.spark.weather import CHUNKS, put, repository, weather
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.cluster,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),  # text is still new there
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
+    pytest.mark.filterwarnings(
+        "ignore::zarr.errors.UnstableSpecificationWarning"
+    ),  # string columns are recent there
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
@@ -35,7 +37,7 @@ ZONES = ["UTC", "America/Los_Angeles", "Asia/Kolkata", "America/Sao_Paulo"]
 
 
 def stations() -> xr.Dataset:
-    """Coordinates of other kinds: text, integers, floats with gaps, hours in which clocks change."""
+    """Create coordinates of other types: text, integers, floats with gaps, and hours with clock changes."""
     random = np.random.default_rng(3)
     hours = np.datetime64("2018-11-03T18", "ns") + np.arange(12) * np.timedelta64(3600 * 10**9, "ns")
     shape = (12, 5, 4)
@@ -118,7 +120,7 @@ HOURS = one(
 
 
 def cells(a: str) -> st.SearchStrategy[str]:
-    """Conditions on the cells of the weather."""
+    """Generate conditions on the weather table."""
     place = one([f"{a}lat", f"{a}lon", f"{a}LAT", f"{a}`lon`"])
     return st.one_of(
         st.builds("{} {} {}".format, place, WORDS, NUMBERS),
@@ -143,7 +145,7 @@ def cells(a: str) -> st.SearchStrategy[str]:
 
 
 def points(a: str) -> st.SearchStrategy[str]:
-    """Conditions on the stations."""
+    """Generate conditions on the stations table."""
     name = one([f"{a}name", f"lower({a}name)", f"{a}NAME"])
     texts = one(["'Oslo'", "'bergen'", "'Zürich'", "'O''Hare'", "''", "'zzz'", "5"])
     levels = one(
@@ -179,7 +181,7 @@ UNITS = ["year", "month", "day", "hour"]
 
 
 def joined(leaves: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Conditions made of others."""
+    """Combine conditions."""
     return st.recursive(
         leaves,
         lambda inner: st.one_of(
@@ -280,7 +282,7 @@ TEMPLATES = (Path(__file__).parent / "templates.sql").read_text(encoding="utf-8"
 
 @st.composite
 def queries(draw: st.DrawFn) -> str:
-    """A query with all its parts."""
+    """Generate a query."""
     template = draw(one(TEMPLATES)).strip().replace("\n", " ")
     names = sorted(set(re.findall(r"{(\w+)}", template)))
     return template.format(**{name: draw(PARTS_OF_QUERIES[name]) for name in names})
@@ -300,7 +302,7 @@ def test_generated_queries_equal_full_scan(
     try:
         try:
             expected = answer(spark.sql(text.replace("w VERSION AS OF 'v1'", "w_v1").replace("w.s ", "w_s ")))
-        except PySparkException:  # Spark refuses it, or a value in it
+        except PySparkException:  # Spark rejects the query or one of its values
             return
         found = answer(sql(spark, text, {"w": repo}))
     finally:
@@ -311,5 +313,5 @@ def test_generated_queries_equal_full_scan(
 
 
 def answer(frame: Any) -> Any:
-    """What a frame is: its columns with their types, and its rows."""
+    """Return the columns of a data frame with their types, and its rows."""
     return frame.schema.simpleString(), rounded([tuple(row) for row in frame.collect()])

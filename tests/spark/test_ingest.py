@@ -17,7 +17,7 @@ from tests.support.ingest.files import archive, assert_same, expected, map_files
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
@@ -36,7 +36,7 @@ def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
 
 
 def test_rechunk_maps_to_series_on_executors(spark: Any, tmp_path: Path) -> None:
-    """With less memory than that takes: executors put aside what others take up."""
+    """Rechunk with little memory, so that executors spill data for later tasks."""
     files, repo = map_files(tmp_path, 12), new_repo(tmp_path)
 
     report = ingest(spark, files, repo, chunks={"time": 10, "lat": 10, "lon": 10}, memory_bytes=90_000)
@@ -96,7 +96,7 @@ def test_ingest_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
     files = archive(tmp_path / "data")
     place = str(tmp_path / "repo")
 
-    # Without Spark: the command would stop the session that other tests share.
+    # Without Spark, because the command would stop the session that other tests share.
     words = ["ingest", str(tmp_path / "data" / "*.nc"), place, "--executor", "threads", "--json"]
     assert main([*words, "--chunks", "time=2", "--metadata", "run=7"]) == 0
 

@@ -1,6 +1,6 @@
-"""Ingests and rechunks that are disturbed, on Spark of three kinds: `make test-cluster`.
+"""Inject faults into ingests and rechunks on three kinds of Spark clusters (`make test-cluster`).
 
-ICEFLOE_FAULTS says how many cases there are on each kind (a few by default), ICEFLOE_SEED which.
+ICEFLOE_FAULTS is the number of cases per kind (a few by default), ICEFLOE_SEED selects them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore:Numcodecs codecs"),  # zarr 3.1 about the shuffle of HDF5
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs"),  # a warning of zarr 3.1 about the shuffle codec
 ]
 
 CASES = int(os.environ.get("ICEFLOE_FAULTS", "8"))
@@ -35,7 +35,7 @@ def test_ingest_survives_faults_in_local_mode(tmp_path: Path, master: str) -> No
 
 
 def test_ingest_survives_faults_on_standalone_cluster(tmp_path: Path) -> None:
-    """With copies of slow tasks, which Spark starts on another host only."""
+    """Test speculative copies of slow tasks, which Spark starts only on another host."""
     faults = ("slow", "executor", "worker", "driver", "driver alone", "permission", "deleted")
     with standalone(tmp_path / "spark") as url:
         done = run(tmp_path / "cases", url, CASES, SEED, faults, speculation=True)

@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Find a Java for Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icefloe.spark import java
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """A folder with a `java` that only tells its version."""
+    """Create a folder with a `java` that only prints its version."""
     program = folder / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -26,7 +26,7 @@ def fake_java(folder: Path, version: str) -> Path:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """An environment without Java."""
+    """Remove Java from the environment."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     return monkeypatch

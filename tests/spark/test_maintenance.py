@@ -1,4 +1,4 @@
-"""Upkeep on Spark gives what it gives on threads."""
+"""Compare maintenance on Spark with maintenance on threads."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.support.histories import objects, values
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.xdist_group("spark"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
 ]
 
 
 def make(folder: Path) -> Repository:
-    """A repository of twelve commits on two branches, some of it garbage."""
+    """Create a repository with twelve commits on two branches, and some garbage."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
     repo = Repository.create(local_filesystem_storage(str(folder)), config=config)
     session = repo.writable_session("main")
@@ -52,7 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def twin(original: Path, tmp_path: Path, name: str) -> Repository:
-    """A copy of the folder, so that both ways begin with the same."""
+    """Copy the folder, so that both executors start with the same repository."""
     shutil.copytree(original, tmp_path / name)
     return Repository.open(local_filesystem_storage(str(tmp_path / name)))
 
@@ -138,7 +138,7 @@ def test_clone_export_and_rewrite_equal_those_without_spark(
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command prints as JSON when it runs on Spark."""
+    """Run a command on Spark, and return the JSON that it prints."""
     assert app.main([*words, "--json", "--executor", "spark:local[2]"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -157,7 +157,7 @@ def test_commands_rewrite_manifests_on_spark(
     assert (now.id != was.id, now.num_chunk_refs) == (True, was.num_chunk_refs)
     assert values(Repository.open(repo.storage)) == before
     assert len(objects(repo.storage).keys() - objects_before) == 3  # the manifest, a snapshot and its log
-    assert spark.range(3).count() == 3  # a session that ran before goes on
+    assert spark.range(3).count() == 3  # a session that was active before stays open
 
 
 @pytest.mark.parametrize("name", ["v1-1.1.21-expire_gc", "handmade-004-alpha12"])

@@ -1,4 +1,4 @@
-"""`df.write.format("icechunk")`: tasks and commit as plain Python, and once through Spark."""
+"""Test `df.write.format("icechunk")`: tasks and commit in plain Python, and once through Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(
     again = pickle.loads(pickle.dumps((writer, messages)))
     between()
     again[0].commit(again[1])
-    again[0].abort(again[1])  # Spark does so when the answer of a commit is lost
+    again[0].abort(again[1])  # Spark does this if the response of a commit is lost
     return messages
 
 
@@ -134,7 +134,7 @@ def test_transaction_key_survives_expiration(folder: str) -> None:
 
 
 def test_keys_in_commit_metadata_are_found(folder: str) -> None:
-    """Earlier releases of icefloe kept keys nowhere else."""
+    """Find keys that earlier releases stored only in commit metadata."""
     session = repo_at(folder).writable_session("main")
     session.commit("before", {"txnAppId": "a", "txnVersion": "1"}, allow_empty=True)
 
@@ -152,7 +152,7 @@ def test_gc_between_tasks_and_commit_fails_write(folder: str) -> None:
     keep_chunks_out_of_manifests(folder)
 
     def collect() -> None:
-        time.sleep(0.002)  # the cutoff is later than the chunks
+        time.sleep(0.002)  # the cutoff is later than the creation of the chunks
         assert repo_at(folder).garbage_collect(datetime.now(UTC)).chunks_deleted
 
     with pytest.raises(StorageError, match="garbage collection"):

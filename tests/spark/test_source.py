@@ -1,4 +1,4 @@
-"""The Spark source `icechunk` on a local Spark, against xarray."""
+"""Compare the Spark source `icechunk` on a local Spark with xarray."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, reposit
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 

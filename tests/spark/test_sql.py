@@ -1,4 +1,4 @@
-"""`icefloe.spark.scan` and `icefloe.spark.sql` on a local Spark, against xarray and against whole tables."""
+"""Compare `icefloe.spark.scan` and `icefloe.spark.sql` on a local Spark with xarray and with full scans."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, reposit
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
@@ -267,7 +267,7 @@ def test_aggregates_equal_spark(spark: Any, repo: icefloe.Repository, by: str, s
 
 
 def jobs(spark: Any) -> list[str | None]:
-    """The descriptions that Spark's status has of all jobs, the newest first."""
+    """Return the descriptions of all jobs from Spark's status, newest first."""
     context = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     listed = context.statusStore().jobsList(None)

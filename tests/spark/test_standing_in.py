@@ -1,4 +1,4 @@
-"""Standing in for the official package in the workers of a Spark session."""
+"""Import icefloe as icechunk in the workers of a Spark session."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.interpreters import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]  # it starts a Spark of its own
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]  # it starts its own Spark
 
-# A program of its own: the workers of the session that other tests share were started before.
+# In a separate program, because workers of the session that other tests share are already running.
 PROGRAM = """
 import icefloe
 icefloe.install_as_icechunk()

@@ -1,6 +1,6 @@
-"""Commands on Spark that are stopped or killed while they work, and given again: `make test-cluster`.
+"""Stop or kill commands on Spark while they run, and repeat them (`make test-cluster`).
 
-ICEFLOE_FAULTS says how many there are (a few by default), ICEFLOE_SEED which, and when each is stopped.
+ICEFLOE_FAULTS is the number of cases (a few by default); ICEFLOE_SEED selects them and their timing.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ SEED = int(os.environ.get("ICEFLOE_SEED", random.randrange(10**6)))
 FILES = 12
 SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9}
 LASTS_S = 8.0
-"""About, from where a command begins its work to its end."""
+"""Approximate duration from the first work of a command to its end."""
 ENDS_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is typed, and what it must come to."""
+    """A command, and its expected result."""
 
     job: Job
     words: Sequence[str] = ()
     recipe: bool = False
 
     def typed(self, folder: Path, data: Path, master: str) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         end = ["--executor", f"spark:{master}", "--json"]
         if self.job.is_rechunk:
             return ["rechunk", str(folder), "t2m", *self.words, *end]
@@ -92,14 +92,14 @@ COMMANDS = (
 
 @dataclass(slots=True)
 class Running:
-    """A command at work, in a group of processes of its own, as a shell starts it."""
+    """A running command in its own process group, as a shell starts it."""
 
     process: subprocess.Popen[str]
     said: list[str] = field(default_factory=list)
     news: Queue[str] = field(default_factory=Queue)
 
     def listen(self) -> None:
-        """Take down what it says of its work."""
+        """Record the progress that the command prints."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.said.append(line.strip())
@@ -107,14 +107,14 @@ class Running:
         self.news.put("")
 
     def wait_for_work(self, sentence: str) -> None:
-        """Until it has said that something is done."""
+        """Wait until the command has printed progress."""
         while (line := self.news.get(timeout=ENDS_S)) and sentence not in line:
             pass
         assert line, self.said
 
 
 def started(words: Sequence[str]) -> Running:
-    # Jobs in the background ignore it, and so would all that they start.
+    # Background jobs ignore SIGINT, and their child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", "icefloe", *words],
@@ -131,7 +131,7 @@ def started(words: Sequence[str]) -> Running:
 
 
 def assert_all_gone(pids: dict[int, str]) -> None:
-    """Nothing of a command is left: no virtual machine, no worker."""
+    """Check that a command has left no process: no JVM and no worker."""
     deadline = time.monotonic() + ENDS_S
     while left := [text for pid, text in pids.items() if text and processes.command(pid) == text]:
         assert time.monotonic() < deadline, left
@@ -145,7 +145,7 @@ def stop(command: Command, name: str, folder: Path, data: Path, moment: float) -
     time.sleep(moment * LASTS_S)
     pid = running.process.pid
     family = {each: processes.command(each) for each in processes.below(pid)}
-    if name == "SIGINT":  # a terminal sends it to all
+    if name == "SIGINT":  # a terminal sends it to all processes
         os.killpg(pid, signal.SIGINT)
     else:
         os.kill(pid, signal.Signals[name])
@@ -153,7 +153,7 @@ def stop(command: Command, name: str, folder: Path, data: Path, moment: float) -
     assert_all_gone(family)
     assert running.process.stdout is not None
     answer = running.process.stdout.read()
-    if code == 0:  # it was faster
+    if code == 0:  # the command had already ended
         assert json.loads(answer)["published" if not command.job.is_rechunk else "commit"]
         return False
     assert code == SIGNALS[name], running.said

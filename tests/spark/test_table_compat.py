@@ -1,4 +1,4 @@
-"""Tables of repositories that the official package wrote, and what Spark's writer leaves for it."""
+"""Read repositories of the official package as tables, and let it read rows that Spark wrote."""
 
 from __future__ import annotations
 

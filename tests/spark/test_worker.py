@@ -1,4 +1,4 @@
-"""What tasks do in a Python worker of Spark, in a process of its own but without Spark."""
+"""Test the behaviour of tasks in a Python worker, in a separate process without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`icefloe.spark.write` on a local Spark."""
+"""Test `icefloe.spark.write` on a local Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.spark.weather import CHUNKS, opened, put, repository, weather
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j leaves its sockets to the collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # py4j closes its sockets late
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
@@ -118,7 +118,7 @@ def test_concurrent_commit_is_rebased_or_reported(
     original = writes._write_blocks
 
     def disturbed(*arguments: Any) -> Any:
-        """Somebody else commits while the job runs."""
+        """Commit from another session while the job runs."""
         receipts = original(*arguments)
         other = repo.writable_session("main")
         array: Any = zarr.open_array(other.store, path="t2m" if disturb == "elsewhere" else "rain", mode="r+")

@@ -1,4 +1,4 @@
-"""The number of calls behind parsing and combining files, imports included."""
+"""Count the calls of parsing and combining files, including imports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_virtualize_and_combine_need_few_calls(tmp_path: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     program = [sys.executable, "-c", PROGRAM, str(tmp_path)]
 
-    # A process of its own: what other tests imported would be missing from the count.
+    # In a separate process, because modules that other tests imported would not be counted.
     done = subprocess.run(
         program, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
     )

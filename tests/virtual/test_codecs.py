@@ -1,4 +1,4 @@
-"""The codecs of GRIB, TIFF and HDF5 files read what is there; what would be written with them is refused."""
+"""Check that the codecs of GRIB, TIFF and HDF5 files can decode, and reject encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that belong together become one dataset; those that do not are reported, variable by variable."""
+"""Combine files into one dataset, or report their differences by variable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def month(
     mask: Any = (0, 1, 2),
     **options: Any,
 ) -> VirtualDataset:
-    """A file with a variable along time and x."""
+    """Create a file with a variable along time and x."""
     time = np.asarray(time, "f8")
     with h5py.File(path, "w") as file:
         for name, values in (("time", time), ("x", np.asarray(x))):

@@ -1,4 +1,4 @@
-"""Files that are cut off or damaged, of every format: an error that names the file, or a sound dataset."""
+"""Parse truncated and damaged files of every format: an error that names the file, or a valid dataset."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def damaged(data: bytes, choice: random.Random) -> bytes:
 
 
 def assert_within(dataset: VirtualDataset, size: int) -> None:
-    """Every reference is to bytes that the file has."""
+    """Check that every reference points to bytes of the file."""
     for _, group in dataset.walk():
         for variable in group.variables.values():
             if not variable.loaded and len(variable.references.offsets):
@@ -45,7 +45,7 @@ def assert_within(dataset: VirtualDataset, size: int) -> None:
 
 
 def tried(path: Path, kind: Any) -> VirtualDataset | str:
-    """The dataset, or what the error says."""
+    """Return the dataset, or the error message."""
     try:
         return virtualize(aged(path), format=kind)
     except (CannotVirtualizeError, StorageError) as error:

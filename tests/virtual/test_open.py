@@ -1,4 +1,4 @@
-"""Recognising files, files behind URLs, and files that are not what they should be."""
+"""Recognise formats, open remote files, and reject invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VALUES = np.random.default_rng(0).random((6, 400_000))
 
 
 def big_file() -> bytes:
-    """A file of 19 MB: what says where things are is a small part of it."""
+    """Create a file of 19 MB with little metadata."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file.create_dataset("v", data=VALUES, chunks=(1, 400_000))

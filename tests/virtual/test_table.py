@@ -1,4 +1,4 @@
-"""The table of sample files says what is."""
+"""Check the table of sample files against the installed packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = {
 @pytest.mark.parametrize("name", PACKAGES)
 def test_compatibility_table_holds_for_installed_packages(name: str) -> None:
     package, path = PACKAGES[name]
-    spec = find_spec(package)  # not imported: the second wants packages that are not here
+    spec = find_spec(package)  # found without an import, because the second requires other packages
     if spec is None and name != "iris":
         pytest.skip(f"{package} is not installed; scripts/setup-env does that where it can be had")
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Times that files count from dates of their own: counted anew they are the times that cftime says."""
+"""Convert times with different reference dates, and compare with cftime."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_unknown_time_units_are_not_converted(units: str, calendar: str) -> None
 
 
 def day(path: Path, number: int, *, bounds: bool = False, **options: Any) -> VirtualDataset:
-    """A file of one day that counts hours from its own start."""
+    """Create a file of one day with hours since its own start."""
     with netCDF4.Dataset(path, "w") as file:
         file.createDimension("time", None)
         file.createDimension("two", 2)

@@ -1,4 +1,4 @@
-"""Datasets of VirtualiZarr become ours, and ours theirs."""
+"""Convert datasets from and to VirtualiZarr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icefloe.virtual import virtualize
 from icefloe.virtual.virtualizarr import from_virtualizarr, to_virtualizarr
 from tests.support.virtual.files import aged
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # a warning of zarr 3.1
 
 
 def write(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Aggregates over arrays, without Spark, against pandas."""
+"""Compare aggregates of arrays with pandas, without Spark."""
 
 from __future__ import annotations
 

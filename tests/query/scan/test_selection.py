@@ -1,4 +1,4 @@
-"""Choosing cells by labels and by positions: the same as xarray, and no chunk too many."""
+"""Select cells by labels and positions as xarray does, without reading unneeded chunks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def expected_rows(labels: dict[str, Any], repo: icefloe.Repository = REPO) -> li
 
 
 def _kept(label: Any) -> Any:
-    """A label as a list, so that xarray keeps the dimension."""
+    """Wrap a label in a list, so that xarray keeps the dimension."""
     return label if isinstance(label, slice | list) else [label]
 
 
@@ -233,7 +233,7 @@ def test_variables_with_different_chunks_share_blocks() -> None:
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
         found = read_all(session, made)
 
-    assert made.partitions == 2  # borders common to both: none but the ends of time, and the longitudes
+    assert made.partitions == 2  # shared boundaries: only the ends of time, and those of the longitudes
     assert len(fetched) == 3 * 2 * 2 + 2 * 1 * 2 + 3 * made.partitions
     assert rows(found) == frame_rows(opened(session), table.schema.names)
 

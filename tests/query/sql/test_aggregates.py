@@ -1,4 +1,4 @@
-"""SELECTs answered from groups of cells have the answer of all cells. With SQLite in place of Spark."""
+"""Compare SELECTs computed from groups of cells with those of all cells, using SQLite instead of Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.spark.weather import counted_chunks, read_all
 
 
 def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Edit], set[int]]:
-    """What each use of a query is replaced by, the edits, and which uses are replaced by groups."""
+    """Return the replacement of each table use, the edits, and the table uses that are read as groups."""
     query = parse_query(text, ["w"])
     found = analyze_query(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {})
     tables: dict[int, pa.Table] = {}
@@ -109,7 +109,7 @@ def test_queries_that_need_cells_are_not_reduced(text: str) -> None:
 
 def test_count_does_not_read_chunks() -> None:
     query = "SELECT lat, count(*) FROM w WHERE lon < 5 GROUP BY lat"
-    tables_for(query, 2**26)  # reads the coordinates, which stay in memory
+    tables_for(query, 2**26)  # reads the coordinates, which are then cached
 
     with counted_chunks(pytest.MonkeyPatch()) as fetched:
         (table,), edits, found = tables_for(query, 2**26)

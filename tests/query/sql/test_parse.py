@@ -1,6 +1,6 @@
-"""What queries need of their tables: a query over what was thought needed has the answer of all rows.
+"""Check that a query over the rows and columns that it needs has the result of the whole table.
 
-The answers here are those of SQLite, which is quick; tests/spark/test_sql.py asks Spark.
+SQLite computes the results here, because it is fast; tests/spark/test_sql.py uses Spark.
 """
 
 from __future__ import annotations

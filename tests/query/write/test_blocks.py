@@ -1,4 +1,4 @@
-"""Rows into arrays, without Spark: places, extensions, templates, and what is refused."""
+"""Write rows to arrays without Spark: positions, extension, templates and invalid rows."""
 
 from __future__ import annotations
 

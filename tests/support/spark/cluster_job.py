@@ -1,6 +1,6 @@
-"""A job for a cluster: reads, asks, aggregates and writes, with a task that is slow at its first attempt.
+"""Run a job on a cluster that reads, queries, aggregates and writes, with one slow first attempt.
 
-python -m tests.support.spark.cluster_job MASTER FOLDER      says "all well" at the end
+python -m tests.support.spark.cluster_job MASTER FOLDER      prints "all well" at the end
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ QUICK = {**QUICK_START, "spark.executor.extraJavaOptions": QUICK_START["spark.dr
 
 
 def slow_once(attempts: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The first attempt of one task sleeps, so that another is started beside it; each leaves a trace."""
+    """Sleep in the first attempt of one task, so that Spark starts a second one. Each leaves a trace."""
     context = TaskContext.get()
     if context is not None and context.partitionId() == 0:
         (Path(attempts) / str(context.attemptNumber())).touch()
@@ -43,14 +43,14 @@ def slow_once(attempts: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def session(master: str) -> Any:
-    """A session of the classic kind, or of a client where the address is that of a Connect server."""
+    """Start a classic session, or a Spark Connect client if the URL is that of a Connect server."""
     if master.startswith("sc://"):
         return SparkSession.builder.remote(master).getOrCreate()
     return session_at(master, "icefloe cluster test", {**SPECULATION, **QUICK})
 
 
 def main(master: str, folder: str) -> None:
-    """Do everything once and compare."""
+    """Run all steps once and compare the results."""
     repo = repository(weather(), icefloe.local_filesystem_storage(folder), CHUNKS)
     spark = session(master)
     rain = weather()["rain"]

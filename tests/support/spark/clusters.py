@@ -19,7 +19,7 @@ from icefloe.spark.java import find_java_home
 from tests.support.source_tree import ROOT
 
 LIMIT_SECONDS = 3600
-"""A slow machine is no failure: this ends what would never end."""
+"""Timeout of programs that never end; long enough for a slow machine."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -36,7 +36,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def started_job(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """A program of these tests, with a group of processes for itself and all that it starts."""
+    """Start a program of these tests in its own process group."""
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-m", module, *arguments],
         cwd=ROOT,
@@ -49,7 +49,7 @@ def started_job(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finished(job: subprocess.Popen[str]) -> None:
-    """Wait for a program to say that all is well; nothing of it is left when it has not."""
+    """Wait until a program prints that all is well. If it fails, kill its process group."""
     try:
         out, errors = job.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -60,7 +60,7 @@ def finished(job: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def started(arguments: list[str], log: Path, ready: str, **more: str) -> Iterator[str]:
-    """A process of Spark's own, up to the line that tells it is ready; the line."""
+    """Start a daemon of Spark, and return the line in which it reports to be ready."""
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -77,14 +77,14 @@ def started(arguments: list[str], log: Path, ready: str, **more: str) -> Iterato
         process.terminate()
         try:
             process.wait(60)
-        except subprocess.TimeoutExpired:  # Spark takes its time to say goodbye
+        except subprocess.TimeoutExpired:  # Spark takes a while to stop
             process.kill()
             process.wait()
 
 
 @contextmanager
 def standalone(folder: Path) -> Iterator[str]:
-    """A master with two workers on two hosts, as far as Spark can tell; its URL."""
+    """Start a master with two workers that appear to be on two hosts, and yield its URL."""
     folder.mkdir(parents=True, exist_ok=True)
     master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0"]
     master += ["--webui-port", "0"]

@@ -1,8 +1,8 @@
-"""A job that writes slowly, so that its processes can be killed while it does.
+"""Run a job that writes slowly, so that its processes can be killed meanwhile.
 
-python -m tests.support.spark.fault_job MASTER FOLDER HOW [VICTIM ...]     says "all well" at the end
+python -m tests.support.spark.fault_job MASTER FOLDER HOW [VICTIM ...]     prints "all well" at the end
 
-HOW is write or save. A VICTIM, worker or executor, is killed by the job itself, once for each that is named.
+HOW is write or save. The job kills one worker or executor for each VICTIM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def slowly(traces: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows as they come, with a trace of the process that has them."""
+    """Pass rows on, and leave a trace of the process that has them."""
     for batch in batches:
         (Path(traces) / str(os.getpid())).touch()
         time.sleep(0.3)
@@ -38,12 +38,12 @@ def slowly(traces: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def parent_of(process: int) -> int:
-    """The process that started another."""
+    """Return the parent of a process."""
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def kill_one(traces: Path, victim: str) -> None:
-    """Wait for a worker of this job to have rows, and kill it or the executor that it belongs to."""
+    """Wait until a worker of this job has rows, and kill it or its executor."""
     while not (seen := sorted(traces.iterdir(), key=lambda trace: trace.stat().st_mtime)):
         time.sleep(0.05)
     worker = int(seen[-1].name)
@@ -51,7 +51,7 @@ def kill_one(traces: Path, victim: str) -> None:
 
 
 def main(master: str, folder: str, how: str, *victims: str) -> None:
-    """Add one to all values, and have processes killed meanwhile."""
+    """Add one to all values while processes are killed."""
     spark: Any = session_at(master, "icefloe fault test", SETTINGS)
     traces = Path(folder).with_name("traces")
     for number, victim in enumerate(victims or ("",)):
@@ -76,7 +76,7 @@ def main(master: str, folder: str, how: str, *victims: str) -> None:
 
 
 def base(folder: str) -> str:
-    """The snapshot that the test began with, whatever was committed since."""
+    """Return the snapshot with which the test began."""
     return Path(folder).with_name("base").read_text()
 
 

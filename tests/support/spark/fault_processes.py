@@ -1,4 +1,4 @@
-"""The processes of a Spark job, found in /proc: who is below whom, and what it is."""
+"""Find the processes of a Spark job in /proc, with their parents and roles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DAEMON = "pyspark.daemon"
 
 
 def below(*roots: int) -> Iterator[int]:
-    """The processes that some have started, and theirs."""
+    """Return all descendants of processes."""
     parents = {int(each): _parent(int(each)) for each in os.listdir("/proc") if each.isdigit()}
     found = set(roots)
     while new := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -23,24 +23,24 @@ def below(*roots: int) -> Iterator[int]:
 
 
 def workers(*roots: int) -> list[int]:
-    """Python workers: what the daemon of an executor has forked."""
+    """Find Python workers, which the daemon of an executor forks."""
     daemons = {pid for pid in below(*roots) if _DAEMON in command(pid)}
     return sorted(pid for pid in daemons if _parent(pid) in daemons)
 
 
 def executors(*roots: int) -> list[int]:
-    """The virtual machines of executors."""
+    """Find the JVMs of executors."""
     return sorted(pid for pid in below(*roots) if _EXECUTOR in command(pid))
 
 
 def driver_machines(*roots: int) -> list[int]:
-    """The virtual machine of a driver."""
+    """Find the JVM of a driver."""
     found = (pid for pid in below(*roots) if "java" in command(pid) and _EXECUTOR not in command(pid))
     return sorted(found)
 
 
 def command(pid: int) -> str:
-    """The command line of a process; nothing if it has ended."""
+    """Return the command line of a process; empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
@@ -48,19 +48,19 @@ def command(pid: int) -> str:
 
 
 def stop_for(pid: int, seconds: float) -> None:
-    """A process that does nothing for a while, and then goes on."""
+    """Suspend a process for a while."""
     os.kill(pid, signal.SIGSTOP)
     time.sleep(seconds)
     _send(pid, signal.SIGCONT)
 
 
 def kill(pid: int) -> None:
-    """kill -9, if it is still there."""
+    """Kill a process with SIGKILL, if it still exists."""
     _send(pid, signal.SIGKILL)
 
 
 def without_handles(pid: int) -> None:
-    """From now on a process cannot open files."""
+    """Set the file limit of a process so that it cannot open files."""
     try:
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, hard))

@@ -1,9 +1,9 @@
-"""A driver that runs the jobs of `tests.support.ingest.fault_jobs` that its input names.
+"""Run the jobs of `tests.support.ingest.fault_jobs` that are named on standard input.
 
 python -m tests.support.spark.ingest_driver MASTER [NAME=VALUE ...]
 
-Says "ready" when Spark runs, and after each order, a line of JSON, a line of JSON: what the command line
-would have said of an error, or nothing.
+Prints "ready" when Spark runs. Each job is a line of JSON; the reply is a line of JSON with the error message
+that the command line would print, or null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.spark.cluster_job import QUICK
 
 
 def warm(_: int) -> int:
-    """What a worker loads before it can do anything of this kind."""
+    """Import the modules that a worker needs for these jobs."""
     names = (
         "icefloe.ingest.job",
         "icefloe.ingest.rewrite.rechunk",
@@ -35,7 +35,7 @@ def warm(_: int) -> int:
 
 
 def main(master: str, *settings: str) -> None:
-    """Work until the input ends."""
+    """Run jobs until the input ends."""
     warnings.simplefilter("ignore")
     pairs = dict(each.split("=", 1) for each in settings)
     spark: Any = session_at(
@@ -55,7 +55,7 @@ def main(master: str, *settings: str) -> None:
 
 
 def say(line: str) -> None:
-    """To whoever gave the order."""
+    """Print a reply."""
     print(line, flush=True)  # noqa: T201
 
 

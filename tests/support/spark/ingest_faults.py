@@ -1,10 +1,10 @@
-"""Ingests and rechunks on Spark that are disturbed at random moments; what must be true is checked each time.
+"""Inject faults into ingests and rechunks on Spark at random times, and check the invariants each time.
 
 python -m tests.support.spark.ingest_faults FOLDER --master local[2] --count 100 --seed 1 --log cases.jsonl
 
-A driver (`ingest_driver`) does jobs in one Spark session; the faults come from here, by signals, limits, a
-full disk, a folder without permission, other writers, and files that change. A seed gives the same cases, but
-not the same moments: the machine decides what is under way when a fault comes.
+A driver (`ingest_driver`) runs jobs in one Spark session. This program injects faults: signals, limits, a
+full disk, a folder without permission, other writers and changing files. A seed reproduces the cases, but
+not their timing, which depends on the machine.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "500ms",
 }
 SURVIVED = {"none", "worker", "executor", "slow", "moved"}
-"""The faults after which a job ends well by itself."""
+"""Faults that a job survives without a second run."""
 KILLS = {"driver", "driver alone", "virtual machine"}
-"""Those after which there is no driver, or none that works."""
+"""Faults after which the driver is dead or unusable."""
 FAULTS = (
     *sorted(SURVIVED | KILLS),
     "handles",
@@ -72,12 +72,12 @@ NOT_A_SENTENCE = ("Traceback", "Py4J", "java.", "org.apache", "SparkException", 
 
 
 class Driver:
-    """A process with a Spark session that does as it is told."""
+    """A process with a Spark session that runs jobs on request."""
 
     def __init__(self, master: str, settings: Mapping[str, str]) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "tests.support.spark.ingest_driver", master]
         command += [f"{name}={value}" for name, value in settings.items()]
-        if os.geteuid() == 0:  # to whom permissions mean nothing otherwise
+        if os.geteuid() == 0:  # root would ignore permissions
             command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
         self.process = subprocess.Popen(
             command,
@@ -100,7 +100,7 @@ class Driver:
         self._lines.put("")
 
     def order(self, job: Job, folder: Path, files: Sequence[str], on_change: str = "report") -> None:
-        """Have it begin."""
+        """Start a job."""
         assert self.process.stdin is not None
         order = {"job": job.name, "folder": str(folder), "files": list(files), "on_change": on_change}
         self._unanswered += 1
@@ -109,16 +109,16 @@ class Driver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for an order."""
+        """Check whether the driver waits for a job."""
         return self.process.poll() is None and self._unanswered == 0
 
     @property
     def is_at_work(self) -> bool:
-        """Whether there is no answer yet."""
+        """Check whether the job is still running."""
         return self._lines.empty()
 
     def answer(self) -> str:
-        """The next line; nothing, if the driver is gone."""
+        """Return the next line; empty if the driver has ended."""
         self._unanswered -= 1
         try:
             return self._lines.get(timeout=LIMIT_SECONDS)
@@ -126,7 +126,7 @@ class Driver:
             raise AssertionError(f"no answer in {LIMIT_SECONDS} s") from None
 
     def end(self) -> None:
-        """Let it come to its end."""
+        """Wait for the end of the job."""
         if self.process.stdin is not None:
             with suppress(BrokenPipeError):
                 self.process.stdin.close()
@@ -135,23 +135,23 @@ class Driver:
 
 @dataclass(slots=True)
 class Case:
-    """A job, what disturbed it and when, and what became of it."""
+    """A job with its fault, the time of the fault and the outcome."""
 
     number: int
     master: str
     job: str
     fault: str
     moment: float
-    """How far the job was, about, when the fault came."""
+    """Approximate progress of the job at the time of the fault."""
     hit: bool = False
-    """Whether the job was still at work."""
+    """Whether the job was still running."""
     answer: str = ""
     moved: bool = False
     """Whether main had moved before the second run."""
     garbage: int = 0
     seconds: float = 0.0
     wrong: str = ""
-    """What is not as it must be."""
+    """Violated invariants."""
 
 
 class Matrix:
@@ -166,7 +166,7 @@ class Matrix:
         self._durations: dict[str, float] = {}
 
     def cases(self, count: int, faults: Sequence[str], jobs: Sequence[str]) -> Iterator[Case]:
-        """Every pair of a fault and a job before any comes twice, in random order."""
+        """Generate pairs of faults and jobs in random order, each pair once before any repeats."""
         number = 0
         while number < count:
             pairs = [(fault, job) for fault in faults for job in jobs if self._can(fault, job)]
@@ -181,7 +181,7 @@ class Matrix:
         return not (JOBS[job].is_rechunk and fault in {"deleted", "truncated", "replaced"})
 
     def run(self, case: Case) -> None:
-        """Do, disturb, look, do again, look."""
+        """Run a job with a fault, check, run it again and check again."""
         began = time.monotonic()
         job = JOBS[case.job]
         with _place(self._root / f"{case.number:04}", full=case.fault == "space") as place:
@@ -250,7 +250,7 @@ class Matrix:
         return answer
 
     def end_unless_idle(self) -> None:
-        """Stop a driver that is still at work, or that is gone."""
+        """Stop a driver that is still running or has died."""
         if self._driver is not None and not self._driver.is_idle:
             self.end()
 
@@ -262,7 +262,7 @@ class Matrix:
 
 
 class Fault:
-    """What is done to a job from outside, and undone afterwards."""
+    """A fault that is injected into a job and reverted afterwards."""
 
     def __init__(self, case: Case, place: Path, folder: Path, files: Sequence[str], job: Job) -> None:
         self.case = case
@@ -276,7 +276,7 @@ class Fault:
         self._was: Any = None
 
     def strike(self, driver: Driver) -> None:
-        """Do it now."""
+        """Inject the fault."""
         getattr(self, "_" + self.case.fault.replace(" ", "_"))(driver)
 
     def undo(self) -> None:
@@ -292,7 +292,7 @@ class Fault:
             processes.kill(pid)
 
     def _none(self, driver: Driver) -> None:
-        """Nothing happens."""
+        """Inject no fault."""
 
     def _worker(self, driver: Driver) -> None:
         for pid in self._some(processes.workers(os.getpid())):
@@ -312,12 +312,12 @@ class Fault:
             processes.without_handles(pid)
 
     def _driver(self, driver: Driver) -> None:
-        """All of it at once, as when a machine stops."""
+        """Kill all processes at once, as if the machine stopped."""
         for pid in (driver.process.pid, *processes.below(driver.process.pid)):
             processes.kill(pid)
 
     def _driver_alone(self, driver: Driver) -> None:
-        """Only the program: what it has started goes on for a while."""
+        """Kill only the driver. Its child processes continue for a while."""
         self._late = {pid: processes.command(pid) for pid in processes.below(driver.process.pid)}
         processes.kill(driver.process.pid)
 
@@ -327,12 +327,12 @@ class Fault:
             processes.kill(pid)
 
     def bury(self, driver: Driver) -> None:
-        """Whatever is left of a driver ends."""
+        """Kill the remaining processes of a driver."""
         processes.kill(driver.process.pid)
         driver.process.wait()
 
     def wait_for_late_ones(self) -> None:
-        """Until all that the killed driver had started has ended."""
+        """Wait until all child processes of a killed driver have ended."""
         deadline = time.monotonic() + 60
         while any(processes.command(pid) == text for pid, text in self._late.items() if text):
             if time.monotonic() > deadline:
@@ -352,18 +352,18 @@ class Fault:
                 each.chmod(0o555)
 
     def _moved(self, driver: Driver) -> None:
-        """Somebody commits another array."""
+        """Commit another array from outside."""
         session = opened(self.folder).writable_session("main")
         zarr.create_array(session.store, name="elsewhere/other", shape=(2,), dtype="i4")[...] = 7
         session.commit("another", rebase_with=icefloe.ConflictDetector())
 
     def others_are_there(self) -> bool:
-        """Whether main has what somebody else committed."""
+        """Check whether main contains the commit from outside."""
         store = opened(self.folder).readonly_session("main").store
         return zarr.open_array(store, path="elsewhere/other", mode="r")[:].tolist() == [7, 7]  # type: ignore[union-attr, no-any-return]
 
     def _rival(self, driver: Driver) -> None:
-        """Somebody else does the same."""
+        """Run the same job from outside."""
         with suppress(icefloe.IcechunkError):
             self.job.run(self.folder, self.files, Travelling())
 
@@ -376,7 +376,7 @@ class Fault:
         os.truncate(self._victim, os.path.getsize(self._victim) * 2 // 3)
 
     def _replaced(self, driver: Driver) -> None:
-        """Other values of the same shape, under the same name."""
+        """Replace a file with one that has other values of the same shape."""
         number = self.files.index(self._victim)
         other = field_of(number * fault_jobs.DAYS)
         write(
@@ -386,9 +386,9 @@ class Fault:
         os.replace(self.place / "other.nc", self._victim)
 
     def assert_one_of_both(self) -> None:
-        """A file that was replaced is in the repository as it was, or as it is, but not in parts of both."""
+        """Check that a replaced file is in the repository with its old or its new values, not a mixture."""
         if "virtual" in self.job.options.get("mode", "native") or self.job.options.get("mode") == "hybrid":
-            return  # references to a file that is no more: who reads them is told
+            return  # references to a file that was replaced: reading them raises an error
         found = read(opened(self.folder))
         wanted = self._was if bool(found["t2m"].equals(self._was["t2m"])) else expected(self.files)
         assert_same(found, wanted)
@@ -399,7 +399,7 @@ class Fault:
 
 @contextmanager
 def _place(folder: Path, *, full: bool) -> Iterator[Path]:
-    """A folder with a disk in it, of four megabytes where it is to become full."""
+    """Provide a folder on a disk, which has only four megabytes if it should fill up."""
     disk = folder / "disk"
     disk.mkdir(parents=True)
     if full:
@@ -413,7 +413,7 @@ def _place(folder: Path, *, full: bool) -> Iterator[Path]:
 
 
 def figures(cases: Sequence[Case]) -> str:
-    """How many cases there were of each fault, and what became of them."""
+    """Count the cases and their outcomes per fault."""
     lines = []
     for fault in dict.fromkeys(case.fault for case in cases):
         mine = [case for case in cases if case.fault == fault]
@@ -441,7 +441,7 @@ def run(
     *,
     speculation: bool = False,
 ) -> list[Case]:
-    """So many cases on one master; each is written to the log as it ends."""
+    """Run cases on one master, and log each when it ends."""
     matrix = Matrix(root, master, seed, speculation=speculation)
     done: list[Case] = []
     try:
@@ -461,7 +461,7 @@ def run(
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

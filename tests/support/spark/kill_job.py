@@ -1,8 +1,8 @@
-"""A job of many writes, in which workers and executors are killed at any moment, and which may be run again.
+"""Run a repeatable job of many writes while workers and executors are killed at random times.
 
-python -m tests.support.spark.kill_job MASTER FOLDER HOW WRITES     says "all well" at the end
+python -m tests.support.spark.kill_job MASTER FOLDER HOW WRITES     prints "all well" at the end
 
-HOW is write or save. Each write changes a third of the cells, under a key of its own.
+HOW is write or save. Each write changes a third of the cells and has its own key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LONGEST_WAIT_S = 3.0
 
 
 def changed(spark: Any, number: int) -> Any:
-    """The rows of one write."""
+    """Create the rows of one write."""
     days, lats, lons = weather()["rain"].shape
     cells = spark.range(0, days * lats * lons, 1, 4).where(f"(id * 7 + {number}) % 3 = 0")
     return cells.selectExpr(
@@ -39,7 +39,7 @@ def changed(spark: Any, number: int) -> Any:
 
 
 def after(writes: int) -> NDArray[Any]:
-    """What the cells are when all writes are done."""
+    """Return the expected values after all writes."""
     rain = weather()["rain"].values.copy()
     ids = np.arange(rain.size).reshape(rain.shape)
     for number in range(writes):
@@ -49,14 +49,14 @@ def after(writes: int) -> NDArray[Any]:
 
 
 def kill_later(traces: Path, victim: str, wait_s: float) -> None:
-    """Kill a worker or an executor some time after it had its first rows, if it is still there."""
+    """Kill a worker or executor some time after its first rows, if it is still running."""
     while not any(traces.iterdir()):
         time.sleep(0.02)
     time.sleep(wait_s)
     try:
         kill_one(traces, victim)
     except (FileNotFoundError, ProcessLookupError):
-        return  # it was quicker
+        return  # it had already ended
 
 
 def main(master: str, folder: str, how: str, writes: str) -> None:

@@ -1,4 +1,4 @@
-"""Repositories with tables in them, made with xarray."""
+"""Create repositories with tables, using xarray."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.storage.base import Storage
 
 
 def weather(days: int = 10, shape: tuple[int, int] = (6, 8)) -> xr.Dataset:
-    """Two variables over days, falling latitudes and longitudes; the same at each call."""
+    """Create two variables over days, decreasing latitudes and longitudes. Every call returns the same."""
     random = np.random.default_rng(0)
     sizes = (days, *shape)
     t2m = random.normal(280, 10, sizes).astype("f4")
@@ -45,7 +45,7 @@ def repository(
     encoding: Mapping[Any, Any] | None = None,
     group: str | None = None,
 ) -> icefloe.Repository:
-    """A new repository with a dataset in one commit."""
+    """Create a repository with a dataset in one commit."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
     repo = icefloe.Repository.create(storage or icefloe.in_memory_storage(), config)
     put(repo, dataset, encoding, group)
@@ -58,31 +58,31 @@ def put(
     encoding: Mapping[Any, Any] | None = None,
     group: str | None = None,
 ) -> str:
-    """A dataset in one commit."""
+    """Commit a dataset."""
     session = repo.writable_session("main")
     dataset.to_zarr(session.store, group=group, consolidated=False, encoding=encoding, zarr_format=3)
     return session.commit("written")
 
 
 def opened(session: Session, **more: Any) -> xr.Dataset:
-    """What xarray sees."""
+    """Open a session with xarray."""
     dataset: xr.Dataset = xr.open_zarr(session.store, consolidated=False, chunks=None, **more)
     return dataset
 
 
 def read_all(session: Session, plan: Plan, batch_rows: int = 50) -> pa.Table:
-    """All rows of a plan."""
+    """Read all rows of a plan."""
     parts = [batch for n in range(plan.partitions) for batch in read_partition(session, plan, n, batch_rows)]
     return pa.Table.from_batches(parts, plan.table.schema)
 
 
 def rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Sorted rows."""
+    """Return sorted rows."""
     return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True), key=repr)
 
 
 def frame_rows(dataset: xr.Dataset, columns: Iterable[str]) -> list[tuple[Any, ...]]:
-    """The sorted rows that xarray makes of a dataset: missing is None, times are of the standard library."""
+    """Convert a dataset to sorted rows with xarray. Missing values are None, times are datetime objects."""
     names = list(columns)
     frame = dataset.to_dataframe().reset_index()
     values = [
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def counted_chunks(monkeypatch: Any) -> Iterator[list[str]]:
-    """The chunk objects that are fetched in this process."""
+    """Record the chunk objects that this process fetches."""
     from icefloe.core.assets import AssetStore
 
     fetched: list[str] = []

@@ -1,4 +1,4 @@
-"""Real files for the tests of parsers, and what is read back through references to them."""
+"""Create files for tests of parsers, and read them back through references."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from icefloe.virtual import VirtualDataset
 from icefloe.virtual.values import open_store
 
 LONG_AGO = 1_500_000_000
-"""Files are given this time of last modification: of a file that changed just now, parsers wait a moment."""
+"""Time of last modification of test files. Parsers wait if a file was modified in the current second."""
 
 
 def aged(path: Path) -> Path:
-    """The same file, last modified long ago."""
+    """Set an early time of last modification."""
     os.utime(path, (LONG_AGO, LONG_AGO))
     return path
 
 
 def assert_all_read_back(dataset: VirtualDataset, expected: Mapping[str, Any]) -> None:
-    """What zarr decodes from the references of variables has the values and the data types expected."""
+    """Check that variables, decoded by zarr through references, have the expected values and data types."""
     store = open_store(dataset)
     for name, wanted in expected.items():
-        with warnings.catch_warnings():  # on data types that the core specification has not
+        with warnings.catch_warnings():  # about data types that are not in the core specification
             warnings.simplefilter("ignore")
             found = np.asarray(zarr.open_array(store, path=name, mode="r", zarr_format=3)[...])
         assert found.dtype == np.asarray(wanted).dtype.newbyteorder("="), name
@@ -36,5 +36,5 @@ def assert_all_read_back(dataset: VirtualDataset, expected: Mapping[str, Any]) -
 
 
 def assert_reads_back(dataset: VirtualDataset, name: str, expected: Any) -> None:
-    """The same of one variable."""
+    """Check one variable in the same way."""
     assert_all_read_back(dataset, {name: expected})

@@ -1,4 +1,4 @@
-"""A file of every format that is virtualised, and the values that are in it."""
+"""Create a file of every supported format, with known values."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def grib(edition: int) -> Callable[[Path], Written]:
 
 
 def steps_of_grib(folder: Path) -> Any:
-    """A file of two times with two steps each; its values."""
+    """Create a file with two times of two steps each, and return its values."""
     folder.mkdir()
     fields = np.random.default_rng(0).integers(0, 1 << 12, (2, 2, 31, 16)).astype("f4")
     with (folder / "f.grib").open("wb") as file:

@@ -1,4 +1,4 @@
-"""Repositories whose one array is virtual, for the tests of reading."""
+"""Create repositories with one virtual array, for tests of reading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def session_with(
     shape: int = 16,
     chunk: int = 4,
 ) -> Session:
-    """A writable session with an array `a` of bytes, and one container, authorised with a credential."""
+    """Create a session with an array `a` of bytes, and one container that is authorized with a credential."""
     config = RepositoryConfig(storage=QUICK)
     config.set_virtual_chunk_container(VirtualChunkContainer(prefix, store, name))
     authorized = {prefix: credential} if credential is not None else None
@@ -45,7 +45,7 @@ def read_ref(
     *,
     validate: bool = True,
 ) -> bytes:
-    """The first chunk, after it was set to a reference."""
+    """Set the first chunk to a reference, and read it."""
     session.store.set_virtual_ref(
         "a/c/0", location, offset=offset, length=length, checksum=checksum, validate_container=validate
     )

@@ -1,7 +1,7 @@
 """Describe what becomes of each variable of the sample files of other packages (reference/virtual-files.md).
 
     python -m tests.support.virtual.table FOLDER           compare with the library of each format, and write
-    python -m tests.support.virtual.table --check FOLDER   compare, and fail if the document says otherwise
+    python -m tests.support.virtual.table --check FOLDER   compare, and fail if the document differs
 
 FOLDER has a folder per package, as the document lists them; scripts/fetch-samples makes one. The tests check
 the packages that are installed.
@@ -51,7 +51,7 @@ _SUFFIXES = (".nc", ".grib", ".grib2", ".tif")
 
 
 def files_in(folder: Path) -> Iterator[Path]:
-    """The files of a package, Zarr stores as one, in the order of their names."""
+    """List the files of a package by name. A Zarr store counts as one file."""
     for path in sorted(folder.iterdir(), key=lambda each: each.name):
         if (path / ".zgroup").exists() or path.suffix in _SUFFIXES:
             yield path
@@ -60,12 +60,12 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def rows_of(path: Path) -> list[tuple[str, str]]:
-    """Each variable of a file and what became of it; AssertionError where values are not the library's."""
+    """Describe each variable of a file. Raises AssertionError if values differ from those of its library."""
     try:
         dataset = virtualize(path)
     except CannotVirtualizeError as error:
         return [("", f"not virtualised: {str(error).partition(path.name)[2].strip(' :')}")]
-    with warnings.catch_warnings():  # on data types that the core specification has not
+    with warnings.catch_warnings():  # about data types that are not in the core specification
         warnings.simplefilter("ignore")
         _compare(path, dataset)
     rows = []
@@ -93,7 +93,7 @@ def _compare(path: Path, dataset: VirtualDataset) -> None:
             case _:
                 expected = dict(_netcdf_variables(path))
     names = {f"{prefix}/{name}".lstrip("/") for prefix, group in dataset.walk() for name in group.variables}
-    names -= {"x", "y"} - expected.keys()  # what a GeoTIFF says of its pixels
+    names -= {"x", "y"} - expected.keys()  # coordinates and grid mapping of a GeoTIFF
     refused = {each.variable for each in dataset.all_refused()}
     assert names | refused == expected.keys(), (names | refused) ^ expected.keys()
     for name in names:
@@ -138,7 +138,7 @@ def _compare_grib(path: Path, dataset: VirtualDataset, store: Any) -> None:
 
 
 def _compare_sorted(message: bytes, field: int, found: Any) -> None:
-    """The same values as ecCodes gives by itself, in whatever order."""
+    """Check that the values equal those of ecCodes, in any order."""
     if field:
         return
     handle = eccodes.codes_new_from_message(message)
@@ -150,7 +150,7 @@ def _compare_sorted(message: bytes, field: int, found: Any) -> None:
 
 
 def section(name: str, folder: Path) -> str:
-    """The part of the document about one package."""
+    """Write the section of one package."""
     lines = [f"## {name}: {FOLDERS[name]}", "", "| file | variable | result |", "| --- | --- | --- |"]
     files = sorted(files_in(folder), key=lambda each: each.name)
     return "\n".join([*lines, *(line for path in files for line in _lines(path))])
@@ -161,7 +161,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def documented(name: str) -> dict[str, list[str]]:
-    """The lines of the document about each file of a package."""
+    """Return the lines of the document per file of a package."""
     text = DOCUMENT.read_text(encoding="utf-8").partition(f"## {name}: ")[2].partition("\n## ")[0]
     found: dict[str, list[str]] = {}
     for line in text.splitlines()[4:]:
@@ -171,7 +171,7 @@ def documented(name: str) -> dict[str, list[str]]:
 
 
 def compared(name: str, folder: Path) -> tuple[list[str], list[str]]:
-    """The files that the document says something wrong about, and those it has and the folder has not."""
+    """List files whose lines in the document are wrong, and files that are missing from the folder."""
     files = {path.name: path for path in files_in(folder)}
     said = documented(name)
     wrong = [file for file in said if file in files and said[file] != _lines(files[file])]

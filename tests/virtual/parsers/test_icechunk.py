@@ -1,4 +1,4 @@
-"""Icechunk repositories as virtual sources, at one version."""
+"""Parse versions of Icechunk repositories as virtual sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = np.arange(3, dtype="i2")
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
-    """A repository with native, inline and virtual chunks; the tag has other values than main."""
+    """Create a repository with native, inline and virtual chunks, and a tag with other values than main."""
     outside = tmp_path / "files"
     outside.mkdir()
     (outside / "f.bin").write_bytes(b"head" + VALUES[:10].tobytes())

@@ -1,4 +1,4 @@
-"""References of kerchunk: what they point at is what ours decode to."""
+"""Decode references of kerchunk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.virtual.files import LONG_AGO, aged, assert_all_read_back
 
 
 def kerchunk_refs(data: Path) -> dict[str, Any]:
-    """An array of four chunks: two in a file, one inline, one missing."""
+    """Create an array of four chunks: two in a file, one inline and one missing."""
     document = {
         "zarr_format": 2,
         "shape": [8],
@@ -100,7 +100,7 @@ def test_json_without_references_is_rejected(tmp_path: Path, content: str, words
 
 
 def written(tmp_path: Path, count: int, **changed: Any) -> Path:
-    """References to an array of single bytes, ten to a file, some of them changed."""
+    """Create references to an array of bytes, ten per file, and change some of them."""
     document = {
         "zarr_format": 2,
         "shape": [count],

@@ -1,4 +1,4 @@
-"""NetCDF-3: what the netCDF library wrote is what references decode to."""
+"""Decode NetCDF-3 files of the netCDF library through references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MORE_TYPES = [*TYPES, "u1", "u2", "u4", "i8", "u8"]
 
 
 def write(path: Path, kind: Any, records: list[str], fixed: list[str], count: int = 3) -> dict[str, Any]:
-    """A file with a variable of each type along the record dimension, and one without."""
+    """Create a file with two variables per type: one with the record dimension, one without."""
     values: dict[str, Any] = {}
     with netCDF4.Dataset(path, "w", format=kind) as file:
         file.title = "é"
@@ -79,7 +79,7 @@ def test_xarray_opens_characters_with_fill_value(tmp_path: Path) -> None:
 
     opened = virtualize(tmp_path / "f.nc").to_xarray()
 
-    assert opened["text"].item() == b"abc"  # xarray makes one text of characters
+    assert opened["text"].item() == b"abc"  # xarray joins characters to strings
 
 
 def test_file_without_records_is_parsed(tmp_path: Path) -> None:

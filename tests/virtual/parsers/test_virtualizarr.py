@@ -1,4 +1,4 @@
-"""FITS, HDF4 and DMR++ through VirtualiZarr: values are those that the libraries of the formats wrote."""
+"""Parse FITS, HDF4 and DMR++ with VirtualiZarr, and compare with the libraries of these formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GRIB: what ecCodes wrote is what references decode to."""
+"""Decode GRIB files of ecCodes through references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS, COLUMNS = 31, 16
 
 
 def message(sample: str, values: Any = None, **keys: Any) -> bytes:
-    """A message made from one of ecCodes' samples, on a grid of 31 by 16 points."""
+    """Create a message on a grid of 31 by 16 points from a sample of ecCodes."""
     handle = eccodes.codes_grib_new_from_samples(sample)
     for key, value in keys.items():
         eccodes.codes_set(handle, key, value)

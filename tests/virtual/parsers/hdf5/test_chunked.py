@@ -1,4 +1,4 @@
-"""HDF5's filters, one by one: what the library itself wrote is what references decode to."""
+"""Decode each HDF5 filter, and compare with the HDF5 library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.virtual.files import aged, assert_all_read_back, assert_reads
 RANDOM = np.random.default_rng(0)
 SMOOTH = np.add.outer(np.arange(23.0), np.sin(np.arange(37.0)))
 TYPES = ["<f8", ">f4", "<i2", ">u8", "u1"]
-# Without Blosc: where netCDF4 was imported first, HDF5 has the filter of that package, which fails here.
+# Without Blosc: if netCDF4 was imported first, HDF5 uses the filter of that package, which fails here.
 EVERY_TYPE: dict[str, Any] = {
     "lzf": {"compression": "lzf"},
     "szip-nn": {"compression": "szip", "compression_opts": ("nn", 8)},

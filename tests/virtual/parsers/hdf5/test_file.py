@@ -1,4 +1,4 @@
-"""HDF5 and NetCDF-4: what h5py wrote is what references decode to."""
+"""Decode HDF5 and NetCDF-4 files of h5py through references."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ with netCDF4.Dataset(sys.argv[1], "w") as file:
 
 
 def test_netcdf_compressions_are_parsed(tmp_path: Path) -> None:
-    # In a process of its own: its Blosc and that of hdf5plugin do not go together.
+    # In a separate process, because its Blosc conflicts with that of hdf5plugin.
     command = [sys.executable, "-c", WRITER, str(tmp_path / "f.nc"), *NETCDF_COMPRESSIONS]
     subprocess.run(command, check=True, timeout=600)
 

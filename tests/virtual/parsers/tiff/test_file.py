@@ -1,4 +1,4 @@
-"""TIFF: what tifffile wrote is what references decode to."""
+"""Decode TIFF files of tifffile through references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid mappings of GeoTIFF files describe the coordinate reference systems that pyproj knows."""
+"""Compare the grid mappings of GeoTIFF files with the coordinate reference systems of pyproj."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zarr stores: what zarr reads from them is what references decode to."""
+"""Compare references to Zarr stores with the values that zarr reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import zarr
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, virtualize
 from tests.support.virtual.files import LONG_AGO, assert_all_read_back
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # zarr 3.1 says so
+pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in")  # a warning of zarr 3.1
 VALUES = np.arange(7 * 9, dtype="f4").reshape(7, 9)
 
 
