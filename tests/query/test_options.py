@@ -137,8 +137,8 @@ def test_version_options(repo: icefloe.Repository) -> None:
     [
         ({"tag": "v1", "branch": "main"}, "branch, tag each select a version"),
         ({"tag": "v1", "timestampAsOf": "2024-01-01"}, "tag, timestampAsOf each select a version"),
-        ({"timestampAsOf": "yesterday"}, "'yesterday' is no time"),
-        ({"timestampAsOf": "1999-01-01"}, "no snapshot as old as 1999"),
+        ({"timestampAsOf": "yesterday"}, "'yesterday' is not a time"),
+        ({"timestampAsOf": "1999-01-01"}, "no snapshot at or before 1999"),
         ({"branch": "nope"}, "nope"),
         ({"tag": "nope"}, "nope"),
         ({"versionAsOf": "nope"}, "no branch, tag or snapshot 'nope'; branches and tags are main, old, v1"),
