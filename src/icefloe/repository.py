@@ -86,6 +86,11 @@ class Repository(Shown):
     Use `create`, `open` or `open_or_create` to get a repository, and sessions to read and write its arrays.
     Pickles of a repository contain the credentials of its storage.
 
+    Parameters
+    ----------
+    opened, handle, attribution
+        Not public; see the class methods.
+
     Examples
     --------
     >>> import icefloe, zarr

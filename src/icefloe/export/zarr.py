@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
+from icefloe._internal.report import Report
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
 from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, shape_of, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest
@@ -30,22 +31,21 @@ Coords = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class ExportReport:
+class ExportReport(Report):
     """The result of an export; with `dry_run`, of one that would be done."""
 
     dry_run: bool
+    """True if nothing was written."""
     arrays: list[str] = field(default_factory=list)
     """Paths below the exported group."""
     groups: int = 0
+    """Number of groups."""
     chunks_copied: int = 0
     """Chunks whose bytes were copied unchanged."""
     chunks_encoded: int = 0
     """Chunks that were exported in part: decoded, cut and encoded again."""
     bytes_written: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, for JSON."""
-        return asdict(self)
+    """Size of all written objects."""
 
 
 def export_zarr(

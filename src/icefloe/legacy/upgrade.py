@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
 
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
+from icefloe._internal.report import Report
 from icefloe.config import CachingConfig, RepositoryConfig
 from icefloe.core.assets import object_metadata
 from icefloe.core.open import LAYOUT_V2, find_layout, parts
@@ -71,29 +72,33 @@ _KEPT: Final = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class MigrationReport:
+class MigrationReport(Report):
     """The result of an upgrade; with `dry_run`, of one that would be done."""
 
     source_format: str
+    """The name of the old format."""
     dry_run: bool
+    """True if nothing was written."""
     snapshots: int = 0
+    """Number of snapshots."""
     branches: int = 0
+    """Number of branches."""
     tags: int = 0
+    """Number of tags."""
     deleted_tags: int = 0
+    """Number of deleted tags, whose names stay reserved."""
     manifests: int = 0
     """Manifests of version 2: one for each state of each array's references."""
     references: int = 0
+    """Number of chunk references."""
     chunk_objects: int = 0
     """Chunk objects in use."""
     copied_chunk_objects: int = 0
+    """Chunk objects that were copied."""
     tolerated: list[str] = field(default_factory=list)
     """Harmless errors in the old files, and information that version 2 cannot hold."""
     gaps: list[str] = field(default_factory=list)
     """Missing or damaged objects. They stay missing, and reading them fails."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values, for JSON."""
-        return asdict(self)
 
 
 def migrate(

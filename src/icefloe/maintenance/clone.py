@@ -53,16 +53,23 @@ class CloneReport(Report):
     """The objects that a clone copied, or would copy with `dry_run`."""
 
     dry_run: bool
+    """True if nothing was written."""
     snapshots: int = 0
+    """Number of copied snapshots."""
     transaction_logs: int = 0
+    """Number of copied transaction logs."""
     manifests: int = 0
+    """Number of copied manifests."""
     chunks: int = 0
+    """Number of copied chunk objects."""
     bytes_copied: int = 0
+    """Size of all copied objects."""
     objects_there: int = 0
     """Needed objects that existed at the target."""
     branches: tuple[str, ...] = ()
     """Branches that were created or moved at the target."""
     tags: tuple[str, ...] = ()
+    """Tags that were created at the target."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,10 @@ class RetentionPolicy:
             The times of the snapshots of one branch, newest first.
         now
             The current time.
+
+        Returns
+        -------
+        iterator of tuple of int and str
         """
         for at in range(min(self.last, len(times))):
             yield at, f"last {self.last}"
@@ -206,6 +210,7 @@ class RetentionReport(Report):
     table: Table
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
     dry_run: bool
+    """True if nothing was removed."""
 
     @property
     def kept(self) -> int:

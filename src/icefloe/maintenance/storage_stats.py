@@ -193,9 +193,13 @@ class ReclaimableStorage(Report):
     """The objects that a garbage collection could delete after snapshots have expired."""
 
     snapshots: int
+    """Number of snapshots."""
     manifests: int
+    """Number of manifests."""
     chunks: int
+    """Number of chunk objects."""
     bytes: int
+    """Size of all these objects."""
 
 
 def reclaimable_storage(

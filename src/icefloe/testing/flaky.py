@@ -53,7 +53,7 @@ class Call:
 
 
 class Weather(Protocol):
-    """Decides the fate of requests. The methods may block while other clients continue."""
+    """The source of faults, which decides the fate of requests. Its methods may block."""
 
     def sending(self, call: Call) -> Fault:
         """Return the fate of a request that is sent."""

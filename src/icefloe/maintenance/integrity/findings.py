@@ -53,14 +53,23 @@ class VerifyReport(Report):
     """The findings of a verification, and the numbers of objects that it checked."""
 
     level: Level
+    """The level of the verification."""
     findings: tuple[Finding, ...] = ()
+    """The problems that were found."""
     snapshots: int = 0
+    """Number of checked snapshots."""
     transaction_logs: int = 0
+    """Number of checked transaction logs."""
     manifests: int = 0
+    """Number of checked manifests."""
     references: int = 0
+    """Number of checked chunk references."""
     chunk_objects: int = 0
+    """Number of checked chunk objects."""
     sources: int = 0
+    """Number of checked files of virtual references."""
     chunks: int = 0
+    """Number of decoded chunks."""
     checksums: int = 0
     """Objects that were compared with a recorded checksum."""
     skipped: int = 0
@@ -77,7 +86,12 @@ class VerifyReport(Report):
         return html.mark(self.ok, "intact" if self.ok else counted(len(self.findings), "finding"))
 
     def table(self) -> Table:
-        """Return one row per finding: kind, object, where, message."""
+        """Return one row per finding: kind, object, where, message.
+
+        Returns
+        -------
+        Table
+        """
         names = ("kind", "object", "where", "message")
         return Table({name: [getattr(found, name) for found in self.findings] for name in names})
 

@@ -90,9 +90,11 @@ class RepairReport(Report):
     """The damage that a repair found, and its actions, or with `dry_run` those that it would take."""
 
     dry_run: bool
+    """True if nothing was written."""
     snapshot_id: str | None = None
     """The commit with the repair."""
     actions: tuple[Action, ...] = ()
+    """The object, its referrer, the problem and the action, one tuple per problem."""
 
     @property
     def complete(self) -> bool:
@@ -100,7 +102,12 @@ class RepairReport(Report):
         return all(action != LEFT for *_, action in self.actions)
 
     def table(self) -> Table:
-        """Return one row per problem: object, where, problem, action."""
+        """Return one row per problem: object, where, problem, action.
+
+        Returns
+        -------
+        Table
+        """
         names = ("object", "where", "problem", "action")
         return Table({name: [row[at] for row in self.actions] for at, name in enumerate(names)})
 
