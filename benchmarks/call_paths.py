@@ -32,7 +32,7 @@ SOURCE = str(Path(icefloe.__file__).parent)
 
 
 class Calls:
-    """The calls of functions in our files, counted while the profiler is on."""
+    """Counts of calls of functions in src/icefloe while the profiler is active."""
 
     def __init__(self) -> None:
         self.codes: Counter[CodeType] = Counter()
@@ -65,7 +65,7 @@ def counted() -> Iterator[Calls]:
 
 def _profile(function: Any) -> None:
     threading.setprofile(function)
-    if sys.version_info >= (3, 12):  # threads that already run, too
+    if sys.version_info >= (3, 12):  # including threads that are already running
         threading.setprofile_all_threads(function)
     sys.setprofile(function)
 
@@ -127,7 +127,7 @@ class _Elsewhere(Executor):
 
 
 def ingest_three_files(folder: Path) -> Calls:
-    """Ingest three NetCDF files: what the driver does in ingest/, query/ and spark/, without the tasks."""
+    """Ingest three NetCDF files, counting the calls of the driver in ingest/, query/ and spark/."""
     import xarray
 
     from icefloe.ingest.job import ingest
@@ -167,7 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--modules", action="store_true", help="list the calls of each module")
     options = parser.parse_args()
-    # A process for each: an operation includes the imports that nothing before it needed.
+    # One process per operation, so that each includes its imports.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         for name in OPERATIONS:
             summary, modules = pool.submit(_count, name).result()

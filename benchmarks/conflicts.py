@@ -1,4 +1,4 @@
-"""Rows on conflicts: rebasing a session of 100,000 chunk writes over a commit of as many."""
+"""Benchmark conflicts: rebase a session of 100,000 chunk writes over a commit of the same size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _packages() -> tuple[Any, Any]:
 
 
 def _behind(package: Any, folder: Path, rows_apart: int) -> Any:
-    """A session with 100,000 changes, behind a commit with as many, so many rows of chunks away."""
+    """Create a session with 100,000 changes, and a newer commit with as many, `rows_apart` rows away."""
     import zarr
 
     storage = package.local_filesystem_storage(str(folder))

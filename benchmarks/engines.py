@@ -1,4 +1,4 @@
-"""Spark and dask for rows that need one: sessions that run already, their workers, and what these held."""
+"""Provide running Spark and dask sessions for benchmarks, and the memory of their workers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from benchmarks.harness import descendants
 
 WORKERS = 2
 SCALE = float(os.environ.get("ICEFLOE_BENCH_SCALE", "1"))
-"""A part of the size, to try a row: 0.01 takes seconds."""
+"""Scale of the data, to try a row: 0.01 takes seconds."""
 
 _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 _running: list[Any] = []
 _before: dict[str, int] = {}
-"""What the largest worker of a kind held before the first job."""
+"""Memory of the largest worker of each kind before the first job."""
 
 
 def scaled(count: int, least: int = 1) -> int:
-    """So many of something, or the part of them that was asked for."""
+    """Scale a number by ICEFLOE_BENCH_SCALE."""
     return max(least, round(count * SCALE))
 
 
 def spark(cores: int = WORKERS) -> Any:
-    """A session with workers that have loaded what they need. One with other cores is stopped before."""
+    """Start a session whose workers have imported their modules, and stop one with other cores."""
     from icefloe._internal.executor import Task
     from icefloe.spark import QUICK_START, local_session
     from icefloe.spark.executor import SparkExecutor
@@ -39,7 +39,7 @@ def spark(cores: int = WORKERS) -> Any:
     if _running and _running[0].sparkContext.defaultParallelism != cores:
         _running.pop().stop()
     if not _running:
-        _running.append(local_session(cores=cores, settings=QUICK_START))  # as the command line does
+        _running.append(local_session(cores=cores, settings=QUICK_START))  # like the command line
         atexit.register(_running[0].stop)
         for _ in range(2):
             list(SparkExecutor(_running[0]).map(Task(warm, "warm-ups"), range(2 * cores)))
@@ -49,19 +49,19 @@ def spark(cores: int = WORKERS) -> Any:
 
 
 def _confine(cores: int) -> None:
-    """Keep this process and all it started to so many cores: a task alone has threads for two."""
+    """Restrict this process and its children to this many cores: a single task uses several threads."""
     allowed = sorted(_CORES)[:cores]
-    if not allowed:  # only Linux has it
+    if not allowed:  # only on Linux
         return
     for pid in (os.getpid(), *descendants()):
         for thread in Path(f"/proc/{pid}/task").glob("*"):
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 os.sched_setaffinity(int(thread.name), allowed)
 
 
 @functools.cache
 def dask() -> Any:
-    """A client of a cluster of processes with one thread each."""
+    """Start a dask cluster of processes with one thread each, and return its client."""
     distributed: Any = importlib.import_module("distributed")
     cluster = distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
     client = distributed.Client(cluster)
@@ -74,7 +74,7 @@ def dask() -> Any:
 
 @functools.cache
 def pool() -> ProcessPoolExecutor:
-    """Two processes that have loaded what they need."""
+    """Start a pool of two processes that have imported their modules."""
     started = ProcessPoolExecutor(WORKERS)
     list(started.map(warm, range(2 * WORKERS)))
     atexit.register(started.shutdown)
@@ -82,20 +82,20 @@ def pool() -> ProcessPoolExecutor:
 
 
 def warm(_: int) -> int:
-    """What a worker loads before it can do anything of this kind."""
+    """Import the modules that a worker needs."""
     names = ["icefloe.ingest.job", "icefloe.ingest.rewrite.rechunk", "icefloe.virtual", "h5netcdf", "xarray"]
     names += ["icechunk.dask", "virtualizarr.parsers"]
     found = []
     for name in names:
         try:
             found.append(importlib.import_module(name))
-        except ImportError:  # of the other side
+        except ImportError:  # modules of the peer
             continue
     return len(found)
 
 
 def tell(who: str, kind: str) -> None:
-    """The most that the largest worker of a kind ever held, on the error stream."""
+    """Print the peak memory of the largest worker of each kind to standard error."""
     peak, before = max(_held(kind, "VmHWM:"), default=0) >> 20, _before.get(kind, 0) >> 20
     print(f"    {who}: largest worker {peak} MiB, {before} MiB before it began", file=sys.stderr)
 
@@ -107,7 +107,7 @@ def _held(kind: str, what: str) -> list[int]:
 def _status(pid: int, what: str) -> int:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return 0
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith(what)), 0)
 

@@ -1,4 +1,4 @@
-"""Rows on forks: sent to another process, merged, and many writers on one branch."""
+"""Benchmark forks: pickling, merging, and many writers on one branch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarks.harness import Job, Row, Side
 
 REFS = 125_000
 TIMES = 20
-"""One pickling takes a millisecond or two: too short to be measured alone."""
+"""Number of repetitions: one pickling takes only a millisecond or two."""
 FORKS = 8
 WRITERS = 16
 COMMITS = 8
-"""Of each writer."""
+"""Number of commits per writer."""
 BUCKET = "s3://my-bucket/"
 Package = Callable[[], Any]
 
@@ -39,7 +39,7 @@ def _theirs() -> Any:
 
 
 def _session(package: Any, folder: Path) -> Any:
-    """A session on an array of room for all references, in a new repository."""
+    """Create a repository, and a session with an array for all references."""
     config = package.RepositoryConfig.default()
     config.set_virtual_chunk_container(
         package.VirtualChunkContainer(BUCKET, package.s3_store(region="us-east-1"))
@@ -52,7 +52,7 @@ def _session(package: Any, folder: Path) -> Any:
 
 
 def _written_fork(session: Any, part: int) -> Any:
-    """A fork in which one part of the array has got its references: a hundred in each file."""
+    """Create a fork that has set the references of one part of the array, a hundred per file."""
     fork = session.fork()
     rows = np.arange(REFS)
     fork.store.set_virtual_refs_arr(
@@ -89,7 +89,7 @@ def _merge(package: Package) -> Callable[[Path, Path], Job]:
 
         def job() -> Any:
             session.merge(*forks)
-            if package is _ours:  # which sorts no earlier than it must
+            if package is _ours:  # which sorts as late as possible
                 workspace = session._workspace
                 workspace.changes.delta(workspace.array("/a")).resolve()
             return session

@@ -1,9 +1,9 @@
-"""Measures two ways to do the same job beside each other.
+"""Compare two implementations of the same job.
 
-CPU seconds (all threads) are the figure: wall time on a shared machine says more about the neighbours. The
-sides take turns, A B A B, so that both meet the same minute, and the median counts. Peak memory is taken in a
-process of its own per side, above what the process held before the job: the second job in a process would
-reuse the memory of the first.
+The result is CPU seconds of all threads, because wall time on a shared machine depends on other processes.
+The sides alternate, so that both see the same load, and the median counts. Peak memory is measured in a
+separate process per side, relative to the memory before the job: a second job in one process would reuse the
+memory of the first.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to do a job."""
+    """An implementation of a job."""
 
     does: str
-    """What is timed, in a few words."""
+    """Description of the timed work."""
     prepare: Callable[[Path, Path], Job]
-    """Given the row's folder and an empty one, neither timed nor counted as memory."""
+    """Preparation, which receives the folder of the row and an empty folder. Not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A job, both ways to do it, and what is expected of ours."""
+    """A job with both implementations and the targets of ours."""
 
     name: str
     title: str
     ours: Side
     theirs: Side | None = None
     cpu_ratio: float | None = None
-    """Theirs over ours, at least."""
+    """Smallest ratio of CPU time, theirs / ours."""
     wall_ratio: float | None = None
-    """The same for wall time: for rows that wait for a network."""
+    """Smallest ratio of wall time, for rows that wait for a network."""
     memory_ratio: float | None = None
-    """Ours over theirs, at most."""
+    """Largest ratio of memory, ours / theirs."""
     memory_bytes: int | None = None
-    """Of the whole process, at most."""
+    """Largest memory of the whole process."""
     setup: Callable[[Path], None] | None = None
-    """Fills the row's folder, once."""
+    """Function that prepares the folder of the row."""
     setup_needs_theirs: bool = False
     check: Callable[[Any, Any], None] | None = None
     """Compares what the sides gave: the same job must have the same result."""
@@ -70,17 +70,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What one run in a process of its own took."""
+    """Memory of one run in a separate process."""
 
     job_bytes: int
-    """Above what the process held before."""
+    """Peak memory relative to the memory before the job."""
     process_bytes: int
     cpu_s: float
 
 
 @dataclass(slots=True)
 class Figures:
-    """The measurements of one side."""
+    """Measurements of one side."""
 
     cpu_s: list[float] = field(default_factory=list)
     wall_s: list[float] = field(default_factory=list)
@@ -88,18 +88,18 @@ class Figures:
 
     @property
     def cpu(self) -> float:
-        """The median of the CPU seconds."""
+        """Median of the CPU seconds."""
         return median(self.cpu_s)
 
     @property
     def wall(self) -> float:
-        """The median of the wall seconds."""
+        """Median of the wall seconds."""
         return median(self.wall_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row and its figures."""
+    """A row with its measurements."""
 
     row: Row
     ours: Figures | None
@@ -108,26 +108,26 @@ class Outcome:
 
     @property
     def cpu_ratio(self) -> float | None:
-        """How many times less CPU ours took."""
+        """Ratio of CPU time, theirs / ours."""
         return self.theirs.cpu / self.ours.cpu if self.ours and self.theirs else None
 
     @property
     def wall_ratio(self) -> float | None:
-        """How many times less time went by in ours."""
+        """Ratio of wall time, theirs / ours."""
         return self.theirs.wall / self.ours.wall if self.ours and self.theirs else None
 
     @property
     def memory_ratio(self) -> float | None:
-        """Which part of their peak memory ours took."""
+        """Ratio of peak memory, ours / theirs."""
         if not (self.ours and self.theirs and self.ours.peak and self.theirs.peak):
             return None
-        if not self.theirs.peak.job_bytes:  # it found room in what the process held before
+        if not self.theirs.peak.job_bytes:  # the job fitted into memory that the process already had
             return None
         return self.ours.peak.job_bytes / self.theirs.peak.job_bytes
 
     @property
     def passed(self) -> bool | None:
-        """Whether every target was met; None where one could not be measured."""
+        """Whether all targets were met; None if one could not be measured."""
         found: list[bool | None] = []
         row = self.row
         if row.cpu_ratio is not None:
@@ -154,7 +154,7 @@ def measure(row: Row, repeat: int | None, unavailable: str) -> Outcome:
     with _folder() as shared:
         if row.setup is not None:
             row.setup(shared)
-        # In fresh processes, and first: this process still is small.
+        # In new processes, and first, while this process is still small.
         peaks = {name: _measure_peak(row, name, shared) for name in sides}
         figures = {name: Figures(peak=peaks[name]) for name in sides}
         for turn in range(repeat or row.repeat):
@@ -196,20 +196,20 @@ def run_for_peak(side: Side, shared: Path) -> Peak:
 
 
 def adopt_orphans() -> None:
-    """Have processes whose parent ends come to this one, as they would to init: their CPU is not lost."""
+    """Adopt orphaned child processes, so that their CPU time is counted."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def cpu_seconds() -> float:
-    """What this process has taken, all threads, and those it started: workers that still run, too."""
+    """Return the CPU time of this process and its descendants, including running workers."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = sum(map(_cpu_of, descendants()))
     return time.process_time() + children.ru_utime + children.ru_stime + running
 
 
 def descendants() -> Iterator[int]:
-    """The processes that run and that this one started, and theirs."""
+    """Return all running descendants of this process."""
     if not Path("/proc/self/stat").exists():
         return
     parents = {int(each): _stat(int(each))[1] for each in os.listdir("/proc") if each.isdigit()}
@@ -220,12 +220,12 @@ def descendants() -> Iterator[int]:
 
 
 def _cpu_of(pid: int) -> float:
-    """What a process has taken, and those it waited for."""
+    """Return the CPU time of a process and of the children that it waited for."""
     return sum(_stat(pid)[11:15]) / os.sysconf("SC_CLK_TCK")
 
 
 def _stat(pid: int) -> list[int]:
-    """The numbers that Linux tells of a process, from the parent's on at 1; zeros for one that has ended."""
+    """Return the fields of /proc/PID/stat, with the parent at index 1; zeros if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -234,9 +234,9 @@ def _stat(pid: int) -> list[int]:
 
 
 def peak_bytes() -> int:
-    """The most memory this process ever held."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count the process that started this one, too
+    if status.exists():  # getrusage would include the parent process
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -253,7 +253,7 @@ def _folder() -> Iterator[Path]:
 
 
 def versions(packages: Sequence[str] = (OURS, THEIRS, "numpy", "zstandard", "zarr")) -> dict[str, str]:
-    """What was measured, and on what."""
+    """Describe the environment of the measurement."""
     found = {}
     for package in packages:
         try:

@@ -1,7 +1,7 @@
-"""Rows on the pipeline: files into a repository, on Spark and in the ways that people use without it.
+"""Benchmark ingests on Spark, and their alternatives without it.
 
-Spark, dask and a pool of processes run already, with all that their workers load; what is timed begins with a
-list of files and ends with a commit.
+Spark, dask and a pool of processes are already running, with all modules imported. The timed work begins with
+a list of files and ends with a commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.parsing import LONG_AGO
 
 HOURS, MAP = 24, (721, 1440)
 DAYS = engines.scaled(20)
-"""Files of a hundred megabytes each."""
+"""Create files of a hundred megabytes each."""
 CHUNKS = {"time": HOURS, "lat": 181, "lon": 360}
 MEMORY_BYTES = 256 << 20
 SMALL_FILES = engines.scaled(2000, 8)
@@ -31,7 +31,7 @@ LARGE_FILES, LARGE_GRID = engines.scaled(100, 2), (100, 1000)
 
 
 def _setup_days(folder: Path) -> None:
-    """Hourly fields, a day per file, about as noisy as a reanalysis rounded to hundredths."""
+    """Create hourly fields, a day per file, about as noisy as a reanalysis rounded to hundredths."""
     random = np.random.default_rng(0)
     lat, lon = np.linspace(90, -90, MAP[0]), np.arange(MAP[1]) * 0.25
     for day in range(DAYS):
@@ -52,7 +52,7 @@ def _ours(mode: str, kind: str, cores: int = engines.WORKERS, **options: Any) ->
 
         spark = engines.spark(cores)
         files = sorted(map(str, folder.glob("*.nc")))
-        # The wheel does not wait for the disk, either.
+        # The official package does not wait for the disk, either.
         storage = icefloe.storage_from_url(str(scratch / "repo"), sync=False)
         repo = icefloe.Repository.create(storage)
 
@@ -70,7 +70,7 @@ def _ours(mode: str, kind: str, cores: int = engines.WORKERS, **options: Any) ->
 
 
 def _summary(package: Any, folder: Path, name: str) -> tuple[Any, ...]:
-    """Something of the result that must be the same on both sides."""
+    """Return values of the result that must be equal on both sides."""
     storage = package.local_filesystem_storage(str(folder))
     store = package.Repository.open(storage).readonly_session("main").store
     with xr.open_zarr(store, consolidated=False, chunks=None) as found:
@@ -80,7 +80,7 @@ def _summary(package: Any, folder: Path, name: str) -> tuple[Any, ...]:
 
 
 def _dask(folder: Path, scratch: Path) -> Job:
-    """Xarray with dask on a cluster of processes, and the official package."""
+    """Ingest with xarray and dask on a cluster of processes, and the official package."""
     import icechunk
     from icechunk.xarray import to_icechunk
     from zarr.codecs import ZstdCodec
@@ -111,7 +111,7 @@ def _same(ours: Any, theirs: Any) -> None:
 
 
 def _setup_small(folder: Path) -> None:
-    """Files as models write them: four variables, a hundred chunks, a day's steps each."""
+    """Create files like those of models: four variables, a hundred chunks, one day each."""
     for number in range(SMALL_FILES):
         path = folder / f"{number:05}.nc"
         with h5py.File(path, "w") as file:
@@ -131,7 +131,7 @@ def _setup_small(folder: Path) -> None:
 
 
 def _virtualizarr(folder: Path, scratch: Path) -> Job:
-    """VirtualiZarr's parser in two processes, xarray's concat, and a commit of the official package."""
+    """Ingest with VirtualiZarr in two processes, xarray's concat, and a commit of the official package."""
     import icechunk
 
     importlib.import_module("virtualizarr")
@@ -158,7 +158,7 @@ def _virtualizarr(folder: Path, scratch: Path) -> Job:
 
 
 def _parsed(url: str) -> Any:
-    """One file, in a process of the pool."""
+    """Parse one file in a process of the pool."""
     from obspec_utils.registry import ObjectStoreRegistry
     from obstore.store import LocalStore
     from virtualizarr import open_virtual_dataset
@@ -169,7 +169,7 @@ def _parsed(url: str) -> Any:
 
 
 def _setup_large(folder: Path) -> None:
-    """Files of a hundred thousand chunks each, one after the other in time."""
+    """Create consecutive files of a hundred thousand chunks each."""
     first = folder / "00000.nc"
     with h5py.File(first, "w", libver="latest") as file:
         for name, size in zip(("time", "x"), LARGE_GRID, strict=True):

@@ -1,4 +1,4 @@
-"""Rows on latency: chunks read from an S3 server that takes 20 ms to answer."""
+"""Benchmark latency: read chunks from an S3 server that takes 20 ms to respond."""
 
 from __future__ import annotations
 

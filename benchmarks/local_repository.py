@@ -1,4 +1,4 @@
-"""A V2 repository in a folder, through `icefloe.format` alone: as much as the benchmarks need of one."""
+"""Create and read V2 repositories in a folder with `icefloe.format` alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _YEAR_3000_MS = 32_503_680_000_000
 
 
 def array_node(path: str, grid: Sequence[int]) -> NodeSnapshot:
-    """An array without chunks, `CHUNK` elements of each dimension in one."""
+    """Create an array without chunks, with `CHUNK` elements per dimension and chunk."""
     document = {
         "zarr_format": 3,
         "node_type": "array",
@@ -54,13 +54,13 @@ def array_node(path: str, grid: Sequence[int]) -> NodeSnapshot:
 
 
 def group_node(path: str) -> NodeSnapshot:
-    """A group."""
+    """Create a group."""
     document = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
     return NodeSnapshot(NodeId.random(), path, document, GroupNodeData())
 
 
 def create(folder: Path, nodes: Sequence[NodeSnapshot]) -> None:
-    """A new repository with one commit that has these nodes."""
+    """Create a repository with one commit of these nodes."""
     now = _now_us()
     first = SnapshotInfo(INITIAL_SNAPSHOT_ID, None, now, "Repository initialized")
     empty = Snapshot(first.id, None, now, first.message, {}, ManifestFiles.of([]), Nodes.of([]))
@@ -85,7 +85,7 @@ def commit(
     chunks: Mapping[NodeId, ArrayManifest],
     message: str,
 ) -> None:
-    """Everything a commit writes: manifests, transaction log, snapshot and, last, the repo info file."""
+    """Write all files of a commit: manifests, transaction log, snapshot and finally the repo info file."""
     manifests = {node: ManifestId.random() for node in chunks}
     listed = list(base.manifest_files)
     changed = []
@@ -143,14 +143,14 @@ def _move_branch(folder: Path, info: RepoInfo, snapshot: Snapshot, now_us: int) 
 
 
 def open_main(folder: Path) -> tuple[RepoInfo, Snapshot]:
-    """The repo info file and the snapshot at the tip of main."""
+    """Read the repo info file and the snapshot at the tip of main."""
     info = files.read_repo_info((folder / files.REPO_PATH).read_bytes())
     tip = info.branches["main"]
     return info, files.read_snapshot((folder / files.SNAPSHOTS / str(tip)).read_bytes(), tip)
 
 
 def open_manifest(folder: Path, path: str) -> tuple[NodeId, PackedManifest]:
-    """The manifest of an array that has one, starting from nothing but the folder."""
+    """Read the only manifest of an array, given the folder."""
     _, snapshot = open_main(folder)
     node = snapshot.nodes.find(path)
     assert node is not None
@@ -163,7 +163,7 @@ def open_manifest(folder: Path, path: str) -> tuple[NodeId, PackedManifest]:
 def set_virtual_refs(
     folder: Path, path: str, grid: Sequence[int], locations: Sequence[str], offsets: Any, lengths: Any
 ) -> None:
-    """One virtual reference per chunk of an array, in C order, committed to main."""
+    """Commit one virtual reference per chunk of an array, in C order, to main."""
     info, base = open_main(folder)
     node = base.nodes.find(path)
     assert node is not None

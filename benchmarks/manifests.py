@@ -1,4 +1,4 @@
-"""Rows on manifests: writing, scanning and searching a million virtual references, and ten million."""
+"""Benchmark manifests: write, scan and search one and ten million virtual references."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WRITE_OURS = "open; set; encode, zstd and write manifest, transaction log, snaps
 
 
 def url(file: int) -> str:
-    """Where a file is."""
+    """Return the location of a file."""
     return f"{official.BUCKET}some/prefix/year=2020/file-{file:08d}.nc"
 
 
 def inputs(grid: tuple[int, ...], per_file: int) -> tuple[list[str], Any, Any]:
-    """Locations, offsets and lengths of one reference per chunk. Equal locations are different objects."""
+    """Return the location, offset and length of each chunk. Equal locations are separate objects."""
     count = int(np.prod(grid))
     offsets = (np.arange(count, dtype=np.uint64) % np.uint64(per_file)) * np.uint64(1000)
     return [url(i // per_file) for i in range(count)], offsets, np.full(count, 1000, np.uint64)
@@ -115,7 +115,7 @@ def _write_ten_million(_: Path, scratch: Path) -> Job:
     nodes = [local_repository.group_node("/"), local_repository.array_node(ARRAY, TEN_MILLION)]
     local_repository.create(scratch, nodes)
     count = TEN_MILLION[0] * TEN_MILLION[1]
-    # One object per file, as a loop over files gives: the inputs count as memory in this row.
+    # One object per file, as a loop over files creates: inputs count as memory in this row.
     locations = [location for file in range(count // 100) for location in [url(file)] * 100]
     offsets = (np.arange(count, dtype=np.uint64) % np.uint64(100)) * np.uint64(1000)
     lengths = np.full(count, 1000, np.uint64)

@@ -1,4 +1,4 @@
-"""What the benchmarks need of the official package, in one place: it may be absent or too old."""
+"""Access the official package, which may be missing or too old."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEEDED = (2, 3)
 
 
 def why_unavailable() -> str:
-    """A sentence where the official package cannot take part; empty where it can."""
+    """Explain why the official package cannot be used; empty if it can."""
     try:
         version = metadata.version("icechunk")
     except metadata.PackageNotFoundError:
@@ -24,14 +24,14 @@ def why_unavailable() -> str:
 
 
 def open_repository(folder: Path) -> Any:
-    """The repository in a folder, with nothing cached."""
+    """Open the repository in a folder, without caches."""
     import icechunk
 
     return icechunk.Repository.open(icechunk.local_filesystem_storage(str(folder)), config=_config(icechunk))
 
 
 def create_with_array(folder: Path, path: str, grid: tuple[int, ...], chunk: int) -> Any:
-    """A new repository with one array, committed."""
+    """Create a repository with one array, and commit it."""
     import icechunk
     import zarr
 
@@ -51,7 +51,7 @@ def create_with_array(folder: Path, path: str, grid: tuple[int, ...], chunk: int
 
 
 def all_batches(folder: Path, path: str) -> list[Any]:
-    """Every reference of an array, as the official iterator gives them: columns and a list of locations."""
+    """Read all references of an array with the official iterator, as columns and a list of locations."""
     store = open_repository(folder).readonly_session("main").store
 
     async def collect() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Rows on parsing files into virtual references, beside VirtualiZarr's parser on the same files."""
+"""Benchmark the parsing of files into virtual references, compared with VirtualiZarr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_AGO = 1_500_000_000
 
 
 def _setup_files(folder: Path) -> None:
-    """Files as models write them: a few variables, a hundred chunks, coordinates."""
+    """Create files like those of models: a few variables, a hundred chunks, coordinates."""
     for number in range(FILES):
         path = folder / f"{number:03d}.nc"
         with h5py.File(path, "w") as file:

@@ -1,4 +1,4 @@
-"""A row on rechunking: maps to time series, on Spark and on dask; both have two workers that run already."""
+"""Benchmark rechunking of maps to time series on Spark and dask, each with two running workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEMORY_BYTES = 256 << 20
 
 
 def setup(folder: Path) -> None:
-    """A year's better part of maps, about as noisy as a reanalysis rounded to hundredths."""
+    """Create maps of most of a year, about as noisy as a reanalysis rounded to hundredths."""
     storage = icefloe.local_filesystem_storage(str(folder / "repo"))
     session = icefloe.Repository.create(storage).writable_session("main")
     array = zarr.create_array(
@@ -40,7 +40,7 @@ def setup(folder: Path) -> None:
 
 
 def prepare_spark(folder: Path, _: Path) -> Job:
-    """A branch of its own for each turn."""
+    """Create a branch per turn."""
     from icefloe.spark import rechunk
 
     spark = engines.spark()
@@ -58,7 +58,7 @@ def prepare_spark(folder: Path, _: Path) -> Job:
 
 
 def prepare_dask(folder: Path, _: Path) -> Job:
-    """The same with dask's rechunk, from and to the official package."""
+    """Rechunk with dask, reading and writing with the official package."""
     import icechunk
     from icechunk.dask import store_dask
 
@@ -92,7 +92,7 @@ def _new_branch(repo: Any, name: str) -> None:
 
 
 def check(ours: Any, theirs: Any) -> None:
-    """Both have the same values, in some chunks."""
+    """Check that both results have the same values in some chunks."""
     mine = zarr.open_array(ours, path="t2m", mode="r")
     other = zarr.open_array(theirs, path="series", mode="r")
     for corner in ((0, 0), (312, 720), (720, 1416)):

@@ -1,4 +1,4 @@
-"""Turns outcomes into a table, Markdown and JSON."""
+"""Format outcomes as a table, Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKS: Final = {True: "pass", False: "MISS", None: "-"}
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """For the terminal: a line per row, then what was compared."""
+    """Format outcomes for the terminal: a line per row, and then the compared jobs."""
     lines = [HEAD, *map(_cells, outcomes)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
@@ -33,7 +33,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> str:
-    """The same for a page."""
+    """Format outcomes as Markdown."""
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = [f"Measured on {datetime.now(UTC):%d %B %Y}: {made}. Pairs are icefloe / icechunk.", ""]
     lines += ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
@@ -47,7 +47,7 @@ def markdown(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> str:
 
 
 def replace_figures(page: Path, section: str, text: str) -> None:
-    """Put new figures between the two marks of a section of a page."""
+    """Replace the figures between the two markers of a section of a page."""
     begin = BEGIN.format(section)
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(END)
@@ -57,7 +57,7 @@ def replace_figures(page: Path, section: str, text: str) -> None:
 
 
 def as_json(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that was measured."""
+    """Return all measurements as JSON."""
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": dict(versions),
@@ -78,7 +78,7 @@ def as_json(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[st
 
 
 def target(outcome: Outcome) -> str:
-    """What a row demands, in words."""
+    """Describe the targets of a row."""
     row, demands = outcome.row, []
     if row.cpu_ratio is not None:
         demands.append(f"CPU >= {row.cpu_ratio:g}x")

@@ -1,4 +1,4 @@
-"""Measures icefloe beside the official package: `make bench`, or this file with options."""
+"""Compare icefloe with the official package (`make bench`, or this file with options)."""
 
 from __future__ import annotations
 

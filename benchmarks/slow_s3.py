@@ -1,7 +1,7 @@
-"""An S3 server that reads a folder and answers late, in a process of its own: `start` gives its URL.
+"""Serve a folder over S3 with latency, in a separate process.
 
-It knows what a reader asks for, no more: objects, ranges of them, and whether they changed. Real servers on
-the same machine spend more CPU on a request than the reader does, and the row would measure them.
+The server implements only reads: objects, ranges and conditional requests. Real servers on the same machine
+use more CPU per request than the reader, and would dominate the measurement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODIFIED = "Mon, 16 Nov 2026 00:00:00 GMT"
 
 @cache
 def start(folder: Path) -> str:
-    """The URL of a server over a folder, which ends with this process."""
+    """Start a server of a folder, which ends with this process, and return its URL."""
     process = subprocess.Popen(
         [sys.executable, __file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -59,7 +59,7 @@ async def _serve(folder: Path) -> None:
     threading.Thread(
         target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(ended.set)), daemon=True
     ).start()
-    await ended.wait()  # who started this is gone
+    await ended.wait()  # the parent process has ended
 
 
 def _answer(folder: Path, method: str, target: str, headers: dict[str, str]) -> bytes:

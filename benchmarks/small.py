@@ -1,4 +1,4 @@
-"""Rows on small things: creating and opening repositories, tiny commits, long histories."""
+"""Benchmark small operations: creating and opening repositories, tiny commits, long histories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _folder(package: Any, folder: Path) -> Any:
 
 
 def _unsynced(package: Any, folder: Path) -> Any:
-    """A folder that is not synced, as icechunk's never is."""
+    """A folder storage without fsync, like that of icechunk."""
     if package.__name__ != OURS:
         return _folder(package, folder)
     return package.storage_from_url(str(folder), sync=False)
@@ -38,7 +38,7 @@ def _unsynced(package: Any, folder: Path) -> Any:
 
 def _create(place: Callable[[Any, Path], Any]) -> Make:
     def make(package: Any, scratch: Path) -> Job:
-        package.Repository.create(package.in_memory_storage())  # not to measure imports
+        package.Repository.create(package.in_memory_storage())  # so that imports are not measured
         places = [place(package, scratch / str(each)) for each in range(TIMES)]
         return lambda: [package.Repository.create(each) for each in places]
 

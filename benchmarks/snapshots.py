@@ -1,4 +1,4 @@
-"""Rows on snapshots: a repository of many nodes."""
+"""Benchmark snapshots of a repository with many nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WANTED = "/group-00123/array-00045"
 
 
 def setup_many_nodes(folder: Path) -> None:
-    """A repository of `NODES` nodes."""
+    """Create a repository with `NODES` nodes."""
     nodes = [local_repository.group_node("/")]
     for group in range(NODES // PER_GROUP):
         path = f"/group-{group:05d}"
@@ -24,7 +24,7 @@ def setup_many_nodes(folder: Path) -> None:
         ]
     local_repository.create(folder, nodes)
     if not official.why_unavailable():
-        # One more commit by the official package: both sides read a snapshot file of its making.
+        # Another commit by the official package, so that both sides read a snapshot file that it wrote.
         import zarr
 
         session = official.open_repository(folder).writable_session("main")

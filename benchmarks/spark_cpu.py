@@ -1,4 +1,4 @@
-"""The CPU of a Spark job: that of the driver, of the JVM, and of all Python processes it has started."""
+"""Measure the CPU time of a Spark job: driver, JVM and Python workers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one run took."""
+    """Cost of one run."""
 
     cpu_s: float
     wall_s: float
 
 
 def interleaved(sides: Mapping[str, Callable[[], Any]], repeat: int, before: int = 1) -> dict[str, Cost]:
-    """The median cost of each side. All run some times before, and then in turns, each told as it ends."""
+    """Return the median cost of each side, after warm-up runs, in alternating turns that are printed."""
     for _ in range(before):
         for name, side in sides.items():
             print(f"    {name}: {_cost(side)}", file=sys.stderr, flush=True)
@@ -45,7 +45,7 @@ def _cost(side: Callable[[], Any]) -> Cost:
 
 
 def _tree_cpu() -> float:
-    """Seconds of this process and all below it. What ended and was waited for is counted by its parent."""
+    """Return the CPU seconds of this process and its descendants, including children that have ended."""
     children: dict[int, list[int]] = {}
     spent: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
@@ -53,7 +53,7 @@ def _tree_cpu() -> float:
             continue
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         children.setdefault(int(fields[1]), []).append(int(folder.name))
         spent[int(folder.name)] = sum(map(int, fields[11:15]))

@@ -1,4 +1,4 @@
-"""Rows on what comes before any work: importing the package."""
+"""Benchmark the import of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows on the store: chunks written and read through zarr on a folder, and a large hierarchy listed."""
+"""Benchmark the store: write and read chunks through zarr in a folder, and list a large hierarchy."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _read(open_repository: Open) -> Callable[[Path, Path], Job]:
 
 def _list(open_repository: Open) -> Callable[[Path, Path], Job]:
     def prepare(folder: Path, _: Path) -> Job:
-        open_repository(folder)  # not to measure imports
+        open_repository(folder)  # so that imports are not measured
 
         def job() -> list[str]:
             store = open_repository(folder).readonly_session("main").store

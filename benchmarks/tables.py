@@ -1,9 +1,9 @@
-"""Arrays as Spark tables beside Parquet, xarray and the floor of Spark's Python sources.
+"""Compare arrays as Spark tables with Parquet, xarray and the minimal cost of Python data sources.
 
 python benchmarks/tables.py FOLDER [ROW ...]     FOLDER keeps the data from run to run
 
-One warm Spark session on this machine runs all sides in turns. The figure is CPU seconds of the driver, the
-JVM and the Python workers together; a job of one empty task is stated apart.
+One warm Spark session runs all sides in alternating turns. The result is the CPU time of the driver, the JVM
+and the Python workers together. A job with one empty task is reported separately.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from icefloe.spark import local_session, scan, sql
 Jobs = Mapping[str, Callable[[], Any]]
 REPEAT = 3
 SHORT = 7
-"""Turns of rows that are over in a second, and as many before: the JVM compiles what it has run often."""
+"""Turns of rows that take a second, after as many warm-up turns, in which the JVM compiles the code."""
 BATCH = 65536
 
 
 def dataset(steps: int, step: Any, lat: int, lon: int, variables: Sequence[str]) -> xr.Dataset:
-    """Weather of one decimal, as archives have it."""
+    """Create temperatures with one decimal, as in archives."""
     random = np.random.default_rng(0)
     shape = (steps, lat, lon)
     data = {
@@ -56,7 +56,7 @@ def dataset(steps: int, step: Any, lat: int, lon: int, variables: Sequence[str])
 
 
 def stored(folder: Path, made: Callable[[], xr.Dataset], chunks: tuple[int, int, int]) -> str:
-    """A repository and a folder of Parquet sorted by time, with the same rows."""
+    """Create a repository and a folder of Parquet files sorted by time, with the same rows."""
     if (folder / "done").exists():
         return str(folder)
     full = made()
@@ -87,7 +87,7 @@ def _rows(part: xr.Dataset) -> pa.Table:
 
 
 class Floor(DataSource):
-    """Rows that are there already: what any Python source costs at least."""
+    """A data source of constant rows: the minimal cost of a Python data source."""
 
     @classmethod
     def name(cls) -> str:
@@ -119,7 +119,7 @@ class _FloorReader(DataSourceReader):
 
 
 def empty_job(spark: Any, folder: Path) -> Jobs:
-    """What a job of one task with nothing to do takes."""
+    """Measure a job with one empty task."""
     spark.dataSource.register(Floor)
     empty = spark.read.format("floor").options(tasks=1, batches=0)
     return {"one empty task": lambda: empty.load().selectExpr("max(time)").collect()}
@@ -129,7 +129,7 @@ SUMS = "sum(a), sum(b), sum(c), sum(lat), sum(lon), max(time)"
 
 
 def full_scan(spark: Any, folder: Path) -> Jobs:
-    """All rows of three variables and three coordinates."""
+    """Read all rows of three variables and three coordinates."""
     place = stored(folder / "scan", lambda: dataset(48, "h", 360, 720, "abc"), (6, 180, 360))
     spark.dataSource.register(Floor)
     loaded = spark.read.format("icechunk").option("path", f"{place}/repo").load()
@@ -149,7 +149,7 @@ def full_scan(spark: Any, folder: Path) -> Jobs:
 
 
 def selective(spark: Any, folder: Path) -> Jobs:
-    """The mean over a box of one per cent of a day of 10M cells, one of three."""
+    """Compute the mean over one per cent of a day of 10M cells, one of three."""
     place = stored(folder / "days", lambda: dataset(72, "h", 600, 700, "a"), (24, 100, 100))
     spark.read.parquet(f"{place}/parquet").createOrReplaceTempView("p")
     where = (
@@ -166,7 +166,7 @@ def selective(spark: Any, folder: Path) -> Jobs:
 
 
 def climatology(spark: Any, folder: Path) -> Jobs:
-    """The mean by latitude, longitude and month over 200M cells."""
+    """Compute the mean by latitude, longitude and month over 200M cells."""
     place = stored(folder / "years", lambda: dataset(4000, "D", 200, 250, "a"), (100, 100, 125))
     spark.read.parquet(f"{place}/parquet").createOrReplaceTempView("p")
     session = icefloe.Repository.open(icefloe.local_filesystem_storage(f"{place}/repo")).readonly_session(
@@ -191,7 +191,7 @@ def climatology(spark: Any, folder: Path) -> Jobs:
 
 
 def _references(folder: Path, count: int, chunk: int) -> str:
-    """A repository whose one array has so many chunks, which are never read."""
+    """Create a repository with one array of this many chunks, which are never read."""
     if not (folder / "done").exists():
         any_dimension: Any = {icefloe.ManifestSplitDimCondition.Any(): 1000}
         splitting = icefloe.ManifestSplittingConfig.from_dict(
@@ -224,7 +224,7 @@ def _set_references(session: icefloe.Session, rows: int, columns: int) -> None:
 
 
 def planning(spark: Any, folder: Path) -> Jobs:
-    """The plan of a table with a million chunks."""
+    """Plan a table with a million chunks."""
     place = _references(folder / "million", 1_000_000, 64)
     spark.dataSource.register(Floor)
     empty = spark.read.format("floor").options(tasks=1, batches=0)
@@ -236,7 +236,7 @@ def planning(spark: Any, folder: Path) -> Jobs:
 
 
 def references(spark: Any, folder: Path) -> Jobs:
-    """The table of ten million references: its plan, and all its lengths summed."""
+    """Plan the metadata table of ten million references, and sum all lengths."""
     place = _references(folder / "tens", 10_000_000, 64)
     table = spark.read.format("icechunk").options(path=place, table="chunks")
     return {

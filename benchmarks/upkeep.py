@@ -1,4 +1,4 @@
-"""Rows on the upkeep: collecting, expiring, verifying and upgrading repositories with a long history."""
+"""Benchmark maintenance: gc, expiration, verification and upgrade of repositories with a long history."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _start(folder: Path, chunks: int, version: int = 2) -> icefloe.Repository:
 
 
 def _commit_chunks(repo: icefloe.Repository, folder: Path, count: int) -> None:
-    """A commit that gives each chunk another object; the files are written without any library."""
+    """Write a commit that replaces every chunk, without using a library."""
     session = repo.writable_session("main")
     workspace = session._workspace
     ids = np.frombuffer(b"".join(ChunkId.random() for _ in range(count)), np.uint8).reshape(-1, 12)
@@ -50,7 +50,7 @@ def _commit_chunks(repo: icefloe.Repository, folder: Path, count: int) -> None:
 
 
 def setup_long_history(folder: Path) -> None:
-    """`SNAPSHOTS` commits of `CHUNKS_EACH` chunks; half of them have expired, and nothing was collected."""
+    """Create `SNAPSHOTS` commits of `CHUNKS_EACH` chunks, half of them expired but not collected."""
     repo = _start(folder / "repo", CHUNKS_EACH)
     (folder / "repo" / "chunks").mkdir(exist_ok=True)
     middle = datetime.now(UTC)
@@ -66,7 +66,7 @@ def setup_long_history(folder: Path) -> None:
 
 
 def _library(name: str) -> Any:
-    """A package with its modules loaded: ours loads most of them when something is asked of it first."""
+    """Import a package with its modules: ours imports most of them on first use."""
     if name == "icechunk":
         import icechunk
 
@@ -80,9 +80,9 @@ def _open(library: Any, folder: Path) -> Any:
 
 
 def _linked(source: Path, scratch: Path) -> Path:
-    """A copy of a repository whose files are links: to delete one leaves the other."""
+    """Copy a repository with hard links, so that deletions do not affect the original."""
     target = scratch / "repo"
-    # In a process of its own: the memory that this takes is none of the job's.
+    # In a separate process, because its memory does not belong to the job.
     subprocess.run([sys.executable, "-c", _LINK, str(source), str(target)], check=True)
     (target / "repo").unlink()
     shutil.copy2(source / "repo", target / "repo")
@@ -114,7 +114,7 @@ _SOURCE = {"gc": "expired", "expire": "repo"}
 
 
 def setup_many_references(folder: Path) -> None:
-    """One array of `REFERENCES` native references, a million in each manifest; no chunk objects."""
+    """Create an array of `REFERENCES` native references, a million per manifest, without chunk objects."""
     repo = icefloe.Repository.create(
         icefloe.local_filesystem_storage(str(folder / "repo")),
         icefloe.RepositoryConfig(
@@ -150,7 +150,7 @@ def _verify(folder: Path, _: Path) -> Job:
 
 
 def setup_old_history(folder: Path) -> None:
-    """`OLD_SNAPSHOTS` commits in version 1 of the format."""
+    """Create `OLD_SNAPSHOTS` commits in version 1 of the format."""
     repo = _start(folder / "repo", 10, version=1)
     (folder / "repo" / "chunks").mkdir(exist_ok=True)
     for _ in range(OLD_SNAPSHOTS):

@@ -1,4 +1,4 @@
-"""Rows on virtual references through the public API, which is the same on both sides."""
+"""Benchmark virtual references through the public API, which is the same on both sides."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _url(file: int) -> str:
 
 
 def inputs(grid: tuple[int, int], per_file: int) -> tuple[list[str], Any, Any]:
-    """Locations, offsets and lengths of one reference per chunk. Equal locations are different objects."""
+    """Return the location, offset and length of each chunk. Equal locations are separate objects."""
     count = grid[0] * grid[1]
     offsets = (np.arange(count, dtype=np.uint64) % np.uint64(per_file)) * np.uint64(1000)
     return [_url(number // per_file) for number in range(count)], offsets, np.full(count, 1000, np.uint64)
@@ -93,7 +93,7 @@ def _write_ten_million(_: Path, scratch: Path) -> Job:
     package = import_module(OURS)
     _create(package, scratch, TEN_MILLION)
     count = TEN_MILLION[0] * TEN_MILLION[1]
-    # One object per file, as a loop over files gives: the inputs count as memory in this row.
+    # One object per file, as a loop over files creates: inputs count as memory in this row.
     locations = [location for file in range(count // 100) for location in [_url(file)] * 100]
     offsets = (np.arange(count, dtype=np.uint64) % np.uint64(100)) * np.uint64(1000)
     lengths = np.full(count, 1000, np.uint64)
@@ -107,14 +107,14 @@ def _write_ten_million(_: Path, scratch: Path) -> Job:
 
 
 def _setup_references(per_file: int) -> Callable[[Path], None]:
-    """References as the official package writes them."""
+    """Write references with the official package."""
     return lambda folder: _write(THEIRS, MILLION, per_file)(folder, folder)()
 
 
 def _iterate(name: str) -> Callable[[Path, Path], Job]:
     def prepare(folder: Path, _: Path) -> Job:
         package = import_module(name)
-        _open(package, folder)  # not to measure imports
+        _open(package, folder)  # so that imports are not measured
 
         def job() -> list[Any]:
             store = _open(package, folder).readonly_session("main").store
@@ -134,7 +134,7 @@ def _same_batches(ours: list[Any], theirs: list[Any]) -> None:
 def _locations(name: str) -> Callable[[Path, Path], Job]:
     def prepare(folder: Path, _: Path) -> Job:
         package = import_module(name)
-        _open(package, folder)  # not to measure imports
+        _open(package, folder)  # so that imports are not measured
         return lambda: _open(package, folder).readonly_session("main").all_virtual_chunk_locations()
 
     return prepare

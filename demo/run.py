@@ -2,7 +2,7 @@
 
 Eleven months of files are ingested, audited and published in one commit. December follows in a second run
 over the same folder, which takes only what is new. SQL compares the two versions, xarray compares every value
-with the files, and the last step draws a map. Every number that is printed comes from the run.
+with the files, and the last step draws a map. Every printed number is computed in the run.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def write_empty_file(path: Path) -> None:
 
 
 def write_day(empty: Path, path: Path, day: Any) -> Path:
-    """Fill a copy of the empty file, which is faster than to begin a new one."""
+    """Fill a copy of the empty file, which is faster than creating a new one."""
     shutil.copyfile(empty, path)
     times = day + HOURS
     with h5py.File(path, "r+") as file:
@@ -168,7 +168,7 @@ def write_day(empty: Path, path: Path, day: Any) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """An ingest in numbers."""
+    """Figures of an ingest."""
 
     known: int
     new: int
@@ -235,7 +235,7 @@ def compare_with_files(repo: icefloe.Repository, files: Sequence[Path], note: No
 
 
 def show_history_and_map(location: str, picture: str) -> None:
-    """Use the command line as readers would."""
+    """Run a command like a user."""
     plot = ["plot", location, "t2m", "--sel", MAP_TIME]
     for words in (["log", location, "--graph"], [*plot, "--width", "81"], [*plot, "--file", picture]):
         print(f"\n$ {shlex.join(['icefloe', *words])}", flush=True)

@@ -43,10 +43,10 @@ LARGEST_ANOMALY_K = np.float32(14)
 
 @dataclass(frozen=True)
 class Weather:
-    """The temperatures of a planet like ours, on a grid that includes both poles."""
+    """Temperatures of an Earth-like planet, on a grid that includes both poles."""
 
     latitudes: Field
-    """An odd number of them: eddies are computed on every second one."""
+    """Must be odd, because eddies are computed on every second row."""
     longitudes: Field
 
     def temperature(self, times: Any) -> Field:
@@ -78,7 +78,7 @@ class Weather:
 
     @cached_property
     def _land(self) -> Field:
-        """1 on land, 0 on the sea: an odd number of coastlines lies between land and the North Pole."""
+        """Return 1 on land and 0 at sea: an odd number of coastlines separates land from the North Pole."""
         crossings = np.zeros((len(self.latitudes), len(self.longitudes)), int)
         for line in coastlines_between(0, 360):
             west, east = line[:-1, :1], line[1:, :1]
@@ -91,12 +91,12 @@ class Weather:
 
     @cached_property
     def _inland(self) -> Field:
-        """0 far out at sea to 1 in the middle of a continent."""
+        """Return values from 0 far out at sea to 1 in the middle of a continent."""
         return np.clip(1.3 * self._smoothed(self._land, 5) - 0.15, 0, 1) * (0.3 + 0.7 * self._land)
 
     @cached_property
     def _frozen(self) -> Field:
-        """The share of sea ice, where winters are nearly as cold as on land."""
+        """Return the fraction of sea ice, where winters are nearly as cold as on land."""
         arctic = np.clip((-0.3 - self._sea) / 1.5, 0, 1) * (self.latitudes > 0)[:, None]
         antarctic = np.clip((-self.latitudes - 63) / 6, 0, 1)[:, None]
         return np.maximum(arctic, antarctic) * (1 - self._land)
@@ -108,14 +108,14 @@ class Weather:
 
     @cached_property
     def _mean(self) -> Field:
-        """The mean over the year."""
+        """Return the annual mean."""
         height = self._bumps(MOUNTAINS_KM) * self._smoothed(self._land, 1)
         noise = self._texture * (0.4 + self._land)
         return (self._at_sea_level - LAPSE_RATE_K_PER_KM * height + noise).astype("f4")
 
     @cached_property
     def _at_sea_level(self) -> Field:
-        """The mean over the year, of a world without mountains."""
+        """Return the annual mean of a world without mountains."""
         warm = np.cos(np.radians(self.latitudes)) ** 1.5
         ground = -23 + 49.5 * warm[:, None] + self._bumps(CURRENTS_AND_DESERTS_K)
         like_ground = np.maximum(self._land, 0.75 * self._frozen)
@@ -123,7 +123,7 @@ class Weather:
 
     @cached_property
     def _land_swing(self) -> Field:
-        """Half the difference between July and January, on land and on ice."""
+        """Return half the difference between July and January, on land and on ice."""
         sine = np.sin(np.radians(self.latitudes))[:, None]
         like_ground = np.maximum(self._inland, 0.45 * self._frozen)
         return (np.sign(sine) * (1 + 23 * np.abs(sine) ** 1.2) * like_ground).astype("f4")
@@ -134,13 +134,13 @@ class Weather:
 
     @cached_property
     def _daily(self) -> Field:
-        """Half the difference between afternoon and night under a high sun."""
+        """Return half the difference between afternoon and night under a high sun."""
         dry = np.clip(self._bumps(CURRENTS_AND_DESERTS_K), 0, 6)
         return (0.3 + self._land * (2.5 + 2.0 * self._inland + 0.5 * dry)).astype("f4")
 
     @cached_property
     def _air(self) -> Field:
-        """Mean temperature of the air that eddies stir: smooth except for the polar fronts."""
+        """Return the mean temperature of the air that eddies stir: smooth except for the polar fronts."""
         front = -4 * np.tanh((np.abs(self.latitudes) - 47) / 3)[:, None]
         return (self._smoothed(self._at_sea_level, 4) + front + self._texture).astype("f4")
 
@@ -150,18 +150,18 @@ class Weather:
 
     @cached_property
     def _exposure(self) -> Field:
-        """How much of the temperature of passing air is felt near the ground."""
+        """Return how much of the temperature of passing air reaches the ground."""
         return (0.5 + 0.4 * self._smoothed(np.maximum(self._land, self._frozen), 2)).astype("f4")
 
     @cached_property
     def _storminess(self) -> Field:
-        """Strength of the eddies: greatest in the storm tracks of both hemispheres."""
+        """Return the strength of the eddies, which is greatest in the storm tracks of both hemispheres."""
         distance = np.abs(self.latitudes) - 48
         return 0.25 + np.exp(-((distance / np.where(distance > 0, 14, 16)) ** 2))
 
     @cached_property
     def _texture(self) -> Field:
-        """Smooth noise of about 1 K."""
+        """Return smooth noise of about 1 K."""
         draw = np.random.default_rng(7)
         noise = sum(
             self._smoothed(draw.normal(size=self._land.shape), radius) * radius for radius in (1.5, 3, 6)
@@ -185,7 +185,7 @@ class Weather:
 
 
 class Eddies:
-    """A stream function of random waves that travel east, grow and decay."""
+    """Compute a stream function of random waves that travel east, grow and decay."""
 
     def __init__(self, latitudes: Field, longitudes: Field) -> None:
         draw = np.random.default_rng(2024)
@@ -203,7 +203,7 @@ class Eddies:
         self._columns = len(longitudes)
 
     def displacement(self, hour: float, strength: Field) -> tuple[Field, Field]:
-        """Follow the air back in two steps; how many cells it came from above and from the left."""
+        """Trace the air back in two steps, and return its displacement in rows and columns."""
         now = (self._size * np.exp(1j * (self._phase - self._frequency * hour))).sum(axis=2).astype("c8")
         north = self._field(1j * self._wave[:, None] * now, self._modes) * self._narrowing * strength
         east = self._field(now, self._slopes) * self._narrowing * strength
@@ -227,7 +227,7 @@ def _refined(coarse: Field) -> Field:
 
 
 def _sampled(field: Field, down: Field, across: Field) -> Field:
-    """Interpolate a field some cells away from each cell; columns go round."""
+    """Interpolate a field at a displacement from each cell. Columns are periodic."""
     height, width = field.shape
     rows = np.clip(np.arange(height, dtype="f4")[:, None] + down, 0, height - 1.001)
     columns = np.arange(width, 2 * width, dtype="f4") + across
