@@ -16,6 +16,7 @@ from benchmarks import (
     forks,
     ingesting,
     latency,
+    maintenance,
     manifests,
     official,
     parsing,
@@ -25,7 +26,6 @@ from benchmarks import (
     snapshots,
     starting,
     store,
-    upkeep,
     virtual,
 )
 from benchmarks.harness import OURS, THEIRS, Row, adopt_orphans, measure, run_for_peak, versions
@@ -40,7 +40,7 @@ MODULES = (
     conflicts,
     forks,
     virtual,
-    upkeep,
+    maintenance,
     parsing,
     rechunking,
     ingesting,
