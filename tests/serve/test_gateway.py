@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import httpx
@@ -16,7 +17,14 @@ import pytest
 import xarray
 import zarr
 
-from icefloe import Repository, in_memory_storage, local_filesystem_storage
+from icefloe import (
+    Repository,
+    RepositoryConfig,
+    VirtualChunkContainer,
+    in_memory_storage,
+    local_filesystem_storage,
+    local_filesystem_store,
+)
 from icefloe.serve import gateway
 from icefloe.serve.documents import MOST_CONSOLIDATED
 from icefloe.serve.settings import Limits
@@ -27,6 +35,7 @@ from tests.support.serve import (
     memory_repository,
     open_http,
     sample_repository,
+    serve_command,
     serving,
     status_of_raw,
     with_rectilinear,
@@ -613,6 +622,41 @@ def test_large_chunks_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
 
         assert client.get(url).content == values.tobytes()
         assert client.get(url, headers={"Range": "bytes=999-3001"}).content == values[999:3002].tobytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_a_shard_of_1_gib_is_passed_on_in_little_memory(tmp_path: Path) -> None:
+    outside = tmp_path / "files"
+    outside.mkdir()
+    with open(outside / "large.bin", "wb") as file:
+        file.truncate(1 << 30)  # takes no room on disk
+    config = RepositoryConfig.default()
+    prefix = f"file://{outside}/"
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, local_filesystem_store(str(outside))))
+    repo = Repository.create(local_filesystem_storage(str(tmp_path / "repo")), config)
+    session = repo.writable_session("main")
+    plain: Any = {"compressors": None, "filters": None, "shards": (1 << 30,)}
+    zarr.create_array(session.store, name="a", shape=(1 << 30,), chunks=(1 << 20,), dtype="u1", **plain)
+    session.store.set_virtual_ref("a/c/0", f"{prefix}large.bin", offset=0, length=1 << 30)
+    id = session.commit("a large shard")
+
+    with serve_command(str(tmp_path / "repo"), "--no-token", "--authorize", "all") as (url, process):
+        httpx.get(f"{url}zarr/{id}/a/zarr.json")
+        before = _peak_mb(process.pid)
+        received = 0
+        with httpx.stream("GET", f"{url}zarr/{id}/a/c/0", timeout=120) as response:
+            for part in response.iter_raw():
+                received += len(part)
+        peak = _peak_mb(process.pid)
+
+    assert response.status_code == 200
+    assert received == 1 << 30
+    assert peak - before < 100
+
+
+def _peak_mb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) // 1024
 
 
 def test_a_response_that_breaks_off_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +45,19 @@ def serving(repo: Repository, **settings: Any) -> Iterator[httpx.Client]:
         httpx.Client(base_url=page.url.partition("?")[0], timeout=60) as client,
     ):
         yield client
+
+
+@contextmanager
+def serve_command(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start `icefloe serve` on a free port; yield the URL that it prints first, and its process."""
+    command = [sys.executable, "-m", "icefloe", "serve", *arguments, "--port", "0", "--no-browser"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
 
 
 def open_http(client: httpx.Client, version: str, path: str = "", **options: Any) -> Any:

@@ -17,6 +17,7 @@ from icefloe import Repository, in_memory_storage
 from tests.support.serve import serving
 from tests.support.serve_browser import axe_violations, chromium, picture_path, visiting
 from tests.support.serve_climate import climate_repository, europe, temperatures
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.web
 PAGES = {
@@ -145,6 +146,17 @@ def test_the_difference_is_centred_at_zero_and_outlines_changed_chunks(browser: 
         edge = [visit.pixel(*place) for place in places]
         assert any(red - green > 60 and blue - green > 60 for red, green, blue in edge)  # dashes in magenta
         assert "572 of 16200 cells differ" in visit.page.inner_text("#facts")
+
+
+def test_the_screenshot_of_the_documentation_can_be_made_again(browser: Browser, base: str) -> None:
+    """`docs/images/serve.png` is a copy of the picture that this test writes."""
+    with visiting(browser, base + PAGES["difference"], width=1100, height=860) as visit:
+        visit.wait_until_drawn()
+        visit.page.wait_for_timeout(500)
+        visit.page.screenshot(path=picture_path("serve"))
+
+    assert picture_path("serve").stat().st_size > 50_000
+    assert (ROOT / "docs" / "images" / "serve.png").stat().st_size > 50_000
 
 
 def test_the_pointer_shows_the_exact_value(browser: Browser, base: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,21 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.redaction import redact
-from icefloe.core.merge.state_changes import same_chunks
-from icefloe.errors import IcechunkError
-from icefloe.format import coordinates
+from icefloe.comparison.blame import Blame
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
-from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.format.snapshot import ArrayNodeData
 from icefloe.serve.windows import ArrayView
-from icefloe.serve.work import check_job
-from icefloe.session import Session
-from icefloe.snapshots import SnapshotInfo
 
 MOST_BINS: Final = 250
 """Bins along each side of the map; larger grids are summarized."""
 KINDS: Final = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
 _MOST_CATEGORIES: Final = 12
-_MOST_COMMITS: Final = 200
 _OTHER: Final = "other"
 
 
@@ -72,7 +65,7 @@ def reference_lengths(refs: ArrayManifest) -> NDArray[np.int64]:
     return np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
 
 
-def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Writers | None = None) -> ChunkMap:
+def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame | None = None) -> ChunkMap:
     """Draw the chunks of an array.
 
     Parameters
@@ -89,7 +82,7 @@ def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Write
     lengths = reference_lengths(refs)
     ids: tuple[str, ...] = ()
     if by == "commit" and writers is not None:
-        codes, legend = writers.codes, tuple(each.message.partition("\n")[0] for each in writers.commits)
+        codes, legend = writers.writers, tuple(each.message.partition("\n")[0] for each in writers.commits)
         ids = tuple(each.id for each in writers.commits)
         codes, legend = np.where(codes < 0, len(legend), codes), (*legend, "older")
     elif by == "source":
@@ -170,80 +163,3 @@ def _most_frequent(
     if len(there) > len(kept):
         names, chosen = (*names, _OTHER), (*chosen, "") if ids else ()
     return place[codes], names, chosen
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Writers:
-    """The commit that wrote each chunk."""
-
-    commits: tuple[SnapshotInfo, ...]
-    codes: NDArray[np.int64]
-    """For each reference the number of its commit; -1 for commits that are older than those looked at."""
-
-
-def find_writers(
-    view: ArrayView, refs: ArrayManifest, history: Iterator[SnapshotInfo], open_session: Any
-) -> Writers:
-    """Find the commit that wrote each chunk, by comparing references along the first-parent history.
-
-    Parameters
-    ----------
-    view
-        The array at the newest snapshot of the history.
-    refs
-        Its references.
-    history
-        The commits, newest first.
-    open_session
-        Opens a session by snapshot id.
-    """
-    codes = np.full(len(refs), -1, np.int64)
-    commits: list[SnapshotInfo] = []
-    current: tuple[NodeSnapshot | None, ArrayManifest] = (view.node, refs)
-    newer = next(history, None)
-    for _ in range(_MOST_COMMITS):
-        if newer is None or not (codes < 0).any():
-            break
-        check_job()
-        older = next(history, None)
-        before = (
-            (None, refs.take(slice(0, 0)))
-            if older is None
-            else _at(open_session, older.id, view.path, current)
-        )
-        if before[0] is not current[0]:
-            changed = _changed(current[1], before[1])
-            own = (codes < 0) & coordinates.contains(refs.coords, changed)
-            if own.any():
-                codes[own] = len(commits)
-                commits.append(newer)
-        current, newer = before, older
-    return Writers(tuple(commits), codes)
-
-
-def _at(
-    open_session: Any, id: str, path: str, newer: tuple[NodeSnapshot | None, ArrayManifest]
-) -> tuple[NodeSnapshot | None, ArrayManifest]:
-    """Return the array and its references in an older snapshot; those of the newer one if nothing changed."""
-    try:
-        session: Session = open_session(id)
-        node = session._workspace.node(path)
-        if node is None or not isinstance(node.node_data, ArrayNodeData):
-            return (None, newer[1].take(slice(0, 0)))
-        known = newer[0]
-        if known is not None and isinstance(known.node_data, ArrayNodeData):
-            if known.node_data.manifests == node.node_data.manifests:
-                return newer
-            if len(known.node_data.shape) != len(node.node_data.shape):
-                return (node, newer[1].take(slice(0, 0)))
-        return (node, session._workspace.refs(node))
-    except IcechunkError:  # an expired snapshot: what it had is not known
-        return (None, newer[1].take(slice(0, 0)))
-
-
-def _changed(newer: ArrayManifest, older: ArrayManifest) -> NDArray[np.uint32]:
-    """Return the coordinates of references that an older list does not have."""
-    if not len(older):
-        return newer.coords
-    same = same_chunks(newer, older)
-    return newer.coords[~coordinates.contains(newer.coords, same)]

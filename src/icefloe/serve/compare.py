@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.paths import LEDGERS, ROOT, is_within
-from icefloe.core.merge.state_changes import same_chunks
-from icefloe.format import coordinates
-from icefloe.format.manifest import ArrayManifest
+from icefloe._internal.paths import LEDGERS, is_within
+from icefloe.comparison.versions import ChunkDifferences, Comparison, compare
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.serve.windows import ArrayView, Index
-from icefloe.serve.work import check_job
 from icefloe.session import Session
 
 _EXACT: Final = 2**53
@@ -41,37 +38,32 @@ class NodeChange:
     """Chunks."""
 
 
-def compare_nodes(before: Session, after: Session, *, with_ledgers: bool = False) -> list[NodeChange]:
-    """List the nodes in which two versions differ, sorted by path."""
-    one, other = before._workspace, after._workspace
-    paths = sorted({*one.below(ROOT), *other.below(ROOT)})
-    found = []
-    for path in paths:
-        if not with_ledgers and is_within(path, LEDGERS):
-            continue
-        old, new = one.node(path), other.node(path)
-        if old is None and new is not None:
-            found.append(NodeChange(path, _kind(new), "added", added=_count(after, new)))
-        elif new is None and old is not None:
-            found.append(NodeChange(path, _kind(old), "removed", deleted=_count(before, old)))
-        elif old is not None and new is not None:
-            check_job()
-            change = _compare(before, old, after, new)
-            if change is not None:
-                found.append(change)
-    return found
+def compare_nodes(before: Session, after: Session) -> list[NodeChange]:
+    """List the nodes in which two versions differ, sorted by path, without the ledger of ingests."""
+    found = compare(before, after)
+    origins = {new: old for old, new in found.moved_nodes}
+    changed = {*found.updated_groups, *found.updated_arrays, *found.chunks, *origins}
+    changed -= {*found.new_arrays, *found.deleted_arrays}
+    changes = [NodeChange(path, "group", "added") for path in found.new_groups]
+    changes += [NodeChange(path, "group", "removed") for path in found.deleted_groups]
+    changes += [_with_chunks(NodeChange(path, "array", "added"), found) for path in found.new_arrays]
+    changes += [_with_chunks(NodeChange(path, "array", "removed"), found) for path in found.deleted_arrays]
+    for path in changed:
+        old, new = before._workspace.node(origins.get(path, path)), after._workspace.node(path)
+        metadata = () if old is None or new is None else tuple(_metadata_changes(old, new))
+        moved = (("path", origins[path], path),) if path in origins else ()
+        kind = "array" if new is not None and isinstance(new.node_data, ArrayNodeData) else "group"
+        changes.append(_with_chunks(NodeChange(path, kind, "changed", (*moved, *metadata)), found))
+    listed = [each for each in changes if not is_within(each.path, LEDGERS)]
+    return sorted(listed, key=lambda each: each.path)
 
 
-def _compare(before: Session, old: NodeSnapshot, after: Session, new: NodeSnapshot) -> NodeChange | None:
-    metadata = () if old.user_data == new.user_data else tuple(_metadata_changes(old, new))
-    is_same = old.node_data == new.node_data
-    if is_same and old.user_data == new.user_data:
-        return None
-    chunks = None if is_same else changed_chunks(before, old, after, new)
-    counts = (0, 0, 0) if chunks is None else tuple(map(len, (chunks.changed, chunks.added, chunks.deleted)))
-    if not metadata and not any(counts):
-        return None
-    return NodeChange(new.path, _kind(new), "changed", metadata, *counts)
+def _with_chunks(change: NodeChange, found: Comparison) -> NodeChange:
+    """Add the numbers of chunks that differ."""
+    chunks = found.chunks.get(change.path)
+    if chunks is None:
+        return change
+    return replace(change, changed=len(chunks.changed), added=len(chunks.added), deleted=len(chunks.removed))
 
 
 def _metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
@@ -93,34 +85,9 @@ def _short(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChangedChunks:
-    """Coordinates of chunks in which two versions of an array differ."""
-
-    changed: NDArray[np.uint32]
-    added: NDArray[np.uint32]
-    deleted: NDArray[np.uint32]
-
-    def all(self) -> NDArray[np.uint32]:
-        """Return all of them."""
-        return np.concatenate([self.changed, self.added, self.deleted])
-
-
-def changed_chunks(before: Session, old: NodeSnapshot, after: Session, new: NodeSnapshot) -> ChangedChunks:
-    """Compare the references of two versions of an array, which need not be related."""
-    one, other = before._workspace.refs(old), after._workspace.refs(new)
-    if one.rank != other.rank or not len(one) or not len(other):
-        return ChangedChunks(
-            other.coords[:0], other.coords, one.coords[:0] if one.rank != other.rank else one.coords
-        )
-    return _compare_references(one, other)
-
-
-def _compare_references(one: ArrayManifest, other: ArrayManifest) -> ChangedChunks:
-    in_both = coordinates.contains(other.coords, one.coords)
-    same = coordinates.contains(other.coords, same_chunks(other, one))
-    gone = ~coordinates.contains(one.coords, other.coords)
-    return ChangedChunks(other.coords[in_both & ~same], other.coords[~in_both], one.coords[gone])
+def changed_chunks(before: Session, after: Session, path: str) -> ChunkDifferences | None:
+    """Find the chunks in which two versions of an array differ; None if there are none."""
+    return compare(before, after, path=path).chunks.get(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,11 +146,3 @@ def common_shape(before: ArrayView, after: ArrayView) -> tuple[int, ...] | None:
     if len(before.shape) != len(after.shape):
         return None
     return tuple(min(sizes) for sizes in zip(before.shape, after.shape, strict=True))
-
-
-def _kind(node: NodeSnapshot) -> str:
-    return "array" if isinstance(node.node_data, ArrayNodeData) else "group"
-
-
-def _count(session: Session, node: NodeSnapshot) -> int:
-    return len(session._workspace.refs(node)) if isinstance(node.node_data, ArrayNodeData) else 0

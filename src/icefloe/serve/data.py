@@ -13,7 +13,7 @@ import numpy as np
 
 from icefloe._internal.concurrency import pool
 from icefloe.errors import NotFoundError
-from icefloe.serve.chunkmap import chunk_references, draw_chunk_map, find_writers
+from icefloe.serve.chunkmap import chunk_references, draw_chunk_map
 from icefloe.serve.compare import common_shape, compare_values, difference_of
 from icefloe.serve.picture import Statistics, as_colours, choose_layout, coast
 from icefloe.serve.requests import (
@@ -172,10 +172,7 @@ class Data:
         if drawn is None:
             view = self._opened.view(shown.snapshot_id, path)
             refs = chunk_references(view)
-            writers = None
-            if by == "commit":
-                commits = iter(self._opened.repo.ancestry(snapshot_id=shown.snapshot_id))
-                writers = find_writers(view, refs, commits, self._opened.versions.session)
+            writers = self._opened.writers(shown.snapshot_id, path) if by == "commit" else None
             drawn = self._opened.results.put(key, draw_chunk_map(view, refs, by, writers))
         return Response(drawn.codes.tobytes(), [BYTES, NO_CACHE, meta_header(drawn.facts())])
 

@@ -293,9 +293,8 @@ class Pages:
         numbers = request.query.get("chunk", "").split(",") if view.shape else []
         if len(numbers) != len(view.shape) or not all(map(str.isdigit, numbers)) or not numbers:
             return None
-        commits = iter(self._opened.versions.repo.ancestry(snapshot_id=shown.snapshot_id))
-        coords = tuple(map(int, numbers))
-        return views.one_chunk(view, coords, commits, self._opened.versions.session)
+        writers = self._opened.writers(shown.snapshot_id, view.path)
+        return views.one_chunk(view, tuple(map(int, numbers)), writers)
 
     def _snippets(
         self, request: Request, shown: Shown, view: ArrayView, layout: Layout
@@ -394,8 +393,7 @@ class Pages:
                 difference = compare_values(old, new, clipped)
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
-        same_data = old.node.node_data == new.node.node_data
-        chunks = None if same_data else changed_chunks(old.session, old.node, new.session, new.node)
+        chunks = changed_chunks(old.session, new.session, path)
         config = self._picture_config(after, new, layout)
         if shape is not None and old.shape != new.shape:
             problem = (
@@ -431,9 +429,7 @@ class Pages:
         if facts["parent"]:
             try:
                 one = self._opened.versions.session(facts["parent"])
-                changes = compare_nodes(
-                    one, self._opened.versions.session(shown.snapshot_id), with_ledgers=False
-                )
+                changes = compare_nodes(one, self._opened.versions.session(shown.snapshot_id))
             except IcechunkError as error:
                 problem = as_request_error(error, self._settings.explain).text
         return self._render("commit.html", shown, commit=facts, changes=changes, problem=problem)
@@ -487,7 +483,7 @@ def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
     from icefloe.core.chunk_grid import stored_grid
 
     grid = stored_grid(view.document)
-    coords = chunks.all()
+    coords = chunks.coords
     for axis, at in enumerate(layout.at):
         if axis in (layout.y, layout.x):
             continue

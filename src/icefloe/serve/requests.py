@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import numpy as np
 
 from icefloe._internal.paths import normalize
+from icefloe.comparison.blame import Blame, blame
 from icefloe.errors import InvalidInputError, NotFoundError
 from icefloe.serve.responses import Headers, RequestError, Scope, header
 from icefloe.serve.settings import Settings
@@ -21,6 +22,8 @@ HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 JSON: Final = (b"content-type", b"application/json")
 BYTES: Final = (b"content-type", b"application/octet-stream")
 NO_CACHE: Final = (b"cache-control", b"no-cache")
+_MOST_COMMITS: Final = 1000
+"""Commits among which the writer of a chunk is looked for."""
 IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 
 
@@ -102,6 +105,15 @@ class Opened:
         if found is None:
             session = self.versions.session(snapshot_id)
             found = self._views.put((snapshot_id, path), ArrayView(session, path, self.limits, self._kept))
+        return found
+
+    def writers(self, snapshot_id: str, path: str) -> Blame:
+        """Find the commit that wrote each chunk of an array."""
+        key = ("writers", snapshot_id, path)
+        found: Blame | None = self.results.get(key)
+        if found is None:
+            found = blame(self.repo, path, snapshot_id=snapshot_id, limit=_MOST_COMMITS)
+            self.results.put(key, found)
         return found
 
     def both(self, raw: bytes) -> tuple[Shown, Shown]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
 from itertools import islice
@@ -16,6 +16,7 @@ from icefloe._internal.paths import LEDGERS, ROOT, is_within, name, parent
 from icefloe._internal.redaction import redact
 from icefloe._internal.table import Table
 from icefloe.ancestry_graph import AncestryGraph
+from icefloe.comparison.blame import Blame
 from icefloe.core.chunk_grid import stored_grid
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
@@ -27,7 +28,6 @@ from icefloe.serve.chunkmap import KINDS, chunk_references, reference_lengths
 from icefloe.serve.responses import RequestError
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
-from icefloe.snapshots import SnapshotInfo
 
 COMMITS_PER_PAGE: Final = 100
 ROWS_PER_PAGE: Final = 200
@@ -37,7 +37,6 @@ _FIRST_ATTRIBUTES: Final = ("long_name", "standard_name", "units", "calendar", "
 _NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
 _MOST_TEXT: Final = 2000
 _MOST_NODES: Final = 2000
-_MOST_WRITERS: Final = 500
 
 
 def version_url(page: str, version: str, path: str = "") -> str:
@@ -433,12 +432,7 @@ def line_chart(values: Any, labels: list[str], mark: int | None) -> dict[str, An
     }
 
 
-def one_chunk(
-    view: ArrayView,
-    coords: tuple[int, ...],
-    history: Iterator[SnapshotInfo],
-    open_session: Callable[[str], Session],
-) -> dict[str, Any]:
+def one_chunk(view: ArrayView, coords: tuple[int, ...], writers: Blame) -> dict[str, Any]:
     """Describe one chunk: where it is kept, which commit wrote it, and from which file it was ingested."""
     ref = view.session._workspace.ref(view.node, coords)
     grid = stored_grid(view.document)
@@ -450,7 +444,7 @@ def one_chunk(
     return {
         "coords": coords,
         "facts": facts,
-        "writer": None if ref is None else _writer(view, coords, ref, history, open_session),
+        "writer": None if ref is None else _writer(writers, coords),
         "files": _files_of(view, box),
     }
 
@@ -471,30 +465,15 @@ def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:
     ]
 
 
-def _writer(
-    view: ArrayView,
-    coords: tuple[int, ...],
-    ref: ChunkRef,
-    history: Iterator[SnapshotInfo],
-    open_session: Callable[[str], Session],
-) -> dict[str, str]:
-    """Find the commit that brought a chunk, along the first-parent history."""
-    newest = next(history)
-    for info in islice(history, _MOST_WRITERS):
-        try:
-            workspace = open_session(info.id)._workspace
-            node = workspace.node(view.path)
-            if (
-                node is None
-                or not isinstance(node.node_data, ArrayNodeData)
-                or workspace.ref(node, coords) != ref
-            ):
-                break
-        except IcechunkError:
-            break
-        newest = info
-    title = shortened(newest.message.partition("\n")[0], 200)
-    return {"id": newest.id, "message": title, "time": time_text(newest.written_at)}
+def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
+    """Find the commit that wrote a chunk; None if it is older than those looked at."""
+    (rows,) = np.nonzero((writers.coords == np.array(coords, np.uint32)).all(axis=1))
+    code = int(writers.writers[rows[0]]) if len(rows) else -1
+    if code < 0:
+        return None
+    found = writers.commits[code]
+    title = shortened(found.message.partition("\n")[0], 200)
+    return {"id": found.id, "message": title, "time": time_text(found.written_at)}
 
 
 def _files_of(view: ArrayView, box: tuple[slice, ...]) -> list[str]:

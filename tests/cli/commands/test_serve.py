@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
 from icefloe.cli.main import main
-from tests.support.serve import sample_repository
-
-
-@contextmanager
-def _started(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Start the command; yield the URL that it prints first, and its process."""
-    command = [sys.executable, "-m", "icefloe", "serve", *arguments, "--port", "0", "--no-browser"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip(), process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+from tests.support.serve import sample_repository, serve_command
 
 
 def test_printed_url_opens_the_page(tmp_path: Path) -> None:
     sample_repository(tmp_path)
 
-    with _started(str(tmp_path / "repo")) as (url, _):
+    with serve_command(str(tmp_path / "repo")) as (url, _):
         with httpx.Client(follow_redirects=True) as client:
             found = client.get(url)
         refused = httpx.get(url.partition("?")[0])
@@ -49,9 +33,9 @@ def test_containers_named_with_authorize_are_read(tmp_path: Path) -> None:
     sample_repository(tmp_path)
     repo = str(tmp_path / "repo")
 
-    with _started(repo, "--no-token") as (url, _):
+    with serve_command(repo, "--no-token") as (url, _):
         refused = httpx.get(f"{url}zarr/v1/virtual/c/0/0")
-    with _started(repo, "--no-token", "--authorize", "all") as (url, _):
+    with serve_command(repo, "--no-token", "--authorize", "all") as (url, _):
         allowed = httpx.get(f"{url}zarr/v1/virtual/c/0/0")
 
     assert refused.status_code == 502
@@ -63,7 +47,7 @@ def test_containers_named_with_authorize_are_read(tmp_path: Path) -> None:
 def test_signal_ends_the_server(tmp_path: Path) -> None:
     sample_repository(tmp_path)
 
-    with _started(str(tmp_path / "repo")) as (_, process):
+    with serve_command(str(tmp_path / "repo")) as (_, process):
         os.kill(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=30)
 
