@@ -69,7 +69,20 @@ class AncestryGraph:
 
     @staticmethod
     def of(commits: Iterable[GraphCommit], *, plain: bool = False) -> AncestryGraph:
-        """From snapshots in any order."""
+        """Create a graph from snapshots in any order.
+
+        Parameters
+        ----------
+        commits
+            The snapshots.
+        plain
+            Print without colours.
+
+        Returns
+        -------
+        AncestryGraph
+            The graph.
+        """
         return AncestryGraph(tuple(_newest_first({commit.id: commit for commit in commits})), plain)
 
     def __repr__(self) -> str:

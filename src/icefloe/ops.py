@@ -1,4 +1,4 @@
-"""Public values about what was done to a repository: entries of its ops log, results of maintenance."""
+"""Entries of the ops log, and results of maintenance operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["GCSummary", "Update", "UpdateType"]
 
 
 class _Variant:
-    """One kind of change, shown as the code that makes it."""
+    """Base class of the kinds of updates, whose repr is the code that creates them."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ def _inline(value: object) -> str:
 
 
 class _Family(type):
-    """A class that only groups its variants: each variant counts as a subclass of it."""
+    """A metaclass for classes that only group variants: each variant counts as a subclass."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return issubclass(type(instance), cls)
@@ -44,7 +44,7 @@ class _Family(type):
 
 
 class UpdateType(metaclass=_Family):
-    """What a change did: one of the variants below. Snapshots are named by their ids."""
+    """The kinds of changes to a repository. Snapshots are identified by their ids."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoInitialized(_Variant):
@@ -52,14 +52,14 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoMigrated(_Variant):
-        """The repository was rewritten for another version of the format."""
+        """The repository was converted to another version of the format."""
 
         from_version: int
         to_version: int
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoStatusChanged(_Variant):
-        """The repository was put online, or made read-only."""
+        """The repository was set online, or made read-only."""
 
         status: RepoStatus
 
@@ -69,7 +69,7 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class MetadataChanged(_Variant):
-        """The repository's own metadata changed."""
+        """The metadata of the repository was changed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class TagCreated(_Variant):
@@ -99,14 +99,14 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchReset(_Variant):
-        """A branch was pointed at another snapshot."""
+        """A branch was pointed to another snapshot."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewCommit(_Variant):
-        """A commit was made on a branch."""
+        """A commit was added to a branch."""
 
         branch: str
         new_snap_id: str
@@ -121,13 +121,13 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewDetachedSnapshot(_Variant):
-        """A snapshot was made that no branch points to."""
+        """A snapshot was created that no branch points to."""
 
         new_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class GCRan(_Variant):
-        """Garbage was collected."""
+        """A garbage collection ran."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ExpirationRan(_Variant):
@@ -135,7 +135,7 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FeatureFlagChanged(_Variant):
-        """A feature flag was set, or put back to its default: None."""
+        """A feature flag was set, or reset to its default with None."""
 
         id: int
         new_value: bool | None
@@ -166,9 +166,11 @@ class Update(Shown):
     """One entry of the ops log."""
 
     kind: AnyUpdateType
+    """What changed."""
     updated_at: datetime
+    """When it changed."""
     backup_path: str | None
-    """Where below `overwritten/` the repo info right after this change is kept; None for the newest."""
+    """The file below `overwritten/` with the repo info right after this change; None for the newest entry."""
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -178,25 +180,32 @@ class Update(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GCSummary(Shown):
-    """What a garbage collection deleted, or would have deleted."""
+    """The objects that a garbage collection deleted, or would delete."""
 
     bytes_deleted: int = 0
+    """The size of all deleted objects."""
     chunks_deleted: int = 0
+    """The number of deleted chunks."""
     manifests_deleted: int = 0
+    """The number of deleted manifests."""
     snapshots_deleted: int = 0
+    """The number of deleted snapshots."""
     attributes_deleted: int = 0
     """Always 0: no release wrote such files."""
     transaction_logs_deleted: int = 0
+    """The number of deleted transaction logs."""
     temporary_files_deleted: int = 0
-    """Files in a local folder that killed writers of icefloe left behind."""
+    """The number of deleted temporary files that killed writers left in a local folder."""
     objects_failed_to_delete: int = 0
-    """They are garbage still, for the next run."""
+    """The number of objects that could not be deleted. The next run tries again."""
     throttled_batches: int = 0
-    """Requests that the store asked to send again later, which was done."""
+    """The number of requests that were repeated because the store asked to slow down."""
     delete_errors: list[str] = field(default_factory=list)
-    """The first ten different ones."""
+    """The first ten distinct errors."""
     skipped_phases: list[str] = field(default_factory=list)
-    """Of transaction_logs, manifests and chunks those not begun after failures in an earlier one."""
+    """Those of transaction_logs, manifests and chunks that were skipped after failures in an earlier
+    phase.
+    """
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -206,21 +215,21 @@ class GCSummary(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChunkStorageStats(Shown):
-    """Bytes of chunks, by where they are kept."""
+    """The size of chunks in bytes, by where they are stored."""
 
     native_bytes: int = 0
     """In chunk objects of the repository."""
     virtual_bytes: int = 0
-    """In files elsewhere."""
+    """In files outside the repository."""
     inlined_bytes: int = 0
     """In manifests."""
 
     def non_virtual_bytes(self) -> int:
-        """What the repository itself holds."""
+        """Return the number of bytes that are stored in the repository."""
         return self.native_bytes + self.inlined_bytes
 
     def total_bytes(self) -> int:
-        """All of them."""
+        """Return the number of bytes of all chunks."""
         return self.native_bytes + self.virtual_bytes + self.inlined_bytes
 
     def __add__(self, other: ChunkStorageStats) -> ChunkStorageStats:

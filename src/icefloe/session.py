@@ -1,4 +1,4 @@
-"""Sessions: one view of a repository, read-only or with changes to be committed."""
+"""Sessions: a view of one snapshot of a repository, read-only or with uncommitted changes."""
 
 from __future__ import annotations
 
@@ -56,11 +56,39 @@ _MOVE_NODE = 3
 
 
 class _KeyFoundError(Exception):
-    """The snapshot that a commit would follow has its key."""
+    """The snapshot that a commit would follow already contains its key."""
 
 
 class Session(Shown):
-    """A view of one snapshot and the changes made in it. A commit makes it read-only, at the new snapshot."""
+    """A view of one snapshot, with the changes that were made to it.
+
+    A commit makes the session read-only, at the new snapshot. Create sessions with
+    `Repository.readonly_session`,
+    `Repository.writable_session` or `Repository.rearrange_session`.
+
+    Parameters
+    ----------
+    mode
+        What the session may do.
+    snapshot
+        The base snapshot, or its id. An id is read on first use.
+    branch
+        The branch to commit to.
+    refs
+        The branches and tags of the repository.
+    assets
+        The snapshots, manifests and chunks of the repository.
+    config
+        The configuration of the repository.
+    handle
+        How another process opens the repository.
+    commit_metadata
+        Metadata of every commit.
+    since
+        The mark in the ops log before the first write.
+    changes
+        Uncommitted changes to start with.
+    """
 
     def __init__(
         self,
@@ -76,10 +104,6 @@ class Session(Shown):
         since: int | None = None,
         changes: ChangeSet | None = None,
     ) -> None:
-        """Not for users: see `Repository.readonly_session` and its like.
-
-        A snapshot given by its id is read when it is first needed.
-        """
         self._mode = mode
         self._branch = branch
         self._refs = refs
@@ -92,7 +116,7 @@ class Session(Shown):
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
         self._since = since
-        """The mark before the first write of this session, and of the forks that were merged into it.
+        """The mark before the first write of this session and of all forks that were merged into it.
 
         A garbage collection after it may have deleted chunks that they wrote.
         """
@@ -100,9 +124,9 @@ class Session(Shown):
     def __getstate__(self) -> dict[str, Any]:
         if not self.read_only:
             raise ValueError(
-                "a writable session cannot be pickled: its changes would go two ways. For reading elsewhere "
-                "pickle a session of Repository.readonly_session; for writing in several processes pickle "
-                "what Session.fork gives and merge it back, as icefloe.xarray.to_icechunk does"
+                "a writable session cannot be pickled, because its changes would exist twice. To read in "
+                "another process, pickle a session of Repository.readonly_session; to write in several "
+                "processes, pickle forks (Session.fork) and merge them, as icefloe.xarray.to_icechunk does"
             )
         return {"handle": self._handle, "config": self._config, "snapshot_id": self.snapshot_id}
 
@@ -120,11 +144,11 @@ class Session(Shown):
             handle=handle,
         )
 
-    # What it is
+    # Properties
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be written."""
+        """Whether the session is read-only."""
         return self._mode is SessionMode.readonly
 
     @property
@@ -134,28 +158,28 @@ class Session(Shown):
 
     @property
     def snapshot_id(self) -> str:
-        """The snapshot the session is based on."""
+        """The id of the snapshot that the session is based on."""
         return str(self._base_id)
 
     @property
     def branch(self) -> str | None:
-        """The branch it commits to; None for a read-only session."""
+        """The branch that the session commits to; None for a read-only session."""
         return self._branch
 
     @property
     def has_uncommitted_changes(self) -> bool:
-        """Whether anything was changed and not committed."""
+        """Whether there are uncommitted changes."""
         return not self._workspace.changes.is_empty()
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration of the repository; change it with `Repository.reopen`."""
+        """A copy of the configuration of the repository. Use `Repository.reopen` to change it."""
         return copy.deepcopy(self._config)
 
     @property
     def store(self) -> IcechunkStore:
-        """A Zarr store over this session."""
-        from icefloe.store import IcechunkStore  # zarr takes longer to load than all of ours
+        """The Zarr store of this session."""
+        from icefloe.store import IcechunkStore  # importing zarr takes longer than importing icefloe
 
         return IcechunkStore(self)
 
@@ -170,7 +194,7 @@ class Session(Shown):
 
     @property
     def executor(self) -> Executor:
-        """How requests of this session run side by side."""
+        """The executor for concurrent requests of this session."""
         return self._executor
 
     def tree(self) -> Tree:
@@ -198,22 +222,51 @@ class Session(Shown):
     # Changes
 
     def status(self) -> Diff:
-        """What was changed and not committed."""
+        """Return the uncommitted changes.
+
+        Returns
+        -------
+        Diff
+            The changed nodes and chunks.
+        """
         return session_diff(self._workspace)
 
     def discard_changes(self) -> None:
-        """Forget all uncommitted changes."""
+        """Discard all uncommitted changes.
+
+        Raises
+        ------
+        ReadOnlyError
+            If the session is read-only.
+        """
         self._require_writable()
         self._workspace.discard_changes()
 
     def move(self, from_path: str, to_path: str) -> None:
-        """Move or rename a node with all below it. For rearrange sessions alone."""
+        """Move or rename a node and all nodes below it. Only rearrange sessions can move nodes.
+
+        Parameters
+        ----------
+        from_path
+            The path of the node.
+        to_path
+            The new path. Its parent group must exist.
+
+        Raises
+        ------
+        SessionStateError
+            If the session is not a rearrange session, or the node cannot be moved there.
+        NodeNotFoundError
+            If there is no node at `from_path`.
+        AlreadyExistsError
+            If there is a node at `to_path`.
+        """
         if not self._refs.spec.moves:
             raise unsupported("moving nodes", self._refs.spec)
         if self._mode is not SessionMode.rearrange:
             self._require_writable()
             raise SessionStateError(
-                "nodes are moved in a session made by rearrange_session",
+                "only a rearrange session can move nodes; open one with Repository.rearrange_session",
                 kind=ErrorKind.NON_REARRANGE_SESSION,
             )
         source, target = (validate(path.rstrip("/") or ROOT) for path in (from_path, to_path))
@@ -224,7 +277,23 @@ class Session(Shown):
     # Nodes and chunks
 
     def get_node_id(self, path: str) -> str:
-        """The id of the node at a path."""
+        """Return the id of the node at a path.
+
+        Parameters
+        ----------
+        path
+            The path of the node.
+
+        Returns
+        -------
+        str
+            The id.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no such node.
+        """
         node = self._workspace.node(validate(path))
         if node is None:
             raise NodeNotFoundError(f"node not found at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
@@ -233,7 +302,20 @@ class Session(Shown):
     get_node_id_async = async_twin(get_node_id)
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Where a chunk is kept."""
+        """Return where a chunk is stored.
+
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        chunk_coordinates
+            The coordinates of the chunk in the chunk grid.
+
+        Returns
+        -------
+        ChunkType
+            The type of the chunk; `uninitialized` if it was never written.
+        """
         node = self._workspace.array(validate(array_path))
         ref = self._workspace.ref(node, tuple(chunk_coordinates))
         match ref:
@@ -250,9 +332,19 @@ class Session(Shown):
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """The coordinates of all chunks of an array that exist, in order.
+        """Iterate over the coordinates of all existing chunks of an array, in order.
 
-        So many are made Python numbers at a time, in a thread of our own.
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        batch_size
+            The number of coordinates that are converted to Python numbers at a time.
+
+        Yields
+        ------
+        tuple of int
+            The coordinates of a chunk.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -263,17 +355,39 @@ class Session(Shown):
                 yield tuple(row)
 
     def all_virtual_chunk_locations(self) -> list[str]:
-        """The URL of every virtual chunk, by array and coordinates; that of a file once per chunk in it."""
+        """Return the URLs of all virtual chunks, ordered by array and coordinates.
+
+        Returns
+        -------
+        list of str
+            One URL per chunk, so that files with several chunks occur several times.
+        """
         return all_locations(self._workspace, self._assets.virtual.containers)
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 
     def materialize(self, path: str, region: Region | None = None) -> int:
-        """Copy virtual chunks of an array into the repository, byte for byte; the number of chunks copied.
+        """Copy virtual chunks of an array into the repository, byte for byte. The next commit changes the
+        references.
 
-        Nothing is decoded. With a region, in elements, those chunks that it touches: slices or numbers per
-        dimension, or a mapping of dimension names to them. The references change with the next commit. Raises
-        StorageError where a file is not what was recorded; then no reference has changed.
+        Parameters
+        ----------
+        path
+            The path of the array.
+        region
+            The elements whose chunks to copy, all by default: slices or numbers per dimension, or a mapping
+            from
+            dimension names to them.
+
+        Returns
+        -------
+        int
+            The number of chunks that were copied.
+
+        Raises
+        ------
+        StorageError
+            If a file is not the one that was recorded. No reference has changed then.
         """
         self._require_edits()
         node = self._workspace.array(validate(path))
@@ -282,10 +396,16 @@ class Session(Shown):
     materialize_async = async_twin(materialize)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by an offset per dimension, in chunks; nothing is copied.
+        """Move all chunks of an array by an offset, without copying data.
 
-        Positive offsets lead to higher indices. Chunks that leave the grid are dropped, and those they leave
-        behind read as the fill value.
+        Chunks that leave the grid are dropped. Chunks that nothing moved to read as the fill value.
+
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        chunk_offset
+            The number of chunks to move by in each dimension. Positive offsets lead to higher indices.
         """
         self._require_edits()
         node = self._workspace.array(validate(array_path))
@@ -297,11 +417,23 @@ class Session(Shown):
         forward: Callable[[Iterable[int]], Iterable[int] | None],
         backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
     ) -> None:
-        """Give each chunk of an array the coordinates that `forward` makes of its own; nothing is copied.
+        """Move chunks of an array to new coordinates, without copying data.
 
-        None leaves a chunk where it is. `backward` says where the chunk at some coordinates comes from: given
-        it, cells whose chunk went away, or that none came to, read as the fill value afterwards; without it
-        they keep what they had. Coordinates outside the grid are an InvalidInputError; nothing changes then.
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        forward
+            Returns the new coordinates of a chunk, or None to keep it.
+        backward
+            Returns the coordinates that a chunk comes from. With this function, chunks whose data moved away
+            and
+            chunks that nothing moved to read as the fill value; without it, they keep their data.
+
+        Raises
+        ------
+        InvalidInputError
+            If new coordinates are outside the chunk grid. Nothing has changed then.
         """
         self._require_edits()
         node = self._workspace.array(validate(array_path))
@@ -310,14 +442,24 @@ class Session(Shown):
     # Forks
 
     def fork(self) -> ForkSession:
-        """A session like this one for another thread, process or machine, to be merged back with `merge`.
+        """Create a session for another thread, process or machine, to be merged back with `merge`.
 
-        It sees what is not committed yet; for that, a snapshot is written that is part of no history. What is
-        changed here later the fork does not see.
+        The fork contains the uncommitted changes of this session. To that end, a snapshot is written that is
+        not part of any history. The fork does not see later changes of this session.
+
+        Returns
+        -------
+        ForkSession
+            A session that can be pickled.
+
+        Raises
+        ------
+        SessionStateError
+            If the session is read-only.
         """
         if self.read_only:
             raise SessionStateError(
-                "cannot fork a read-only session; for reading elsewhere pickle the session itself",
+                "cannot fork a read-only session; to read in another process, pickle the session",
                 kind=ErrorKind.CANNOT_FORK_READ_ONLY_SESSION,
             )
         base = self._workspace.unread_base
@@ -337,19 +479,29 @@ class Session(Shown):
         )
 
     def merge(self, *others: ForkSession) -> None:
-        """Take over what forks of this session changed, in the order given: all of it or nothing.
+        """Merge the changes of forks of this session, in the given order: all of them or none.
 
-        Where two forks wrote the same chunk the later one wins. Whatever else both sides changed in different
-        ways (metadata, a node deleted here and changed there, two nodes at one path) is a SessionStateError
-        of kind `merge-failed`, and so is a fork that is not based on the snapshot this session is based on.
-        Merging a fork again changes nothing, unless it, or what it wrote, changed in between.
+        If two forks wrote the same chunk, the later fork wins. Merging a fork a second time changes nothing,
+        unless the fork has changed in between.
+
+        Parameters
+        ----------
+        *others
+            The forks.
+
+        Raises
+        ------
+        SessionStateError
+            With the kind `merge-failed`, if forks changed the same metadata in different ways, deleted a node
+            that
+            another changed, or created different nodes at the same path; or if a fork has another base.
         """
         self._merge_receipts(others)
 
     merge_async = async_twin(merge)
 
     def _merge_receipts(self, forks: Iterable[ForkSession | bytes]) -> None:
-        """What `merge` does, for forks that came home as bytes too: see `icefloe.distributed.receipt`."""
+        """Merge forks, or receipts of forks as bytes; see `icefloe.distributed.receipt`."""
         self._require_edits()
         others = {id(fork): fork for fork in forks if fork is not self}
         receipts = []
@@ -360,30 +512,31 @@ class Session(Shown):
             self._check_mergeable(fork)
             receipts.append(fork._receipt())
         with self._workspace.editing():
-            # Their chunks may be older than this session, and garbage was perhaps collected in between.
+            # The chunks of forks may be older than this session. A garbage collection that ran in between
+            # must not go unnoticed, so the earliest mark counts.
             self._since = min([self._since, *(receipt.since for receipt in receipts)])
             merge_receipts(self._workspace, self._origin, receipts)
 
     def _check_mergeable(self, fork: object) -> None:
         if not isinstance(fork, Session):
-            raise TypeError(f"merge takes what Session.fork gives, not '{type(fork).__name__}'")
+            raise TypeError(f"merge expects forks (Session.fork), not '{type(fork).__name__}'")
         if fork.mode is SessionMode.rearrange:
             raise SessionStateError(
-                "a rearrange session is merged nowhere; commit it", kind=ErrorKind.REARRANGE_SESSION_ONLY
+                "a rearrange session cannot be merged; commit it", kind=ErrorKind.REARRANGE_SESSION_ONLY
             )
         if fork.read_only:
             raise SessionStateError(
-                "a read-only session has nothing to merge; merge what Session.fork gives",
+                "a read-only session cannot be merged; merge forks (Session.fork)",
                 kind=ErrorKind.MERGE_NOT_ALLOWED,
             )
 
     @property
     def _origin(self) -> SnapshotId:
-        """The committed snapshot that changes made here are to be compared with."""
+        """The committed snapshot with which changes of this session are compared."""
         return self._base_id
 
     def _receipt(self) -> Receipt:
-        """What was changed here and not committed, and upon what."""
+        """Return the uncommitted changes and the snapshot that they are based on."""
         place, copy = place_of(self._assets.storage)
         with self._workspace.exclusive():
             changes = self._workspace.changes.copy()
@@ -401,10 +554,34 @@ class Session(Shown):
         rebase_tries: int = 1000,
         allow_empty: bool = False,
     ) -> str:
-        """Write the changes as a new snapshot on the branch; its id. ConflictError if the branch moved.
+        """Commit the changes as a new snapshot on the branch.
 
-        With a solver the session is then rebased and tries again, `rebase_tries` times at most;
-        RebaseFailedError where a conflict remains.
+        Parameters
+        ----------
+        message
+            The commit message.
+        metadata
+            Metadata of the commit.
+        rebase_with
+            A solver to rebase with if the branch has moved. Without one, the commit fails.
+        rebase_tries
+            The number of rebases at most.
+        allow_empty
+            Commit even if there are no changes.
+
+        Returns
+        -------
+        str
+            The id of the new snapshot.
+
+        Raises
+        ------
+        ConflictError
+            If the branch has moved.
+        RebaseFailedError
+            If the solver could not solve a conflict.
+        SessionStateError
+            If there are no changes, or the session cannot commit.
         """
         with self._committing(self._require_branch):
             if not allow_empty and not self.has_uncommitted_changes:
@@ -425,30 +602,41 @@ class Session(Shown):
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
     ) -> str | None:
-        """Commit the changes unless the branch contains a commit with the same key.
+        """Commit the changes unless the branch already contains a commit with the same key.
 
-        The key becomes part of the snapshot. It is looked for in the snapshot that the commit follows, so two
-        jobs with one key make one commit, whatever the solver does. Expiration, squashing and retention keep
-        keys, a reset forgets those of the commits that it drops, and a merge unites them.
+        The key becomes part of the snapshot. It is searched in the snapshot that the commit follows, so that
+        two jobs
+        with the same key produce one commit, whatever the solver does. Expiration, squashing and retention
+        keep
+        keys; a reset forgets the keys of the commits that it drops; a merge unites them.
 
         Parameters
         ----------
         message
-            The message of the commit.
+            The commit message.
         metadata
-            The metadata of the commit.
+            Metadata of the commit.
         key
-            The application and the version that name this commit, and a digest of the data if there is one.
+            The application and the version that identify this commit, and a digest of the data if there is
+            one.
         rebase_with
-            A solver to rebase with when the branch has moved. Without one, ConflictError is raised.
+            A solver to rebase with if the branch has moved. Without one, the commit fails.
         rebase_tries
-            How many times to rebase at most.
+            The number of rebases at most.
 
         Returns
         -------
         str or None
-            The id of the new snapshot; None if the branch has the key already. The session keeps its changes
-            then.
+            The id of the new snapshot; None if the branch already contains the key. The session then keeps
+            its
+            changes.
+
+        Raises
+        ------
+        ConflictError
+            If the branch has moved.
+        RebaseFailedError
+            If the solver could not solve a conflict.
         """
         with self._committing(self._require_branch):
             if not self.has_uncommitted_changes:
@@ -458,7 +646,7 @@ class Session(Shown):
                     return self._commit(message, metadata, key=key)
                 return self._commit_rebasing(message, metadata, rebase_with, rebase_tries, key)
             except ConflictError:
-                # The commit in the way may be that of a twin.
+                # Exactly once: the conflicting commit may be that of another attempt of the same job.
                 if not has_key(self._assets.snapshot(self._refs.branch(self._require_branch())), key):
                     raise
                 return None
@@ -485,17 +673,17 @@ class Session(Shown):
             except ConflictError as error:
                 if error.kind != ErrorKind.COMMIT_CONFLICT:
                     raise
-            if attempts:  # the first time it was merely late
+            if attempts:  # no pause after the first attempt: the branch moved before it started
                 give_way(attempts, time.monotonic() - began)
             self.rebase(rebase_with)
         return self._commit(message, metadata, max(rebase_tries, 0), key)
 
     @contextmanager
     def _committing(self, require: Callable[[], object]) -> Iterator[None]:
-        """Hold back changes and commits by other threads, if the session may do what `require` checks."""
-        require()  # an error needs no snapshot
+        """Hold back changes and commits by other threads, if `require` allows the operation."""
+        require()  # fail early, before waiting for another thread
         with self._workspace.committing():
-            require()  # another thread may have committed
+            require()  # again, because another thread may have committed meanwhile
             yield
 
     def _commit(
@@ -506,7 +694,7 @@ class Session(Shown):
         key: CommitKey | None = None,
     ) -> str:
         branch, base = self._require_branch(), self._workspace.base
-        self._refs.check_tip(branch, base.id)  # before anything is written that nobody would need
+        self._refs.check_tip(branch, base.id)  # before writing files that would become garbage
         if key is not None and has_key(base, key):
             raise _KeyFoundError
         with nullcontext() if key is None else key_added(self._workspace, key):
@@ -517,10 +705,19 @@ class Session(Shown):
 
     @traced
     def rebase(self, solver: ConflictSolver) -> None:
-        """Base the session on the tip of its branch, with its changes over what was committed meanwhile.
+        """Move the session to the tip of its branch, and apply its changes to what was committed meanwhile.
 
-        A conflict that the solver cannot solve is a RebaseFailedError. It names the commit; the session is
-        then based on the one before, and its changes are still there.
+        Parameters
+        ----------
+        solver
+            Decides which side wins in a conflict.
+
+        Raises
+        ------
+        RebaseFailedError
+            If the solver could not solve a conflict with a commit. The session is then based on the commit
+            before
+            it, with all its changes.
         """
         from icefloe.core.merge.rebase import check_solver, rebase  # reading needs none of it
 
@@ -534,7 +731,31 @@ class Session(Shown):
     def amend(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
-        """Replace the branch's tip by a snapshot that has these changes too; its id."""
+        """Replace the tip of the branch by a snapshot that also contains the changes of this session.
+
+        Parameters
+        ----------
+        message
+            The commit message.
+        metadata
+            Metadata of the commit.
+        allow_empty
+            Amend even if there are no changes.
+
+        Returns
+        -------
+        str
+            The id of the new snapshot.
+
+        Raises
+        ------
+        ConflictError
+            If the branch has moved.
+        SessionStateError
+            If there are no changes, or the tip is the first snapshot.
+        FormatError
+            If the repository has version 1 of the format.
+        """
         if not self._refs.spec.refs_in_repo_info:
             raise unsupported("amend", self._refs.spec)
         with self._committing(self._require_branch):
@@ -554,7 +775,7 @@ class Session(Shown):
                 "the first snapshot of a repository cannot be amended",
                 kind=ErrorKind.NO_AMEND_FOR_INITIAL_COMMIT,
             )
-        # What changes nothing needs to know nothing of the log, which may be long.
+        # Without changes the log, which may be long, is copied unread.
         rearranges = self._mode is SessionMode.rearrange
         unread = (
             self._assets.sealed_log(base.id) if not rearranges and not self.has_uncommitted_changes else None
@@ -562,7 +783,7 @@ class Session(Shown):
         earlier = self._assets.transaction_log(base.id) if unread is None else None
         if not rearranges and (unread.has_moves if unread is not None else earlier and earlier.moved_nodes):
             raise SessionStateError(
-                "a commit that moved nodes is amended in a rearrange session",
+                "a commit that moved nodes can only be amended in a rearrange session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
         from icefloe.core.merge.branches import with_merges_of  # reading needs none of it
@@ -587,7 +808,25 @@ class Session(Shown):
 
     @traced
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
-        """Write the changes as a snapshot that no branch points to; its id."""
+        """Write the changes as a snapshot that no branch points to.
+
+        Parameters
+        ----------
+        message
+            The message of the snapshot.
+        metadata
+            Metadata of the snapshot.
+
+        Returns
+        -------
+        str
+            The id of the new snapshot.
+
+        Raises
+        ------
+        ReadOnlyError
+            If the session or the repository is read-only.
+        """
         with self._committing(self._require_flushable):
             self._check_repository_writable()
             base = self._workspace.base
@@ -620,7 +859,15 @@ class Session(Shown):
         return {**self._commit_metadata, **plain_metadata(metadata or {})}
 
     def _land(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
-        """Write a snapshot and make it known; with copies of its chunks where garbage was collected."""
+        """Write a snapshot and move the ref. If garbage was collected meanwhile, copy the chunks and try
+        again.
+
+        The order of the two steps matters: a collection records itself before it deletes anything, and
+        the update of
+        the ref fails if a collection was recorded after this session started. So either the collection
+        sees the ref,
+        or this session sees the collection.
+        """
         while True:
             snapshot = write()
             if not self._refs.spec.refs_in_repo_info:
@@ -630,12 +877,13 @@ class Session(Shown):
             except CollectedError:
                 since = self._refs.now()
                 rescue(self._workspace, self._executor)
-                self._since = since  # not where chunks are gone: the next commit must not find all well
+                # Only after the rescue: if it failed, the next commit must notice the collection again.
+                self._since = since
                 continue
             return self._settle(snapshot)
 
     def _settle(self, snapshot: Snapshot) -> str:
-        """Become a read-only view of what was committed."""
+        """Turn the session into a read-only view of the new snapshot."""
         self._workspace.close()
         self._mode = SessionMode.readonly
         self._branch = None
@@ -656,33 +904,38 @@ class Session(Shown):
         self._require_writable()
         if self._mode is SessionMode.rearrange:
             raise SessionStateError(
-                "a rearrange session moves nodes and does nothing else; use writable_session",
+                "a rearrange session can only move nodes; open a session with Repository.writable_session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
 
     def _require_branch(self) -> str:
         if self.read_only or self._branch is None:
             raise SessionStateError(
-                "only a writable session on a branch can commit; open one with writable_session",
+                "only a writable session on a branch can commit; open one with Repository.writable_session",
                 kind=ErrorKind.COMMIT_NOT_ALLOWED,
             )
         return self._branch
 
 
 class ForkSession(Session):
-    """A session for one of several writers: it is pickled, sent, written to, pickled back and merged.
+    """A session for one of several writers: pickle it, send it, write to it, pickle it back and merge it.
 
-    It commits nothing itself. In the process where it is unpickled it opens its storage by itself, when it is
-    first read from or written to.
+    A fork cannot commit. In another process it opens its storage when it is first read from or written to.
+
+    Parameters
+    ----------
+    origin
+        The snapshot that the original session is based on.
+    **session
+        The arguments of `Session`.
     """
 
     def __init__(self, *, origin: SnapshotId, **session: Any) -> None:
-        """Not for users: see `Session.fork`."""
         super().__init__(**session)
         self._forked_from = origin
 
     def _receipt(self) -> Receipt:
-        """What was changed here, upon what, once it is safe: another process will commit it."""
+        """Return the changes once they are durable, because another process will commit them."""
         self._assets.storage.sync()
         return super()._receipt()
 
@@ -709,12 +962,24 @@ class ForkSession(Session):
         )
 
     def write_manifests(self, path: str, window: Sequence[range] | None = None) -> int:
-        """Write what was set in an array into manifests here and now; the number of manifests.
+        """Write the references that were set in an array to manifests now.
 
-        The receipt then has their ids and extents rather than the references, and the commit takes them as
-        they are where nothing else was changed in their part of the chunk grid, as the configuration splits
-        it. With a `window` of the chunk grid, in chunks per dimension, what was set outside of it is
-        forgotten.
+        The receipt of the fork then contains the ids and extents of manifests instead of references. A commit
+        uses a
+        manifest unchanged if nothing else was changed in its part of the chunk grid, as the configuration
+        splits it.
+
+        Parameters
+        ----------
+        path
+            The path of the array.
+        window
+            A window of the chunk grid, in chunks per dimension. References outside of it are dropped.
+
+        Returns
+        -------
+        int
+            The number of manifests.
         """
         return write_early(self._workspace, validate(path), window)
 
@@ -748,13 +1013,13 @@ def _check_message(message: str) -> None:
         message.encode()
     except UnicodeEncodeError:
         raise InvalidInputError(
-            f"the message {message!r} has lone surrogates, which have no UTF-8 form",
+            f"the message {message!r} contains lone surrogates, which cannot be encoded as UTF-8",
             kind=ErrorKind.BAD_METADATA,
         ) from None
 
 
 def _no_changes() -> SessionStateError:
     return SessionStateError(
-        "cannot commit, no changes made to the session; allow_empty=True commits all the same",
+        "cannot commit, no changes made to the session; pass allow_empty=True to commit anyway",
         kind=ErrorKind.NO_CHANGES_TO_COMMIT,
     )

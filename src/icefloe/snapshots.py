@@ -1,4 +1,4 @@
-"""Public values about snapshots: their place in history, their manifests, the differences between them."""
+"""Public values about snapshots: their history, their manifests and the differences between them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ class SnapshotInfo(Shown):
     """A snapshot in the history of a repository."""
 
     id: str
+    """The id of the snapshot."""
     parent_id: str | None
-    """None for the first one."""
+    """The id of the parent; None for the first snapshot."""
     written_at: datetime
+    """The time of the commit."""
     message: str
+    """The commit message."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    """The metadata of the commit."""
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -41,8 +45,11 @@ class ManifestFileInfo(Shown):
     """A manifest file of a snapshot."""
 
     id: str
+    """The id of the manifest."""
     size_bytes: int
+    """The size of the file."""
     num_chunk_refs: int
+    """The number of chunk references in the manifest."""
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -52,23 +59,33 @@ class ManifestFileInfo(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """What changed between two snapshots, or in a session. Nodes are named by their paths."""
+    """The changes between two snapshots, or in a session. Nodes are identified by their paths."""
 
     new_groups: set[str] = field(default_factory=set)
+    """Groups that were created."""
     new_arrays: set[str] = field(default_factory=set)
+    """Arrays that were created."""
     deleted_groups: set[str] = field(default_factory=set)
+    """Groups that were deleted."""
     deleted_arrays: set[str] = field(default_factory=set)
+    """Arrays that were deleted."""
     updated_groups: set[str] = field(default_factory=set)
-    """Those with other Zarr metadata."""
+    """Groups whose Zarr metadata changed."""
     updated_arrays: set[str] = field(default_factory=set)
-    """Those with other Zarr metadata; for other chunks see `updated_chunks`."""
+    """Arrays whose Zarr metadata changed. For their chunks see `updated_chunks`."""
     updated_chunks: dict[str, list[list[int]]] = field(default_factory=dict)
-    """Coordinates of chunks written or deleted, by the path of their array."""
+    """The coordinates of chunks that were written or deleted, by the path of their array."""
     moved_nodes: list[tuple[str, str]] = field(default_factory=list)
-    """From where to where."""
+    """Pairs of the old and the new path of each moved node."""
 
     def is_empty(self) -> bool:
-        """Whether nothing changed."""
+        """Return whether nothing changed.
+
+        Returns
+        -------
+        bool
+            True if there are no changes.
+        """
         return self == Diff()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The Zarr store of a session: keys, bytes and references to chunks elsewhere, over a workspace."""
+"""The Zarr store of a session: reads and writes keys, and sets references to chunks in other files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.core.sync import SyncMixin
 
 from icefloe._internal.concurrency import AsyncCloseableIterator, async_twin, in_thread
 from icefloe._internal.executor import Executor, Task
+from icefloe._internal.private_imports import zarr_default_buffers
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.changeset import rank_of
 from icefloe.core.listing import Listing
@@ -40,19 +40,20 @@ from icefloe.format.snapshot import ArrayNodeData
 from icefloe.types import SessionMode, VirtualChunkSpec
 
 _BATCH = 10_000
+_default_prototype = zarr_default_buffers()
 R = TypeVar("R")
 
 
 class KeyNotFoundError(NodeNotFoundError, FileNotFoundError):
-    """There is nothing at a key. Zarr asks for a FileNotFoundError here."""
+    """A key does not exist. Zarr expects a FileNotFoundError."""
 
 
 class Owner(Protocol):
-    """What a store needs of the session it belongs to."""
+    """The members of a session that its store uses."""
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing may be written."""
+        """Whether the session is read-only."""
 
     @property
     def mode(self) -> SessionMode:
@@ -60,26 +61,28 @@ class Owner(Protocol):
 
     @property
     def snapshot_id(self) -> str:
-        """The snapshot it is based on."""
+        """The id of the snapshot that the session is based on."""
 
     @property
     def branch(self) -> str | None:
-        """The branch it commits to."""
+        """The branch that the session commits to."""
 
     _workspace: Workspace
     """The hierarchy that is read and written."""
 
     @property
     def executor(self) -> Executor:
-        """How requests run side by side."""
+        """The executor for concurrent requests."""
 
 
 class _OfficialInstance:
-    """Makes instances pass for instances of the official store class.
+    """Mixin that makes instances pass for instances of the official store class.
 
-    Programs such as VirtualiZarr ask `isinstance(store, icechunk.IcechunkStore)` before they write. The
-    official class is an ABC, so ours can be registered with it; but it may be imported after our store was
-    made. `isinstance` reads the attribute `__class__` of the object first: that is the moment to register.
+    Programs such as VirtualiZarr check `isinstance(store, icechunk.IcechunkStore)` before they write. The
+    official
+    class is an ABC, so our class can be registered with it; but it may be imported after our store was
+    created.
+    `isinstance` reads the attribute `__class__` of the object first: this is the moment to register.
     """
 
     if not TYPE_CHECKING:
@@ -92,10 +95,17 @@ class _OfficialInstance:
             return type(self)
 
 
-class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
-    """A Zarr store that reads and writes through a session. Made by `Session.store`.
+class IcechunkStore(_OfficialInstance, Shown, Store):
+    """A Zarr store that reads and writes through a session. Use `Session.store` to create one.
 
-    Keys are those of Zarr version 3 alone: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.
+    All keys are those of Zarr version 3: `zarr.json`, `<path>/zarr.json` and `<path>/c/<i>/<j>`.
+
+    Parameters
+    ----------
+    session
+        The session.
+    read_only
+        Refuse writes; by default, if the session is read-only.
     """
 
     def __init__(self, session: Owner, read_only: bool | None = None) -> None:
@@ -111,7 +121,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
 
     @property
     def session(self) -> Any:
-        """The session behind this store."""
+        """The session of this store."""
         return self._session
 
     @property
@@ -165,7 +175,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
 
-    # What it can do
+    # Capabilities
 
     @property
     def supports_writes(self) -> bool:
@@ -189,9 +199,9 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
 
     @property
     def _supports_sync_io(self) -> bool:
-        """Zarr's convention: whether its fused pipeline may call the `*_sync` methods from its own threads.
+        """Whether zarr's fused pipeline may call the `*_sync` methods from its own threads.
 
-        It has few of them, too few to keep an object store busy.
+        Zarr has too few threads to keep an object store busy.
         """
         return self._at_once
 
@@ -209,11 +219,26 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        """The bytes of a key, or a part of them; None where there are none."""
+        """Return the bytes of a key, or a part of them.
+
+        Parameters
+        ----------
+        key
+            The key.
+        prototype
+            The buffer class to use.
+        byte_range
+            The part to read.
+
+        Returns
+        -------
+        Buffer or None
+            The bytes; None if the key does not exist.
+        """
         data = self._read(parse_key(key), byte_range)
         if data is None:
             return None
-        return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
+        return (prototype or _default_prototype()).buffer.from_bytes(data)
 
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
@@ -286,7 +311,20 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
     # Writing
 
     def set_sync(self, key: str, value: Buffer) -> None:
-        """Write the bytes of a key."""
+        """Write the bytes of a key.
+
+        Parameters
+        ----------
+        key
+            The key.
+        value
+            The bytes.
+
+        Raises
+        ------
+        ReadOnlyError
+            If the store is read-only.
+        """
         self._check_writable()
         match parse_key(key):
             case MetadataKey(path):
@@ -295,13 +333,13 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
                 self._workspace.write(path, coords, _bytes_of(_checked(value)))
             case LegacyKey():
                 raise SessionStateError(
-                    f"{key}: a repository holds Zarr version 3 alone; write with zarr_format=3",
+                    f"{key}: Icechunk supports only Zarr version 3; write with zarr_format=3",
                     kind=ErrorKind.UNIMPLEMENTED,
                 )
 
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
-        if self._workspace.is_committing:  # the write waits for the commit, and the event loop must not
+        if self._workspace.is_committing:  # the write waits for the commit; the event loop must not
             await in_thread(partial(self.set_sync, key, value))
         elif _is_document(key) or self._workspace.is_inline(len(_checked(value))):
             self.set_sync(key, value)
@@ -318,13 +356,30 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
             await self.set(key, value)
 
     async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
-        """Never: chunks are written whole, as `supports_partial_writes` says."""
+        """Raise an error: chunks are written as a whole, as `supports_partial_writes` says.
+
+        Parameters
+        ----------
+        key_start_values
+            Not used.
+
+        Raises
+        ------
+        SessionStateError
+            Always.
+        """
         raise SessionStateError(
-            "chunks are written whole; set the whole value instead", kind=ErrorKind.UNIMPLEMENTED
+            "a chunk cannot be written in part; set the whole value", kind=ErrorKind.UNIMPLEMENTED
         )
 
     def delete_sync(self, key: str) -> None:
-        """Delete a key; nothing happens where there is none."""
+        """Delete a key if it exists.
+
+        Parameters
+        ----------
+        key
+            The key.
+        """
         self._check_writable()
         match parse_key(key):
             case MetadataKey(path):
@@ -361,7 +416,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         await self.delete_dir("")
 
     def sync_clear(self) -> None:
-        """Delete everything in the session."""
+        """Delete all nodes and chunks of the session."""
         self._check_writable()
         self._delete_dir("")
 
@@ -377,18 +432,34 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         checksum: str | datetime | None = None,
         validate_container: bool = True,
     ) -> None:
-        """Let a chunk be a range of bytes of a file elsewhere.
+        """Set a chunk to a byte range of a file elsewhere.
 
-        `location` is a URL whose path is the key of the object, so that what is reserved in URLs must be
-        percent-encoded; or `vcc://NAME/PATH` for a path in the container of that name. The checksum, an etag
-        or the time of last modification, tells later whether the file is still the same. InvalidInputError
-        where no virtual chunk container has the location, unless `validate_container` is False.
+        Parameters
+        ----------
+        key
+            The key of the chunk.
+        location
+            The URL of the file, whose path is the key of the object (percent-encode reserved characters); or
+            `vcc://NAME/PATH` for a path in the virtual chunk container of that name.
+        offset
+            The first byte of the chunk in the file.
+        length
+            The number of bytes.
+        checksum
+            An etag or the time of the last modification, to detect later whether the file has changed.
+        validate_container
+            Raise an error if no virtual chunk container matches the location.
+
+        Raises
+        ------
+        InvalidInputError
+            If no virtual chunk container matches the location.
         """
         self._check_writable()
         chunk = parse_key(key)
         if not isinstance(chunk, ChunkKey):
             raise SessionStateError(
-                f"use set to write the metadata document {key}: only chunks are references",
+                f"{key} is a metadata document, and only chunks can be references; use set",
                 kind=ErrorKind.NOT_ALLOWED,
             )
         if offset < 0 or length < 0:
@@ -405,7 +476,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         if failed:
             raise InvalidInputError(
                 f"invalid chunk location, no matching virtual chunk container: {location!r} for {key}; add "
-                "the container to the configuration, or say validate_container=False",
+                "the container to the configuration, or pass validate_container=False",
                 kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
             )
 
@@ -418,10 +489,26 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         *,
         validate_containers: bool = True,
     ) -> Failed:
-        """Set many references of an array. All are checked before any is set; an error says which is wrong.
+        """Set many references of an array. All are checked before the first is set.
 
-        References into no virtual chunk container are left out, and their coordinates returned; None if
-        there were none. With `validate_containers=False` they are set all the same.
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        chunks
+            The references.
+        validate_containers
+            Leave out references whose location matches no virtual chunk container.
+
+        Returns
+        -------
+        list of tuple of int or None
+            The coordinates of the references that were left out; None if there are none.
+
+        Raises
+        ------
+        InvalidInputError
+            If a reference is invalid.
         """
         self._check_writable()
         path = node_path(array_path)
@@ -442,11 +529,33 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         arr_offset: tuple[int, ...] | None = None,
         checksum: datetime | str | None = None,
     ) -> Failed:
-        """Set the references of a window of the chunk grid, in C order, from columns.
+        """Set the references of a window of the chunk grid from columns, in C order.
 
-        The fastest way to set many. Locations may also be a numpy or pyarrow column; '' is a chunk that is
-        missing. `arr_offset` is where in the grid the window begins. Returned is what `set_virtual_refs`
-        returns.
+        This is the fastest way to set many references.
+
+        Parameters
+        ----------
+        array_path
+            The path of the array.
+        chunk_grid_shape
+            The shape of the window, in chunks.
+        locations
+            The URL of each chunk, as a list or a numpy or pyarrow column; `""` for a missing chunk.
+        offsets
+            The first byte of each chunk.
+        lengths
+            The number of bytes of each chunk.
+        validate_containers
+            Leave out references whose location matches no virtual chunk container.
+        arr_offset
+            The coordinates of the first chunk of the window; by default all 0.
+        checksum
+            An etag or the time of the last modification of all files.
+
+        Returns
+        -------
+        list of tuple of int or None
+            The coordinates of the references that were left out; None if there are none.
         """
         self._check_writable()
         path = node_path(array_path)
@@ -459,7 +568,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
     def _set_virtual_columns(
         self, array_path: str, refs: VirtualColumns, *, validate_containers: bool
     ) -> Failed:
-        """Set references that are columns already, those of different files among them."""
+        """Set references from columns, which may refer to different files."""
         self._check_writable()
         return self._set_virtual(node_path(array_path), refs, validate=validate_containers)
 
@@ -470,11 +579,24 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
     def array_chunk_iterator(
         self, array_path: str, batch_size: int = 100_000
     ) -> AsyncCloseableIterator[ChunkBatch]:
-        """The references of all chunks of an array, as columns, so many at a time.
+        """Iterate over the references of all chunks of an array, in batches of columns.
 
-        Gives tuples of coordinates (n, dimensions), kinds (see `ChunkType`), paths (the URL of a virtual
-        chunk, the id of a native one, '' for an inline one), offsets, lengths, and a dict of the bytes of
-        inline chunks by row. Chunks that were never written are left out. Nothing where there is no array.
+        Chunks that were never written are left out.
+
+        Parameters
+        ----------
+        array_path
+            The path of the array. If there is no array, there are no batches.
+        batch_size
+            The number of references per batch.
+
+        Returns
+        -------
+        AsyncCloseableIterator
+            Tuples of coordinates (n, dimensions), types (see `ChunkType`), paths (the URL of a virtual chunk,
+            the id
+            of a native one, `""` for an inline one), offsets, lengths, and a dict of the bytes of inline
+            chunks by row.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
@@ -514,18 +636,18 @@ class IcechunkStore(_OfficialInstance, Shown, Store, SyncMixin):
         return await self._call(lambda: self._listing.size_bytes(node_path(prefix), self._session.executor))
 
     async def _call(self, function: Callable[[], R]) -> R:
-        """Call what may have to load manifests, but no chunks."""
+        """Call a function that may load manifests, but no chunks."""
         return function() if self._at_once else await in_thread(function)
 
 
 class RawStore:
-    """The store in plain bytes, in the place where the official one has its native store."""
+    """The store in plain bytes, like the native store of the official package."""
 
     def __init__(self, store: IcechunkStore) -> None:
         self._store = store
 
     async def get(self, key: str, byte_range: ByteRequest | None = None) -> bytes:
-        """The bytes of a key; KeyError where there are none."""
+        """Return the bytes of a key; raise KeyError if it does not exist."""
         data = await self._store.get(key, byte_range=byte_range)
         if data is None:
             raise KeyError(key)
@@ -533,13 +655,13 @@ class RawStore:
 
     async def set(self, key: str, value: bytes) -> None:
         """Write the bytes of a key."""
-        await self._store.set(key, default_buffer_prototype().buffer.from_bytes(value))
+        await self._store.set(key, _default_prototype().buffer.from_bytes(value))
 
 
 class _Pace:
-    """Whether chunks are written to a folder so quickly that handing them to threads would only cost time.
+    """Measures whether chunks are written so fast that using threads would only cost time.
 
-    A disk that makes writers wait takes several of them at once, and then threads pay.
+    A disk that makes writers wait can serve several of them at once, and then threads pay off.
     """
 
     _SLOW_S = 0.003
@@ -550,7 +672,7 @@ class _Pace:
         self._in_threads = 0
 
     def is_quick(self) -> bool:
-        """Whether to write the next chunk in place; after slow ones, some go to threads."""
+        """Return whether to write the next chunk in this thread. After slow writes, some go to threads."""
         if self._in_threads:
             self._in_threads -= 1
             return False
@@ -558,7 +680,9 @@ class _Pace:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Time a write. The average moves slowly: one slow write may be the neighbours' doing."""
+        """Measure a write. The average changes slowly, because other processes can slow down a single
+        write.
+        """
         start = time.perf_counter()
         yield
         self._average_s += (time.perf_counter() - start - self._average_s) / 8
@@ -567,7 +691,7 @@ class _Pace:
 
 
 class KeyIterator(AsyncIterator[str]):
-    """Keys as they are asked for, in an `async for` or in a plain one."""
+    """An iterator over keys for `async for` and for plain `for` loops."""
 
     def __init__(self, start: Callable[[], Iterator[str]], *, at_once: bool) -> None:
         self._start = start
@@ -601,7 +725,7 @@ class KeyIterator(AsyncIterator[str]):
         return list(islice(self._rest, _BATCH))
 
     async def aclose(self) -> None:
-        """Give no more keys."""
+        """End the iteration."""
         self._batch = self._rest = iter(())
 
 
@@ -624,14 +748,14 @@ def _bytes_of(value: Buffer) -> memoryview:
 
 
 def resolve_range(request: ByteRequest | None, size: int) -> tuple[int, int]:
-    """Start and stop of a byte request, clipped to what there is, as zarr documents it."""
+    """Return start and stop of a byte request, clipped to the size, as zarr documents it."""
     match request:
         case None:
             return 0, size
         case RangeByteRequest(start, end):
             if start < 0 or end < start:
                 raise InvalidInputError(
-                    f"invalid byte range {start} to {end}: it must ascend from 0 or more",
+                    f"invalid byte range {start} to {end}: expected 0 <= start <= end",
                     kind=ErrorKind.INVALID_BYTE_RANGE,
                 )
             return min(start, size), min(end, size)

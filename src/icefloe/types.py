@@ -1,4 +1,4 @@
-"""Small public values: versions, modes, kinds of chunks, status and feature flags."""
+"""Small public values: format versions, session modes, chunk types, repository status and feature flags."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]
-"""How `rewrite_manifests` puts its snapshot on the branch."""
+"""How `rewrite_manifests` adds its snapshot to the branch."""
 
 
 class _Named(IntEnum):
-    """Numbers that are shown by their names."""
+    """Integers that are displayed by name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
@@ -47,7 +47,13 @@ class SpecVersion(_Named):
 
     @staticmethod
     def current() -> SpecVersion:
-        """The version that new repositories get."""
+        """Return the version that new repositories get.
+
+        Returns
+        -------
+        SpecVersion
+            The newest version.
+        """
         return SpecVersion.v2
 
     def __repr__(self) -> str:
@@ -66,7 +72,7 @@ class SessionMode(_Named):
 
 
 class ChunkType(_Named):
-    """Where a chunk is kept."""
+    """Where a chunk is stored."""
 
     uninitialized = 0
     """Nowhere: it reads as the fill value."""
@@ -81,12 +87,27 @@ class RepoAvailability(_Named):
     online = 0
     read_only = 1
     offline = 2
-    """Nothing may be written. The official library has no such member and takes it for online."""
+    """Nothing may be written. The official library has no such member and treats it as online."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RepoStatus(Shown):
-    """Whether a repository may be written, since when and why not."""
+    """The status of a repository: whether it may be written, since when, and why not.
+
+    Parameters
+    ----------
+    availability
+        What may be done with the repository.
+    set_at
+        The time of the change, with a time zone; by default now.
+    limited_availability_reason
+        Why the repository is not online.
+
+    Raises
+    ------
+    TypeError
+        If the time has no time zone.
+    """
 
     availability: RepoAvailability
     set_at: datetime
@@ -98,7 +119,6 @@ class RepoStatus(Shown):
         set_at: datetime | None = None,
         limited_availability_reason: str | None = None,
     ) -> None:
-        """Without a time, of now; TypeError for a time without a zone."""
         if not isinstance(availability, RepoAvailability):
             raise TypeError(f"expected a RepoAvailability, not {type(availability).__name__}")
         object.__setattr__(self, "availability", availability)
@@ -115,22 +135,22 @@ class RepoStatus(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VirtualChunkSpec:
-    """A reference to a chunk in a file elsewhere: a range of bytes, and what tells that the file is the same.
-
-    `location` is a URL. Its path is the key of the object, so what is reserved in URLs is percent-encoded.
+    """A reference to a chunk in a file elsewhere: a byte range, and a checksum that identifies the
+    version.
     """
 
     index: list[int]
-    """Coordinates in the chunk grid."""
+    """The coordinates of the chunk in the chunk grid."""
     location: str
+    """The URL of the file. Its path is the key of the object, so reserved characters are percent-encoded."""
     offset: int
-    """In bytes."""
+    """The first byte of the chunk in the file."""
     length: int
-    """In bytes."""
+    """The number of bytes."""
     etag_checksum: str | None = None
-    """The chunk is read only while the file has this etag."""
+    """Read the chunk only while the file has this etag."""
     last_updated_at_checksum: datetime | None = None
-    """The chunk is read only while the file has not changed after this time."""
+    """Read the chunk only while the file has not changed after this time."""
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{item.name}={getattr(self, item.name)!r}" for item in fields(self))

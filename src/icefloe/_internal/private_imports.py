@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import BufferPrototype
 
 T = TypeVar("T")
 
@@ -36,6 +39,16 @@ def run_zarr_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     from zarr.core.sync import sync
 
     return sync(coroutine)
+
+
+def zarr_default_buffers() -> Callable[[], BufferPrototype]:
+    """Return the function that selects the buffer classes of zarr's configuration, in memory or on a GPU.
+
+    zarr exports the buffer classes, but not the function that selects one.
+    """
+    from zarr.core.buffer import default_buffer_prototype
+
+    return default_buffer_prototype
 
 
 def xarray_fill_values() -> Any:

@@ -1,7 +1,8 @@
-"""The config of a repository, its parts, and virtual chunk containers.
+"""The configuration of a repository, its parts, and virtual chunk containers.
 
-These classes map to plain dicts and back (`to_plain`, `from_plain`) in the form that is stored: every key
-present, None when unset, enums as strings or one-key maps. Turning the dicts into bytes is up to `format`.
+These classes convert to plain dicts and back (`to_plain`, `from_plain`) in the form that is stored: every key
+is present, None if it is not set, and enums are strings or maps with one key. `format` turns the dicts into
+bytes.
 """
 
 from icefloe._internal.logs import initialize_logs, set_logs_filter, shutdown_telemetry

@@ -1,4 +1,4 @@
-"""Who sends the requests: what goes into the HTTP User-Agent beside icefloe's own name."""
+"""Attribution of requests: what the HTTP User-Agent contains beside the name of icefloe."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ _FORBIDDEN = re.compile(r'[^\x20-\x7e]|[()\\;="]')
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Attribution:
-    """Which software, for which workload, on whose behalf; at most 128 bytes of printable ASCII each."""
+    """The software that sends requests, its workload and the principal on whose behalf it runs.
+
+    Each text has at most 128 bytes of printable ASCII.
+    """
 
     client: str | None = None
     """`name` or `name/version`, as in a User-Agent."""
     workload: str | None = None
+    """The job or service that sends the requests."""
     principal: str | None = None
+    """The user or account on whose behalf requests are sent."""
 
     def __post_init__(self) -> None:
         given = ((name, getattr(self, name)) for name in ("client", "workload", "principal"))
@@ -28,7 +33,18 @@ class Attribution:
                 _check(name, text)
 
     def user_agent(self, product: str) -> str:
-        """The User-Agent: the client, then `product`, then workload and principal as a comment."""
+        """Return the User-Agent: the client, then `product`, then workload and principal as a comment.
+
+        Parameters
+        ----------
+        product
+            The name and version of icefloe.
+
+        Returns
+        -------
+        str
+            The value of the HTTP header.
+        """
         notes = [f"{n}={v}" for n, v in (("workload", self.workload), ("principal", self.principal)) if v]
         comment = [f"({'; '.join(notes)})"] if notes else []
         return " ".join([*([self.client] if self.client else []), product, *comment])

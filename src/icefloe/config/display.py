@@ -1,4 +1,4 @@
-"""How config values are shown: code that builds them again, a tree of text, a tree of HTML."""
+"""Display of configuration values: as code that creates them, as an indented tree, and as HTML."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from icefloe._internal.printable import printable, printable_json, printable_lin
 from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
 
 PACKAGE = "icefloe"
-"""The package named in reprs; changed when icefloe stands in for the official one."""
+"""The package name in reprs. Changes when icefloe is installed as icechunk."""
 
 _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Something to show: the name of its class and its fields, each one line of text or a tree again."""
+    """The name of a class and its fields, each of them a line of text or another tree."""
 
     title: str
     fields: tuple[tuple[str, str | Tree], ...]
 
     def as_text(self) -> str:
-        """The tree, indented by four spaces per level."""
+        """Return the tree as text, indented by four spaces per level."""
         lines = [f"<{self.title}>"] if self.title else []
         for name, value in self.fields:
             if isinstance(value, Tree):
                 lines.append(f"{printable(redact(name))}:")
                 lines += [_INDENT + line for line in value.as_text().splitlines()]
             else:
-                # Further lines are indented, so that they do not look like other fields.
+                # Indent further lines, so that they do not look like other fields.
                 shown = printable_lines(redact(value)).replace("\n", f"\n{_INDENT}")
                 lines.append(f"{printable(redact(name))}: {shown}")
         return "\n".join(lines)
 
     def as_html(self) -> str:
-        """The tree for notebooks, its branches folded."""
+        """Return the tree as HTML for notebooks, with collapsed branches."""
         rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
         for name, value in self.fields:
             label = html.escape(printable(redact(name)))
@@ -52,13 +52,19 @@ class Tree:
 
 
 class Shown(ABC):
-    """A value that shows itself as a tree, in text and in notebooks."""
+    """Base class of values that are displayed as a tree, in text and in notebooks."""
 
     __slots__ = ()
 
     @abstractmethod
     def tree(self) -> Tree:
-        """The value, to show."""
+        """Return the value as a tree for display.
+
+        Returns
+        -------
+        Tree
+            The name of the class and its fields.
+        """
 
     def __repr__(self) -> str:
         return self.tree().as_text()
@@ -71,12 +77,12 @@ class Shown(ABC):
 
 
 def qualified(module: str, name: str) -> str:
-    """The full name under which a user finds this class; without a module, one of the package itself."""
+    """Return the full public name of a class. Without a module, the class is in the package itself."""
     return f"{PACKAGE}.{module}.{name}" if module else f"{PACKAGE}.{name}"
 
 
 def call(name: str, arguments: Mapping[str, str]) -> str:
-    """The code of a call with keyword arguments, one per line."""
+    """Return the code of a call with keyword arguments, one per line."""
     if not arguments:
         return f"{name}()"
     lines = [_indented(f"{key}={value},") for key, value in arguments.items()]
@@ -84,7 +90,7 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
 
 
 def literal(value: object) -> str:
-    """The code of a plain value, strings in double quotes; of anything else its repr."""
+    """Return the code of a plain value, with strings in double quotes; for other values their repr."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return printable(json.dumps(redact(value), ensure_ascii=False))
     if isinstance(value, Mapping):
@@ -98,7 +104,7 @@ def literal(value: object) -> str:
 
 
 def veiled(options: Mapping[str, str] | None, *, all_values: bool = False) -> str:
-    """A mapping on one line, with `****` for values that may be secrets, to judge by their keys."""
+    """Return a mapping in one line, with `****` for values whose keys suggest that they are secret."""
     if options is None:
         return "None"
     shown = {

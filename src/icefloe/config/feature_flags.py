@@ -1,4 +1,4 @@
-"""What a repository allows or forbids, switch by switch."""
+"""Feature flags: operations that a repository allows or forbids."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from icefloe.config.display import Shown, Tree, qualified
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeatureFlag(Shown):
-    """Something a repository allows or forbids."""
+    """An operation that a repository allows or forbids."""
 
     id: int
+    """The number of the flag."""
     name: str
+    """The name of the flag."""
     default_enabled: bool
+    """Whether the operation is allowed by default."""
     setting: bool | None
-    """None where the default holds."""
+    """The value that was set; None for the default."""
 
     @property
     def enabled(self) -> bool:
-        """Whether it is on, by setting or by default."""
+        """Whether the operation is allowed, by setting or by default."""
         return self.default_enabled if self.setting is None else self.setting
 
     def tree(self) -> Tree:

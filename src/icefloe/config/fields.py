@@ -1,7 +1,7 @@
-"""What all parts of a config share: checked fields that may be unset, merging, plain dicts, reprs.
+"""What all parts of a configuration share: checked fields that may be unset, merging, plain dicts and reprs.
 
-A part is a mutable dataclass whose fields are None until set. Each field says how its values are checked,
-what an unset one means, and how it is written on disk.
+A part is a mutable dataclass whose fields are None until they are set. Each field defines how its values are
+checked, what an unset field means, and how it is stored.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from icefloe.errors import ErrorKind, FormatError
 T = TypeVar("T")
 
 _PLAIN = frozenset({int, bool, str, float})
-"""Types whose values are not copied."""
+"""Types whose values need no copy."""
 
 
 class Codec(Protocol):
-    """How one field is checked and how its value looks in a plain dict."""
+    """The check of one field, and the conversion of its value to a plain dict and back."""
 
     def check(self, value: Any) -> Any:
-        """The value to keep; raises TypeError, ValueError or OverflowError for one that makes no sense."""
+        """Return the value to keep; raise TypeError, ValueError or OverflowError if it is invalid."""
 
     def to_plain(self, value: Any) -> Any:
-        """The value in terms of dicts, lists, strings, numbers."""
+        """Convert a value to dicts, lists, strings and numbers."""
 
     def from_plain(self, plain: Any) -> Any:
-        """The value back again."""
+        """Convert a plain value back."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number that fits into so many bits."""
+    """An integer with a limited number of bits."""
 
     bits: int = 64
     signed: bool = False
@@ -80,7 +80,7 @@ class Simple:
 
 @dataclass(frozen=True)
 class Choice:
-    """A member of an enum, on disk under a name of its own."""
+    """A member of an enum, stored under its own name."""
 
     kind: type[Enum]
     names: Mapping[Any, str]
@@ -95,12 +95,12 @@ class Choice:
         for member, name in self.names.items():
             if name == plain:
                 return member
-        raise ValueError(f"{plain!r} is none of {', '.join(self.names.values())}")
+        raise ValueError(f"unknown value {plain!r}; expected one of {', '.join(self.names.values())}")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value that maps itself to plain dicts: another part of the config, or a condition."""
+    """A value that converts itself to plain dicts: a part of the configuration, or a condition."""
 
     kind: type
 
@@ -123,10 +123,22 @@ def setting(
     replaced_whole: bool = False,
     kw_only: bool = False,
 ) -> Any:
-    """Declare a field of a part.
+    """Declare a field of a configuration part.
 
-    A new part holds `initial`. `default` is what None means, or a function that gives it; `shown_when_unset`
-    makes the part to show and to use in place of None. Merging goes into parts unless `replaced_whole`.
+    Parameters
+    ----------
+    codec
+        How values are checked and stored.
+    default
+        The meaning of None, or a function that returns it.
+    initial
+        The value in a new part.
+    shown_when_unset
+        Creates the part to display and to use instead of None.
+    replaced_whole
+        Replace the whole part when configurations are merged, instead of merging it field by field.
+    kw_only
+        Accept the field only as a keyword argument.
     """
     metadata = {"codec": codec, "default": default, "unset": shown_when_unset, "whole": replaced_whole}
     return dataclasses.field(default=initial, metadata=metadata, kw_only=kw_only)
@@ -134,15 +146,15 @@ def setting(
 
 @dataclass
 class ConfigPart:
-    """The ground of all config classes: compares by value, copies, pickles, merges; not hashable."""
+    """Base class of all configuration classes. Parts compare by value, can be copied, pickled and merged."""
 
     module: ClassVar[str] = "config"
     on_disk: ClassVar[tuple[str, ...]] = ()
-    """The order of the keys on disk where it differs from that of the arguments."""
+    """The order of the stored keys, if it differs from that of the arguments."""
     reserved: ClassVar[tuple[str, ...]] = ()
-    """Keys that are written as null and not read."""
+    """Keys that are stored as null and not read."""
     unknown_keys: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Keys read from disk that this release has no name for; written back as they were."""
+    """Stored keys that this release does not know. They are written back unchanged."""
 
     def __setattr__(self, name: str, value: object) -> None:
         field = self.__dataclass_fields__.get(name)
@@ -153,7 +165,7 @@ class ConfigPart:
         object.__setattr__(self, name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # What is held was checked when it was set; most of it are numbers, and parts like this one.
+        # Values were checked when they were set. Most of them are numbers, and parts like this one.
         twin = object.__new__(type(self))
         twin.__dict__.update(
             (name, value if value is None or type(value) in _PLAIN else copy.deepcopy(value, memo))
@@ -162,7 +174,18 @@ class ConfigPart:
         return twin
 
     def merge(self, other: Self) -> Self:
-        """A new value with what `other` sets, and what this one sets where `other` does not."""
+        """Return a copy with the values that `other` sets, and the values of this part elsewhere.
+
+        Parameters
+        ----------
+        other
+            The part whose values win.
+
+        Returns
+        -------
+        ConfigPart
+            The merged part.
+        """
         merged = copy.deepcopy(self)
         held = merged.__dict__
         for field in dataclasses.fields(self):
@@ -176,9 +199,14 @@ class ConfigPart:
         return merged
 
     def resolved(self) -> Self:
-        """A value in which everything unset has its default, nested parts included. To be read alone.
+        """Return a read-only copy in which everything unset has its default, including nested parts.
 
-        Each opening of a repository comes here, so nothing is copied and nothing checked again.
+        Opening a repository calls this method, so nothing is copied and nothing is checked again.
+
+        Returns
+        -------
+        ConfigPart
+            The part with all defaults.
         """
         full = object.__new__(type(self))
         held = full.__dict__
@@ -196,7 +224,13 @@ class ConfigPart:
         return full
 
     def to_plain(self) -> dict[str, Any]:
-        """All keys of the on-disk form, None where unset."""
+        """Convert the part to the form in which it is stored.
+
+        Returns
+        -------
+        dict
+            All keys, None for unset ones.
+        """
         plain: dict[str, Any] = {}
         for name in self._key_order():
             value = None if name in self.reserved else getattr(self, name)
@@ -206,9 +240,25 @@ class ConfigPart:
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """The value an on-disk map describes; keys may be missing, unknown ones are kept for writing back."""
+        """Create a part from its stored form. Keys may be missing; unknown keys are kept.
+
+        Parameters
+        ----------
+        plain
+            The stored form.
+
+        Returns
+        -------
+        ConfigPart
+            The part.
+
+        Raises
+        ------
+        FormatError
+            If a value is invalid.
+        """
         if not isinstance(plain, Mapping):
-            raise _wrong(cls.__name__, f"a map expected, not {type(plain).__name__}")
+            raise _wrong(cls.__name__, f"expected a map, not {type(plain).__name__}")
         part = cls()
         names = {field.name: field.metadata["codec"] for field in dataclasses.fields(cls)}
         for name, codec in names.items():
@@ -235,12 +285,18 @@ class ConfigPart:
         return self.tree().as_html()
 
     def tree(self) -> Tree:
-        """The value with its defaults, to show."""
+        """Return the part with its defaults as a tree for display.
+
+        Returns
+        -------
+        Tree
+            The name of the class and its fields.
+        """
         rows = tuple((f.name, self._shown(f)) for f in self._shown_order())
         return Tree(qualified(self.module, type(self).__name__), rows)
 
     def _shown_order(self) -> list[dataclasses.Field[Any]]:
-        """Plain values first, then parts, then maps."""
+        """Return plain values first, then parts, then maps."""
         by_name = self.__dataclass_fields__
         ordered = [by_name[name] for name in self._key_order() if name not in self.reserved]
         rank: dict[type, int] = {Part: 1, Number: 0, Simple: 0, Choice: 0}
@@ -264,7 +320,7 @@ class ConfigPart:
 
 @dataclass_transform(field_specifiers=(setting,))
 def config_part(cls: type[T]) -> type[T]:
-    """Make a dataclass of a subclass of `ConfigPart`, keeping the reprs it inherits."""
+    """Turn a subclass of `ConfigPart` into a dataclass that keeps the inherited reprs."""
     return dataclass(repr=False)(cls)
 
 

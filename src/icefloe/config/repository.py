@@ -1,4 +1,4 @@
-"""`RepositoryConfig` and the parts of it that are not about storage."""
+"""`RepositoryConfig` and those of its parts that do not concern storage."""
 
 from __future__ import annotations
 
@@ -38,20 +38,26 @@ SplitSizesDict: TypeAlias = dict[ManifestSplitCondition, ManifestSplitValues]
 
 
 class _WithDefault(EnumType):
-    """An enum whose first member is also had by a call without arguments."""
+    """An enum type whose members can also be created without arguments: the first one."""
 
     def __call__(cls, value: Any = 0, *names: Any, **options: Any) -> Any:
         return super().__call__(value, *names, **options)
 
 
 class CompressionAlgorithm(Enum, metaclass=_WithDefault):
-    """How metadata files are compressed."""
+    """The compression algorithm of metadata files."""
 
     Zstd = 0
 
     @staticmethod
     def default() -> CompressionAlgorithm:
-        """The one there is."""
+        """Return the default algorithm.
+
+        Returns
+        -------
+        CompressionAlgorithm
+            Zstd, the only algorithm.
+        """
         return CompressionAlgorithm.Zstd
 
     def __int__(self) -> int:
@@ -60,7 +66,15 @@ class CompressionAlgorithm(Enum, metaclass=_WithDefault):
 
 @config_part
 class CompressionConfig(ConfigPart):
-    """How metadata files are compressed; chunks are left as zarr made them."""
+    """The compression of metadata files. Chunks are stored as zarr encodes them.
+
+    Parameters
+    ----------
+    algorithm
+        The compression algorithm. Default: Zstd.
+    level
+        The compression level. Default: 3.
+    """
 
     algorithm: CompressionAlgorithm | None = setting(
         Choice(CompressionAlgorithm, {CompressionAlgorithm.Zstd: "zstd"}), default=CompressionAlgorithm.Zstd
@@ -69,13 +83,33 @@ class CompressionConfig(ConfigPart):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """All unset."""
+        """Return a configuration in which nothing is set.
+
+        Returns
+        -------
+        CompressionConfig
+            The configuration.
+        """
         return CompressionConfig()
 
 
 @config_part
 class CachingConfig(ConfigPart):
-    """How much a repository keeps in memory: nodes, references and changes by number, chunks by bytes."""
+    """The size of the caches of a repository.
+
+    Parameters
+    ----------
+    num_snapshot_nodes
+        The number of nodes in cached snapshots. Default: 500,000.
+    num_chunk_refs
+        The number of chunk references in cached manifests. Default: 15,000,000.
+    num_transaction_changes
+        The number of changes in cached transaction logs. Default: 0.
+    num_bytes_attributes
+        Not used.
+    num_bytes_chunks
+        The number of bytes of cached chunks. Default: 0.
+    """
 
     num_snapshot_nodes: int | None = setting(Number(), default=500_000)
     num_chunk_refs: int | None = setting(Number(), default=15_000_000)
@@ -85,19 +119,35 @@ class CachingConfig(ConfigPart):
 
     @staticmethod
     def default() -> CachingConfig:
-        """All unset."""
+        """Return a configuration in which nothing is set.
+
+        Returns
+        -------
+        CachingConfig
+            The configuration.
+        """
         return CachingConfig()
 
 
 def default_preload_condition() -> ManifestPreloadCondition:
-    """Small manifests of arrays whose name is that of a coordinate, as in the CF conventions."""
+    """Select small manifests of arrays that are named like a coordinate, as in the CF conventions."""
     names = map(ManifestPreloadCondition.name_matches, _COORDINATE_NAMES)
     return ManifestPreloadCondition.or_conditions(names) & ManifestPreloadCondition.num_refs(None, 1001)
 
 
 @config_part
 class ManifestPreloadConfig(ConfigPart):
-    """Which manifests are read in the background when a session opens, and how many references at most."""
+    """The manifests that are read in the background when a session opens.
+
+    Parameters
+    ----------
+    max_total_refs
+        The number of chunk references to preload at most. Default: 10,000.
+    preload_if
+        The condition that selects manifests. Default: small manifests of coordinate arrays.
+    max_arrays_to_scan
+        The number of arrays to check at most. Default: 50.
+    """
 
     max_total_refs: int | None = setting(Number(32), default=10_000)
     preload_if: ManifestPreloadCondition | None = setting(
@@ -107,7 +157,9 @@ class ManifestPreloadConfig(ConfigPart):
 
 
 class _SplitSizesCodec:
-    """Split sizes: given as nested sequences, kept as nested tuples, written as lists and one-key maps."""
+    """Split sizes: accepted as nested sequences, kept as nested tuples, stored as lists and maps with one
+    key.
+    """
 
     def check(self, value: Any) -> SplitSizes:
         return tuple((_split_condition(c), tuple(_dim_size(*pair) for pair in sizes)) for c, sizes in value)
@@ -135,33 +187,69 @@ _NO_SPLIT: SplitSizes = (
 
 @config_part
 class ManifestSplittingConfig(ConfigPart):
-    """Into how many chunks along which dimension manifests are cut; the first rule that fits decides."""
+    """The number of chunks per manifest along each dimension. The first rule that matches an array applies.
+
+    Parameters
+    ----------
+    split_sizes
+        Pairs of a condition on arrays and its sizes; sizes are pairs of a condition on dimensions and a
+        number.
+    """
 
     split_sizes: SplitSizes | None = setting(_SplitSizesCodec(), default=lambda: _NO_SPLIT)
 
     @staticmethod
     def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-        """The config from dicts, in their order."""
+        """Create the configuration from nested dicts, in their order.
+
+        Parameters
+        ----------
+        split_sizes
+            For each condition on arrays, the number of chunks by condition on dimensions.
+
+        Returns
+        -------
+        ManifestSplittingConfig
+            The configuration.
+        """
         return from_dict(split_sizes)
 
     def to_dict(self) -> SplitSizesDict:
-        """The rules as dicts, in their order."""
+        """Return the rules as nested dicts, in their order.
+
+        Returns
+        -------
+        dict
+            For each condition on arrays, the number of chunks by condition on dimensions.
+        """
         return to_dict(self)
 
 
 def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-    """The splitting config from dicts, in their order."""
+    """Create a splitting configuration from nested dicts, in their order."""
     return ManifestSplittingConfig(tuple((rule, tuple(sizes.items())) for rule, sizes in split_sizes.items()))
 
 
 def to_dict(config: ManifestSplittingConfig) -> SplitSizesDict:
-    """The rules of a splitting config as dicts, in their order."""
+    """Return the rules of a splitting configuration as nested dicts, in their order."""
     return {rule: dict(sizes) for rule, sizes in config.split_sizes or ()}
 
 
 @config_part
 class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
-    """When and how the locations of virtual chunks are compressed with a dictionary of their own."""
+    """The compression of virtual chunk locations with a dictionary of their own.
+
+    Parameters
+    ----------
+    min_num_chunks
+        The number of virtual chunks from which a manifest compresses its locations. Default: 1000.
+    dictionary_max_training_samples
+        The number of locations to train the dictionary with, at most. Default: 100.
+    dictionary_max_size_bytes
+        The size of the dictionary. Default: 2048.
+    compression_level
+        The level of zstd. Default: 3.
+    """
 
     min_num_chunks: int | None = setting(Number(16), default=1000)
     dictionary_max_training_samples: int | None = setting(Number(16), default=100, kw_only=True)
@@ -171,7 +259,19 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
 
 @config_part
 class ManifestConfig(ConfigPart):
-    """How manifests are preloaded, split, compressed and fetched."""
+    """The preloading, splitting, compression and fetching of manifests.
+
+    Parameters
+    ----------
+    preload
+        Which manifests are read when a session opens.
+    splitting
+        How the references of an array are split into manifests.
+    virtual_chunk_location_compression
+        Whether and how the locations of virtual chunks are compressed.
+    max_concurrent_manifest_fetches_during_commit
+        The number of manifests that a commit reads at a time. Default: 1.
+    """
 
     preload: ManifestPreloadConfig | None = setting(
         Part(ManifestPreloadConfig), default=None, shown_when_unset=ManifestPreloadConfig, replaced_whole=True
@@ -196,7 +296,13 @@ def _update_retries() -> StorageRetriesSettings:
 
 @config_part
 class RepoUpdateRetryConfig(ConfigPart):
-    """How often a change of the repository's refs is tried against other writers."""
+    """The retries of a change to branches, tags or configuration that conflicts with other writers.
+
+    Parameters
+    ----------
+    default
+        Attempts and pauses. Default: 100 attempts with pauses of 50 ms to 30 s.
+    """
 
     default: StorageRetriesSettings | None = setting(
         Part(StorageRetriesSettings), default=None, shown_when_unset=_update_retries
@@ -204,7 +310,7 @@ class RepoUpdateRetryConfig(ConfigPart):
 
 
 class _ContainersCodec:
-    """Virtual chunk containers by url prefix."""
+    """Virtual chunk containers by URL prefix."""
 
     def check(self, value: Any) -> dict[str, VirtualChunkContainer]:
         if not isinstance(value, Mapping):
@@ -229,9 +335,36 @@ def _cores() -> int:
 
 @config_part
 class RepositoryConfig(ConfigPart):
-    """How a repository is read and written. Whatever is None has its default.
+    """The configuration of a repository. Fields that are None have their defaults.
 
-    Stored in the repository; what is given on opening goes over what is stored.
+    The configuration is stored in the repository. The configuration that is passed when a repository is
+    opened
+    overrides the stored one.
+
+    Parameters
+    ----------
+    inline_chunk_threshold_bytes
+        Chunks up to this size are stored in manifests. Default: 512.
+    get_partial_values_concurrency
+        The number of concurrent reads in `get_partial_values`. Default: 10.
+    compression
+        The compression of metadata files.
+    max_concurrent_requests
+        The number of concurrent requests to the storage. Default: 256.
+    caching
+        The sizes of the caches.
+    storage
+        The settings of the storage.
+    virtual_chunk_containers
+        The locations of virtual chunks, by URL prefix.
+    manifest
+        The preloading, splitting and compression of manifests.
+    repo_update_retries
+        How often changes are tried again that conflict with other writers.
+    num_updates_per_repo_info_file
+        The number of entries in the ops log after which it continues in a backup file. Default: 1000.
+    max_concurrent_decodes
+        The number of chunks that are decoded at a time. Default: the number of cores.
     """
 
     on_disk: ClassVar[tuple[str, ...]] = (
@@ -272,22 +405,47 @@ class RepositoryConfig(ConfigPart):
 
     @staticmethod
     def default() -> RepositoryConfig:
-        """All unset."""
+        """Return a configuration in which nothing is set.
+
+        Returns
+        -------
+        RepositoryConfig
+            The configuration.
+        """
         return RepositoryConfig()
 
     @property
     def previous_file(self) -> None:
-        """Always None; there for the official attribute of that name."""
+        """Always None. Exists because the official class has this attribute."""
         return
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """The container with this url prefix, if there is one."""
+        """Return the virtual chunk container with a URL prefix.
+
+        Parameters
+        ----------
+        name
+            The URL prefix.
+
+        Returns
+        -------
+        VirtualChunkContainer or None
+            The container, if there is one.
+        """
         return (self.virtual_chunk_containers or {}).get(name)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
-        """Add a container, in place of one with the same url prefix or the same name.
+        """Add a virtual chunk container. It replaces one with the same URL prefix or the same name.
 
-        Raises ValueError where prefix, name and store do not fit together.
+        Parameters
+        ----------
+        cont
+            The container.
+
+        Raises
+        ------
+        ValueError
+            If prefix, name and store of the container do not fit together.
         """
         cont.check()
         kept = {
@@ -298,18 +456,37 @@ class RepositoryConfig(ConfigPart):
         self.virtual_chunk_containers = {**kept, cont.url_prefix: cont}
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Have no containers; on merging this replaces those of the stored config."""
+        """Remove all virtual chunk containers. In a merge, this removes those of the stored configuration."""
         self.virtual_chunk_containers = {}
 
     def merge(self, other: Self) -> Self:
-        """A new config with what `other` sets, and what this one sets where `other` does not.
+        """Return a configuration with the values that `other` sets, and the values of this one elsewhere.
 
-        Goes into the parts, except for `preload`, `splitting` and the containers, which are replaced whole.
+        Parts are merged field by field, except for `preload`, `splitting` and the virtual chunk containers,
+        which
+        are replaced.
+
+        Parameters
+        ----------
+        other
+            The configuration whose values win.
+
+        Returns
+        -------
+        RepositoryConfig
+            The merged configuration.
         """
         return super().merge(other)
 
     def effective(self) -> EffectiveConfig:
-        """The config with every default filled in, except for storage, whose defaults the backend knows."""
+        """Return the configuration with all defaults, except for storage settings, which depend on the
+        storage.
+
+        Returns
+        -------
+        EffectiveConfig
+            The flat configuration that the engine uses.
+        """
         full = self.resolved()
         caching = full.caching or CachingConfig().resolved()
         manifest = full.manifest or ManifestConfig().resolved()
@@ -354,7 +531,7 @@ class RepositoryConfig(ConfigPart):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveConfig:
-    """`RepositoryConfig` with every default filled in, flat, for the engine."""
+    """A `RepositoryConfig` with all defaults, in flat form, for the engine."""
 
     inline_chunk_threshold_bytes: int
     get_partial_values_concurrency: int
@@ -370,7 +547,7 @@ class EffectiveConfig:
     preload_max_arrays_to_scan: int
     split_sizes: SplitSizes
     compress_locations: bool
-    """Whether the configuration says anything of the compression of locations."""
+    """Whether the configuration mentions the compression of locations."""
     location_compression_min_num_chunks: int
     location_dictionary_max_training_samples: int
     location_dictionary_max_size_bytes: int
@@ -395,5 +572,5 @@ def _dim_size(condition: object, num_chunks: object) -> tuple[ManifestSplitDimCo
 
 
 def _without_zeros(split_sizes: SplitSizes) -> SplitSizes:
-    """The rules with 0, which the official library lets pass, read as unlimited."""
+    """Replace sizes of 0, which the official library accepts, by unlimited sizes."""
     return tuple((c, tuple((d, n or _UNLIMITED) for d, n in sizes)) for c, sizes in split_sizes)

@@ -1,4 +1,4 @@
-"""How a storage behaves: parallel requests, retries, timeouts, conditional writes, storage classes."""
+"""Storage settings: parallel requests, retries, timeouts, conditional writes and storage classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ _MIB = 1024 * 1024
 
 @config_part
 class StorageConcurrencySettings(ConfigPart):
-    """How one large object is read in parallel: at most so many requests of about so many bytes."""
+    """The parallel reading of one large object.
+
+    Parameters
+    ----------
+    max_concurrent_requests_for_object
+        The number of concurrent requests at most. Default: 18.
+    ideal_concurrent_request_size
+        The size of each request, in bytes. Default: 12 MiB.
+    """
 
     module: ClassVar[str] = "storage"
 
@@ -22,7 +30,17 @@ class StorageConcurrencySettings(ConfigPart):
 
 @config_part
 class StorageRetriesSettings(ConfigPart):
-    """How often a request is tried in all, and the pause between tries, which doubles up to a maximum."""
+    """The number of attempts of a request, and the pauses between them, which double each time.
+
+    Parameters
+    ----------
+    max_tries
+        The number of attempts. Default: 10.
+    initial_backoff_ms
+        The first pause. Default: 100.
+    max_backoff_ms
+        The longest pause. Default: 180,000.
+    """
 
     module: ClassVar[str] = "storage"
 
@@ -33,7 +51,19 @@ class StorageRetriesSettings(ConfigPart):
 
 @config_part
 class StorageTimeoutSettings(ConfigPart):
-    """How long to wait for a connection, for bytes, for one try and for all tries; None: the client's own."""
+    """The timeouts of requests. None stands for the default of the client.
+
+    Parameters
+    ----------
+    connect_timeout_ms
+        The time to open a connection.
+    read_timeout_ms
+        The time without a received byte.
+    operation_timeout_ms
+        The time for all attempts.
+    operation_attempt_timeout_ms
+        The time for one attempt.
+    """
 
     module: ClassVar[str] = "storage"
 
@@ -45,10 +75,35 @@ class StorageTimeoutSettings(ConfigPart):
 
 @config_part
 class StorageSettings(ConfigPart):
-    """How a storage behaves. Each backend has defaults of its own; these go over them.
+    """The settings of a storage. Each back end has its own defaults, which these settings override.
 
-    The `unsafe_*` flags switch off what an object store cannot do, at the price of lost commits when two
-    writers meet. The folder of `local_filesystem_storage` keeps its compare-and-swap whatever they say.
+    The `unsafe_*` flags disable features that an object store lacks. Commits can then be lost when two
+    writers
+    commit at the same time. `local_filesystem_storage` always compares before it replaces a file, whatever
+    they say.
+
+    Parameters
+    ----------
+    concurrency
+        The parallel reading of large objects.
+    retries
+        The attempts of a request.
+    unsafe_use_conditional_create
+        Write new objects on the condition that they do not exist. Default: True.
+    unsafe_use_conditional_update
+        Replace objects on the condition that they have not changed. Default: True.
+    unsafe_use_metadata
+        Store metadata with objects. Default: True.
+    storage_class
+        The storage class of all objects.
+    metadata_storage_class
+        The storage class of metadata files.
+    chunks_storage_class
+        The storage class of chunks.
+    minimum_size_for_multipart_upload
+        The size in bytes from which objects are uploaded in parts. Default: 100 MiB.
+    timeouts
+        The timeouts of requests.
     """
 
     module: ClassVar[str] = "storage"
@@ -81,7 +136,13 @@ class StorageSettings(ConfigPart):
     timeouts: StorageTimeoutSettings | None = setting(Part(StorageTimeoutSettings), default=None)
 
     def effective(self) -> EffectiveStorageSettings:
-        """The settings with every default filled in."""
+        """Return the settings with all defaults.
+
+        Returns
+        -------
+        EffectiveStorageSettings
+            The settings that a storage uses.
+        """
         full = self.resolved()
         concurrency = full.concurrency or StorageConcurrencySettings().resolved()
         retries = full.retries or StorageRetriesSettings().resolved()
@@ -107,7 +168,7 @@ class StorageSettings(ConfigPart):
 
 @dataclass(frozen=True, slots=True)
 class EffectiveStorageSettings:
-    """`StorageSettings` with every default filled in, for the storage that works by them."""
+    """`StorageSettings` with all defaults, for the storage that uses them."""
 
     max_concurrent_requests_for_object: int
     ideal_concurrent_request_size: int

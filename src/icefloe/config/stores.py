@@ -1,4 +1,6 @@
-"""Where virtual chunks come from: object store configs, and containers that bind them to a url prefix."""
+"""Locations of virtual chunks: configurations of object stores, and containers that map URL prefixes to
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_par
 
 
 class ChecksumAlgorithm(Enum):
-    """The checksum sent along with writes to S3."""
+    """The checksum that is sent with writes to S3."""
 
     Crc32 = 0
     Crc32c = 1
@@ -37,7 +39,27 @@ _CHECKSUM_NAMES = {
 
 @config_part
 class S3Options(ConfigPart):
-    """How an S3 or S3-compatible store is reached. Timeouts in seconds; 0 is none."""
+    """The connection to S3 or a compatible store.
+
+    Parameters
+    ----------
+    region
+        The region of the bucket.
+    endpoint_url
+        The URL of the server, if it is not Amazon's.
+    allow_http
+        Allow unencrypted connections.
+    anonymous
+        Do not sign requests.
+    force_path_style
+        Put the bucket into the path of the URL instead of the host name.
+    network_stream_timeout_seconds
+        The time without a received byte after which a request fails; 0 for no limit.
+    requester_pays
+        Access buckets whose requester pays for the transfer.
+    checksum_algorithm
+        The checksum to send with writes.
+    """
 
     module: ClassVar[str] = "storage"
     on_disk: ClassVar[tuple[str, ...]] = (
@@ -64,21 +86,21 @@ class S3Options(ConfigPart):
 
 
 class _Store(ABC):
-    """What the object store configs share: one word on disk, the schemes they serve, and how they look."""
+    """Base class of object store configurations: their names on disk, URL schemes and reprs."""
 
     tag: ClassVar[str]
     schemes: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def to_plain(self) -> Any:
-        """The config as it is written on disk."""
+        """Convert the configuration to the form in which it is stored."""
 
     @abstractmethod
     def shown(self) -> dict[str, str]:
-        """What to print, secrets veiled."""
+        """Return the fields to print, with secrets replaced."""
 
     def tree(self) -> Tree:
-        """The config, to show."""
+        """Return the configuration as a tree for display."""
         return Tree(qualified("config", type(self).__qualname__), tuple(self.shown().items()))
 
     def __repr__(self) -> str:
@@ -120,11 +142,11 @@ class _StoreFamily(type):
 
 
 class ObjectStoreConfig(metaclass=_StoreFamily):
-    """The kind of store a virtual chunk container points at, and how it is reached: one of the variants."""
+    """The type and the options of the store that a virtual chunk container refers to: one of the variants."""
 
     @dataclass(repr=False)
     class InMemory(_Store):
-        """Nothing: virtual chunks cannot live in memory. Kept because configs may hold it."""
+        """A store in memory. It cannot hold virtual chunks; stored configurations may contain it."""
 
         tag: ClassVar[str] = "in_memory"
         schemes: ClassVar[tuple[str, ...]] = ()
@@ -151,7 +173,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class S3Compatible(_S3Family):
-        """A store that speaks S3 but is not Amazon's."""
+        """A store with the API of S3 that is not Amazon's."""
 
         tag: ClassVar[str] = "s3_compatible"
         schemes: ClassVar[tuple[str, ...]] = ("s3",)
@@ -175,7 +197,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Azure(_OptionsFamily):
-        """Azure Blob Storage; the options name the account."""
+        """Azure Blob Storage. The options contain the account."""
 
         tag: ClassVar[str] = "azure"
         schemes: ClassVar[tuple[str, ...]] = ("az", "azure", "abfs")
@@ -191,12 +213,12 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
         @property
         def options(self) -> S3Options:  # type: ignore[override]
-            """The same as `opts`, under the name the S3 variants use."""
+            """The S3 options, under the name that the S3 variants use."""
             return self.opts
 
     @dataclass(repr=False)
     class Http(_OptionsFamily):
-        """A plain web server that honours range requests."""
+        """A web server that supports range requests."""
 
         tag: ClassVar[str] = "http"
         schemes: ClassVar[tuple[str, ...]] = ("http", "https")
@@ -224,7 +246,7 @@ AnyObjectStoreConfig: TypeAlias = (
 
 
 def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
-    """The object store config an on-disk value describes; raises ValueError for an unknown kind."""
+    """Create an object store configuration from its stored form; raise ValueError for an unknown type."""
     match plain:
         case "in_memory":
             return ObjectStoreConfig.InMemory()
@@ -252,9 +274,16 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
 
 @dataclass(repr=False)
 class VirtualChunkContainer:
-    """Where virtual chunks whose location starts with `url_prefix` are read from, and how.
+    """The store from which virtual chunks are read whose location starts with a URL prefix.
 
-    `name` allows relative locations, `vcc://name/path`.
+    Parameters
+    ----------
+    url_prefix
+        The prefix, which ends in `/`.
+    store
+        The type and the options of the store.
+    name
+        A name for relative locations, `vcc://name/path`.
     """
 
     url_prefix: str
@@ -262,7 +291,13 @@ class VirtualChunkContainer:
     name: str | None = None
 
     def check(self) -> None:
-        """Raise ValueError unless prefix, name and store fit together."""
+        """Check that prefix, name and store fit together.
+
+        Raises
+        ------
+        ValueError
+            If they do not.
+        """
         if not self.url_prefix.endswith("/"):
             raise ValueError("VirtualChunkContainer url_prefix must end in a / character")
         if self.name is not None and (not self.name or "/" in self.name):
@@ -279,19 +314,47 @@ class VirtualChunkContainer:
             raise ValueError(f"Url prefix for {url.scheme}:// containers must include a host")
 
     def to_plain(self) -> dict[str, Any]:
-        """The container as it is written on disk."""
+        """Convert the container to the form in which it is stored.
+
+        Returns
+        -------
+        dict
+            The stored form.
+        """
         return {"name": self.name, "url_prefix": self.url_prefix, "store": self.store.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: Any) -> VirtualChunkContainer:
-        """The container back again."""
+        """Create a container from its stored form.
+
+        Parameters
+        ----------
+        plain
+            The stored form.
+
+        Returns
+        -------
+        VirtualChunkContainer
+            The container.
+
+        Raises
+        ------
+        ValueError
+            If this release does not understand the stored form.
+        """
         match plain:
             case {"url_prefix": str(prefix), "store": store}:
                 return cls(prefix, store_from_plain(store), plain.get("name"))
         raise ValueError("a virtual chunk container needs a url_prefix and a store")
 
     def tree(self) -> Tree:
-        """The container, to show."""
+        """Return the container as a tree for display.
+
+        Returns
+        -------
+        Tree
+            The name of the class and its fields.
+        """
         title = qualified("virtual", "VirtualChunkContainer")
         rows = (("name", literal(self.name)), ("url_prefix", literal(self.url_prefix)))
         return Tree(title, (*rows, ("store", self.store.tree())))
@@ -322,7 +385,34 @@ def s3_store(
     requester_pays: bool = False,
     checksum_algorithm: ChecksumAlgorithm | None = None,
 ) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
-    """The config of an S3 store, or with `s3_compatible` of one that only speaks S3."""
+    """Describe an S3 store for a virtual chunk container.
+
+    Parameters
+    ----------
+    region
+        The region of the bucket.
+    endpoint_url
+        The URL of the server, if it is not Amazon's.
+    allow_http
+        Allow unencrypted connections.
+    anonymous
+        Do not sign requests.
+    s3_compatible
+        Whether the store is not Amazon's.
+    force_path_style
+        Put the bucket into the path of the URL instead of the host name.
+    network_stream_timeout_seconds
+        The time without a received byte after which a request fails; 0 for no limit.
+    requester_pays
+        Access buckets whose requester pays for the transfer.
+    checksum_algorithm
+        The checksum to send with writes.
+
+    Returns
+    -------
+    ObjectStoreConfig.S3 or ObjectStoreConfig.S3Compatible
+        The configuration of the store.
+    """
     options = S3Options(
         region=region,
         endpoint_url=endpoint_url,
@@ -337,12 +427,36 @@ def s3_store(
 
 
 def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
-    """The config of a Google Cloud store; `opts` are object_store's GoogleConfigKey names."""
+    """Describe a Google Cloud store for a virtual chunk container.
+
+    Parameters
+    ----------
+    opts
+        Options of the client, under the names of object_store's GoogleConfigKey.
+
+    Returns
+    -------
+    ObjectStoreConfig.Gcs
+        The configuration of the store.
+    """
     return ObjectStoreConfig.Gcs(opts)
 
 
 def azure_store(*, account: str, config: dict[str, str] | None = None) -> ObjectStoreConfig.Azure:
-    """The config of an Azure store; `config` are object_store's AzureConfigKey names."""
+    """Describe an Azure store for a virtual chunk container.
+
+    Parameters
+    ----------
+    account
+        The name of the storage account.
+    config
+        Options of the client, under the names of object_store's AzureConfigKey.
+
+    Returns
+    -------
+    ObjectStoreConfig.Azure
+        The configuration of the store.
+    """
     return ObjectStoreConfig.Azure({"account": account, **(config or {})})
 
 
@@ -350,12 +464,36 @@ def http_store(
     opts: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> ObjectStoreConfig.Http:
-    """The config of a web server; `opts` are object_store's ClientConfigKey names."""
+    """Describe a web server for a virtual chunk container.
+
+    Parameters
+    ----------
+    opts
+        Options of the client, under the names of object_store's ClientConfigKey.
+    headers
+        Headers to send with every request.
+
+    Returns
+    -------
+    ObjectStoreConfig.Http
+        The configuration of the store.
+    """
     return ObjectStoreConfig.Http(opts, headers)
 
 
 def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
-    """The config of the local file system."""
+    """Describe files of this machine for a virtual chunk container.
+
+    Parameters
+    ----------
+    path
+        The folder.
+
+    Returns
+    -------
+    ObjectStoreConfig.LocalFileSystem
+        The configuration of the store.
+    """
     return ObjectStoreConfig.LocalFileSystem(path)
 
 

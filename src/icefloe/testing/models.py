@@ -12,8 +12,9 @@ import numpy as np
 import zarr
 from zarr.abc.store import Store
 from zarr.api.asynchronous import open_group
-from zarr.core.sync import sync
 from zarr.storage import MemoryStore
+
+from icefloe._internal.private_imports import run_zarr_coroutine
 
 __all__ = ["ArrayNode", "GroupNode", "ModelStore"]
 
@@ -240,7 +241,7 @@ class GroupNode:
         -------
         GroupNode
         """
-        return sync(cls.from_store_async(store))
+        return run_zarr_coroutine(cls.from_store_async(store))
 
     @classmethod
     async def from_store_async(cls, store: Store) -> GroupNode:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from icefloe._internal.amounts import bytes_text
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import ancestors, join
+from icefloe._internal.private_imports import zarr_default_buffers
 from icefloe.cf import fill_values, time_coding
 from icefloe.conflicts import ChunkDetails
 from icefloe.core.merge.state_changes import State
@@ -153,7 +154,6 @@ class _Chunk:
         if self.node is None:
             raise ValueError("the array was deleted")
         import zarr
-        from zarr.core.buffer import default_buffer_prototype
 
         # To zarr this is an array of one chunk: it need not know the grid.
         shape = [len(each) for each in self.box]
@@ -169,7 +169,7 @@ class _Chunk:
         if ref is not None:
             data = workspace.read(ref, 0, ref.length, f"{self.coords} of {self.node.path}")
             contents["/".join(["c", *("0" for _ in shape)])] = data
-        to_buffer = default_buffer_prototype().buffer.from_bytes
+        to_buffer = zarr_default_buffers()().buffer.from_bytes
         store = zarr.storage.MemoryStore({key: to_buffer(data) for key, data in contents.items()})
         array: Any = zarr.open_array(store, mode="r")
         if array.nbytes > _MOST_BYTES:

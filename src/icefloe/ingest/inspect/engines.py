@@ -20,7 +20,6 @@ import xarray as xr
 from zarr.storage import StorePath, ZipStore
 
 from icefloe._internal.extras import pip_install
-from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe.errors import Hint
 from icefloe.virtual.parsers import ZIP_MAGIC
 from icefloe.virtual.parsers.zarr.stores import find_root
@@ -168,5 +167,4 @@ def zipped_store(path: str) -> StorePath:
     with zipfile.ZipFile(path) as opened:
         root = find_root(opened.namelist(), path)
     store = ZipStore(path, mode="r")
-    run_zarr_coroutine(store._open())  # releases of zarr before 3.1 do not open it when they need it
     return StorePath(store, root.strip("/"))
