@@ -1,9 +1,9 @@
-"""Credential values, how they are chosen from arguments, and how refreshable ones are kept fresh.
+"""Credentials: how they are chosen from arguments, and how refreshable ones are renewed.
 
-Values are frozen, compare by content, pickle, and never show a secret in `repr`. A pickle does hold the
-secrets: whoever sends one to a worker sends the keys along.
+Credentials are frozen, compare by content, can be pickled, and never show a secret in `repr`. A pickle does
+contain the secrets: whoever sends one to a worker sends the keys.
 
-Nothing here talks to a network or reads the environment: `FromEnv` only says that the storage shall.
+Nothing in this module uses the network or reads the environment: `FromEnv` only tells the storage to do so.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ T = TypeVar("T")
 
 _SECRET = {"secret": True}
 _SHOWN_IN_PART = {"secret": True, "shown": 4}
-"""The letters by which one tells one key from another."""
+"""Enough letters to tell one key from another."""
 
 
 class _Veiled:
-    """A value whose secret fields appear as `****` wherever it is printed."""
+    """Mixin for values whose secret fields are displayed as `****`."""
 
     __slots__ = ()
 
@@ -82,7 +82,7 @@ class _Veiled:
 
 
 class _Family(type):
-    """A class that only groups its variants: each variant counts as an instance of it."""
+    """A metaclass for classes that only group variants: each variant counts as an instance."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, tuple(v for v in vars(cls).values() if isinstance(v, type)))
@@ -90,12 +90,16 @@ class _Family(type):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class S3StaticCredentials(_Veiled):
-    """An S3 key pair, with a session token and the time it expires if it is temporary."""
+    """An S3 key pair, with a session token and an expiration time if it is temporary."""
 
     access_key_id: str = field(metadata=_SHOWN_IN_PART)
+    """The id of the key."""
     secret_access_key: str = field(metadata=_SECRET)
+    """The secret of the key."""
     session_token: str | None = field(default=None, metadata=_SECRET)
+    """The token of temporary credentials."""
     expires_after: datetime | None = None
+    """The time after which the credentials are invalid."""
 
 
 class S3Credentials(metaclass=_Family):
@@ -103,7 +107,7 @@ class S3Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_Veiled):
-        """The usual AWS places: environment, container or instance role."""
+        """Credentials from the environment, a profile, or the role of a container or instance."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_Veiled):
@@ -111,13 +115,13 @@ class S3Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_Veiled):
-        """A key pair that stays the same."""
+        """A fixed key pair."""
 
         credentials: S3StaticCredentials
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_Veiled):
-        """A pickled function that returns a fresh key pair, and possibly the first one."""
+        """A pickled function that returns a new key pair, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: S3StaticCredentials | None = None
@@ -128,27 +132,29 @@ class GcsBearerCredential(_Veiled):
     """An OAuth token for Google Cloud Storage."""
 
     bearer: str = field(metadata=_SECRET)
+    """The token."""
     expires_after: datetime | None = field(default=None, kw_only=True)
+    """The time after which the token is invalid."""
 
 
 class GcsStaticCredentials(metaclass=_Family):
-    """A Google Cloud credential that stays the same: one of the variants below."""
+    """A fixed Google Cloud credential: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ServiceAccount(_Veiled):
-        """The file with the service account's key."""
+        """The path of a file with the key of a service account."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ServiceAccountKey(_Veiled):
-        """The service account's key itself, JSON."""
+        """The key of a service account, as JSON."""
 
         key: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ApplicationCredentials(_Veiled):
-        """The file with application default credentials."""
+        """The path of a file with application default credentials."""
 
         path: str
 
@@ -168,24 +174,24 @@ class GcsCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_Veiled):
-        """The usual Google places: environment, well-known file, instance metadata."""
+        """Credentials from the environment, the well-known file, or the metadata of the instance."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_Veiled):
-        """A credential that stays the same."""
+        """A fixed credential."""
 
         credentials: AnyGcsStaticCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_Veiled):
-        """A pickled function that returns a fresh token, and possibly the first one."""
+        """A pickled function that returns a new token, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: GcsBearerCredential | None = None
 
 
 class AzureRefreshableCredential(metaclass=_Family):
-    """What a function that refreshes Azure credentials returns: one of the variants below."""
+    """The result of a function that refreshes Azure credentials: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class AccessKey(_Veiled):
@@ -210,7 +216,7 @@ class AzureRefreshableCredential(metaclass=_Family):
 
 
 class AzureStaticCredentials(metaclass=_Family):
-    """An Azure credential that stays the same: one of the variants below."""
+    """A fixed Azure credential: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class AccessKey(_Veiled):
@@ -236,21 +242,21 @@ class AzureCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_Veiled):
-        """Requests are not signed; the container is public."""
+        """Requests are not signed, because the container is public."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_Veiled):
-        """The usual Azure places: environment, managed identity, command line login."""
+        """Credentials from the environment, the managed identity, or the login of the command line."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_Veiled):
-        """A credential that stays the same."""
+        """A fixed credential."""
 
         credentials: AnyAzureStaticCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_Veiled):
-        """A pickled function that returns a fresh credential, and possibly the first one."""
+        """A pickled function that returns a new credential, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: AnyAzureRefreshableCredential | None = None
@@ -261,7 +267,7 @@ class Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class S3(_Veiled):
-        """For `s3://` and its relatives."""
+        """For `s3://` and compatible stores."""
 
         credentials: AnyS3Credential
 
@@ -279,11 +285,11 @@ class Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class LocalFileSystemAccess(_Veiled):
-        """Permission to read `file://` locations; there is nothing to sign."""
+        """Permission to read `file://` locations. Nothing is signed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class HttpAccess(_Veiled):
-        """Permission to read `http://` and `https://` locations; there is nothing to sign."""
+        """Permission to read `http://` and `https://` locations. Nothing is signed."""
 
 
 AnyS3Credential: TypeAlias = (
@@ -321,18 +327,19 @@ AnyCredential: TypeAlias = (
 )
 
 LocalFileSystemAccess = Credentials.LocalFileSystemAccess()
-"""Authorises a `file://` virtual chunk container."""
+"""Authorizes a `file://` virtual chunk container."""
 
 HttpAccess = Credentials.HttpAccess()
-"""Authorises an `http://` or `https://` virtual chunk container."""
+"""Authorizes an `http://` or `https://` virtual chunk container."""
 
 
 class Refresher(Generic[T]):
-    """Calls the user's function for a credential, and again once that one has expired.
+    """Calls the user's function for a credential, and calls it again when that credential has expired.
 
-    Safe to share between threads: one of them calls the function, the others wait for its answer. A
-    credential without `expires_after` is asked for once. A copy made by pickling takes along the credential
-    it was built with, not the one it holds now.
+    Threads can share a refresher: one of them calls the function, the others wait for the result. A
+    credential
+    without `expires_after` is requested once. A pickled copy contains the credential that the refresher was
+    created with, not the current one.
     """
 
     __slots__ = ("_accepted", "_current", "_function", "_initial", "_lock", "_pickled_function")
@@ -346,7 +353,7 @@ class Refresher(Generic[T]):
         self._lock = fork_safe_lock()
 
     def get(self) -> T:
-        """Return a credential that has not expired; what the function raises arrives as its cause."""
+        """Return a credential that has not expired; raise InvalidInputError if the function fails."""
         with self._lock:
             if self._current is None or _expired(self._current):
                 self._current = self._call()
@@ -379,10 +386,21 @@ def s3_refreshable_credentials(
     get_credentials: Callable[[], S3StaticCredentials],
     scatter_initial_credentials: bool = False,
 ) -> S3Credentials.Refreshable:
-    """Credentials asked for by calling `get_credentials`, and again each time they expire.
+    """Create credentials that come from a function, which is called again when they expire.
 
-    The function must be picklable. With `scatter_initial_credentials` it is called at once and the answer
-    travels in every pickle, so that many workers need not all call it when they start.
+    Parameters
+    ----------
+    get_credentials
+        The function. It must be picklable.
+    scatter_initial_credentials
+        Call the function now, and include its result in every pickle, so that many workers need not all call
+        it
+        when they start.
+
+    Returns
+    -------
+    S3Credentials.Refreshable
+        The credentials.
     """
     current = get_credentials() if scatter_initial_credentials else None
     return S3Credentials.Refreshable(pickle.dumps(get_credentials), current)
@@ -395,18 +413,47 @@ def s3_static_credentials(
     session_token: str | None = None,
     expires_after: datetime | None = None,
 ) -> S3Credentials.Static:
-    """A key pair that stays the same."""
+    """Create credentials from a fixed key pair.
+
+    Parameters
+    ----------
+    access_key_id
+        The id of the key.
+    secret_access_key
+        The secret of the key.
+    session_token
+        The token of temporary credentials.
+    expires_after
+        The time after which the credentials are invalid.
+
+    Returns
+    -------
+    S3Credentials.Static
+        The credentials.
+    """
     static = S3StaticCredentials(access_key_id, secret_access_key, session_token, expires_after)
     return S3Credentials.Static(static)
 
 
 def s3_anonymous_credentials() -> S3Credentials.Anonymous:
-    """Unsigned requests."""
+    """Create credentials for unsigned requests.
+
+    Returns
+    -------
+    S3Credentials.Anonymous
+        The credentials.
+    """
     return S3Credentials.Anonymous()
 
 
 def s3_from_env_credentials() -> S3Credentials.FromEnv:
-    """Credentials from the environment of the process that opens the storage."""
+    """Create credentials that come from the environment of the process that opens the storage.
+
+    Returns
+    -------
+    S3Credentials.FromEnv
+        The credentials.
+    """
     return S3Credentials.FromEnv()
 
 
@@ -421,10 +468,38 @@ def s3_credentials(
     get_credentials: Callable[[], S3StaticCredentials] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyS3Credential:
-    """The S3 credential these arguments describe; with none of them, the one of the environment.
+    """Choose S3 credentials by arguments. Without arguments, they come from the environment.
 
-    The ways exclude each other: a key pair, `anonymous`, `from_env` or `get_credentials`. Anything else is
-    a ValueError.
+    Give a key pair, `anonymous`, `from_env` or `get_credentials`; they exclude each other.
+
+    Parameters
+    ----------
+    access_key_id
+        The id of the key.
+    secret_access_key
+        The secret of the key.
+    session_token
+        The token of temporary credentials.
+    expires_after
+        The time after which the credentials are invalid.
+    anonymous
+        Do not sign requests.
+    from_env
+        Use the credentials of the environment.
+    get_credentials
+        A picklable function that returns credentials.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+
+    Returns
+    -------
+    S3Credentials variant
+        The credentials.
+
+    Raises
+    ------
+    ValueError
+        If arguments contradict each other, or a part of the key pair is missing.
     """
     keys_given = any(v is not None for v in (access_key_id, secret_access_key, session_token, expires_after))
     ways = [keys_given, bool(anonymous), bool(from_env), get_credentials is not None]
@@ -455,7 +530,29 @@ def gcs_static_credentials(
     application_credentials: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyGcsStaticCredential:
-    """A Google Cloud credential that stays the same; the first argument given decides."""
+    """Create a fixed Google Cloud credential. The first argument that is given counts.
+
+    Parameters
+    ----------
+    service_account_file
+        The path of a file with the key of a service account.
+    service_account_key
+        The key of a service account, as JSON.
+    application_credentials
+        The path of a file with application default credentials.
+    bearer_token
+        An OAuth token.
+
+    Returns
+    -------
+    GcsStaticCredentials variant
+        The credential.
+
+    Raises
+    ------
+    ValueError
+        If no argument is given.
+    """
     if service_account_file is not None:
         return GcsStaticCredentials.ServiceAccount(service_account_file)
     if service_account_key is not None:
@@ -471,18 +568,37 @@ def gcs_refreshable_credentials(
     get_credentials: Callable[[], GcsBearerCredential],
     scatter_initial_credentials: bool = False,
 ) -> GcsCredentials.Refreshable:
-    """A token asked for by calling `get_credentials`; see `s3_refreshable_credentials`."""
+    """Create credentials that come from a function, which is called again when they expire.
+
+    Parameters
+    ----------
+    get_credentials
+        The function. It must be picklable.
+    scatter_initial_credentials
+        Call the function now, and include its result in every pickle.
+
+    Returns
+    -------
+    GcsCredentials.Refreshable
+        The credentials.
+    """
     current = get_credentials() if scatter_initial_credentials else None
     return GcsCredentials.Refreshable(pickle.dumps(get_credentials), current)
 
 
 def gcs_anonymous_credentials() -> GcsCredentials.Anonymous:
-    """Unsigned requests."""
+    """Create credentials for unsigned requests."""
     return GcsCredentials.Anonymous()
 
 
 def gcs_from_env_credentials() -> GcsCredentials.FromEnv:
-    """Credentials from the environment of the process that opens the storage."""
+    """Create credentials that come from the environment of the process that opens the storage.
+
+    Returns
+    -------
+    GcsCredentials.FromEnv
+        The credentials.
+    """
     return GcsCredentials.FromEnv()
 
 
@@ -497,9 +613,38 @@ def gcs_credentials(
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyGcsCredential:
-    """The Google Cloud credential these arguments describe; with none of them, the one of the environment.
+    """Choose Google Cloud credentials by arguments. Without arguments, they come from the environment.
 
-    `anonymous` goes first, then a static value, then `get_credentials`, then the environment.
+    `anonymous` comes first, then a fixed credential, then `get_credentials`, then the environment.
+
+    Parameters
+    ----------
+    service_account_file
+        The path of a file with the key of a service account.
+    service_account_key
+        The key of a service account, as JSON.
+    application_credentials
+        The path of a file with application default credentials.
+    bearer_token
+        An OAuth token.
+    from_env
+        Use the credentials of the environment.
+    anonymous
+        Do not sign requests.
+    get_credentials
+        A picklable function that returns a token.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+
+    Returns
+    -------
+    GcsCredentials variant
+        The credentials.
+
+    Raises
+    ------
+    ValueError
+        If arguments contradict each other.
     """
     static_values = (service_account_file, service_account_key, application_credentials, bearer_token)
     if anonymous:
@@ -530,7 +675,27 @@ def azure_static_credentials(
     sas_token: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyAzureStaticCredential:
-    """An Azure credential that stays the same; exactly one argument must be given."""
+    """Create a fixed Azure credential from exactly one argument.
+
+    Parameters
+    ----------
+    access_key
+        A key of the storage account.
+    sas_token
+        A shared access signature.
+    bearer_token
+        An OAuth token.
+
+    Returns
+    -------
+    AzureStaticCredentials variant
+        The credential.
+
+    Raises
+    ------
+    ValueError
+        If not exactly one argument is given.
+    """
     if [access_key, sas_token, bearer_token].count(None) != 2:
         raise ValueError("Conflicting arguments to azure_static_credentials function: give exactly one")
     if access_key is not None:
@@ -544,18 +709,43 @@ def azure_refreshable_credentials(
     get_credentials: Callable[[], AnyAzureRefreshableCredential],
     scatter_initial_credentials: bool = False,
 ) -> AzureCredentials.Refreshable:
-    """A credential asked for by calling `get_credentials`; see `s3_refreshable_credentials`."""
+    """Create credentials that come from a function, which is called again when they expire.
+
+    Parameters
+    ----------
+    get_credentials
+        The function. It must be picklable.
+    scatter_initial_credentials
+        Call the function now, and include its result in every pickle.
+
+    Returns
+    -------
+    AzureCredentials.Refreshable
+        The credentials.
+    """
     current = get_credentials() if scatter_initial_credentials else None
     return AzureCredentials.Refreshable(pickle.dumps(get_credentials), current)
 
 
 def azure_from_env_credentials() -> AzureCredentials.FromEnv:
-    """Credentials from the environment of the process that opens the storage."""
+    """Create credentials that come from the environment of the process that opens the storage.
+
+    Returns
+    -------
+    AzureCredentials.FromEnv
+        The credentials.
+    """
     return AzureCredentials.FromEnv()
 
 
 def azure_anonymous_credentials() -> AzureCredentials.Anonymous:
-    """Unsigned requests."""
+    """Create credentials for unsigned requests.
+
+    Returns
+    -------
+    AzureCredentials.Anonymous
+        The credentials.
+    """
     return AzureCredentials.Anonymous()
 
 
@@ -569,9 +759,36 @@ def azure_credentials(
     get_credentials: Callable[[], AnyAzureRefreshableCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyAzureCredential:
-    """The Azure credential these arguments describe; with none of them, the one of the environment.
+    """Choose Azure credentials by arguments. Without arguments, they come from the environment.
 
-    `anonymous` goes first, then `get_credentials`, then a static value, then the environment.
+    `anonymous` comes first, then `get_credentials`, then a fixed credential, then the environment.
+
+    Parameters
+    ----------
+    access_key
+        A key of the storage account.
+    sas_token
+        A shared access signature.
+    bearer_token
+        An OAuth token.
+    from_env
+        Use the credentials of the environment.
+    anonymous
+        Do not sign requests.
+    get_credentials
+        A picklable function that returns a credential.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+
+    Returns
+    -------
+    AzureCredentials variant
+        The credentials.
+
+    Raises
+    ------
+    ValueError
+        If arguments contradict each other.
     """
     if anonymous:
         return azure_anonymous_credentials()
@@ -613,9 +830,24 @@ def containers_credentials(
         | None,
     ],
 ) -> dict[str, AnyCredential | None]:
-    """Credentials by url prefix, in the form that authorises virtual chunk containers.
+    """Convert credentials by URL prefix to the form that authorizes virtual chunk containers.
 
-    For containers without authentication use `LocalFileSystemAccess` and `HttpAccess`; None is deprecated.
+    Parameters
+    ----------
+    m
+        The credentials. Use `LocalFileSystemAccess` and `HttpAccess` for containers without authentication;
+        None
+        is deprecated.
+
+    Returns
+    -------
+    dict
+        The credentials, for `authorize_virtual_chunk_access`.
+
+    Raises
+    ------
+    ValueError
+        If a value is not a credential.
     """
     wrapped: dict[str, AnyCredential | None] = {}
     for prefix, credential in m.items():

@@ -1,7 +1,7 @@
-"""Storages that a repository can live in, and the functions that make them.
+"""Storages of repositories, and the functions that create them.
 
-The official module also has the settings and the helpers for virtual chunk containers. Functions that make
-storages are imported when they are first used: they load every back end.
+As in the official package, this module also has the settings of storages and the functions for virtual chunk
+containers. Functions that create storages are imported on first use, because they load all back ends.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,8 @@
-"""What every storage can do: a few verbs on named objects, and writes that hold only under a condition.
+"""The interface of storages: operations on named objects, and conditional writes.
 
-Paths are `/`-separated and relative to the root of the storage. All verbs block; all may be called from many
-threads. They raise errors of ours only: `ObjectNotFoundError`, `ConditionNotMetError`, `StorageError` for
-anything that went wrong in between, `ReadOnlyError` for writes to a place that takes none.
+Paths are relative to the root of the storage and use `/`. All operations block, and may be called from many
+threads. They raise only errors of icefloe: `ObjectNotFoundError`, `ConditionNotMetError`, `ReadOnlyError` for
+writes to a read-only storage, and `StorageError` for all other failures.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageE
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LISTED_AT_ONCE: Final = 1_000
-"""Objects in a part of a listing."""
+"""The number of objects in one part of a listing."""
 
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z_.-]*(?:/[0-9A-Za-z_-][0-9A-Za-z_.-]*)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which content of an object was seen: opaque, to hand back in `Unchanged`."""
+    """An opaque version of an object, to be passed back in `Unchanged`."""
 
     e_tag: str | None
     generation: str | None = None
@@ -44,7 +44,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Write only if there is no object at this path."""
+    """Write only if there is no object at the path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Write in any case."""
+    """Write unconditionally."""
 
 
 PutCondition: TypeAlias = Absent | Unchanged | Always
@@ -66,7 +66,7 @@ ABSENT = Absent()
 
 
 class ObjectKind(Enum):
-    """What an object is, for storages that keep metadata and chunks in different classes."""
+    """The kind of an object, for storages with different classes for metadata and chunks."""
 
     METADATA = "metadata"
     CHUNK = "chunk"
@@ -74,7 +74,7 @@ class ObjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StorageObjectInfo:
-    """What a listing tells about an object. The time is that of the last write."""
+    """An object in a listing. `created_at` is the time of the last write."""
 
     key: str
     size_bytes: int
@@ -83,7 +83,7 @@ class StorageObjectInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedObjects:
-    """A part of a listing in columns: what `StorageObjectInfo` tells of one object."""
+    """A part of a listing in columns, with the content of `StorageObjectInfo`."""
 
     keys: list[str]
     sizes: NDArray[np.int64]
@@ -93,7 +93,7 @@ class ListedObjects:
 
 @dataclass(frozen=True, slots=True)
 class DeleteReport:
-    """How many objects are gone, and which ones could not be deleted, with the reason."""
+    """The number of deleted objects, and the objects that could not be deleted, with the errors."""
 
     deleted: int
     failed: tuple[tuple[str, StorageError], ...] = ()
@@ -101,7 +101,7 @@ class DeleteReport:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The temporary files that were deleted, and those that could not be, with the reason."""
+    """The temporary files that were deleted, and those that could not be deleted, with the errors."""
 
     deleted: tuple[StorageObjectInfo, ...] = ()
     failed: tuple[tuple[str, StorageError], ...] = ()
@@ -117,11 +117,11 @@ class ObjectNotFoundError(StorageError):
 
 
 class BucketNotFoundError(StorageError):
-    """There is no bucket or container to look for objects in."""
+    """The bucket or container does not exist."""
 
 
 class ConditionNotMetError(StorageError):
-    """Somebody else wrote the object first; nothing was written."""
+    """Another writer changed the object first; nothing was written."""
 
     def __init__(self, path: str, condition: PutCondition = ABSENT) -> None:
         what = "already exists" if isinstance(condition, Absent) else "was changed by another writer"
@@ -132,12 +132,19 @@ class ConditionNotMetError(StorageError):
 
 
 class Storage(ABC):
-    """A place for a repository. Make one with the `*_storage` functions or `storage_from_url`.
+    """The location of a repository. Create one with the `*_storage` functions or `storage_from_url`.
 
-    Pickles, with its credentials in it: send it to workers, do not keep it in files. Its repr shows none.
+    Storages can be pickled. The pickle contains their credentials: send it to workers, but do not store it.
+    The repr
+    contains no secrets.
+
+    Parameters
+    ----------
+    settings
+        Settings that override the defaults of the back end.
     """
 
-    # The official constructors. The modules `factories` and `urls`, which know all storages, set them.
+    # The official constructors. They are set by `factories` and `urls`, which know all storages.
     if TYPE_CHECKING:
         new_in_memory: ClassVar[Callable[..., Storage]]
         new_local_filesystem: ClassVar[Callable[..., Storage]]
@@ -155,107 +162,247 @@ class Storage(ABC):
         self._settings = self.default_settings().merge(settings or StorageSettings())
         self._effective = self._settings.effective()
 
-    # What it is
+    # Properties
 
     @property
     def read_only(self) -> bool:
-        """Whether every write is refused."""
+        """Whether writes are refused."""
         return False
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether reads wait for no network, so that a thread for each would cost more than it saves."""
+        """Whether reads do not wait for a network, so that threads would cost more than they save."""
         return False
 
     def default_settings(self) -> StorageSettings:
-        """The settings of this kind of storage, to which given ones are added."""
+        """Return the default settings of this back end.
+
+        Returns
+        -------
+        StorageSettings
+            The settings.
+        """
         return StorageSettings()
 
     @property
     def settings(self) -> EffectiveStorageSettings:
-        """The settings this storage works by."""
+        """The effective settings of this storage."""
         return self._effective
 
     @abstractmethod
     def with_settings(self, settings: StorageSettings) -> Self:
-        """The same place, worked by other settings: the defaults, with these over them."""
+        """Return a storage at the same location with other settings.
+
+        Parameters
+        ----------
+        settings
+            Settings that override the defaults of the back end.
+
+        Returns
+        -------
+        Storage
+            The storage.
+        """
 
     def with_attribution(self, attribution: Attribution) -> Self:
-        """The same place, whose requests say who sends them; a place without requests stays as it is."""
+        """Return a storage whose requests carry an attribution. Storages without requests are returned
+        unchanged.
+
+        Parameters
+        ----------
+        attribution
+            The software, workload and principal to name.
+
+        Returns
+        -------
+        Storage
+            The storage.
+        """
         return self
 
     def for_a_while(self) -> Self:
-        """The same place for objects that are soon deleted: writes to it are never waited for at the disk."""
+        """Return a storage at the same location for temporary objects: its writes need not be durable.
+
+        Returns
+        -------
+        Storage
+            The storage.
+        """
         return self
 
     def prepare_for_creation(self) -> None:
-        """Make sure a repository can be made here; a folder is created if needed.
+        """Check that a repository can be created here. A missing folder is created.
 
-        Raises ReadOnlyError, or InvalidInputError for the bare root of a bucket.
+        Raises
+        ------
+        ReadOnlyError
+            If the storage is read-only.
+        InvalidInputError
+            If the location is the root of a bucket.
         """
         self.check_writable()
 
     def require_conditional_writes(self) -> None:  # noqa: B027 - most places need nothing
-        """Make sure, before a ref moves, that conditions hold here; raises StorageError where they do not."""
+        """Check, before a ref moves, that the storage honours the conditions of writes.
+
+        Raises
+        ------
+        StorageError
+            If it ignores them.
+        """
 
     def fits(self, path: str) -> bool:
-        """Whether an object's path is not too long for this place, as far as that is known beforehand."""
+        """Return whether the path of an object is short enough for this storage, as far as is known.
+
+        Parameters
+        ----------
+        path
+            The path.
+
+        Returns
+        -------
+        bool
+            False if the path is too long.
+        """
         return True
 
     @abstractmethod
     def describe(self) -> Mapping[str, str]:
-        """What it is and where, without secrets: `type` first."""
+        """Describe the type and the location of the storage, without secrets.
+
+        Returns
+        -------
+        mapping
+            Names and values; the first is `type`.
+        """
 
     @property
     def place(self) -> str:
-        """What it is and where, in one line without secrets."""
+        """The type and the location of the storage in one line, without secrets."""
         kind, *rest = self.describe().items()
         where = ", ".join(f"{name} {value}" for name, value in rest)
         return f"{kind[1]} storage ({where})" if where else f"{kind[1]} storage"
 
     @property
     def identity(self) -> str:
-        """The same for all that look at one place, and for copies of it that were pickled; no secrets."""
+        """A text that is equal for every handle of the same location, including pickled copies. Contains no
+        secrets.
+        """
         return self.place
 
     @property
     def copy_id(self) -> str:
-        """Another for each copy that shares nothing with the original; of most places there are none."""
+        """A text that differs for copies that do not share their objects, such as pickled memory storages."""
         return ""
 
     # Reading
 
     @abstractmethod
     def get(self, path: str) -> tuple[bytes, Version]:
-        """The whole object and its version."""
+        """Read an object.
+
+        Parameters
+        ----------
+        path
+            The path of the object.
+
+        Returns
+        -------
+        data, version
+            The bytes and their version.
+        """
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
-        """The whole object and its version, or None if that version is still the current one."""
+        """Read an object if it has another version than a known one.
+
+        Parameters
+        ----------
+        path
+            The path of the object.
+        version
+            The known version.
+
+        Returns
+        -------
+        data, version or None
+            The bytes and their version; None if the version is still current.
+        """
         data, current = self.get(path)
         return None if current == version else (data, current)
 
     @abstractmethod
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
-        """Bytes from `start` up to `stop`, or to the end if that is None, without asking for the version.
+        """Read a byte range of an object. Long ranges are read in parallel where that is faster.
 
-        An object that ends before `stop` is an error of kind `invalid-object-size`. Long ranges are read in
-        parallel where that helps.
+        Parameters
+        ----------
+        path
+            The path of the object.
+        start
+            The first byte.
+        stop
+            The byte after the last; None for the end of the object.
+
+        Returns
+        -------
+        bytes
+            The bytes.
+
+        Raises
+        ------
+        StorageError
+            With the kind `invalid-object-size`, if the object ends before `stop`.
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Several ranges of one object, in order."""
+        """Read several byte ranges of one object.
+
+        Parameters
+        ----------
+        path
+            The path of the object.
+        ranges
+            Pairs of the first byte and the byte after the last.
+
+        Returns
+        -------
+        sequence of bytes
+            The bytes of each range, in order.
+        """
         return [self.get_range(path, start, stop) for start, stop in ranges]
 
     @abstractmethod
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
-        """What a listing tells about the object, and its version."""
+        """Return size, time and version of an object.
+
+        Parameters
+        ----------
+        path
+            The path of the object.
+
+        Returns
+        -------
+        info, version
+            The entry of a listing, and the version.
+        """
 
     def size_of(self, path: str) -> int:
         """Return the size of an object in bytes, without reading it."""
         return self.head(path)[0].size_bytes
 
     def exists(self, path: str) -> bool:
-        """Whether there is an object at this path."""
+        """Return whether there is an object at a path.
+
+        Parameters
+        ----------
+        path
+            The path.
+
+        Returns
+        -------
+        bool
+            True if there is one.
+        """
         try:
             self.head(path)
         except ObjectNotFoundError:
@@ -263,20 +410,51 @@ class Storage(ABC):
         return True
 
     def clock(self, written: str) -> datetime | None:
-        """Give the storage's own time, as of an object that was just written; None where it has none."""
+        """Return the time of the storage's own clock.
+
+        Parameters
+        ----------
+        written
+            An object that was just written.
+
+        Returns
+        -------
+        datetime or None
+            The time; None if the storage has no clock of its own.
+        """
         return None
 
     @abstractmethod
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
-        """All objects in a folder and below, in no particular order; keys start at the root.
+        """List all objects in a folder and below, in no particular order.
 
-        What is written or deleted while this is read may be among them or not.
+        Objects that are written or deleted during the listing may be included or not.
+
+        Parameters
+        ----------
+        prefix
+            The folder; "" for the root.
+
+        Returns
+        -------
+        iterator of StorageObjectInfo
+            The objects, with keys relative to the root.
         """
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
-        """List the objects directly in a folder as columns, part by part: they may be more than memory holds.
+        """List the objects in a folder as columns, in parts, because there may be more than fit into memory.
 
-        Objects in folders below may be among them.
+        Objects in subfolders may be included.
+
+        Parameters
+        ----------
+        prefix
+            The folder; "" for the root.
+
+        Yields
+        ------
+        ListedObjects
+            A part of the listing.
         """
         found = self.list_prefix(prefix)
         while part := list(islice(found, LISTED_AT_ONCE)):
@@ -298,46 +476,118 @@ class Storage(ABC):
         kind: ObjectKind = ObjectKind.METADATA,
         metadata: Mapping[str, str] | None = None,
     ) -> Version:
-        """Write a whole object, all or nothing; raises ConditionNotMetError if the condition does not hold.
+        """Write a whole object atomically. Readers see the old or the new content, never a part.
 
-        A reader sees the old or the new content, never a part. When this returns from a conditional write,
-        that write and all earlier ones of this storage are durable. `metadata` is kept where objects have
-        such a thing and dropped elsewhere.
+        When a conditional write returns, this write and all earlier writes of this storage are durable.
+
+        Parameters
+        ----------
+        path
+            The path of the object.
+        data
+            The content.
+        condition
+            The condition under which to write.
+        kind
+            Whether the object is a chunk or metadata.
+        metadata
+            Metadata of the object, for storages that support it.
+
+        Returns
+        -------
+        Version
+            The version that was written.
+
+        Raises
+        ------
+        ConditionNotMetError
+            If the condition does not hold.
         """
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
-        """Copy an object within the storage; with a version only if the source still has it."""
+        """Copy an object within the storage.
+
+        Parameters
+        ----------
+        source
+            The path of the object.
+        target
+            The path of the copy.
+        version
+            Copy only if the source still has this version.
+
+        Raises
+        ------
+        ConditionNotMetError
+            If the source has another version.
+        """
         data, current = self.get(source)
         if version is not None and version != current:
             raise ConditionNotMetError(source, Unchanged(version))
         self.put(target, data)
 
     def back_up(self, source: str, target: str, version: Version) -> None:
-        """Keep an object under another name before it is replaced, if it still has a version.
+        """Keep an object under another name before it is replaced. The backup may have the time of the
+        original.
 
-        Unlike a copy it may be as old as the original.
+        Parameters
+        ----------
+        source
+            The path of the object.
+        target
+            The path of the backup.
+        version
+            The version to keep.
+
+        Raises
+        ------
+        ConditionNotMetError
+            If the source has another version.
         """
         self.copy(source, target, version)
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> DeleteReport:
-        """Delete objects; those that do not exist count as deleted."""
+        """Delete objects. Objects that do not exist count as deleted.
+
+        Parameters
+        ----------
+        paths
+            The paths of the objects.
+
+        Returns
+        -------
+        DeleteReport
+            The number of deleted objects, and the failures.
+        """
 
     def making_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
-        """Let writes of this thread that find the disk full delete objects, one by one, until they fit.
+        """Let writes of this thread delete expendable objects, one by one, when the disk is full.
 
         Parameters
         ----------
         expendable
-            Gives the paths of the objects, those to delete first in front. Called when the disk is full.
+            Returns the paths of the objects in the order in which to delete them. Called when the disk is
+            full.
+
+        Returns
+        -------
+        context manager
+            The scope in which writes may delete objects.
         """
         return nullcontext()
 
     def remove_empty_folder(self, folder: str) -> None:  # noqa: B027
-        """Remove a folder that holds nothing any more, where there are some; "" is the one of them all."""
+        """Remove a folder without objects, in storages that have folders.
+
+        Parameters
+        ----------
+        folder
+            The folder; "" for the root.
+        """
 
     def sync(self) -> None:  # noqa: B027
-        """Make all writes so far durable, for one who writes objects while another moves the ref."""
+        """Make all previous writes durable. Writers call this if another process moves the ref."""
 
     def sweep(
         self,
@@ -347,18 +597,23 @@ class Storage(ABC):
         *,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Delete temporary files that killed writers left behind, which no listing shows.
+        """Delete temporary files that killed writers left behind. Listings do not contain them.
 
         Parameters
         ----------
         older_than
             Keep files that were written at this time or later.
         folders
-            The folders to look in, with the folders below them. The root itself is also looked in.
+            The folders to search, including their subfolders. The root itself is always searched.
         is_own_path
-            Tells whether a path is one of the caller's objects. Temporary files for other paths are kept.
+            Returns whether a path belongs to the caller. Temporary files for other paths are kept.
         dry_run
             Find the files, but delete nothing.
+
+        Returns
+        -------
+        SweepReport
+            The deleted files, and the failures.
         """
         return SweepReport()
 
@@ -367,13 +622,39 @@ class Storage(ABC):
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """Key and size in bytes of every object under `prefix`; keys are relative to it."""
+        """List keys and sizes of the objects below a prefix.
+
+        Parameters
+        ----------
+        settings
+            Settings for this call.
+        prefix
+            The prefix. Keys are relative to it.
+
+        Returns
+        -------
+        list of tuple
+            The key and the size in bytes of each object.
+        """
         return [(info.key, info.size_bytes) for info in self.list_objects_metadata(settings, prefix)]
 
     def list_objects_metadata(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[StorageObjectInfo]:
-        """Key, size and time of every object under `prefix`; keys are relative to it."""
+        """List keys, sizes and times of the objects below a prefix.
+
+        Parameters
+        ----------
+        settings
+            Settings for this call.
+        prefix
+            The prefix. Keys are relative to it.
+
+        Returns
+        -------
+        list of StorageObjectInfo
+            The objects.
+        """
         storage = self if settings is None else self.with_settings(settings)
         folder = f"{prefix.strip('/')}/" if prefix and prefix.strip("/") else ""
         return [
@@ -382,7 +663,13 @@ class Storage(ABC):
         ]
 
     def tree(self) -> Tree:
-        """The storage, to show."""
+        """Return the storage as a tree for display.
+
+        Returns
+        -------
+        Tree
+            The type and the location.
+        """
         return Tree(qualified("", "Storage"), tuple(self.describe().items()))
 
     def __repr__(self) -> str:
@@ -392,7 +679,13 @@ class Storage(ABC):
         return self.tree().as_html()
 
     def check_writable(self) -> None:
-        """Raise ReadOnlyError if this place takes no writes."""
+        """Check that the storage accepts writes.
+
+        Raises
+        ------
+        ReadOnlyError
+            If it is read-only.
+        """
         if self.read_only:
             raise ReadOnlyError(
                 f"{self.describe()['type']} storage is read-only", kind=ErrorKind.READ_ONLY_STORAGE
@@ -416,7 +709,7 @@ def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -
 
 
 def checked_path(path: str) -> str:
-    """The path itself; raises InvalidInputError unless it names an object below the root."""
+    """Return the path if it names an object below the root; raise InvalidInputError otherwise."""
     if _PLAIN_PATH.fullmatch(path):
         return path  # nearly all
     if not path or path != path.strip("/") or any(part in ("", ".", "..") for part in path.split("/")):
@@ -427,20 +720,20 @@ def checked_path(path: str) -> str:
 
 
 def checked_range(path: str, start: int, stop: int | None) -> None:
-    """Raise InvalidInputError for a range that is negative or inverted."""
+    """Raise InvalidInputError if a byte range is negative or inverted."""
     if start < 0 or (stop is not None and stop < start):
         raise invalid_range(path, start, stop)
 
 
 def invalid_range(path: str, start: int, stop: int | None) -> InvalidInputError:
-    """Describe a range that is negative or inverted."""
+    """Return the error for a byte range that is negative or inverted."""
     return InvalidInputError(
         f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
     )
 
 
 def too_short(path: str, start: int, stop: int, got: int) -> StorageError:
-    """The error for an object that ends inside the range asked for."""
+    """Return the error for an object that ends inside a requested byte range."""
     return StorageError(
-        f"{path}: asked for bytes {start}..{stop}, got only {got}", kind=ErrorKind.INVALID_OBJECT_SIZE
+        f"{path}: requested bytes {start} to {stop}, got only {got}", kind=ErrorKind.INVALID_OBJECT_SIZE
     )

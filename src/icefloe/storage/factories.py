@@ -1,4 +1,4 @@
-"""The functions that make storages, with the official names and arguments."""
+"""Functions that create storages, with the official names and arguments."""
 
 from __future__ import annotations
 
@@ -33,15 +33,31 @@ _S3_OTHERS = ["legacy_rooted_keys", "read_headers", "write_headers", "headers"]
 
 
 def in_memory_storage() -> Storage:
-    """A storage in the memory of this process; every call makes another, empty one."""
+    """Create an empty storage in the memory of this process.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     return MemoryStorage()
 
 
 def local_filesystem_storage(path: str) -> Storage:
-    """A folder of this machine.
+    """Create a storage in a folder of this machine.
 
-    Commits are safe between processes of this host. They wait until the disk has the data;
-    `storage_from_url(path, sync=False)` does not.
+    Commits are safe between processes of this host. They wait until the data is on disk; use
+    `storage_from_url(path, sync=False)` to skip that.
+
+    Parameters
+    ----------
+    path
+        The folder.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     return LocalStorage(path)
 
@@ -51,9 +67,21 @@ def http_storage(
     opts: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """A repository on a web server, for reading; the server must honour range requests.
+    """Create a read-only storage on a web server that supports range requests.
 
-    `opts` are object_store's ClientConfigKey names in snake case; `headers` go with every request.
+    Parameters
+    ----------
+    base_url
+        The URL of the folder.
+    opts
+        Options of the client, under the names of object_store's ClientConfigKey.
+    headers
+        Headers to send with every request.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     return _new_http(base_url, opts, headers)
 
@@ -82,11 +110,47 @@ def s3_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """A prefix in a bucket of S3, or of a store that speaks S3 at `endpoint_url`.
+    """Create a storage in a bucket of S3, or of a compatible store at `endpoint_url`.
 
-    Credentials are chosen as by `s3_credentials`: without any, those of the environment.
-    `network_stream_timeout_seconds` is how long no byte may arrive, 0 for ever. Of the checksum algorithms
-    only Sha256 can be asked for. Headers of a role go over those for both.
+    Parameters
+    ----------
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    region
+        The region of the bucket.
+    endpoint_url
+        The URL of the server, if it is not Amazon's.
+    allow_http
+        Allow unencrypted connections.
+    access_key_id, secret_access_key, session_token, expires_after
+        A key pair, with the token and the expiration time of temporary credentials.
+    anonymous
+        Do not sign requests.
+    from_env
+        Use the credentials of the environment, which is the default.
+    get_credentials
+        A picklable function that returns credentials.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+    force_path_style
+        Put the bucket into the path of the URL instead of the host name.
+    network_stream_timeout_seconds
+        The time without a received byte after which a request fails; 0 for no limit.
+    requester_pays
+        Access buckets whose requester pays for the transfer.
+    checksum_algorithm
+        The checksum to send with writes: Sha256 or Crc64Nvme.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     options, credentials, others = _s3_arguments(locals())
     return _new_s3(options, bucket, prefix, credentials, **others)
@@ -110,7 +174,7 @@ def s3_object_store_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """The same as `s3_storage`, which has more options: here one client serves both names."""
+    """Create a storage in a bucket of S3. Equivalent to `s3_storage`, which has more options."""
     return s3_storage(**locals())
 
 
@@ -137,10 +201,47 @@ def tigris_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """A prefix in a bucket of Tigris.
+    """Create a storage in a bucket of Tigris.
 
-    It is consistent only within its region, which must be given; with `use_weak_consistency` any region is
-    read, and nothing can be written.
+    Tigris is consistent only within the region of the bucket, which is therefore required.
+
+    Parameters
+    ----------
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    region
+        The region of the bucket.
+    endpoint_url
+        The URL of the server, by default that of Tigris.
+    use_weak_consistency
+        Read from any region. The storage is read-only then.
+    allow_http
+        Allow unencrypted connections.
+    access_key_id, secret_access_key, session_token, expires_after
+        A key pair, with the token and the expiration time of temporary credentials.
+    anonymous
+        Do not sign requests.
+    from_env
+        Use the credentials of the environment, which is the default.
+    get_credentials
+        A picklable function that returns credentials.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+    network_stream_timeout_seconds
+        The time without a received byte after which a request fails; 0 for no limit.
+    checksum_algorithm
+        The checksum to send with writes: Sha256 or Crc64Nvme.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     options, credentials, others = _s3_arguments(locals())
     return _new_tigris(options, bucket, prefix, use_weak_consistency, credentials, **others)
@@ -169,9 +270,45 @@ def r2_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """A prefix in a bucket of Cloudflare R2, named by `account_id` or `endpoint_url`.
+    """Create a storage in a bucket of Cloudflare R2. Give `account_id` or `endpoint_url`.
 
-    Without a bucket the first segment of the prefix is taken for it.
+    Parameters
+    ----------
+    bucket
+        The name of the bucket; by default the first segment of the prefix.
+    prefix
+        The folder in the bucket.
+    account_id
+        The id of the account.
+    endpoint_url
+        The URL of the server.
+    region
+        The region of the bucket.
+    allow_http
+        Allow unencrypted connections.
+    access_key_id, secret_access_key, session_token, expires_after
+        A key pair, with the token and the expiration time of temporary credentials.
+    anonymous
+        Do not sign requests.
+    from_env
+        Use the credentials of the environment, which is the default.
+    get_credentials
+        A picklable function that returns credentials.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+    network_stream_timeout_seconds
+        The time without a received byte after which a request fails; 0 for no limit.
+    checksum_algorithm
+        The checksum to send with writes: Sha256 or Crc64Nvme.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     options, credentials, others = _s3_arguments(locals())
     return _new_r2(options, bucket, prefix, account_id, credentials, **others)
@@ -195,9 +332,37 @@ def hf_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """A prefix in a bucket of Hugging Face, of the user or organisation `namespace`.
+    """Create a storage in a bucket of Hugging Face.
 
-    The gateway drops the metadata of objects, so a write of ours is recognised by its content.
+    Hugging Face drops the metadata of objects, so icefloe recognizes its own writes by their content.
+
+    Parameters
+    ----------
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    namespace
+        The user or organization that owns the bucket.
+    access_key_id, secret_access_key, session_token, expires_after
+        A key pair, with the token and the expiration time of temporary credentials.
+    from_env
+        Use the credentials of the environment, which is the default.
+    get_credentials
+        A picklable function that returns credentials.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+    network_stream_timeout_seconds
+        The time without a received byte after which a request fails; 0 for no limit.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     options, credentials, others = _s3_arguments(locals())
     return _new_hf(options, bucket, prefix, namespace, credentials, **others)
@@ -220,9 +385,33 @@ def gcs_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """A prefix in a bucket of Google Cloud Storage.
+    """Create a storage in a bucket of Google Cloud Storage.
 
-    Credentials are chosen as by `gcs_credentials`. `config` are object_store's GoogleConfigKey names.
+    Parameters
+    ----------
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    service_account_file, service_account_key, application_credentials, bearer_token
+        A fixed credential; see `gcs_static_credentials`.
+    anonymous
+        Do not sign requests.
+    from_env
+        Use the credentials of the environment, which is the default.
+    config
+        Options of the client, under the names of object_store's GoogleConfigKey.
+    get_credentials
+        A picklable function that returns a token.
+    scatter_initial_credentials
+        Call the function now, and include its result in pickles.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     from icefloe.credentials import gcs_credentials
 
@@ -244,9 +433,29 @@ def azure_storage(
     anonymous: bool | None = None,
     config: dict[str, str] | None = None,
 ) -> Storage:
-    """A prefix in a container of Azure Blob Storage.
+    """Create a storage in a container of Azure Blob Storage.
 
-    Credentials are chosen as by `azure_credentials`. `config` are object_store's AzureConfigKey names.
+    Parameters
+    ----------
+    account
+        The name of the storage account.
+    container
+        The name of the container.
+    prefix
+        The folder in the container.
+    access_key, sas_token, bearer_token
+        A fixed credential; see `azure_static_credentials`.
+    from_env
+        Use the credentials of the environment, which is the default.
+    anonymous
+        Do not sign requests.
+    config
+        Options of the client, under the names of object_store's AzureConfigKey.
+
+    Returns
+    -------
+    Storage
+        The storage.
     """
     from icefloe.credentials import azure_credentials
 
@@ -255,7 +464,7 @@ def azure_storage(
 
 
 def _s3_arguments(given: Mapping[str, Any]) -> tuple[S3Options, AnyS3Credential, dict[str, Any]]:
-    """Sort the arguments of a function for S3 by the object that they belong to."""
+    """Split the arguments of an S3 function into options, credentials and others."""
     from icefloe.credentials import s3_credentials
 
     options = S3Options(
@@ -270,7 +479,7 @@ def _arguments_of(function: Callable[..., Any], given: Mapping[str, Any]) -> dic
     return {name: given[name] for name in inspect.signature(function).parameters if name in given}
 
 
-# The official class methods of `Storage`. They live above the classes that they make.
+# The official class methods of `Storage`. They are defined here because they create subclasses of it.
 
 
 def _new_s3(
@@ -284,7 +493,28 @@ def _new_s3(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a bucket that speaks S3."""
+    """Open a prefix of a bucket with the API of S3.
+
+    Parameters
+    ----------
+    config
+        The options of the connection.
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    credentials
+        The credentials; by default those of the environment.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     return _open_s3(
         config, bucket, prefix, credentials, legacy_rooted_keys, (headers, read_headers, write_headers)
     )
@@ -300,7 +530,26 @@ def _new_s3_object_store(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a bucket that speaks S3."""
+    """Open a prefix of a bucket with the API of S3.
+
+    Parameters
+    ----------
+    config
+        The options of the connection.
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    credentials
+        The credentials; by default those of the environment.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     return _open_s3(config, bucket, prefix, credentials, None, (headers, read_headers, write_headers))
 
 
@@ -316,7 +565,30 @@ def _new_tigris(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a bucket of Tigris."""
+    """Open a prefix of a bucket of Tigris.
+
+    Parameters
+    ----------
+    config
+        The options of the connection.
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    use_weak_consistency
+        Read from any region. The storage is read-only then.
+    credentials
+        The credentials; by default those of the environment.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     if not use_weak_consistency and not config.region:
         raise StorageError(
             "Tigris storage requires a region to provide full consistency. Either set the region of the "
@@ -324,7 +596,7 @@ def _new_tigris(
             kind=ErrorKind.STORAGE_OTHER,
         )
     here = dataclasses.replace(config, endpoint_url=config.endpoint_url or _TIGRIS_ENDPOINT)
-    # Without this header Tigris answers from the nearest copy, which may be an old one.
+    # Without this header Tigris answers from the nearest copy, which may be outdated.
     consistent = {} if use_weak_consistency else {"X-Tigris-Consistent": "true"}
     roles = ({**consistent, **(headers or {})}, read_headers, write_headers)
     return _open_s3(
@@ -344,7 +616,30 @@ def _new_r2(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a bucket of Cloudflare R2."""
+    """Open a prefix of a bucket of Cloudflare R2.
+
+    Parameters
+    ----------
+    config
+        The options of the connection.
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    account_id
+        The id of the account, if the options contain no endpoint.
+    credentials
+        The credentials; by default those of the environment.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     if not bucket:
         bucket, _, prefix = _folder(prefix).partition("/")
     if not bucket:
@@ -373,7 +668,30 @@ def _new_hf(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a bucket of Hugging Face, whose gateway drops metadata."""
+    """Open a prefix of a bucket of Hugging Face, which drops the metadata of objects.
+
+    Parameters
+    ----------
+    config
+        The options of the connection.
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    namespace
+        The user or organization that owns the bucket.
+    credentials
+        The credentials; by default those of the environment.
+    legacy_rooted_keys
+        Not supported.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     here = dataclasses.replace(
         config,
         endpoint_url=f"{_HF_ENDPOINT}/{namespace}",
@@ -394,15 +712,15 @@ def _open_s3(
     *,
     read_only: bool = False,
 ) -> Storage:
-    """Open a bucket that speaks S3, with the headers of all requests, of reads and of writes."""
+    """Open a bucket with the API of S3. The headers are those of all requests, of reads and of writes."""
     from icefloe.credentials import s3_anonymous_credentials, s3_from_env_credentials
-    from icefloe.storage.object_store.clients import Headers, S3Place  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import Headers, S3Place  # importing obstore is slow
 
     if legacy_rooted_keys:
         if prefix:
             text = "legacy_rooted_keys is only valid with an empty prefix"
         else:
-            text = "keys with a leading slash cannot be reached: move the repository under a prefix"
+            text = "keys with a leading slash are not supported; move the repository to a prefix"
         raise StorageError(text, kind=ErrorKind.STORAGE_OTHER)
     if credentials is None:
         credentials = s3_anonymous_credentials() if options.anonymous else s3_from_env_credentials()
@@ -421,9 +739,28 @@ def _new_gcs(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a bucket of Google Cloud Storage."""
+    """Open a prefix of a bucket of Google Cloud Storage.
+
+    Parameters
+    ----------
+    bucket
+        The name of the bucket.
+    prefix
+        The folder in the bucket.
+    credentials
+        The credentials; by default those of the environment.
+    config
+        Options of the client, under the names of object_store.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     from icefloe.credentials import gcs_from_env_credentials
-    from icefloe.storage.object_store.clients import GcsPlace, Headers  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import GcsPlace, Headers  # importing obstore is slow
 
     roles = Headers(*(dict(each or {}) for each in (headers, read_headers, write_headers)))
     chosen = credentials or gcs_from_env_credentials()
@@ -438,9 +775,28 @@ def _new_azure_blob(
     *,
     config: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a prefix in a container of Azure Blob Storage."""
+    """Open a prefix of a container of Azure Blob Storage.
+
+    Parameters
+    ----------
+    account
+        The name of the storage account.
+    container
+        The name of the container.
+    prefix
+        The folder in the container.
+    credentials
+        The credentials; by default those of the environment.
+    config
+        Options of the client, under the names of object_store.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     from icefloe.credentials import azure_from_env_credentials
-    from icefloe.storage.object_store.clients import AzurePlace  # obstore takes its time to import
+    from icefloe.storage.object_store.clients import AzurePlace  # importing obstore is slow
 
     chosen = credentials or azure_from_env_credentials()
     return _stored_at(AzurePlace(account, container, _folder(prefix), dict(config or {}), chosen))
@@ -451,27 +807,42 @@ def _new_http(
     config: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Open a folder of a web server, for reading."""
-    from icefloe.storage.object_store.clients import Headers, HttpPlace  # obstore takes its time to import
+    """Open a folder of a web server for reading.
+
+    Parameters
+    ----------
+    base_url
+        The URL of the folder.
+    config
+        Options of the client, under the names of object_store.
+    headers
+        Headers to send with every request.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
+    from icefloe.storage.object_store.clients import Headers, HttpPlace  # importing obstore is slow
 
     check_web_url(base_url)
     return _stored_at(HttpPlace(base_url, dict(config or {}), Headers(dict(headers or {}))))
 
 
 def check_web_url(url: str) -> None:
-    """Raise StorageError for a URL that is not that of a web server."""
+    """Raise StorageError if a URL is not that of a web server."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise StorageError(f"not an http url: {url!r}", kind=ErrorKind.CANNOT_PARSE_URL)
     if not has_valid_port(url):
         raise StorageError(
-            f"{url}: the port is not a number; write / as %2F, # as %23 and ? as %3F in a password",
+            f"{url}: the port is not a number; in a password, write / as %2F, # as %23 and ? as %3F",
             kind=ErrorKind.CANNOT_PARSE_URL,
         )
 
 
 def _stored_at(place: Place, *, read_only: bool = False) -> Storage:
-    from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
+    from icefloe.storage.object_store.storage import ObjectStorage  # importing obstore is slow
 
     return ObjectStorage(place, read_only=read_only)
 

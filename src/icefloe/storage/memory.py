@@ -1,4 +1,4 @@
-"""A storage in the memory of this process, for tests and for trying things out."""
+"""A storage in the memory of this process, for tests and experiments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from icefloe.storage.base import (
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """What is kept of an object."""
+    """An object and its version."""
 
     data: bytes
     version: Version
@@ -43,12 +43,12 @@ class _Object:
 
     @property
     def created_at(self) -> datetime:
-        """When it was written."""
+        """The time of the last write."""
         return datetime.fromtimestamp(self.created_at_s, UTC)
 
 
 class _Shelf:
-    """The objects themselves, shared by every storage object that looks at them."""
+    """The objects, shared by all storages that refer to them."""
 
     def __init__(
         self, objects: dict[str, _Object] | None = None, first_number: int = 1, identity: str | None = None
@@ -63,27 +63,35 @@ class _Shelf:
 
     @property
     def lock(self) -> threading.Lock:
-        """A lock of this process: the one inherited by a forked child may be held by nobody, for ever."""
+        """A lock of this process. In a forked child, the inherited lock could be held forever."""
         if self._pid != os.getpid():
             self._lock, self._pid = threading.Lock(), os.getpid()
         return self._lock
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The objects go along as they are now: a copy in another process is a place of its own.
+        # A pickle contains the objects as they are now: a copy in another process is independent.
         with self.lock:
             return (type(self), (dict(self.objects), next(self.numbers), self.identity))
 
     @property
     def copy_id(self) -> str:
-        """Of these objects alone. A forked child has others."""
+        """An id of these objects. It changes in a forked child."""
         return f"{self._copy_id}-{os.getpid()}"
 
 
 class MemoryStorage(Storage):
-    """Objects in a dict of this process.
+    """A storage in a dict of this process.
 
-    Another storage of this kind shares nothing with it. A pickle holds a copy of all objects, and a forked
-    child sees those of the moment it was forked: neither writes back to the original.
+    Two storages of this class share nothing. A pickle contains a copy of all objects, and a forked child sees
+    the
+    objects at the time of the fork: neither writes back to the original.
+
+    Parameters
+    ----------
+    settings
+        Settings that override the defaults.
+    shelf
+        The objects of another storage, to share them.
     """
 
     def __init__(self, settings: StorageSettings | None = None, shelf: _Shelf | None = None) -> None:

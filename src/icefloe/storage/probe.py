@@ -1,7 +1,8 @@
-"""Does a place keep what conditional writes promise? Asked by trying, before anything is trusted to it.
+"""Check by experiment whether a storage honours conditional writes, before data is entrusted to it.
 
-Some servers that speak S3 take the conditions of a write and ignore them. Two writers then both succeed, and
-a commit is lost without a word.
+Some servers with the API of S3 accept the conditions of a write and ignore them. Two writers then both
+succeed,
+and a commit is lost without notice.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from icefloe.storage.base import ABSENT, PutCondition, Storage, Unchanged, Versi
 
 RACERS = 6
 ROUNDS = 3
-CLEANING_PAUSES = (0.0, 0.1, 0.5, 1.0)  # seconds between a deletion and a look at what is left
+CLEANING_PAUSES = (0.0, 0.1, 0.5, 1.0)  # seconds between a deletion and the next listing
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried, whether the place did right, and if not, what it did."""
+    """One experiment, whether the storage behaved correctly, and if not, what it did."""
 
     name: str
     passed: bool
@@ -33,14 +34,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a place was found to do."""
+    """The results of all experiments."""
 
     place: str
     checks: tuple[Check, ...]
 
     @property
     def safe(self) -> bool:
-        """Whether concurrent commits are safe here."""
+        """Whether concurrent commits are safe."""
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
@@ -53,9 +54,9 @@ class ProbeReport:
 
 
 def probe(storage: Storage) -> ProbeReport:
-    """Try reads, writes, conditional writes and races in a folder of its own, which is deleted again.
+    """Try reads, writes, conditional writes and races in a separate folder, which is deleted afterwards.
 
-    Raises ReadOnlyError for a storage that takes no writes. A place that cannot be reached is a failed check.
+    A storage that cannot be reached is a failed check. Raises ReadOnlyError if the storage is read-only.
     """
     storage.check_writable()
     folder = f"icefloe-probe-{uuid.uuid4().hex}"
@@ -73,12 +74,12 @@ def probe(storage: Storage) -> ProbeReport:
 
 
 def _clean_up(storage: Storage, folder: str, names: list[str]) -> None:
-    """Delete what the checks wrote, and again what a place lets appear after it acknowledged the deletion.
+    """Delete what the checks wrote, and also objects that appear after the deletion was acknowledged.
 
-    A server that ignores conditions may also finish a write of a race after it has answered all of them.
+    A server that ignores conditions may finish a write of a race after it has answered all of them.
     """
     paths = [f"{folder}/{name}" for name in names]
-    with suppress(StorageError):  # a place that cannot be reached: the checks have said so
+    with suppress(StorageError):  # the storage cannot be reached: the checks have reported that
         for patience in CLEANING_PAUSES:
             storage.delete(paths)
             time.sleep(patience)
@@ -97,7 +98,7 @@ def _outcome(name: str, check: Callable[[], str]) -> Check:
 
 
 class _Probe:
-    """The checks; each gives the empty string, or what is wrong."""
+    """The checks. Each returns an empty string, or what is wrong."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage
@@ -126,30 +127,30 @@ class _Probe:
         path = self._path("create")
         self._storage.put(path, b"first", ABSENT)
         if accepts(self._storage, path, b"second", ABSENT):
-            return "an existing object was overwritten by a write on condition that there is none"
+            return "a write with the condition that the object is absent overwrote an existing object"
         data, _ = self._storage.get(path)
-        return "" if data == b"first" else "the refused write changed the object"
+        return "" if data == b"first" else "a refused write changed the object"
 
     def replace_only_if_unchanged(self) -> str:
         path = self._path("replace")
         old = self._storage.put(path, b"first", ABSENT)
         _, seen = self._storage.get(path)
         if seen != old:
-            return f"the version after writing is {old}, the one on reading {seen}"
+            return f"the version is {old} after writing and {seen} after reading"
         new = self._storage.put(path, b"second", Unchanged(old))
         if new == old:
-            return "the version did not change with the content"
+            return "the content changed, but the version did not"
         if accepts(self._storage, path, b"third", Unchanged(old)):
-            return "a changed object was overwritten by a write on condition that it is unchanged"
+            return "a write with the condition that the object is unchanged overwrote a changed object"
         data, _ = self._storage.get(path)
-        return "" if data == b"second" else "the refused write changed the object"
+        return "" if data == b"second" else "a refused write changed the object"
 
     def no_replacement_of_missing(self) -> str:
         path = self._path("missing")
         version = self._storage.put(path, b"first", ABSENT)
         self._storage.delete([path])
         if accepts(self._storage, path, b"second", Unchanged(version)):
-            return "a deleted object was written on condition that it is unchanged"
+            return "a write with the condition that the object is unchanged created a deleted object"
         return ""
 
     def one_creator_wins(self) -> str:
@@ -166,7 +167,7 @@ class _Probe:
         path = self._path("listed")
         self._storage.put(path, b"x")
         listed = {info.key for info in self._storage.list_prefix(self._folder)}
-        return "" if path in listed else "an object just written is not in the listing"
+        return "" if path in listed else "a new object is not in the listing"
 
     def _race(self, name: str, condition_for: Callable[[str], PutCondition]) -> str:
         for round_number in range(ROUNDS):
@@ -175,16 +176,16 @@ class _Probe:
             start = threading.Barrier(RACERS)
 
             def racer(number: int, path: str = path, condition: PutCondition = condition) -> int | None:
-                start.wait()  # noqa: B023  # all racers are done before the next round
+                start.wait()  # noqa: B023  # all racers finish before the next round
                 return number if accepts(self._storage, path, b"%d" % number, condition) else None
 
             with ThreadPoolExecutor(RACERS) as threads:
                 winners = [n for n in threads.map(racer, range(RACERS)) if n is not None]
             if len(winners) != 1:
-                return f"{len(winners)} of {RACERS} simultaneous writers were told that they won"
+                return f"{len(winners)} of {RACERS} simultaneous writers succeeded"
             data, _ = self._storage.get(path)
             if data != b"%d" % winners[0]:
-                return "the content is not that of the writer that won"
+                return "the content is not that of the successful writer"
         return ""
 
     def _path(self, name: str) -> str:

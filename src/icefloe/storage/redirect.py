@@ -1,4 +1,4 @@
-"""A storage that is found by following HTTP redirects; anonymous and read-only."""
+"""A read-only storage whose location is found by following HTTP redirects, without credentials."""
 
 from __future__ import annotations
 
@@ -23,14 +23,24 @@ from icefloe.storage.base import (
 
 MAX_REDIRECTS = 10
 SCHEMES = ("s3", "gs", "gcs", "r2", "tigris", "http+icechunk", "https+icechunk", "http+ic", "https+ic")
-"""What a redirect may end at. Plain http and https are followed further."""
+"""The URL schemes at which redirects may end. Redirects to http and https are followed."""
 
 _TIMEOUT_S = 30
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class RedirectStorage(Storage):
-    """The storage a URL redirects to, looked up when first used."""
+    """The storage that a URL redirects to, resolved on first use.
+
+    Parameters
+    ----------
+    base_url
+        The URL.
+    open_url
+        Opens the storage at the end of the redirects.
+    settings
+        Settings that override the defaults.
+    """
 
     def __init__(
         self, base_url: str, open_url: Callable[[str], Storage], settings: StorageSettings | None = None
@@ -110,21 +120,21 @@ class RedirectStorage(Storage):
 
 
 def resolve(url: str) -> str:
-    """The URL at the end of the redirects that begin at `url`."""
+    """Return the URL at the end of the redirects that start at a URL."""
     for _ in range(MAX_REDIRECTS):
         location = _location(url)
         if urlsplit(location).scheme in SCHEMES:
             return location
         url = urljoin(url, location)
-    raise _bad(f"more than {MAX_REDIRECTS} redirects, or none to a storage: the last one leads to {url}")
+    raise _bad(f"no storage after {MAX_REDIRECTS} redirects; the last one leads to {url}")
 
 
 def _location(url: str) -> str:
-    import http.client  # loads slowly, and few go through a redirect
+    import http.client  # slow to import, and rarely needed
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _bad(f"{url} is neither an http url nor one of {', '.join(SCHEMES)}")
+        raise _bad(f"cannot follow {url}; expected an http URL or one of {', '.join(SCHEMES)}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     if not has_valid_port(url):
         raise _bad(f"{url}: the port is not a number")
@@ -139,7 +149,7 @@ def _location(url: str) -> str:
     finally:
         connection.close()
     if response.status not in _REDIRECTS or not location:
-        raise _bad(f"{url} answers {response.status} and not with a redirect")
+        raise _bad(f"{url} does not redirect; the server answered {response.status}")
     return location
 
 

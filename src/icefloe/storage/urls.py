@@ -1,4 +1,4 @@
-"""From a URL to a storage: the one way for Spark options, the command line and redirects."""
+"""Open a storage by URL, for Spark options, the command line and redirects."""
 
 from __future__ import annotations
 
@@ -37,25 +37,41 @@ _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 
 
 def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
-    """The storage at a URL.
+    """Open the storage at a URL or path.
 
     ```
     /data/repo  ~/repo  file:///data/repo        a folder; sync=False does not wait for the disk
-    memory://  memory://name                     memory; the same name is the same place in this process
+    memory://  memory://name                     memory; the same name is the same storage in this process
     s3://bucket/prefix                           as s3_storage
     gs://bucket/prefix                           as gcs_storage
     az://container/prefix                        as azure_storage, with the account as option
     r2://bucket/prefix  tigris://bucket/prefix   as r2_storage, tigris_storage
-    http://host/path  https://host/path          as http_storage, for reading
+    http://host/path  https://host/path          as http_storage, read-only
     ```
 
-    Options are the arguments of the function that makes the storage; they may also stand in the query of the
-    URL, `s3://bucket/prefix?region=eu-west-1`, except for secrets: URLs end up in logs. A URL that cannot be
-    understood is a StorageError, a wrong option an InvalidInputError.
+    Parameters
+    ----------
+    url
+        The URL or path.
+    **options
+        The arguments of the function that creates the storage. They may also be part of the query of the URL,
+        `s3://bucket/prefix?region=eu-west-1`, except for secrets, because URLs end up in logs.
+
+    Returns
+    -------
+    Storage
+        The storage.
+
+    Raises
+    ------
+    StorageError
+        If the URL cannot be parsed.
+    InvalidInputError
+        If an option is invalid.
     """
     text = os.fspath(url)
-    if not text:  # a variable of a script that is not set: not the folder one happens to be in
-        raise StorageError("the place is empty; . is this folder", kind=ErrorKind.CANNOT_PARSE_URL)
+    if not text:  # probably an unset variable of a script: do not use the current folder
+        raise StorageError("the location is empty; use . for this folder", kind=ErrorKind.CANNOT_PARSE_URL)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:  # none, or the drive of a Windows path
         return _made(LocalStorage, {"path": os.path.expanduser(text)}, options)
@@ -63,23 +79,35 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
     if opener is None:
         known = ", ".join(sorted(_OPENERS))
         raise StorageError(
-            f"cannot open {parts.scheme}:// urls, only paths and {known}", kind=ErrorKind.CANNOT_PARSE_URL
+            f"unsupported URL scheme {parts.scheme}://; expected a path or one of {known}",
+            kind=ErrorKind.CANNOT_PARSE_URL,
         )
     if parts.fragment:
         raise StorageError(
-            f"a # in a url is written %23, as in {parts.path.rpartition('/')[2]}%23{parts.fragment}",
+            f"write # as %23 in a URL, as in {parts.path.rpartition('/')[2]}%23{parts.fragment}",
             kind=ErrorKind.CANNOT_PARSE_URL,
         )
     return opener(parts, options)
 
 
 def redirect_storage(base_url: str) -> Storage:
-    """The storage a URL redirects to (3xx with a Location), for reading, anonymously."""
+    """Create a read-only storage that a URL redirects to (3xx with a Location), without credentials.
+
+    Parameters
+    ----------
+    base_url
+        The URL.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     return RedirectStorage(base_url, open_public_url)
 
 
 def open_public_url(url: str) -> Storage:
-    """The storage at the end of a redirect: what anybody may read, without credentials of ours."""
+    """Open the storage at the end of a redirect without credentials."""
     scheme = urlsplit(url).scheme
     anonymous = {} if scheme.startswith("http") else {"anonymous": True}
     if scheme == "tigris":
@@ -90,7 +118,7 @@ def open_public_url(url: str) -> Storage:
 def _file(parts: SplitResult, options: dict[str, Any]) -> Storage:
     if parts.netloc not in ("", "localhost"):
         raise StorageError(
-            f"file://{parts.netloc}{parts.path} names another host: write file:///path",
+            f"file://{parts.netloc}{parts.path} refers to another host; write file:///path",
             kind=ErrorKind.CANNOT_PARSE_URL,
         )
     return _made(LocalStorage, {"path": unquote(parts.path)}, {**_query(parts), **options})
@@ -116,7 +144,7 @@ def _azure(parts: SplitResult, options: dict[str, Any]) -> Storage:
     if host:  # abfs://container@account.dfs.core.windows.net/prefix
         given["account"] = host.partition(".")[0]
     elif "account" not in options and "account" not in _query(parts):
-        raise InvalidInputError("an az:// url needs the option account", kind=ErrorKind.STORAGE_CONFIG)
+        raise InvalidInputError("an az:// URL needs the option account", kind=ErrorKind.STORAGE_CONFIG)
     return _made(azure_storage, given, {**_query(parts), **options})
 
 
@@ -144,7 +172,7 @@ def _query(parts: SplitResult) -> dict[str, Any]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if secrets := SECRETS & set(options):
         raise InvalidInputError(
-            f"{', '.join(sorted(secrets))} must not stand in a url: give it as an option",
+            f"{', '.join(sorted(secrets))} must not be part of a URL; pass it as an option",
             kind=ErrorKind.INVALID_CREDENTIALS,
         )
     return options
@@ -159,7 +187,7 @@ def _required_host(parts: SplitResult) -> str:
         )
     if not parts.netloc:
         raise StorageError(
-            f"{parts.scheme}://{parts.path} names no bucket or container", kind=ErrorKind.CANNOT_PARSE_URL
+            f"{parts.scheme}://{parts.path} has no bucket or container", kind=ErrorKind.CANNOT_PARSE_URL
         )
     return parts.netloc
 
@@ -169,26 +197,26 @@ def _made(make: Callable[..., Storage], given: dict[str, Any], options: dict[str
 
 
 def _checked(make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The options, words turned into values; raises InvalidInputError for one the function does not take."""
+    """Return the options with converted values; raise InvalidInputError for options that do not exist."""
     parameters = inspect.signature(make).parameters
     allowed = [name for name in parameters if name not in given and not name.startswith("_")]
     for name in options:
         if name not in allowed:
             raise InvalidInputError(
-                f"unknown storage option {name!r}; there are {', '.join(allowed)}",
+                f"unknown storage option {name!r}; expected one of {', '.join(allowed)}",
                 kind=ErrorKind.STORAGE_CONFIG,
             )
     return {name: _value(name, str(parameters[name].annotation), value) for name, value in options.items()}
 
 
 def _value(name: str, annotation: str, value: Any) -> Any:
-    """A value of the type an option has, where a query or a Spark option could only say a word."""
+    """Convert the text of a query or a Spark option to the type of the option."""
     if isinstance(value, str) and annotation.startswith("bool"):
         try:
             return _YES_NO[value.lower()]
         except KeyError:
             raise InvalidInputError(
-                f"storage option {name}: {value!r} is neither true nor false", kind=ErrorKind.STORAGE_CONFIG
+                f"storage option {name}: expected true or false, not {value!r}", kind=ErrorKind.STORAGE_CONFIG
             ) from None
     if isinstance(value, str) and annotation.startswith("int"):
         try:
@@ -203,7 +231,7 @@ def _value(name: str, annotation: str, value: Any) -> Any:
         except (ValueError, AttributeError):
             # The value is not shown: headers may contain secrets.
             raise InvalidInputError(
-                f'storage option {name}: expected a JSON object of texts, such as {{"name": "value"}}',
+                f'storage option {name}: expected a JSON object of strings, such as {{"name": "value"}}',
                 kind=ErrorKind.STORAGE_CONFIG,
             ) from None
     return value

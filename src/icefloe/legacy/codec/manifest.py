@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId
 from icefloe.encoding.envelope import FileType
 from icefloe.format.manifest import (
@@ -22,7 +20,6 @@ from icefloe.format.manifest import (
 )
 from icefloe.legacy.codec.files import open_file
 from icefloe.legacy.codec.ids import node_id, object_id
-from icefloe.legacy.codec.payload_columns import usual_columns
 from icefloe.legacy.codec.structures import (
     Findings,
     Structure,
@@ -87,12 +84,9 @@ def _array(
     place: str,
     findings: Findings,
 ) -> ArrayManifest:
-    """The references of one array: as columns if they look as expected, else with a close look at each."""
+    """Decode the references of one array."""
     if len(set(coords)) != len(coords):
         raise refused(f"{place}: two references to one chunk of {node}")
-    columns = usual_columns(payloads)
-    if columns is not None:
-        return ArrayManifest.of(np.array(coords, np.uint32).reshape(len(coords), rank), **columns)
     refs = {at: _payload(payload, place, findings) for at, payload in zip(coords, payloads, strict=True)}
     return ArrayManifest.from_refs(refs, rank)
 
