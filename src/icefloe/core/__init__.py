@@ -1,1 +1,1 @@
-"""The engine: the only place that sees format and storage together."""
+"""The engine, the only layer that combines format and storage."""

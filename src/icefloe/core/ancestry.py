@@ -1,4 +1,4 @@
-"""The way from one snapshot to a later one: which commits lie between, and the logs that tell of them."""
+"""The commits between a snapshot and one of its descendants, and their transaction logs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from icefloe.storage.base import ObjectNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A commit, and the logs to replay for it: those of expired snapshots before it, then its own."""
+    """A commit and the logs to replay for it: those of expired snapshots before it, then its own."""
 
     snapshot: SnapshotId
     logs: tuple[SnapshotId, ...]
 
 
 def steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Step] | None:
-    """The commits after `base` up to `tip`, oldest first; None where `base` is not in the history of `tip`.
+    """Return the commits after `base` up to `tip`, oldest first; None if `base` is not an ancestor of `tip`.
 
-    A base that expired is still found by the log it left behind.
+    An expired base is found by the log that it left behind.
     """
     steps: list[Step] = []
     for info in refs.ancestry(tip):
@@ -39,7 +39,7 @@ def steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Ste
 
 
 def log_of(assets: AssetStore, step: Step) -> TransactionLog:
-    """All that a step changed."""
+    """Return all changes of a step."""
     *pruned, own = step.logs
     logs = [_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
     return logs[0] if len(logs) == 1 else merged_logs(own, logs)
@@ -50,7 +50,7 @@ def _pruned_log(assets: AssetStore, id: SnapshotId) -> TransactionLog:
         return assets.transaction_log(id)
     except ObjectNotFoundError:
         raise SessionStateError(
-            f"the transaction log of the expired snapshot {id} is gone, so nobody can tell what it changed; "
-            "make the changes again in a new session",
+            f"the transaction log of the expired snapshot {id} was deleted, so its changes are unknown; "
+            "repeat your changes in a new session",
             kind=ErrorKind.REBASE_TX_LOG_PRUNED,
         ) from None

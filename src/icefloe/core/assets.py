@@ -38,7 +38,7 @@ _ZSTD_NAME: Final = "zstd"
 
 
 class AssetStore:
-    """Snapshots, manifests, transaction logs and chunks of one repository, behind its caches."""
+    """Snapshots, manifests, transaction logs and chunks of one repository, with their caches."""
 
     def __init__(
         self, storage: Storage, spec: Spec, config: EffectiveConfig, virtual: VirtualReader | None = None
@@ -51,16 +51,16 @@ class AssetStore:
             config.num_snapshot_nodes,
             lambda snapshot: max(len(snapshot.nodes), 1),
             lambda nodes: (
-                f"a snapshot of {nodes} nodes is read again each time: the snapshot cache may keep "
-                f"{config.num_snapshot_nodes} nodes; raise CachingConfig.num_snapshot_nodes"
+                f"a snapshot with {nodes} nodes is read again each time, because the snapshot cache holds "
+                f"{config.num_snapshot_nodes} nodes; increase CachingConfig.num_snapshot_nodes"
             ),
         )
         self._manifests: WeightedCache[ManifestId, PackedManifest] = WeightedCache(
             config.num_chunk_refs,
             lambda manifest: max(sum(map(manifest.count, manifest.nodes)), 1),
             lambda refs: (
-                f"a manifest of {refs} chunk references is read again each time: the manifest cache may keep "
-                f"{config.num_chunk_refs} references; raise CachingConfig.num_chunk_refs or split manifests"
+                f"a manifest with {refs} chunk references is read again each time, because the cache holds "
+                f"{config.num_chunk_refs}; increase CachingConfig.num_chunk_refs, or split manifests"
             ),
         )
         self._logs: WeightedCache[SnapshotId, TransactionLog] = WeightedCache(
@@ -73,7 +73,7 @@ class AssetStore:
     # Reading
 
     def snapshot(self, id: SnapshotId) -> Snapshot:
-        """A snapshot."""
+        """Read a snapshot."""
 
         def load() -> Snapshot:
             try:
@@ -87,7 +87,7 @@ class AssetStore:
         return self._snapshots.get(id, load)
 
     def manifest(self, id: ManifestId, size_bytes: int = 0) -> PackedManifest:
-        """A manifest; its size, where known, lets large ones be read in parallel parts."""
+        """Read a manifest. If its size is known, a large one is read in parallel parts."""
 
         def load() -> PackedManifest:
             path = f"{MANIFESTS}/{id}"
@@ -97,7 +97,7 @@ class AssetStore:
         return self._manifests.get(id, load)
 
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
-        """The transaction log of a snapshot."""
+        """Read the transaction log of a snapshot."""
 
         def load() -> TransactionLog:
             return read_transaction_log(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
@@ -105,7 +105,7 @@ class AssetStore:
         return self._logs.get(id, load)
 
     def sealed_log(self, id: SnapshotId) -> SealedLog:
-        """The transaction log of a snapshot, unread."""
+        """Return the transaction log of a snapshot without decoding it."""
         return SealedLog(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
 
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
@@ -121,26 +121,28 @@ class AssetStore:
     # Writing
 
     def write_chunk(self, data: bytes | bytearray | memoryview) -> NativeRef:
-        """A new chunk object."""
+        """Write a new chunk object."""
         id = ChunkId.random()
         self.storage.put(f"{CHUNKS}/{id}", data, kind=ObjectKind.CHUNK)
         return NativeRef(id, 0, len(data))
 
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
-        """A new manifest file."""
+        """Write a new manifest file."""
         return self.write_packed(pack_manifest(manifest, self.spec, self._location_compression()))
 
     def write_packed(self, manifest: PackedManifest) -> ManifestFileInfo:
-        """A new manifest file, from one that was packed."""
+        """Write a new manifest file from an encoded manifest."""
         data = seal_manifest(manifest, self.spec, self.config.compression_level)
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
         self._manifests.put(manifest.id, manifest)
         return ManifestFileInfo(manifest.id, len(data), sum(map(manifest.count, manifest.nodes)))
 
     def _location_compression(self) -> LocationCompression | None:
-        """How locations are compressed: only where the configuration asks for it.
+        """Return how to compress locations, if the configuration asks for it.
 
-        Shared strings under zstd are smaller on disk than a dictionary frame each, and quicker both ways.
+        By default locations are shared strings: compressed with the file, they take less space than one
+        dictionary frame
+        each, and both reading and writing are faster.
         """
         config = self.config
         if not config.compress_locations:
@@ -153,25 +155,25 @@ class AssetStore:
         )
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
-        """A new snapshot file."""
+        """Write a new snapshot file."""
         self.put_snapshot(snapshot, write_snapshot(snapshot, self.spec, self.config.compression_level))
 
     def put_snapshot(self, snapshot: Snapshot, data: bytes) -> None:
-        """A snapshot file that was encoded."""
+        """Write an encoded snapshot file."""
         self._put(f"{SNAPSHOTS}/{snapshot.id}", data, "snapshot")
         self._snapshots.put(snapshot.id, snapshot)
 
     def write_transaction_log(self, log: TransactionLog) -> None:
-        """A new transaction log file."""
+        """Write a new transaction log file."""
         self.put_transaction_log(log, write_transaction_log(log, self.spec, self.config.compression_level))
 
     def write_sealed_log(self, log: SealedLog, id: SnapshotId) -> None:
-        """The same log for another snapshot."""
+        """Write a copy of a transaction log for another snapshot."""
         data = log.renamed(id, self.config.compression_level)
         self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
     def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:
-        """A transaction log file that was encoded."""
+        """Write an encoded transaction log file."""
         self._put(f"{TRANSACTIONS}/{log.id}", data, "transaction-log")
         self._logs.put(log.id, log)
 
@@ -187,7 +189,7 @@ def _changes(log: TransactionLog) -> int:
 
 @cache
 def object_metadata(spec: Spec, file_type: str) -> Mapping[str, str]:
-    """What official writers say of a metadata file beside it, on storages that keep such notes."""
+    """Return the object metadata that official writers store with a metadata file."""
     return {
         "icspecver": str(spec.number),
         "icclient": IMPLEMENTATION,

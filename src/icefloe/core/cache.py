@@ -1,4 +1,4 @@
-"""A cache bounded by the weight of what it holds, shared by the threads of a repository."""
+"""A cache that is limited by the weight of its values, shared by the threads of a repository."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ Value = TypeVar("Value")
 
 
 class WeightedCache(Generic[Key, Value]):
-    """Keeps the latest used values whose weights sum up to at most `capacity`; 0 keeps none."""
+    """A cache of the most recently used values whose weights add up to at most `capacity`; 0 disables it.
+
+    Parameters
+    ----------
+    capacity
+        The sum of weights.
+    weight
+        Returns the weight of a value.
+    too_heavy
+        Returns a warning for a weight that exceeds the capacity. It is logged once.
+    """
 
     def __init__(
         self, capacity: int, weight: Callable[[Value], int], too_heavy: Callable[[int], str] | None = None
     ) -> None:
-        """With `too_heavy` the first value that does not fit is warned of, in its words for that weight."""
         self.capacity = capacity
         self._too_heavy = too_heavy
         self._weight = weight
@@ -31,7 +40,9 @@ class WeightedCache(Generic[Key, Value]):
         self._pid = os.getpid()
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
-        """The value of a key, loaded if it is not here; threads that ask for it meanwhile wait for that."""
+        """Return the value of a key, and load it if necessary. Other threads that need it wait for the
+        result.
+        """
         if self.capacity == 0:
             return load()
         if self._pid != os.getpid():
@@ -48,7 +59,7 @@ class WeightedCache(Generic[Key, Value]):
             return self._load(key, load, mine)
         try:
             return running.result()
-        except CancelledError:  # it failed there: see for ourselves
+        except CancelledError:  # loading failed in the other thread: try it here
             return load()
 
     def _load(self, key: Key, load: Callable[[], Value], future: Future[Value]) -> Value:
@@ -66,12 +77,14 @@ class WeightedCache(Generic[Key, Value]):
                 self._loading.pop(key, None)
 
     def _forget_threads(self) -> None:
-        """In a forked child: the threads that were loading are not here."""
+        """Forget the loads of other threads, which do not exist in a forked child."""
         self._loading = {}
         self._pid = os.getpid()
 
     def put(self, key: Key, value: Value) -> None:
-        """Hold a value, letting go of those not used for longest. One heavier than all is not held."""
+        """Add a value, and remove the least recently used ones. A value heavier than the capacity is not
+        added.
+        """
         weight = self._weight(value)
         if weight > self.capacity:
             self._warn(weight)
@@ -85,14 +98,14 @@ class WeightedCache(Generic[Key, Value]):
                 self._held -= gone
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
             self._held = 0
 
     def _warn(self, weight: int) -> None:
         if self._too_heavy is not None and weight > 1:
-            import logging  # takes longer to import than all the rest of `import icefloe`
+            import logging  # slow to import, and not needed otherwise
 
             logging.getLogger(__name__).warning(self._too_heavy(weight))
             self._too_heavy = None

@@ -1,4 +1,4 @@
-"""What a session has changed and not yet committed."""
+"""The uncommitted changes of a session."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ from icefloe.format.manifest_blocks import FewRefs
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _DELETED: Final = 0
-"""The kind of a reference that is none: the chunk was deleted."""
+"""The kind of a reference to a deleted chunk."""
 _RECENT_LIMIT: Final = 50_000
-"""Single writes are kept in a dict up to this number, then become a column segment."""
+"""The number of single writes that are kept in a dict before they become a column segment."""
 
 
 @dataclass(slots=True)
 class ArrayDelta:
-    """Changed chunks of one array: the latest single writes, over bulk segments in the order they came."""
+    """The changed chunks of one array: recent single writes on top of segments, in the order of the
+    changes.
+    """
 
     path: str
     rank: int
     recent: dict[tuple[int, ...], ChunkRef | None] = field(default_factory=dict)
-    """None is a deleted chunk."""
+    """Recent writes by coordinates; None for a deleted chunk."""
     segments: list[ArrayManifest | Coords] = field(default_factory=list)
     """Columns of writes, or coordinates of deletions."""
     early: list[EarlyManifest] = field(default_factory=list)
-    """Manifests that were written already. Segments and single writes came after them."""
+    """Manifests that were already written. All segments and single writes are newer."""
 
     def put(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
-        """One chunk written, or deleted."""
+        """Add a written or deleted chunk."""
         self.recent[coords] = ref
         if len(self.recent) >= _RECENT_LIMIT:
             self._settle()
 
     def put_many(self, refs: ArrayManifest) -> None:
-        """Many chunks written."""
+        """Add many written chunks."""
         self._settle()
         self.segments.append(refs)
 
     def delete_many(self, coords: Coords) -> None:
-        """Many chunks deleted."""
+        """Add many deleted chunks."""
         self._settle()
         self.segments.append(coords)
 
     def put_early(self, manifest: EarlyManifest) -> None:
-        """Many chunks written, and their manifest too. It is read where other changes came before it."""
+        """Add many chunks whose manifest was already written. It is read only if there are older changes."""
         self._settle()
         if self.segments:
             self.segments.append(manifest.refs())
@@ -70,7 +72,7 @@ class ArrayDelta:
         self.recent = {}
 
     def find(self, coords: tuple[int, ...]) -> tuple[bool, ChunkRef | None]:
-        """Whether a chunk was changed, and its reference: None if it was deleted."""
+        """Return whether a chunk was changed, and its reference; None if it was deleted."""
         if coords in self.recent:
             return True, self.recent[coords]
         for segment in reversed(self.segments):
@@ -86,7 +88,7 @@ class ArrayDelta:
         return False, None
 
     def few(self) -> FewRefs | None:
-        """All that was written, where that is all that happened and it is but a little."""
+        """Return all changes as single references, if they are few and all of them are writes."""
         recent = self.recent
         if self.segments or self.early or not 0 < len(recent) <= FEW:
             return None
@@ -94,9 +96,9 @@ class ArrayDelta:
         return written if len(written) == len(recent) else None
 
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
-        """All that was written, and the sorted coordinates of all that was deleted, each chunk once.
+        """Return all writes, and the sorted coordinates of all deletions, with each chunk once.
 
-        What was found is kept, so that asking often costs little. Early manifests are read for it.
+        The result is kept, so that further calls are cheap. Early manifests are read.
         """
         self._settle()
         self.segments[:0] = [manifest.refs() for manifest in self.early]
@@ -109,8 +111,8 @@ class ArrayDelta:
         ]
         if not parts:
             return None, np.zeros((0, self.rank), np.uint32)
-        # Deletions take part as references of a kind of their own: however many segments there are, all rows
-        # are sorted once.
+        # Deletions are rows of their own kind, so that all rows are sorted once, however many segments
+        # there are.
         whole = ArrayManifest.concat(parts) if len(parts) > 1 else parts[0]
         deleted = whole.kind == _DELETED
         gone = coordinates.last_of_equal(whole.coords[deleted])[0] if deleted.any() else whole.coords[:0]
@@ -121,7 +123,7 @@ class ArrayDelta:
         return written, gone
 
     def forget(self, coords: Coords) -> None:
-        """Take back what was done to some chunks, given by sorted coordinates."""
+        """Drop the changes to some chunks, given by sorted coordinates."""
         written, gone = self.resolve()
         kept = gone[~coordinates.contains(gone, coords)]
         self.segments = [] if written is None else [written.without(coords)]
@@ -129,7 +131,7 @@ class ArrayDelta:
             self.segments.append(kept)
 
     def coords(self) -> Coords:
-        """The sorted coordinates of all changed chunks."""
+        """Return the sorted coordinates of all changed chunks."""
         if self.early:
             rest = self.without_early().coords()
             known = [*(manifest.coords for manifest in self.early), *([rest] if len(rest) else [])]
@@ -142,12 +144,14 @@ class ArrayDelta:
         return coordinates.last_of_equal(np.concatenate([written.coords, gone]))[0]
 
     def most(self) -> int:
-        """How many chunks changed at most: one that changed several times may be counted as often."""
+        """Return an upper limit of the number of changed chunks. Chunks that changed repeatedly may count
+        repeatedly.
+        """
         early = sum(manifest.info.num_chunk_refs for manifest in self.early)
         return early + sum(map(len, self.segments)) + len(self.recent)
 
     def extend(self, later: ArrayDelta) -> None:
-        """The changes of another delta of the same array, made after these."""
+        """Add the changes of another delta of the same array, which are newer."""
         self._settle()
         later._settle()
         for manifest in later.early:
@@ -155,11 +159,11 @@ class ArrayDelta:
         self.segments += later.segments
 
     def copy(self) -> ArrayDelta:
-        """The same changes, apart."""
+        """Return an independent copy."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments), list(self.early))
 
     def without_early(self) -> ArrayDelta:
-        """What came after the manifests that were written already."""
+        """Return the changes that are newer than the manifests that were already written."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments))
 
 
@@ -169,28 +173,30 @@ class ChangeSet:
 
     created: dict[str, NodeSnapshot] = field(default_factory=dict)
     updated: dict[str, NodeSnapshot] = field(default_factory=dict)
-    """Nodes of the base snapshot with other metadata."""
+    """Nodes of the base snapshot whose metadata changed."""
     deleted: dict[str, NodeSnapshot] = field(default_factory=dict)
-    """Nodes of the base snapshot."""
+    """Nodes of the base snapshot that were deleted."""
     chunks: dict[NodeId, ArrayDelta] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
-    """For each node that moved, its path now and its path in the base snapshot."""
+    """The path in the base snapshot of each moved node, by its current path."""
     moved_back: bool = False
-    """Whether nodes moved that are where they were before. That can be committed, as moves can."""
+    """Whether nodes were moved back to their original paths. Such a session can be committed like other
+    moves.
+    """
 
     def is_empty(self) -> bool:
-        """Whether nothing changed."""
+        """Return whether there are no changes."""
         changed = self.created or self.updated or self.deleted or self.chunks or self.moved
         return not (changed or self.moved_back)
 
     def delta(self, node: NodeSnapshot) -> ArrayDelta:
-        """The changed chunks of an array, to be added to."""
+        """Return the changed chunks of an array, to which changes can be added."""
         if node.id not in self.chunks:
             self.chunks[node.id] = ArrayDelta(node.path, rank_of(node))
         return self.chunks[node.id]
 
     def copy(self) -> ChangeSet:
-        """The same changes, apart."""
+        """Return an independent copy."""
         chunks = {node: delta.copy() for node, delta in self.chunks.items()}
         return ChangeSet(
             dict(self.created),
@@ -203,5 +209,5 @@ class ChangeSet:
 
 
 def rank_of(node: NodeSnapshot) -> int:
-    """The number of dimensions of an array."""
+    """Return the number of dimensions of an array."""
     return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0

@@ -1,6 +1,6 @@
-"""A change set as bytes, and back: what a fork brings home from another process.
+"""Encoding of change sets as bytes, for forks that return from another process.
 
-References travel as columns, see `encoding.packed_columns`; nodes as a short list each.
+References are encoded as columns (`encoding.packed_columns`), nodes as short lists.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from icefloe.format.snapshot import (
 )
 
 MAGIC: Final = b"ICEFLOE\x02"
-"""The last byte is the version. Another is refused: change sets are for now, not for keeps."""
+"""The last byte is the version. Other versions are refused, because change sets are not stored for long."""
 _NODE_LISTS: Final = ("created", "updated", "deleted")
 _MOST_DIMENSIONS: Final = 64
-"""As many as numpy has."""
+"""The limit of numpy."""
 _MOST_CHUNKS: Final = 1 << 32
-"""In a manifest. Few bytes must not claim more memory than anybody has."""
+"""The limit for one manifest, so that a few bytes cannot claim more memory than there is."""
 
 
 def encode_changes(changes: ChangeSet) -> bytes:
-    """All changes, each chunk once: earlier writes of the same chunk are left out."""
+    """Encode all changes, each chunk once: earlier writes of the same chunk are left out."""
     packer = ColumnPacker()
     head = {
         "nodes": [[_node(node) for node in getattr(changes, name).values()] for name in _NODE_LISTS],
@@ -55,14 +55,14 @@ def encode_changes(changes: ChangeSet) -> bytes:
 def decode_changes(
     data: bytes | memoryview, place: str = "a change set", read: ReadManifest | None = None
 ) -> ChangeSet:
-    """The changes behind bytes; FormatError where they are damaged or of another version.
+    """Decode changes; raise FormatError if the bytes are damaged or have another version.
 
-    `read` is for manifests that were written already: without it, none may be there.
+    `read` reads manifests that were already written. Without it, such manifests are refused.
     """
     unpacker = ColumnUnpacker(data, MAGIC, place)
     head = unpacker.head
     if not isinstance(head, dict) or head.keys() != {"nodes", "moved", "chunks"}:
-        unpacker.fail("has no list of nodes and chunks")
+        unpacker.fail("contains no list of nodes and chunks")
     try:
         created, updated, deleted = (
             {node.path: node for node in (_read_node(unpacker, row) for row in unpacker.items(rows))}
@@ -93,12 +93,12 @@ def _node(node: NodeSnapshot) -> list[Any]:
 def _read_node(unpacker: ColumnUnpacker, row: object) -> NodeSnapshot:
     id, path, user_data, described, extra = unpacker.items(row, 5)
     if not isinstance(user_data, bytes) or not isinstance(extra, bytes | None):
-        unpacker.fail(f"has a node at {path!r:.60} without metadata")
+        unpacker.fail(f"contains a node at {path!r:.60} without metadata")
     data: NodeData = GroupNodeData()
     if described is not None:
         shape, manifests, names = unpacker.items(described, 3)
         if names is not None and not all(isinstance(name, str | None) for name in unpacker.items(names)):
-            unpacker.fail(f"has dimension names at {path!r:.60} that are no texts")
+            unpacker.fail(f"contains dimension names at {path!r:.60} that are not strings")
         data = ArrayNodeData(
             shape=tuple(DimensionShape(*unpacker.integers(pair, 2)) for pair in unpacker.items(shape)),
             manifests=tuple(_manifest_ref(unpacker, pair) for pair in unpacker.items(manifests)),
@@ -127,7 +127,7 @@ def _read_delta(
     node, path, rank, refs, gone, early = unpacker.items(row, 6)
     place = f"{unpacker.place}: array {path!r:.60}"
     if type(rank) is not int or not 0 <= rank <= _MOST_DIMENSIONS:
-        unpacker.fail(f"has an array of {rank!r:.20} dimensions")
+        unpacker.fail(f"contains an array with {rank!r:.20} dimensions")
     delta = ArrayDelta(validate(path), rank)
     if refs is not None:
         delta.segments.append(_read_refs(unpacker, refs, rank, place))
@@ -153,7 +153,7 @@ def _read_early(
 ) -> EarlyManifest:
     id, size, count, extents, listed = unpacker.items(row, 5)
     if read is None:
-        unpacker.fail("has a manifest, and there is no storage to read it from")
+        unpacker.fail("contains a manifest, but there is no storage to read it from")
     (size, count) = unpacker.integers([size, count], 2)
     ranges = tuple(range(*unpacker.integers(pair, 2)) for pair in unpacker.items(extents, rank))
     sparse = None
@@ -166,7 +166,7 @@ def _read_early(
         or count > _MOST_CHUNKS
         or (sparse is not None and not coordinates.inside(sparse, ranges).all())
     ):
-        unpacker.fail(f"has a manifest of {count} references that covers {covered} chunks")
+        unpacker.fail(f"contains a manifest with {count} references for {covered} chunks")
     return EarlyManifest(node, ManifestFileInfo(ManifestId(id), size, count), ranges, sparse, read)
 
 
@@ -178,12 +178,12 @@ def _read_coords(unpacker: ColumnUnpacker, notes: object, count: object, rank: i
     (rows,) = unpacker.integers([count])
     columns = [unpacker.numbers(note, np.uint32, rows) for note in unpacker.items(notes, rank)]
     if rows > 1 and all(not any(column.strides) for column in columns):
-        unpacker.fail(f"has {rows} chunks at one place")  # before any memory is taken for them
+        unpacker.fail(f"contains {rows} chunks with the same coordinates")  # before allocating memory
     coords = np.empty((rows, rank), np.uint32)
     for axis, column in enumerate(columns):
         coords[:, axis] = column
     if not coordinates.is_strictly_sorted(coords):
-        unpacker.fail("has chunks that are not in ascending order")
+        unpacker.fail("contains chunks that are not in ascending order")
     return coords
 
 
@@ -216,7 +216,7 @@ def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
 
 def _has_chunk_ids(refs: ArrayManifest) -> bool:
     if is_constant(refs.chunk_ids) and not refs.chunk_ids[0].any():
-        return False  # they come back as zeros in any case
+        return False  # they are decoded as zeros anyway
     return bool((refs.kind == NATIVE).any())
 
 
@@ -252,5 +252,5 @@ def _read_refs(unpacker: ColumnUnpacker, row: object, rank: int, place: str) -> 
         last_modified=unpacker.numbers(times, np.uint32, count),
         extras=unpacker.blobs(extras, count),
     )
-    check_columns(refs, place)  # their order was looked at with the coordinates
+    check_columns(refs, place)  # the order was checked with the coordinates
     return refs

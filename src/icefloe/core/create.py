@@ -1,4 +1,4 @@
-"""Starting a repository at a place."""
+"""Creation of repositories."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def create_parts(
     check_clean_root: bool,
     layouts: Sequence[Layout],
 ) -> Opened:
-    """Create a repository: the initial snapshot first, then the ref that makes it one.
+    """Create a repository: the initial snapshot first, then the ref that makes it a repository.
 
-    Raise ConflictError if one of the `layouts` that can only be read is at the location.
+    Raises ConflictError if one of the read-only `layouts` is already at the location.
     """
     storage.prepare_for_creation()
     if check_clean_root:
         stray = next(storage.list_prefix(""), None)
         if stray is not None:
             raise InvalidInputError(
-                f"a repository is created in an empty place, and there is {stray.key} in {storage.place};"
-                " choose another place",
+                f"a repository needs an empty location, and {storage.place} contains {stray.key}; "
+                "choose another location",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             ).with_hint(Hint("or pass {check_clean_root} to keep what is there", check_clean_root=False))
     elif any(not each.spec.writable and each.is_present(storage) for each in layouts):
         raise ConflictError(
-            message="there is a repository of an older format at this place already",
+            message="there is already a repository of an older format at this location",
             kind=ErrorKind.REPO_INFO_UPDATED,
         ).with_hint(MIGRATE)
     opened = parts(storage, layout, config, authorized, containers_of(config))
@@ -59,6 +59,6 @@ def create_parts(
     elif isinstance(opened.refs, RefStoreV1):
         assets.write_snapshot(replace(INITIAL_SNAPSHOT, flushed_at_us=now_us))
         if plain is not None:
-            opened.refs.save_config(plain)  # a repository without its configuration is never seen
+            opened.refs.save_config(plain)  # first, so that readers never see a repository without it
         opened.refs.create(INITIAL_SNAPSHOT_ID)
     return opened

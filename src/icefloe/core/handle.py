@@ -1,7 +1,7 @@
-"""What a repository is opened from again in another process: pickled in place of the open thing itself.
+"""How another process opens the same repository: pickled instead of the open repository.
 
-Everything unpickled in one process from the same repository shares its caches, so that a worker which gets a
-store with each of its tasks reads the snapshot and the manifests once.
+Everything that is unpickled in one process from the same repository shares its caches, so that a worker that
+receives a store with each task reads the snapshot and the manifests once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
 
 _KEPT = 8
-"""So many repositories stay open for the next task that brings one of them."""
+"""The number of repositories that stay open for the next task."""
 
 _lock = fork_safe_lock()
 _open: OrderedDict[str, Opened] = OrderedDict()
@@ -27,24 +27,26 @@ _open: OrderedDict[str, Opened] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A location, the layout of the repository there, and the configuration to work with."""
+    """A location, the layout of the repository there, and the configuration to use."""
 
     storage: Storage
     layout: Layout
     config: RepositoryConfig
     authorized: Authorized = field(default_factory=dict)
-    """The containers whose virtual chunks may be read, by url prefix."""
+    """The containers whose virtual chunks may be read, by URL prefix."""
     trusted: frozenset[str] = frozenset()
-    """Url prefixes of the containers that the caller's configuration has: their endpoints get credentials."""
+    """URL prefixes of the containers in the caller's configuration, whose endpoints may receive
+    credentials.
+    """
     read_limits: ReadLimits = field(default_factory=ReadLimits)
-    """How far reads of virtual chunks are joined."""
+    """How far reads of virtual chunks are combined."""
     token: str = field(default_factory=lambda: os.urandom(16).hex())
-    """The same for all that was pickled from one opening."""
+    """Equal for everything that was pickled from one open repository."""
 
     def open(self) -> Opened:
-        """The parts of the repository. Nothing is read yet."""
+        """Open the repository. Nothing is read yet."""
         if isinstance(self.storage, MemoryStorage):
-            return self._parts()  # each pickle holds the objects of its moment
+            return self._parts()  # each pickle contains its own copy of the objects
         with _lock:
             found = _open[self.token] = _open.get(self.token) or self._parts()
             _open.move_to_end(self.token)

@@ -17,17 +17,18 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 
 class Listing:
-    """What lies in a folder: a node, a group that only its members imply, or a part of an array's chunk grid.
+    """The content of a folder: a node, an implicit group, or a part of the chunk grid of an array.
 
-    Folders are given as paths. `/a/b` is the folder of the keys that begin with `a/b/`, never with `a/bc`; a
-    folder that does not exist is empty.
+    Folders are given as paths. `/a/b` is the folder of the keys that start with `a/b/`, not with `a/bc`. A
+    folder that
+    does not exist is empty.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
     def is_empty(self, path: str) -> bool:
-        """Whether a folder has no keys."""
+        """Return whether a folder has no keys."""
         if self._has_nodes(path):
             return False
         inside = self.inside_array(path)
@@ -37,7 +38,7 @@ class Listing:
         return self._workspace.node(path) is not None or self._workspace.has_nodes_below(path)
 
     def inside_array(self, path: str) -> tuple[NodeSnapshot, tuple[int, ...]] | None:
-        """The array in whose chunk grid a folder lies, and the first coordinates of the chunks in it."""
+        """Return the array in whose chunk grid a folder is, and the leading coordinates of its chunks."""
         if self._has_nodes(path):
             return None
         for above in ancestors(path):
@@ -46,14 +47,14 @@ class Listing:
                 continue
             first = coords_within(path, above)
             data = node.node_data
-            # All coordinates name a chunk, which is a key and no folder.
+            # A full set of coordinates is a chunk, which is a key and not a folder.
             if not isinstance(data, ArrayNodeData) or first is None or len(first) >= len(data.shape):
                 return None
             return node, first
         return None
 
     def keys(self, path: str) -> Iterator[str]:
-        """All keys in a folder: documents first, then chunks."""
+        """Return all keys in a folder: metadata documents first, then chunks."""
         inside = self.inside_array(path)
         if inside is not None:
             return _chunk_keys(inside[0].path, self._workspace.chunk_coords(*inside))
@@ -63,7 +64,7 @@ class Listing:
         return chain(metadata_keys(nodes), chain.from_iterable(chunks))
 
     def names(self, path: str) -> list[str]:
-        """The names directly in a folder, of keys and of folders."""
+        """Return the names of the keys and folders directly in a folder."""
         inside = self.inside_array(path)
         if inside is not None:
             array, first = inside
@@ -77,7 +78,7 @@ class Listing:
         return own + [name for name in self._workspace.children(path) if name not in own]
 
     def size_bytes(self, path: str, executor: Executor) -> int:
-        """The number of bytes behind all keys in a folder."""
+        """Return the number of bytes of all keys in a folder."""
         inside = self.inside_array(path)
         if inside is not None:
             return _chunk_bytes(self._workspace.refs(*inside))

@@ -1,7 +1,8 @@
-"""Finding single references of an array: which manifest to look in, and where in it.
+"""Lookup of single chunk references: which manifest contains one, and where.
 
-One look-up in a packed manifest takes tens of microseconds, and nothing has to be built for it. Who looks up
-many pays that again and again, so after a while the columns are built once and a look-up takes two or three.
+A lookup in an encoded manifest takes tens of microseconds and needs no preparation. For many lookups, columns
+are
+built once, and a lookup then takes two or three microseconds.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestRef
 
 _FEW_FINDS: Final = 4
 _ROWS_PER_FIND: Final = 1500
-"""Building the columns of so many references costs as much as one look-up without them."""
+"""Building the columns of this many references costs as much as one lookup without them."""
 _FEW_MANIFESTS: Final = 8
 
 LookupCache = WeightedCache[tuple[NodeId, ManifestId], "ManifestLookup"]
 
 
 class ArrayLookup:
-    """The references that an array has in the manifests of one snapshot."""
+    """The references of an array in the manifests of one snapshot."""
 
     __slots__ = (
         "_boxed",
@@ -54,18 +55,18 @@ class ArrayLookup:
         self.data = data
         self._load = load
         self._cache = cache
-        # Official writers leave extents of the old rank where an array's rank changed: these say nothing.
+        # Official writers keep extents of the old rank when the rank of an array changes: ignore these.
         self._boxed = [ref for ref in data.manifests if ref.extents and len(ref.extents) == len(data.shape)]
         self._unbounded = [ref for ref in data.manifests if ref not in self._boxed]
         self._last = self._boxed[0] if self._boxed else None
         self._latest: tuple[ManifestRef, weakref.ref[ManifestLookup]] | None = None
-        """Found without the lock of the cache. Weak: the cache decides how much is held."""
+        """The latest lookup, found without the lock of the cache. Weak, so that the cache can drop it."""
         edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
         boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)
         self._starts, self._stops = boxes[:, :, 0], boxes[:, :, 1]
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        """The reference of a chunk; None where there is none."""
+        """Return the reference of a chunk, if there is one."""
         ref = self._covering(coords)
         if ref is not None:
             found = self._lookup(ref).find(coords)
@@ -78,7 +79,7 @@ class ArrayLookup:
         return None
 
     def _covering(self, coords: tuple[int, ...]) -> ManifestRef | None:
-        """The one manifest whose window of the chunk grid has a chunk."""
+        """Return the manifest whose window of the chunk grid contains a chunk."""
         last = self._last
         if last is None or covers(last, coords):
             return last
@@ -105,7 +106,7 @@ class ArrayLookup:
 
 
 class ManifestLookup:
-    """The references that an array has in one manifest. Safe for many threads: at worst two build columns."""
+    """The references of an array in one manifest. Thread-safe: at worst two threads build the columns."""
 
     __slots__ = ("__weakref__", "_finds", "_manifest", "_node", "_rank", "_rows", "count")
 
@@ -118,7 +119,7 @@ class ManifestLookup:
         self.count = manifest.count(node)
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        """The reference of a chunk; None where there is none."""
+        """Return the reference of a chunk, if there is one."""
         rows = self._rows
         if rows is None:
             self._finds += 1
@@ -129,7 +130,7 @@ class ManifestLookup:
 
 
 class _Rows:
-    """Columns, and the row of each place in the chunk grid."""
+    """Columns of references, and the row of each position in the chunk grid."""
 
     __slots__ = ("_dense", "_ids", "_keys", "_native", "_refs", "_sizes")
 
@@ -152,22 +153,22 @@ class _Rows:
 
     def _row(self, coords: tuple[int, ...]) -> int | None:
         keys = self._keys
-        if keys is None:  # a grid of over 2**64 cells
+        if keys is None:  # a grid with more than 2**64 cells
             return coordinates.find(self._refs.coords, coords)
         key = 0
         for number, size in zip(coords, self._sizes, strict=False):
             if number >= size:
                 return None
             key = key * size + number
-        if self._dense:  # keys ascend from 0 without a gap, but the last places may be empty
+        if self._dense:  # keys ascend from 0 without gaps, but the end of the grid may be empty
             return key if key < len(keys) else None
         row = int(keys.searchsorted(np.uint64(key)))
         return row if row < len(keys) and keys.item(row) == key else None
 
 
 def covers(ref: ManifestRef, coords: Sequence[int]) -> bool:
-    """Whether a manifest may hold the reference of a chunk."""
-    for number, extent in zip(coords, ref.extents, strict=False):  # noqa: SIM110 - on the way to each chunk
+    """Return whether a manifest may contain the reference of a chunk."""
+    for number, extent in zip(coords, ref.extents, strict=False):  # noqa: SIM110 - hot path
         if number not in extent:
             return False
     return True

@@ -1,4 +1,4 @@
-"""Find out which layout a repository has, and open it."""
+"""Detection of the layout of a repository, and opening it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from icefloe.storage.base import BucketNotFoundError, Storage
 from icefloe.types import SpecVersion
 
 NO_CONFIG: Final = RepositoryConfig()
-"""As it is without any setting."""
+"""The configuration without any setting."""
 
 
 class Layout(Protocol):
-    """The files that a repository of some format version consists of.
+    """The files of a repository of some format version.
 
     Layouts have no state: a pickled repository contains its layout.
     """
@@ -36,9 +36,9 @@ class Layout(Protocol):
         ...
 
     def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
-        """Check for a repository with this layout.
+        """Return whether there is a repository with this layout.
 
-        Raise FormatError if there is one beside the repository of a `newer` layout.
+        Raises FormatError if there is one beside the repository of a `newer` layout.
         """
         ...
 
@@ -50,7 +50,7 @@ class Layout(Protocol):
 
 
 class LayoutV2:
-    """Branches, tags and history in one repo info file. Its docstrings are those of `Layout`."""
+    """Branches, tags and history in one repo info file. Docstrings are those of `Layout`."""
 
     spec = V2
 
@@ -64,7 +64,7 @@ class LayoutV2:
 
 
 class LayoutV1:
-    """Each branch and tag in a file of its own. Its docstrings are those of `Layout`."""
+    """One file per branch and tag. Docstrings are those of `Layout`."""
 
     spec = V1
 
@@ -133,9 +133,9 @@ def open_parts(
     config: RepositoryConfig | None,
     authorized: Authorized | None = None,
 ) -> Opened:
-    """Open the repository at a location, with `config` over its stored configuration.
+    """Open the repository at a location. `config` overrides the stored configuration.
 
-    The virtual chunk containers of `config` are trusted with credentials. `layouts` begin with version 2.
+    The virtual chunk containers of `config` may receive credentials. `layouts` start with version 2.
     """
     layout, refs, stored = _find_refs(storage, layouts)
     merged = None if stored is None else RepositoryConfig.from_plain(stored)
@@ -178,13 +178,14 @@ def parts(
     authorized: Authorized | None = None,
     trusted: Collection[str] = (),
 ) -> Opened:
-    """A repository as the engine works with it, under a configuration, or the default one.
+    """Create the objects that work with a repository, with a configuration or the default one.
 
-    `authorized` are the url prefixes of containers whose virtual chunks may be read, and how; `trusted` are
-    those of containers whose endpoint is not taken from the stored configuration.
+    `authorized` are the credentials for virtual chunk containers by URL prefix; `trusted` are the prefixes of
+    containers
+    whose endpoints do not come from the stored configuration.
     """
     effective = _default_config() if config is None else config.effective()
-    config = config or copy.deepcopy(NO_CONFIG)  # as good as a new one, and made in a third of the time
+    config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a new one
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
     containers = config.virtual_chunk_containers or {}

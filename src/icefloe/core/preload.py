@@ -1,7 +1,8 @@
-"""Manifests that a session will need soon, read in the background while it opens.
+"""Preloading of manifests that a session will need soon, in the background.
 
-Coordinate arrays are read by whoever opens a dataset; their manifests are small and wait in the cache by the
-time they are asked for. The configuration `manifest.preload` says which, and how many at most.
+Whoever opens a dataset reads its coordinate arrays. Their manifests are small, and are in the cache by the
+time
+they are needed. The configuration `manifest.preload` selects them and limits their number.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ _latest: WeakKeyDictionary[AssetStore, SnapshotId] = WeakKeyDictionary()
 
 
 def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
-    """Start reading the manifests of a snapshot that the configuration chooses; never waits, never fails.
+    """Start reading the manifests that the configuration selects. Never waits and never fails.
 
-    Where reading waits for no network it is done only if it was asked for: the manifests come as fast when
+    Storages without a network preload only if the configuration asks for it: there, manifests are read just
+    as fast when
     they are needed.
     """
     if not asked_for and assets.storage.answers_at_once:
@@ -51,7 +53,7 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
 
 
 def chosen(assets: AssetStore, snapshot: Snapshot) -> Iterator[ManifestFileInfo]:
-    """The manifests to read: each once, in the order of the arrays, as long as the references stay few."""
+    """Yield the manifests to read: each once, in the order of the arrays, within the limit of references."""
     config = assets.config
     seen: set[ManifestId] = set()
     left = config.preload_max_total_refs
@@ -82,8 +84,8 @@ def _start(assets: AssetStore, snapshot: Snapshot) -> None:
 def _in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
     try:
         pool("preload", _THREADS).submit(_quietly, work, id)
-    except RuntimeError:  # the interpreter is about to end
-        _logger.debug("nothing of %s is preloaded any more", id)
+    except RuntimeError:  # the interpreter is shutting down
+        _logger.debug("no more preloading of %s: the interpreter is shutting down", id)
 
 
 def _quietly(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:

@@ -1,11 +1,16 @@
-"""Bringing the changes of forks into the session they came from: many of them, as one change.
+"""Merging of the changes of forks into their session: many forks, as one change.
 
-A fork knows the state it was forked from. What it did to nodes is compared with that state and with what the
-session, or forks merged before it, did since: metadata changed on both sides, a node deleted on one side and
-changed on the other, two nodes created at one path are refused, and then nothing is merged at all. Chunks are
-not compared: of two writes of one chunk that of the fork merged later stays, as in official releases.
+A fork knows the state that it was forked from. Its changes to nodes are compared with that state, and with
+the
+changes of the session and of forks that were merged before. Metadata that changed on both sides, a node that
+was
+deleted on one side and changed on the other, and two nodes created at the same path are refused, and then
+nothing
+is merged. Chunks are not compared: of two writes to a chunk, the fork that is merged later wins, as in
+official
+releases.
 
-References are only put behind each other here. They are sorted once, when somebody asks for them all.
+References are only concatenated here. They are sorted once, when all of them are needed.
 """
 
 from __future__ import annotations
@@ -35,36 +40,38 @@ _HEAD: Final = struct.Struct(f"<{SnapshotId.SIZE}s{SnapshotId.SIZE}s{_DIGEST_SIZ
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What a fork changed, and upon what."""
+    """The changes of a fork and the snapshot that they are based on."""
 
     origin: SnapshotId
-    """The snapshot that the session was based on from which it was forked, at first or second hand."""
+    """The snapshot that the original session is based on, also for forks of forks."""
     base: SnapshotId
-    """What the fork is based on: the origin, or a snapshot that also has what was not yet committed."""
+    """The base of the fork: the origin, or a snapshot that also contains uncommitted changes."""
     place: bytes
-    """The repository, as `place_of` gives it."""
+    """The repository, as `place_of` identifies it."""
     copy: bytes
-    """And which copy of it the fork wrote chunks to."""
+    """The copy of the repository to which the fork wrote chunks."""
     since: int
-    """The mark of `RefStore.now` before the first write: a later collection may have deleted chunks."""
+    """The mark of `RefStore.now` before the first write. A later collection may have deleted chunks."""
     changes: ChangeSet
 
     def to_bytes(self) -> bytes:
-        """A small form of it. There are no credentials in it, nor where the repository is."""
+        """Encode the receipt. It contains neither credentials nor the location of the repository."""
         head = _HEAD.pack(bytes(self.origin), bytes(self.base), self.place, self.copy, self.since)
         return head + encode_changes(self.changes)
 
     @staticmethod
     def from_bytes(data: bytes, read: ReadManifest) -> Receipt:
-        """What `to_bytes` made; FormatError where it was damaged. `read` is for early manifests."""
+        """Decode a receipt; raise FormatError if it is damaged. `read` reads early manifests."""
         if len(data) < _HEAD.size:
-            raise FormatError(f"a receipt of {len(data)} bytes is cut off", kind=ErrorKind.DESERIALIZATION)
+            raise FormatError(
+                f"the receipt is truncated: it has only {len(data)} bytes", kind=ErrorKind.DESERIALIZATION
+            )
         origin, base, place, copy, since = _HEAD.unpack_from(data)
         changes = decode_changes(memoryview(data)[_HEAD.size :], "the receipt of a fork", read)
         return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, since, changes)
 
     def has_chunk_objects(self) -> bool:
-        """Whether chunks or manifests were written into the repository's storage."""
+        """Return whether chunks or manifests were written to the storage of the repository."""
         deltas = self.changes.chunks.values()
         if any(delta.early for delta in deltas):
             return True
@@ -73,22 +80,21 @@ class Receipt:
 
 
 def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[Receipt]) -> None:
-    """Add what forks changed to the changes of a workspace, in the order given: all of them or none."""
+    """Add the changes of forks to a workspace, in the given order: all of them or none."""
     receipts = list(receipts)
     place, copy = place_of(workspace.assets.storage)
     for receipt in receipts:
         if receipt.place != place:
-            refuse(f"the fork is one of another repository than that in {workspace.assets.storage.place}")
+            refuse(f"the fork belongs to another repository than {workspace.assets.storage.place}")
         if receipt.copy != copy and receipt.has_chunk_objects():
             refuse(
-                "the fork's chunks are in a copy of an in-memory storage, made when the fork was pickled; use"
-                " a storage that other processes reach, or threads"
+                "the chunks of the fork are in a copy of an in-memory storage, which was pickled with it; use"
+                " threads, or a storage that other processes can access"
             )
         if receipt.origin != origin:
             refuse(
-                f"a fork based on snapshot {receipt.origin} is none of a session based on {origin}: what"
-                " was committed in between was never compared with it; merge forks into the session they came"
-                " from, and then rebase that"
+                f"the fork is based on snapshot {receipt.origin}, and the session on {origin}; merge forks"
+                " into the session that created them, and then rebase the session"
             )
 
     with workspace.editing():
@@ -99,7 +105,7 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
 
 
 def place_of(storage: Storage) -> tuple[bytes, bytes]:
-    """Which repository it holds, and which copy of that: short, and telling nothing to anybody else."""
+    """Return short digests that identify a repository and a copy of it, and reveal nothing else."""
     place, copy = (
         hashlib.blake2b(text.encode(), digest_size=_DIGEST_SIZE).digest()
         for text in (storage.identity, storage.copy_id)
@@ -108,12 +114,12 @@ def place_of(storage: Storage) -> tuple[bytes, bytes]:
 
 
 def refuse(problem: str) -> NoReturn:
-    """The error of a merge that cannot be made."""
+    """Raise the error of a merge that is not possible."""
     raise SessionStateError(f"merge failed: {problem}", kind=ErrorKind.MERGE_FAILED)
 
 
 class _Merge:
-    """One fork's changes on their way into a workspace."""
+    """The merge of one fork into a workspace."""
 
     def __init__(self, target: Workspace, receipt: Receipt) -> None:
         self.target = target
@@ -122,7 +128,7 @@ class _Merge:
 
     def run(self) -> None:
         if self.theirs.moved:
-            refuse("moved nodes are committed by the rearrange session that moved them")
+            refuse("the fork moved nodes, which only a rearrange session can commit")
         self._delete()
         self._create()
         self._update()
@@ -130,7 +136,7 @@ class _Merge:
 
     @cached_property
     def _seen(self) -> Workspace:
-        """What the fork saw when it began."""
+        """The state that the fork was forked from."""
         target = self.target
         same = self.base == target.base.id
         return Workspace(target.base if same else target.assets.snapshot(self.base), target.assets)
@@ -143,7 +149,7 @@ class _Merge:
             if current is None or (again is not None and current.id == again.id):
                 continue
             if current.id != node.id:
-                refuse(f"{path} was deleted in a fork and created anew outside it")
+                refuse(f"{path} was deleted in a fork and created again outside it")
             if self._changed_since(current) or self._chunks_changed_since(current):
                 refuse(f"{path} was deleted in a fork and changed outside it")
             changes.chunks.pop(current.id, None)
@@ -180,12 +186,12 @@ class _Merge:
             if current.user_data == node.user_data:
                 continue
             if self._changed_since(current):
-                refuse(f"the metadata of {path} was changed in a fork and also, otherwise, outside it")
+                refuse(f"the metadata of {path} was changed in a fork and in another way outside it")
             kept = changes.created if path in changes.created else changes.updated
             kept[path] = replace(current, user_data=node.user_data, node_data=self._node_data(current, node))
 
     def _node_data(self, current: NodeSnapshot, node: NodeSnapshot) -> NodeData:
-        """The fork's shape over the session's manifests: the fork's may be those of its own base."""
+        """Return the fork's shape with the session's manifests, because those of the fork may be outdated."""
         if not isinstance(node.node_data, ArrayNodeData) or not isinstance(current.node_data, ArrayNodeData):
             return node.node_data
         if rank_of(node) == rank_of(current):
@@ -199,20 +205,18 @@ class _Merge:
         for id, delta in self.theirs.chunks.items():
             node = self.target.node(delta.path)
             if node is None or node.id != id:
-                refuse(
-                    f"chunks of {delta.path} were written in a fork, and outside it there is no such array"
-                )
+                refuse(f"chunks of {delta.path} were written in a fork, and the array was deleted outside it")
             if rank_of(node) != delta.rank:
                 refuse(f"{delta.path} has {delta.rank} dimensions in a fork and {rank_of(node)} outside it")
             self.target.changes.delta(node).extend(delta)
 
     def _changed_since(self, current: NodeSnapshot) -> bool:
-        """Whether the metadata of a node is not what the fork saw."""
+        """Return whether the metadata of a node differs from what the fork saw."""
         seen = self._seen.node(current.path)
         return seen is None or seen.id != current.id or seen.user_data != current.user_data
 
     def _chunks_changed_since(self, current: NodeSnapshot) -> bool:
-        """Whether there are changed chunks of an array that the fork did not see."""
+        """Return whether an array has changed chunks that the fork did not see."""
         delta = self.target.changes.chunks.get(current.id)
         seen = self._seen.node(current.path)
         if delta is None:

@@ -1,4 +1,4 @@
-"""Chunks that change their place in an array's grid."""
+"""Moving chunks within the chunk grid of an array."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _TOO_MANY: Final = "rechunk the array to fewer, larger chunks first"
 
 
 def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> None:
-    """Move all chunks of an array by an offset per dimension; those that leave the grid are dropped."""
+    """Move all chunks of an array by an offset per dimension. Chunks that leave the grid are dropped."""
     steps = [index(step) for step in offset]
     grid = _regular_grid(node)
     if len(steps) != len(grid):
         raise InvalidInputError(
-            f"{node.path} has {len(grid)} dimensions, and the offset has {len(steps)}",
+            f"{node.path} has {len(grid)} dimensions, but the offset has {len(steps)}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     if not any(steps):
         return
-    # Steps as long as the grid empty it; longer ones are cut to that, so that numbers stay within 64 bits.
+    # A step as long as the grid empties it. Longer steps are clipped, so that numbers fit into 64 bits.
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
     with workspace.editing():
         refs = workspace.refs(node)
@@ -46,7 +46,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
 
 
 def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward: Reindex | None) -> None:
-    """Give chunks other coordinates; see `Session.reindex_array`."""
+    """Move chunks to new coordinates; see `Session.reindex_array`."""
     for function in (forward, backward):
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
@@ -60,10 +60,10 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
 def _reindexed(
     refs: ArrayManifest, node: NodeSnapshot, forward: Reindex, backward: Reindex | None
 ) -> tuple[ArrayManifest, Coords]:
-    """The references at their new coordinates, and the cells that are left empty."""
+    """Return the references at their new coordinates, and the cells that become empty."""
     grid = _regular_grid(node)
     rows, targets, gone = [], [], []
-    for row, coords in enumerate(refs.coords.tolist()):  # each calls a Python function of the user's
+    for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function per chunk
         target = _placed(forward(list(coords)), grid, node.path)
         if target is not None:
             rows.append(row)
@@ -77,21 +77,23 @@ def _reindexed(
 
 
 def _regular_grid(node: NodeSnapshot) -> list[range]:
-    """The chunk grid; an error where chunks differ in size, so that one cannot stand in another's place."""
+    """Return the chunk grid; raise an error if it is not regular, because then chunks are not
+    interchangeable.
+    """
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)
     name = json.loads(node.user_data)["chunk_grid"]["name"]
     if name != "regular":
         raise SessionStateError(
-            f"{node.path} has a {name} chunk grid, and chunks move in regular ones only",
+            f"{node.path} has a {name} chunk grid; chunks can only be moved in regular grids",
             kind=ErrorKind.UNIMPLEMENTED,
         )
     return [range(dimension.num_chunks) for dimension in data.shape]
 
 
 def _placed(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
-    """Coordinates that a function returned; an error for those that are not in the grid."""
+    """Return the coordinates that a function returned; raise an error if they are outside the grid."""
     if coords is None:
         return None
     numbers = tuple(index(number) for number in coords)
@@ -107,7 +109,7 @@ def _placed(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> t
 def _at(
     refs: ArrayManifest, rows: Sequence[int], targets: Sequence[Sequence[int]], rank: int
 ) -> ArrayManifest:
-    """Some references at other coordinates; of several at one place the last."""
+    """Return some references at other coordinates. Of several at the same coordinates, the last wins."""
     coords = np.array(targets, np.uint32).reshape(-1, rank)
     moved = replace(refs.take(np.array(rows, np.int64)), coords=coords)
     _, order = coordinates.last_of_equal(coords)

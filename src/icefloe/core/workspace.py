@@ -1,4 +1,4 @@
-"""A base snapshot with changes over it, seen as one hierarchy of groups, arrays and chunks."""
+"""A base snapshot with uncommitted changes, as one hierarchy of groups, arrays and chunks."""
 
 from __future__ import annotations
 
@@ -52,22 +52,34 @@ class ReadOnlyStoreError(ReadOnlyError, ValueError):
 
 
 def read_only_store() -> ReadOnlyStoreError:
-    """Describe a write to a session that is read-only, from the beginning or since its commit."""
+    """Return the error for a write to a session that is read-only, from the start or since its commit."""
     return ReadOnlyStoreError(
-        "store was opened in read-only mode and does not support writing; a committed session has a"
-        " read-only store too: open another with Repository.writable_session",
+        "store was opened in read-only mode and does not support writing; the store of a committed session"
+        " is also a read-only store: open a new one with Repository.writable_session",
         kind=ErrorKind.READ_ONLY_STORE,
     )
 
 
 class Workspace:
-    """One hierarchy out of a snapshot and uncommitted changes. Safe for many threads.
+    """The hierarchy of a snapshot and uncommitted changes. Thread-safe.
 
-    While a commit is under way, changes by other threads wait for its end: they go on if it failed, and raise
-    ReadOnlyStoreError if it succeeded. No change that returns is lost.
+    During a commit, changes by other threads wait for its end: they continue if it failed, and raise
+    ReadOnlyStoreError if it succeeded. No change whose call has returned is lost.
 
-    A node needs no parents: Zarr writes a node and its implicit groups side by side, in no order, so a group
-    may come after its members. What lies inside an array is refused.
+    A node does not need parents: Zarr writes a node and its implicit groups concurrently, in any order, so a
+    group may
+    be created after its members. Nodes inside an array are refused.
+
+    Parameters
+    ----------
+    base
+        The base snapshot, or its id. An id is read on first use.
+    assets
+        The objects of the repository.
+    changes
+        Uncommitted changes.
+    read_only
+        Refuse changes.
     """
 
     def __init__(
@@ -78,18 +90,17 @@ class Workspace:
         *,
         read_only: bool = False,
     ) -> None:
-        """Read the base snapshot on first use, if only its id is given."""
         self._base = base
         self.assets = assets
         self.changes = changes or ChangeSet()
         self.rewritten: dict[Place, Rewritten] = {}
-        """Manifests that the latest attempt to commit wrote."""
+        """Manifests that the latest commit attempt wrote."""
         self.all_anew = False
-        """Whether a commit writes all manifests anew, by the rules for splitting as they are now."""
+        """Whether a commit rewrites all manifests with the current splitting rules."""
         self._lock: threading.RLock = fork_safe_lock(reentrant=True)
         self._commit_ended = threading.Condition(self._lock)
         self._committer: tuple[int, int] | None = None
-        """The process and the thread that commit. A forked child does not wait for a thread of its parent."""
+        """The process and thread that commits. A forked child does not wait for a thread of its parent."""
         self._read_only = read_only
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: _SortedPaths | None = None
@@ -100,7 +111,7 @@ class Workspace:
 
     @property
     def base(self) -> Snapshot:
-        """The snapshot below the changes."""
+        """The base snapshot."""
         base = self._base
         if isinstance(base, SnapshotId):
             loaded = self.assets.snapshot(base)
@@ -112,7 +123,7 @@ class Workspace:
 
     @property
     def base_id(self) -> SnapshotId:
-        """The id of the base snapshot, which is not read for it."""
+        """The id of the base snapshot. Does not read it."""
         base = self._base
         return base if isinstance(base, SnapshotId) else base.id
 
@@ -122,19 +133,19 @@ class Workspace:
         return self._base
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Keeps all other threads from changing anything for the length of a block."""
+        """Return a context in which no other thread can change anything."""
         return self._lock
 
     @contextmanager
     def editing(self) -> Iterator[None]:
-        """Make several changes at once. Waits for the end of a commit by another thread."""
+        """Make several changes at once, after the commit of another thread has ended."""
         with self._lock:
             self._admit_change()
             yield
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Hold back changes by other threads while this one commits. Reading goes on."""
+        """Hold back changes by other threads while this thread commits. Reads continue."""
         with self._lock:
             self._wait_for_commit()
             outer, self._committer = self._committer, (os.getpid(), threading.get_ident())
@@ -151,12 +162,12 @@ class Workspace:
         return self._committer is not None
 
     def close(self) -> None:
-        """Refuse all further changes: these were committed."""
+        """Refuse all further changes, because the changes were committed."""
         with self._lock:
             self._read_only = True
 
     def _admit_change(self) -> None:
-        """Let the holder of the lock make a change, as soon as no other thread commits."""
+        """Wait until no other thread commits; raise an error if the workspace is read-only then."""
         self._wait_for_commit()
         if self._read_only:
             raise read_only_store()
@@ -169,20 +180,20 @@ class Workspace:
             self._commit_ended.wait()
 
     def rebase(self, base: Snapshot | SnapshotId, changes: ChangeSet) -> None:
-        """Lay changes over another snapshot."""
+        """Replace the base snapshot and the changes."""
         with self.editing():
             self._base, self.changes = base, changes
             self._found, self._paths, self._lookups = {}, None, {}
             self.__dict__.pop("_written_in_base", None)
 
     def discard_changes(self) -> None:
-        """Forget all changes."""
+        """Discard all changes."""
         self.rebase(self._base, ChangeSet())
 
     # Nodes
 
     def node(self, path: str) -> NodeSnapshot | None:
-        """The group or array at a path."""
+        """Return the group or array at a path, if there is one."""
         changes = self.changes
         changed = changes.created.get(path) or changes.updated.get(path)
         if changed is not None:
@@ -203,11 +214,11 @@ class Workspace:
         return found
 
     def _vanished(self) -> set[str]:
-        """Base paths that moved away."""
+        """Return paths of the base snapshot from which nodes moved away."""
         return set(self.changes.moved.values()) - set(self.changes.moved)
 
     def array(self, path: str) -> NodeSnapshot:
-        """The array at a path; an error where there is none."""
+        """Return the array at a path; raise an error if there is none."""
         node = self.node(path)
         if node is None:
             raise NodeNotFoundError(
@@ -221,7 +232,7 @@ class Workspace:
         return node
 
     def paths(self) -> Sequence[str]:
-        """The paths of all nodes, sorted."""
+        """Return the sorted paths of all nodes."""
         with self._lock:
             known = self._paths
             if known is None or not known.still_fits(self.changes):
@@ -239,7 +250,7 @@ class Workspace:
         return sorted([*kept, *added]) if added else kept
 
     def below(self, group: str) -> list[str]:
-        """The paths of a node and of all below it, sorted."""
+        """Return the sorted paths of a node and of all nodes below it."""
         with self._lock:
             paths = self.paths()
             if group == ROOT:
@@ -249,7 +260,7 @@ class Workspace:
             return own + list(paths[first:end])
 
     def has_nodes_below(self, group: str) -> bool:
-        """Whether there are nodes inside the one at a path, which need not exist itself."""
+        """Return whether there are nodes below a path, which need not exist itself."""
         with self._lock:
             paths = self.paths()
             if group == ROOT:
@@ -258,7 +269,7 @@ class Workspace:
             return end > first
 
     def children(self, group: str) -> list[str]:
-        """The names of the nodes directly below a group, and of the groups that only their members imply."""
+        """Return the names of the nodes directly below a group, including implicit groups."""
         prefix = ROOT if group == ROOT else group + "/"
         names: list[str] = []
         with self._lock:
@@ -280,7 +291,7 @@ class Workspace:
         return frozenset(_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
-        """Those of some nodes that are arrays and may have chunks."""
+        """Return those nodes that are arrays and may have chunks."""
         changes = self.changes
         changed = {delta.path for delta in tuple(changes.chunks.values())}
         candidates = self._written_in_base | changed | changes.moved.keys()
@@ -290,7 +301,7 @@ class Workspace:
         return [node for node in found if node is not None and isinstance(node.node_data, ArrayNodeData)]
 
     def metadata_bytes(self, paths: Sequence[str]) -> int:
-        """The number of bytes of the zarr.json documents of some nodes."""
+        """Return the number of bytes of the zarr.json documents of some nodes."""
         changes, base = self.changes, self.base.nodes
         apart = {*changes.created, *changes.updated, *changes.moved}
         total = sum(len(node.user_data) for path in paths if path in apart and (node := self.node(path)))
@@ -301,7 +312,7 @@ class Workspace:
         return total + int(base.columns["user_data"].lengths[same].sum())
 
     def set_metadata(self, path: str, user_data: bytes) -> None:
-        """Create the node at a path, or give it another zarr.json."""
+        """Create the node at a path, or change its zarr.json."""
         node_data = parse_zarr_metadata(user_data, path, rectilinear=self.assets.spec.counts_chunks)
         with self._lock:
             self._admit_change()
@@ -312,7 +323,7 @@ class Workspace:
                 return
             if type(existing.node_data) is not type(node_data):
                 raise AlreadyExistsError(
-                    f"there is a node of another type at {path}; delete it first",
+                    f"{path} already exists as a node of another type; delete it first",
                     kind=ErrorKind.NODE_ALREADY_EXISTS,
                 )
             if existing.user_data == user_data:
@@ -338,7 +349,7 @@ class Workspace:
             holder = self.node(above)
             if holder is not None and not isinstance(holder.node_data, GroupNodeData):
                 raise InvalidInputError(
-                    f"{path} cannot be created inside the array {above}; an array holds chunks, no nodes",
+                    f"{path} cannot be created inside the array {above}; an array cannot contain nodes",
                     kind=ErrorKind.NOT_A_GROUP,
                 )
         if isinstance(node_data, ArrayNodeData) and self.has_nodes_below(path):
@@ -348,17 +359,19 @@ class Workspace:
             )
 
     def _forget_chunks(self, array: NodeSnapshot, rank: int) -> None:
-        """Prepare an array for another number of dimensions; its chunks, if any, would be found by nobody."""
+        """Prepare an array for another number of dimensions. Existing chunks would become unreachable, so
+        refuse them.
+        """
         if len(self.refs(array)):
             raise InvalidInputError(
-                f"{array.path} has {rank_of(array)} dimensions and chunks; delete it before it is created"
-                f" with {rank}",
+                f"{array.path} has {rank_of(array)} dimensions and chunks; delete it before you create it"
+                f" with {rank} dimensions",
                 kind=ErrorKind.BAD_METADATA,
             )
         self.changes.chunks.pop(array.id, None)
 
     def delete_node(self, path: str) -> None:
-        """Delete a node with all below it; nothing happens where there is none."""
+        """Delete a node and all nodes below it, if it exists."""
         with self._lock:
             self._admit_change()
             changes, known = self.changes, self._paths
@@ -375,7 +388,7 @@ class Workspace:
                 known.remove(path, changes)
 
     def move(self, source: str, target: str) -> None:
-        """Move or rename a node with all below it. Nothing else may have changed."""
+        """Move or rename a node and all nodes below it. There must be no other changes."""
         with self._lock:
             self._admit_change()
             self._check_move(source, target)
@@ -415,7 +428,7 @@ class Workspace:
     # Chunks
 
     def check_coords(self, node: NodeSnapshot, coords: Sequence[int]) -> None:
-        """Refuse coordinates that are not in an array's chunk grid."""
+        """Raise an error if coordinates are outside the chunk grid of an array."""
         if in_grid(node, coords):
             return
         data = node.node_data
@@ -426,7 +439,7 @@ class Workspace:
         )
 
     def ref(self, node: NodeSnapshot, coords: tuple[int, ...]) -> ChunkRef | None:
-        """The reference of a chunk; None where it was never written, or lies outside the chunk grid."""
+        """Return the reference of a chunk; None if it was never written or is outside the chunk grid."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not in_grid(node, coords):
             return None
@@ -445,12 +458,12 @@ class Workspace:
         return lookup.find(coords)
 
     def manifest(self, ref: ManifestRef) -> PackedManifest:
-        """A manifest of the base snapshot."""
+        """Return a manifest of the base snapshot."""
         info = self.base.manifest_files.find(ref.id)
         return self.assets.manifest(ref.id, info.size_bytes if info else 0)
 
     def read(self, ref: ChunkRef, start: int, stop: int, chunk: str = "") -> bytes:
-        """Bytes of a chunk; errors name it as given."""
+        """Read bytes of a chunk. Errors mention the given name."""
         match ref:
             case InlineRef(data):
                 return data[start:stop]
@@ -459,22 +472,22 @@ class Workspace:
         return self.assets.virtual.read(ref, start, stop, chunk)
 
     def is_inline(self, size_bytes: int) -> bool:
-        """Whether a chunk of this size goes into the manifest."""
+        """Return whether a chunk of this size is stored in the manifest."""
         return size_bytes <= self.assets.config.inline_chunk_threshold_bytes
 
     def write(self, path: str, coords: tuple[int, ...], data: bytes | bytearray | memoryview) -> None:
-        """Write a chunk: small ones into the manifest to be, others as an object at once."""
+        """Write a chunk: small ones become part of the next manifest, others become objects now."""
         node = self.array(path)
         self.check_coords(node, coords)
         if not len(data):
             raise InvalidInputError(
-                f"chunk {coords} of {path} has no bytes; delete it instead", kind=ErrorKind.ZERO_LENGTH_CHUNK
+                f"chunk {coords} of {path} is empty; delete it instead", kind=ErrorKind.ZERO_LENGTH_CHUNK
             )
         ref = InlineRef(bytes(data)) if self.is_inline(len(data)) else self.assets.write_chunk(data)
         with self._lock:
             self._admit_change()
             current = self.node(path)
-            if current is not node:  # another thread changed the array while the chunk was written
+            if current is not node:  # another thread changed the array meanwhile
                 if current is None or current.id != node.id:
                     raise NodeNotFoundError(
                         f"{path} was deleted while chunk {coords} was written", kind=ErrorKind.NODE_NOT_FOUND
@@ -483,7 +496,7 @@ class Workspace:
             self.changes.delta(node).put(coords, ref)
 
     def put_refs(self, node: NodeSnapshot, refs: ArrayManifest) -> None:
-        """Set many references of an array that lie in its chunk grid."""
+        """Set many references of an array inside its chunk grid."""
         with self._lock:
             self._admit_change()
             current = self.node(node.path)
@@ -494,7 +507,7 @@ class Workspace:
             self.changes.delta(current).put_many(refs)
 
     def delete_chunk(self, node: NodeSnapshot, coords: tuple[int, ...]) -> None:
-        """Delete a chunk. One outside the grid cannot exist: nothing happens."""
+        """Delete a chunk, if it is inside the chunk grid."""
         if in_grid(node, coords):
             with self._lock:
                 self._admit_change()
@@ -502,7 +515,7 @@ class Workspace:
                     self.changes.delta(node).put(coords, None)
 
     def delete_chunks(self, node: NodeSnapshot, coords: Coords) -> None:
-        """Delete many chunks that exist."""
+        """Delete many existing chunks."""
         if len(coords):
             with self._lock:
                 self._admit_change()
@@ -510,7 +523,7 @@ class Workspace:
                     self.changes.delta(node).delete_many(coords)
 
     def _is_current(self, node: NodeSnapshot) -> bool:
-        """Whether another thread has not deleted a node since it was looked up."""
+        """Return whether a node still exists: another thread may have deleted it."""
         current = self.node(node.path)
         return current is not None and current.id == node.id
 
@@ -525,7 +538,9 @@ class Workspace:
                 delta.put_many(written)
 
     def refs(self, node: NodeSnapshot, first: Sequence[int] = ()) -> ArrayManifest:
-        """All references of an array, the changes included, or those with given first coordinates."""
+        """Return all references of an array with its changes, or only those with given leading
+        coordinates.
+        """
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
             return ArrayManifest.of(np.zeros((0, 0), np.uint32), 1)
@@ -538,14 +553,14 @@ class Workspace:
                 written, gone = delta.resolve()
             refs = refs.without(gone) if len(gone) else refs
             refs = refs if written is None else refs.merge(written)
-        # What a smaller shape leaves outside is dropped by the commit; until then it is not seen.
+        # Chunks outside a smaller shape are dropped by the commit. Until then, hide them.
         window = [range(max(d.num_chunks, 1)) for d in data.shape]
         window[: len(first)] = [range(number, number + 1) for number in first]
         inside = coordinates.inside(refs.coords, window)
         return refs if inside.all() else refs.take(inside)
 
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
-        """The references of an array in one of its manifests."""
+        """Return the references of an array in one of its manifests."""
         rank = rank_of(node)
         manifest = self.manifest(ref)
         if node.id not in manifest.nodes:
@@ -553,12 +568,14 @@ class Workspace:
         return manifest.array(node.id, rank)
 
     def chunk_coords(self, node: NodeSnapshot, first: Sequence[int] = ()) -> Coords:
-        """The coordinates of all chunks of an array that exist, or of those with given first coordinates."""
+        """Return the coordinates of all existing chunks of an array, or those with given leading
+        coordinates.
+        """
         return self.refs(node, first).coords
 
 
 class _SortedPaths:
-    """The paths of all nodes in order, as long as the changes are those they were collected from."""
+    """The sorted paths of all nodes, valid as long as nodes are not created, deleted or moved."""
 
     __slots__ = ("_changes", "_counts", "_moved", "paths")
 
@@ -567,22 +584,22 @@ class _SortedPaths:
         self.note(changes)
 
     def note(self, changes: ChangeSet) -> None:
-        """Remember which changes the paths are those of."""
+        """Remember for which changes the paths are valid."""
         self._changes, self._moved = changes, changes.moved
         self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
 
     def still_fits(self, changes: ChangeSet) -> bool:
-        """Whether nothing was created, deleted or moved since."""
+        """Return whether nothing was created, deleted or moved since."""
         counts = (len(changes.created), len(changes.deleted), len(changes.moved))
         return self._changes is changes and self._moved is changes.moved and self._counts == counts
 
     def insert(self, path: str, changes: ChangeSet) -> None:
-        """Take up a node that was created."""
+        """Add a new node."""
         insort(self.paths, path)
         self.note(changes)
 
     def remove(self, path: str, changes: ChangeSet) -> None:
-        """Drop a node that was deleted, and all below it."""
+        """Remove a deleted node and all nodes below it."""
         first, end = (0, len(self.paths)) if path == ROOT else _bounds(self.paths, path)
         del self.paths[first:end]
         own = bisect_left(self.paths, path)
@@ -592,7 +609,9 @@ class _SortedPaths:
 
 
 def in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
-    """Whether an array's chunk grid has a place. A dimension without elements still has one."""
+    """Return whether coordinates are inside the chunk grid of an array. An empty dimension has one
+    position.
+    """
     data = node.node_data
     if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
         return False
@@ -603,7 +622,7 @@ def in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
 
 
 def _bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
-    """Where the paths below a group begin and end."""
+    """Return the start and the end of the paths below a group."""
     return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" follows "/"
 
 

@@ -1,4 +1,4 @@
-"""Zarr store keys: the metadata document of a node, or one chunk of an array."""
+"""Keys of Zarr stores: the metadata document of a node, or a chunk of an array."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class LegacyKey:
-    """A metadata document of Zarr version 2, which no repository holds."""
+    """A metadata document of Zarr version 2, which repositories do not contain."""
 
     key: str
 
@@ -46,10 +46,11 @@ Key: TypeAlias = MetadataKey | ChunkKey | LegacyKey
 
 @lru_cache(maxsize=4096)
 def parse_key(key: str) -> Key:
-    """Parse a store key; raise InvalidInputError for a key that no repository can hold.
+    """Parse a store key; raise InvalidInputError if a repository cannot contain it.
 
-    A chunk key ends in a segment that is exactly `c` and the numbers after it: `abc/0/0` is no key of the
-    array `ab`, as the official package reads it.
+    A chunk key ends in a segment that is exactly `c`, followed by numbers: unlike in the official package,
+    `abc/0/0` is
+    not a key of the array `ab`.
     """
     folder, _, name = key.rpartition("/")
     if name == METADATA_NAME:
@@ -59,30 +60,30 @@ def parse_key(key: str) -> Key:
         coords = tuple(map(int, chunk["coords"].split("/")[1:]))
         if coords and max(coords) > U32_MAX:
             raise InvalidInputError(
-                f"invalid key {key!r}: a chunk index over 2**32 - 1", kind=ErrorKind.INVALID_KEY
+                f"invalid key {key!r}: a chunk index exceeds 2**32 - 1", kind=ErrorKind.INVALID_KEY
             )
         return ChunkKey(_path(chunk["folder"] or "", key), coords)
     if name in LEGACY_NAMES:
         return LegacyKey(key)
     raise InvalidInputError(
-        f"invalid key {key!r}: a repository holds NODE/zarr.json and ARRAY/c/0/1, nothing else; arrays need"
-        " the default chunk key encoding with the separator '/'",
+        f"invalid key {key!r}: expected NODE/zarr.json or ARRAY/c/0/1; arrays need the default chunk key"
+        " encoding with the separator '/'",
         kind=ErrorKind.INVALID_KEY,
     )
 
 
 def metadata_keys(paths: Iterable[str]) -> list[str]:
-    """The keys of the zarr.json of some nodes."""
+    """Return the keys of the zarr.json documents of some nodes."""
     return [METADATA_NAME if path == ROOT else f"{path[1:]}/{METADATA_NAME}" for path in paths]
 
 
 def chunk_prefix(path: str) -> str:
-    """What the keys of all chunks of an array begin with, up to the first slash before a number."""
+    """Return the common prefix of all chunk keys of an array, without the slash before the coordinates."""
     return CHUNK_NAME if path == ROOT else f"{path[1:]}/{CHUNK_NAME}"
 
 
 def node_path(prefix: str) -> str:
-    """The node path behind a key prefix such as `a/b/`; InvalidInputError where it is none."""
+    """Return the node path for a key prefix such as `a/b/`; raise InvalidInputError if it is invalid."""
     try:
         return _normal(prefix.strip("/"))
     except InvalidInputError as error:
@@ -92,7 +93,7 @@ def node_path(prefix: str) -> str:
 
 
 def coords_within(path: str, array: str) -> tuple[int, ...] | None:
-    """The first coordinates of the chunks that a path inside an array leads to; None where it leads to none.
+    """Return the leading coordinates of the chunks below a path inside an array; None if there are none.
 
     `/a/c/1` inside the array `/a` leads to the chunks `(1, ...)`, `/a/c` to all of them.
     """
@@ -101,7 +102,7 @@ def coords_within(path: str, array: str) -> tuple[int, ...] | None:
     if names[:1] != [CHUNK_NAME] or not all(number.isascii() and number.isdigit() for number in numbers):
         return None
     coords = tuple(map(int, numbers))
-    # Listings know no leading zeros, so a folder with some in its name holds nothing.
+    # Listings have no leading zeros, so a folder with leading zeros is empty.
     canonical = [str(number) for number in coords] == numbers
     return coords if canonical and all(number <= U32_MAX for number in coords) else None
 

@@ -1,4 +1,4 @@
-"""What the engine must know of a zarr.json: whether it is an array or a group, its shape and chunk grid."""
+"""The parts of zarr.json that the engine needs: the node type, the shape and the chunk grid."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _U32_MAX = 0xFFFFFFFF
 
 
 def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeData:
-    """The node that a zarr.json describes, without manifests; InvalidInputError where it does not hold up."""
+    """Parse a zarr.json to a node without manifests; raise InvalidInputError if it is invalid."""
     try:
-        metadata = json.loads(data.decode("utf-8"))  # json alone would take UTF-16 too
+        metadata = json.loads(data.decode("utf-8"))  # json.loads would also accept UTF-16
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"not JSON: {error}") from None
     if not isinstance(metadata, dict):
@@ -69,20 +69,22 @@ def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
 
 
 def _rectilinear_count(edges: Any, length: int, path: str) -> int:
-    """The number of chunks of one dimension: a size for all, or a list of sizes and `[size, times]` runs."""
+    """Return the number of chunks of one dimension, given as a size or a list of sizes and `[size, count]`
+    pairs.
+    """
     if isinstance(edges, int) and not isinstance(edges, bool) and edges > 0:
         return -(-length // edges)
     if not isinstance(edges, list):
-        raise _bad(path, "chunk_shapes must hold a size or a list of sizes per dimension")
+        raise _bad(path, "chunk_shapes must contain a size or a list of sizes per dimension")
     count = covered = 0
     for edge in edges:
         run = edge if isinstance(edge, list) else [edge, 1]
         if len(run) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in run):
-            raise _bad(path, f"{edge!r} is no chunk size and no run of chunk sizes")
+            raise _bad(path, f"expected a chunk size or a [size, count] pair, not {edge!r}")
         count += run[1]
         covered += run[0] * run[1]
     if covered < length:
-        raise _bad(path, f"the chunks of a dimension cover {covered} elements, and it has {length}")
+        raise _bad(path, f"the chunks of a dimension cover {covered} of {length} elements")
     return count
 
 
@@ -91,7 +93,7 @@ def _sizes(value: Any, path: str, name: str) -> list[int]:
     if numbers is None or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
         raise _bad(path, f"{name} must be a list of non-negative integers")
     if any(n >= 1 << 64 for n in numbers):
-        raise _bad(path, f"{name} does not fit 64 bits")
+        raise _bad(path, f"{name} exceeds 64 bits")
     return numbers
 
 

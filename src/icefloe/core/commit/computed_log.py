@@ -1,4 +1,4 @@
-"""The transaction log that a commit would have had, found by comparing its snapshot with the one before."""
+"""Reconstruction of a missing transaction log from two consecutive snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icefloe.format.transaction_log import TransactionLog
 
 
 def computed_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> TransactionLog:
-    """What differs between two snapshots that follow each other."""
+    """Compare two consecutive snapshots, and return the changes as a transaction log."""
     old, new = ({node.id: node for node in side.nodes} for side in (before, after))
     born = [node for id, node in new.items() if id not in old]
     dead = [node for id, node in old.items() if id not in new]
@@ -53,7 +53,7 @@ def _none(rank: int) -> Coords:
 
 
 def _changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: NodeSnapshot) -> Coords:
-    """The chunks of one array that were written or deleted."""
+    """Return the chunks of one array that were written or deleted."""
     one, other = earlier.node_data, node.node_data
     if not isinstance(one, ArrayNodeData) or not isinstance(other, ArrayNodeData):
         return _none(0)
@@ -68,9 +68,10 @@ def _changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: NodeS
 
 
 def _differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
-    """Of references at the same places, the places where they say something else."""
+    """Return the coordinates at which two sets of references with the same coordinates differ."""
     if old == new:
         return _none(new.rank)
-    # Row by row: what a reference says depends on its kind, and only commits without a log come here.
+    # Row by row, because the meaning of a column depends on the kind of the reference; only legacy commits
+    # have no log.
     changed = [row for row in range(len(new)) if old.ref(row) != new.ref(row)]
     return new.coords[changed]

@@ -1,4 +1,4 @@
-"""What changed between two snapshots, read from transaction logs, and in a session."""
+"""Changes between two snapshots, from transaction logs, and uncommitted changes of a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icefloe.snapshots import Diff
 
 
 def session_diff(workspace: Workspace) -> Diff:
-    """What a session changed."""
+    """Return the uncommitted changes of a session."""
     with workspace.exclusive():
         return _diff_of(workspace.changes)
 
@@ -40,9 +40,9 @@ def _diff_of(changes: ChangeSet) -> Diff:
 
 
 def logs_diff(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) -> Diff:
-    """What several commits changed, one after the other, with the paths of both ends.
+    """Combine the changes of consecutive commits, with the paths in the first and the last snapshot.
 
-    Nodes that came and went in between are in neither end and so not in the result.
+    Nodes that were created and deleted in between are in neither snapshot and not in the result.
     """
     before, after = _paths_by_id(older), _paths_by_id(newer)
     diff = Diff()

@@ -1,4 +1,4 @@
-"""From changes to a new snapshot: writes manifests, transaction log and snapshot file. No ref moves here."""
+"""Writing of a new snapshot: manifests, transaction log and snapshot file. Refs do not move here."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from icefloe.format.snapshot import (
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
 
 OWN_METADATA: Final = "__icechunk"
-"""Where a snapshot's metadata keeps what writers say about their commit."""
+"""The key in the metadata of a snapshot under which writers describe their commit."""
 
 _MANY_NUMBERS: Final = 1 << 16
-"""From so many numbers in coordinates on, a transaction log takes its time."""
+"""The number of coordinates from which writing a transaction log takes noticeable time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What a flush wrote."""
+    """The snapshot and the transaction log that a flush wrote."""
 
     snapshot: Snapshot
     log: TransactionLog
@@ -50,7 +50,7 @@ def flush(
     parent: SnapshotId | None,
     earlier: TransactionLog | None = None,
 ) -> Flushed:
-    """Write the files of a new snapshot. The `earlier` log of a commit that is amended goes into its log."""
+    """Write the files of a new snapshot. `earlier` is the log of an amended commit, which is included."""
     base, assets = workspace.base, workspace.assets
     check_changes(workspace.changes, earlier)
     plans = list(executor.map(Task(lambda node: plan(workspace, node), "arrays"), _touched_arrays(workspace)))
@@ -83,7 +83,7 @@ def restate(
     parent: SnapshotId,
     log: SealedLog,
 ) -> Snapshot:
-    """Write a snapshot anew with other words. All that it has stays, and so does what its log says."""
+    """Write a snapshot again with another message and metadata, and the same content and log."""
     id = SnapshotId.random()
     snapshot = replace(
         base,
@@ -101,23 +101,23 @@ def restate(
 def write_files(
     assets: AssetStore, snapshot: Snapshot, log: TransactionLog, executor: Executor, base: Snapshot
 ) -> None:
-    """Write a snapshot, which is dated after its base, and its transaction log."""
+    """Write a snapshot, whose time is later than that of its base, and its transaction log."""
     check_log(log)
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
     if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
         executor = ThreadExecutor(1)  # starting a thread takes longer than writing a small file
     list(executor.map(Task(lambda write: write(), "files"), writes))
-    if not assets.spec.refs_in_repo_info:  # else the clock is checked when the repo info file is written
+    if not assets.spec.refs_in_repo_info:  # in V2, writing the repo info file checks the clock
         check_clock(assets.storage, f"{SNAPSHOTS}/{snapshot.id}", base.flushed_at_us)
 
 
 def snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
-    """What the repo info file is to know of a snapshot."""
+    """Return the entry of a snapshot for the repo info file."""
     return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
 
 
 def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
-    """Arrays whose manifests may change: those with changed chunks or another shape, or all if asked for."""
+    """Return arrays whose manifests may change: those with changed chunks or shape, or all if requested."""
     changes = workspace.changes
     paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
     if workspace.all_anew:
@@ -127,7 +127,9 @@ def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
 
 
 def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) -> dict[Place, Rewritten]:
-    """The new manifests of arrays, written; those of an earlier attempt where the same would come out."""
+    """Write the new manifests of arrays. Manifests of an earlier attempt are reused if they would be the
+    same.
+    """
     earlier = workspace.rewritten
 
     def write(item: tuple[NodeSnapshot, Place, Sources]) -> tuple[Place, Rewritten]:
@@ -162,8 +164,8 @@ def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes
 
 
 def log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
-    """The transaction log of what was changed in a workspace."""
-    with workspace.exclusive():  # a thread that reads through the changes may settle them
+    """Return the transaction log of the changes of a workspace."""
+    with workspace.exclusive():  # readers in other threads may convert the changes to columns
         return _log_of(workspace, id)
 
 
@@ -193,7 +195,7 @@ def _log_of(workspace: Workspace, id: SnapshotId) -> TransactionLog:
 
 
 def merged_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
-    """One log that says what several say one after the other."""
+    """Combine consecutive logs."""
     chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks])
     lists: dict[str, Any] = {
         name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
@@ -203,7 +205,7 @@ def merged_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLo
 
 
 def _composed(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
-    """The net moves, by node."""
+    """Return the net moves by node."""
     net: dict[NodeId, MoveOperation] = {}
     for log in logs:
         for move in log.moved_nodes:

@@ -1,8 +1,10 @@
-"""A garbage collection that ran since a session began: what the session wrote may be deleted, or soon be.
+"""Protection of a commit against a garbage collection that ran since the session started.
 
-No snapshot needs the chunks of a session before it commits, so a collection whose cutoff lies after their
-writing takes them for garbage, and it may still be deleting. Copies of them are too young for it. A commit
-refers to these, or is refused where a chunk is gone already.
+Chunks of a session are unreferenced until it commits. A collection whose cutoff is later than their creation
+treats
+them as garbage, and may still be deleting them. Copies of the chunks are too young for it. So a commit refers
+to
+copies, or fails if a chunk is already gone.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.storage.base import ObjectNotFoundError
 
 _LOOKED_FOR: Final = 10_000
-"""Of more chunks of an array some are looked for, spread evenly: a request for each would take long."""
+"""If an array has more chunks, an evenly spread sample is checked, because each check is a request."""
 
 
 def check_presence(workspace: Workspace, executor: Executor) -> None:
-    """Refuse uncommitted changes whose chunks or manifests are gone: where collections leave no trace.
+    """Raise an error if chunks or manifests of uncommitted changes are gone.
 
-    Other programs collect garbage in repositories of version 1 as well, and tell nobody.
+    Needed where collections leave no record: other programs also collect garbage in V1 repositories, without
+    recording
+    it.
     """
 
     storage = workspace.assets.storage
@@ -55,14 +59,14 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
 def _collected(what: str, path: str) -> StorageError:
     return StorageError(
         f"{what} of {path} was deleted by a garbage collection since this session began; "
-        "nothing was committed. Write the data again in a new session, and let collections leave "
-        "objects alone that are younger than the longest session",
+        "nothing was committed. Write the data again in a new session, and run collections with a cutoff "
+        "that is older than the longest session",
         kind=ErrorKind.OBJECT_NOT_FOUND,
     )
 
 
 def rescue(workspace: Workspace, executor: Executor) -> None:
-    """Put copies in place of all chunk objects that uncommitted changes refer to; manifests are made anew."""
+    """Replace all chunk objects of uncommitted changes by copies. Manifests are written again."""
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():
         try:

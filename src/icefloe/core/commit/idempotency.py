@@ -1,9 +1,12 @@
-"""Keys of commits that are made once, however often a job is run.
+"""Keys of commits that happen exactly once, however often a job runs.
 
 A key is the name of an application and a version. Each application has a group below `/_icefloe/keys` whose
-attributes list the versions that are part of the snapshot. The commit that brings the data writes them, so a
+attributes list the versions that the snapshot contains. They are written by the commit that adds the data, so
+a
 branch has the keys of its own content: expiration and squashing keep them, a reset forgets them, a merge
-unites them. Sessions do not change these groups otherwise, and rebases and merges find no conflicts in them.
+unites
+them. Sessions do not change these groups otherwise, and rebases and merges ignore them when they look for
+conflicts.
 """
 
 from __future__ import annotations
@@ -25,35 +28,37 @@ KEYS: Final = f"{LEDGERS}/keys"
 _GROUPS: Final = (LEDGERS, KEYS)
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 4096
-"""Versions that are not numbers are kept one by one, the latest of them."""
+"""Versions that are not numbers are listed one by one; only the latest are kept."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
 _ABOUT: Final = "versions of this application that were committed (see docs/writing.md)"
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Ascending ranges of numbers, both ends included, with gaps between them."""
+"""Ascending, disjoint ranges of numbers, with both ends included."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitKey:
-    """The name of a commit that is made once per branch."""
+    """The identity of a commit that happens once per branch."""
 
     app: str
+    """The name of the application."""
     version: str
+    """The version, such as the number of a batch or the name of a run."""
     digest: str | None = None
-    """Identifies the data, if known: the same key with other data is an error."""
+    """Identifies the data, if known. The same key with other data is an error."""
 
     def __post_init__(self) -> None:
         for name, text in (("application", self.app), ("version", self.version)):
             if not text or not _is_unicode(text):
                 raise InvalidInputError(
-                    f"the {name} of a commit key must be a text of at least one character, not {text!r}",
+                    f"the {name} of a commit key must be a non-empty string, not {text!r}",
                     kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
                 )
 
     @property
     def path(self) -> str:
-        """The group of the application."""
-        # A node path has no empty, "." or ".." segments, and Zarr reserves names that begin with "__".
+        """The path of the group of the application."""
+        # Node paths have no empty, "." or ".." segments, and Zarr reserves names that start with "__".
         name = quote(self.app, safe="").replace(".", "%2E").replace("_", "%5F")
         if len(name) > _LONGEST_NAME:
             digest = hashlib.blake2b(self.app.encode(), digest_size=16).hexdigest()
@@ -68,11 +73,11 @@ class Versions:
     app: str
     last: str = ""
     digest: str | None = None
-    """Of the data of the last version."""
+    """The digest of the data of the last version."""
     numbers: Ranges = ()
-    """Versions that are whole numbers, which need little room however many there are."""
+    """Versions that are integers, as ranges, because there may be many."""
     names: tuple[str, ...] = ()
-    """The others, in the order of their commits."""
+    """Other versions, in the order of their commits."""
 
     def __contains__(self, version: str) -> bool:
         number = _number(version)
@@ -81,14 +86,14 @@ class Versions:
         return any(first <= number <= end for first, end in self.numbers)
 
     def adding(self, version: str, digest: str | None = None) -> Versions:
-        """With one version more, as the last."""
+        """Return a copy with one more version, which becomes the last."""
         number = _number(version)
         if number is None:
             return replace(self, last=version, digest=digest, names=_latest([*self.names, version]))
         return replace(self, last=version, digest=digest, numbers=_union([*self.numbers, (number, number)]))
 
     def uniting(self, before: Versions, after: Versions) -> Versions:
-        """With the versions that another snapshot got between two states."""
+        """Return a copy with the versions that another snapshot gained between two states."""
         numbers = _minus(after.numbers, before.numbers)
         names = [name for name in after.names if name not in before.names and name not in self.names]
         fresh = replace(self, numbers=_union([*self.numbers, *numbers]), names=_latest([*self.names, *names]))
@@ -96,7 +101,7 @@ class Versions:
         return replace(fresh, last=after.last, digest=after.digest) if is_newer else fresh
 
     def document(self) -> bytes:
-        """The zarr.json of the group."""
+        """Return the zarr.json of the group."""
         attributes = {
             "about": _ABOUT,
             "app": self.app,
@@ -109,7 +114,7 @@ class Versions:
 
     @staticmethod
     def of(node: NodeSnapshot) -> Versions:
-        """Read the attributes of the group of an application."""
+        """Parse the attributes of the group of an application."""
         try:
             record: Any = json.loads(node.user_data)["attributes"]
             numbers = tuple((int(first), int(end)) for first, end in record["numbers"])
@@ -118,26 +123,26 @@ class Versions:
             return Versions(str(record["app"]), str(record["last"]), digest, numbers, names)
         except (ValueError, TypeError, KeyError) as error:
             raise FormatError(
-                f"{node.path} is not a list of commit keys ({error!r}); reset the branch to a snapshot before"
-                " somebody else changed it",
+                f"{node.path} does not contain valid commit keys ({error!r}); reset the branch to a snapshot"
+                " before that group was changed",
                 kind=ErrorKind.DESERIALIZATION,
             ) from None
 
 
 def is_key_node(path: str) -> bool:
-    """Whether a node exists for commit keys: the groups of applications, and the groups around them."""
+    """Return whether a node exists for commit keys: a group of an application, or a group around them."""
     return path in _GROUPS or is_within(path, KEYS)
 
 
 def has_key(snapshot: Snapshot, key: CommitKey) -> bool:
-    """Whether a snapshot contains the data of a key. InvalidInputError if it was used for other data."""
+    """Return whether a snapshot contains the data of a key; raise InvalidInputError if the data differs."""
     versions = _versions_at(snapshot, key.path, key.app)
     if key.version not in versions:
         return False
     digests = {key.digest, versions.digest} - {None}
     if key.version == versions.last and len(digests) > 1:
         raise InvalidInputError(
-            f"version {key.version} of {key.app} was committed with other data; use another version",
+            f"version {key.version} of {key.app} was already committed with other data; use another version",
             kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )
     return True
@@ -145,9 +150,9 @@ def has_key(snapshot: Snapshot, key: CommitKey) -> bool:
 
 @contextmanager
 def key_added(workspace: Workspace, key: CommitKey) -> Iterator[None]:
-    """Add a key to uncommitted changes, for an attempt to commit. It is taken away if that fails."""
+    """Add a key to uncommitted changes for a commit attempt. It is removed if the attempt fails."""
     before = workspace.changes
-    # Chunks are shared: whoever resolves references does so once.
+    # Chunks are shared with the original change set, so that references are resolved only once.
     workspace.changes = replace(
         before, created=dict(before.created), updated=dict(before.updated), deleted=dict(before.deleted)
     )
@@ -162,7 +167,7 @@ def key_added(workspace: Workspace, key: CommitKey) -> Iterator[None]:
 
 
 def without_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Leave out all nodes that exist for commit keys, if any of the snapshots has keys."""
+    """Remove all nodes for commit keys, if any of the snapshots has keys."""
     if not any(map(_has_keys, snapshots)):
         return list(snapshots)
     return [
@@ -172,14 +177,14 @@ def without_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def with_keys_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
-    """Put nodes that exist for commit keys in one snapshot into another that lacks them."""
+    """Add nodes for commit keys of one snapshot to another that lacks them."""
     missing = [path for path in _key_paths(other) if snapshot.nodes.find(path) is None]
     nodes = [node for path in missing if (node := other.nodes.find(path)) is not None]
     return replace(snapshot, nodes=snapshot.nodes.updated(nodes)) if nodes else snapshot
 
 
 def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
-    """Add the keys that came between two snapshots to the changes of a workspace."""
+    """Add the keys that were added between two snapshots to the changes of a workspace."""
     if not _has_keys(after) and not _has_keys(workspace.base):
         return
     for path in _key_paths(after):
@@ -195,7 +200,7 @@ def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
 
 
 def _complete_groups(workspace: Workspace) -> None:
-    """Create the groups around the groups of applications where they are missing."""
+    """Create missing groups around the groups of applications."""
     for path in ("/", *_GROUPS):
         if workspace.node(path) is None and workspace.has_nodes_below(path):
             workspace.set_metadata(path, _group({}))
@@ -229,7 +234,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _number(version: str) -> int | None:
-    """The whole number that a version is, as it is usually written."""
+    """Parse a version that is an integer in canonical form."""
     if not version.isascii() or not version.isdigit() or len(version) > len(str(_LARGEST_NUMBER)):
         return None
     number = int(version)

@@ -1,4 +1,4 @@
-"""How many chunks one commit may change: as many as a transaction log can name that others can read."""
+"""The number of chunks that one commit may change, so that others can read its transaction log."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 
 MAX_LOG_TABLES: Final = 50_000_000
-"""The official library refuses to read a log with more tables. Each changed chunk is one, and each array."""
+"""The official library refuses logs with more tables. Each changed chunk and each array is one."""
 
 _CHUNK_BYTES: Final = 16
 _COORDINATE_BYTES: Final = 4
 
 Counts: TypeAlias = Sequence[tuple[int, int]]
-"""By array: how many chunks change, and the number of dimensions."""
+"""The number of changed chunks and the number of dimensions, by array."""
 
 
 def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts") -> None:
-    """Refuse a commit that changes more chunks than its transaction log may name.
+    """Raise an error if a commit changes more chunks than its transaction log may contain.
 
     Parameters
     ----------
     counts
-        By array: how many chunks change, and the number of dimensions.
+        The number of changed chunks and the number of dimensions, by array.
     hint
         What the user can do.
     """
@@ -34,21 +34,21 @@ def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts
         return
     total = sum(count for count, _ in counts)
     raise SessionStateError(
-        f"one commit would change {total:,} chunks, and the official library cannot read the transaction log "
-        f"of so many (at most {MAX_LOG_TABLES:,}); {hint}",
+        f"the commit would change {total:,} chunks, and the official library can read transaction logs with "
+        f"at most {MAX_LOG_TABLES:,}; {hint}",
         kind=ErrorKind.COMMIT_NOT_ALLOWED,
     )
 
 
 def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> None:
-    """Refuse changes that one commit cannot hold, before anything is written; see `check_changed_chunks`.
+    """Raise an error, before anything is written, if a commit would change too many chunks.
 
-    Chunks of an `earlier` log, which is amended, count too.
+    Chunks of an `earlier` log, which is amended, count as well.
     """
     before = [] if earlier is None else _counts_of(earlier.updated_chunks)
     if _fits([*before, *((delta.most(), delta.rank) for delta in changes.chunks.values())]):
         return
-    # Some may have been counted twice.
+    # Some chunks may have been counted twice.
     lists = [(node, delta.coords()) for node, delta in changes.chunks.items()]
     if earlier is not None:
         lists += list(earlier.updated_chunks)
@@ -56,7 +56,7 @@ def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> 
 
 
 def check_log(log: TransactionLog) -> None:
-    """Refuse a log that others cannot read."""
+    """Raise an error if others cannot read a log."""
     check_changed_chunks(_counts_of(log.updated_chunks))
 
 

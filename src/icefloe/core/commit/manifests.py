@@ -1,7 +1,9 @@
-"""Which manifests of an array stay, and what goes into new ones: one per changed window of the chunk grid.
+"""Selection of the manifests of an array that stay, and the content of new ones: one per changed window.
 
-The attempt to commit may be lost to another writer. What it wrote is remembered per window, so that the next
-attempt writes only windows that the other one changed too.
+A window is a part of the chunk grid, as the configuration splits it. If a commit attempt loses a race, the
+manifests
+that it wrote are remembered by window, so that the next attempt writes only windows that the winner changed
+as well.
 """
 
 from __future__ import annotations
@@ -30,15 +32,15 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, ManifestRef
 UNSPLIT: Final = 0xFFFFFFFF
 
 Window: TypeAlias = tuple[int, ...] | None
-"""Which window of the chunk grid, counted per dimension; None for several at once."""
+"""The position of a window in the chunk grid, by dimension; None for several windows at once."""
 
 Place: TypeAlias = tuple[NodeId, Window]
-"""An array and a window of it."""
+"""An array and one of its windows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources:
-    """All that the manifests of a window are made from."""
+    """Everything from which the manifests of a window are made."""
 
     manifests: tuple[ManifestRef, ...]
     written: ArrayManifest | FewRefs | None
@@ -47,11 +49,11 @@ class Sources:
 
     @property
     def columns(self) -> ArrayManifest | None:
-        """What was written, as columns."""
+        """The written references as columns."""
         return _as_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
-        """Whether the same comes out of both."""
+        """Return whether both lead to the same manifests."""
         return (
             self.grid == other.grid
             and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]
@@ -62,7 +64,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The manifests of one window, or of several that depend on each other."""
+    """The new manifests of one window, or of several that depend on each other."""
 
     sources: Sources
     refs: tuple[ManifestRef, ...]
@@ -71,30 +73,30 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done for one array."""
+    """The manifests to keep and to write for one array."""
 
     node: NodeSnapshot
     data: ArrayNodeData
     kept: tuple[ManifestRef, ...]
     places: dict[Place, Sources]
     infos: tuple[ManifestFileInfo, ...] = ()
-    """Of those kept that no snapshot has yet."""
+    """The kept manifests that are not part of a snapshot yet."""
 
     def finished(self, rewritten: Mapping[Place, Rewritten]) -> NodeSnapshot:
-        """The array with its new manifests."""
+        """Return the array with its new manifests."""
         refs = [*self.kept, *(ref for place in self.places for ref in rewritten[place].refs)]
         refs.sort(key=lambda ref: [extent.start for extent in ref.extents])
         return replace(self.node, node_data=replace(self.data, manifests=tuple(refs)))
 
 
 def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
-    """Part the manifests of an array, and its changes, by window."""
+    """Distribute the manifests of an array and its changes over the windows."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise TypeError(f"{node.path} is a group and has no manifests")
     grid = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
-    with workspace.exclusive():  # a thread that reads through the delta may settle it
+    with workspace.exclusive():  # readers in other threads may convert the delta to columns
         delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
         whole_delta = None
         if delta.early and delta.rank == len(grid) and not workspace.all_anew:
@@ -127,7 +129,7 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
 def _part_early(
     delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
 ) -> tuple[list[EarlyManifest], ArrayDelta]:
-    """Manifests written already that are alone in their window, and the changes with the others read."""
+    """Return early manifests that are alone in their window, and the changes with all others read."""
     rest = delta.without_early()
     taken: list[Window] = [_window_of(ref, sizes) for ref in manifests]
     taken += [window for window, _ in _rows_by_window(rest.coords(), sizes)]
@@ -146,9 +148,9 @@ def _part_early(
 def _joined(
     workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
 ) -> tuple[list[ManifestRef], Sources]:
-    """All windows at once, where old manifests lie in several of them: the windows were once larger.
+    """Combine all windows, if old manifests cover several of them because windows were larger once.
 
-    A manifest to be kept is rewritten too if others spill into its window.
+    A manifest that could stay is rewritten as well if others reach into its window.
     """
     spilled = {
         window
@@ -163,7 +165,7 @@ def _joined(
 def splice(
     workspace: Workspace, node: NodeSnapshot, sources: Sources
 ) -> tuple[PackedManifest, ManifestRef] | None:
-    """A few references more in the only manifest of a window; None where more than that is to be done."""
+    """Add a few references to the only manifest of a window; None if more has to be done."""
     few, assets = sources.written, workspace.assets
     if few is None or isinstance(few, ArrayManifest) or len(sources.gone) or len(sources.manifests) > 1:
         return None
@@ -181,7 +183,7 @@ def splice(
 
 
 def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
-    """New manifests out of old ones and changes; none where no chunk is left."""
+    """Create new manifests from old ones and changes; none if no chunk is left."""
     refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
     if refs and len(sources.gone):
         refs = [ArrayManifest.concat(refs).without(sources.gone)]
@@ -199,7 +201,7 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
 def _part_manifests(
     manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
 ) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
-    """Those that can stay as they are, and by window those whose references must be written anew."""
+    """Return manifests that can stay, and by window those whose references must be rewritten."""
     kept: list[ManifestRef] = []
     loose: dict[Window, list[ManifestRef]] = {}
     for ref in manifests:
@@ -210,14 +212,14 @@ def _part_manifests(
         else:
             loose.setdefault(window, []).append(ref)
     stays: list[ManifestRef] = []
-    for ref in kept:  # two manifests of one window go together: apart, their extents might overlap
+    for ref in kept:  # two manifests of one window stay together, because their extents might overlap
         window = _window_of(ref, sizes)
         loose.get(window, stays).append(ref)
     return stays, loose
 
 
 def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> Window:
-    """The window a manifest lies in; None where it lies in several, does not say or is of another rank."""
+    """Return the window of a manifest; None if it covers several, has no extents or has another rank."""
     if len(ref.extents) != len(sizes):
         return None
     first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
@@ -234,7 +236,7 @@ def _as_columns(written: ArrayManifest | FewRefs | None, rank: int) -> ArrayMani
 def _written_by_window(
     written: ArrayManifest | FewRefs | None, sizes: Sequence[int]
 ) -> Mapping[Window, ArrayManifest | FewRefs]:
-    """What was written, parted by the windows it lies in."""
+    """Split the written references by window."""
     if written is None:
         return {}
     if isinstance(written, ArrayManifest):
@@ -247,7 +249,7 @@ def _written_by_window(
 
 
 def refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
-    """References parted by the windows they lie in; as they are where that is one."""
+    """Split references by window. They are not copied if there is only one."""
     parts = list(_rows_by_window(refs.coords, sizes))
     if len(parts) == 1:
         return {parts[0][0]: refs}
@@ -255,7 +257,7 @@ def refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, Ar
 
 
 def _rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Window, NDArray[np.int64]]]:
-    """The windows that chunks lie in, with the ascending rows of each."""
+    """Yield the windows of chunks, with the ascending rows of each."""
     if not len(coords):
         return
     places = coords // np.array(sizes, np.uint32).reshape(1, -1)
@@ -270,7 +272,7 @@ def _rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Wind
 
 
 def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
-    """Per dimension the number of chunks a manifest covers: the first matching rule that decides it."""
+    """Return the number of chunks per manifest by dimension, according to the first matching rule."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return []
@@ -279,7 +281,7 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
     for condition, dimensions in rules:
         if not condition.matches(node.path):
             continue
-        # A file may hold another number of names than of dimensions; those beyond mean nothing.
+        # A file may have more names than dimensions; ignore the additional ones.
         for axis, name in enumerate(names[: len(sizes)]):
             if sizes[axis] is None:
                 sizes[axis] = next((size for dim, size in dimensions if dim.matches(axis, name)), None)
@@ -287,9 +289,9 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
 
 
 def write_early(workspace: Workspace, path: str, window: Sequence[range] | None = None) -> int:
-    """Write what was set in an array into manifests, one per window that the configuration has; how many.
+    """Write the references that were set in an array to manifests, and return the number of manifests.
 
-    Of the chunk grid, only a `window` may be meant: references outside of it are forgotten.
+    With a `window` of the chunk grid, references outside of it are dropped.
     """
     node, assets = workspace.array(path), workspace.assets
     with workspace.editing():
@@ -298,7 +300,7 @@ def write_early(workspace: Workspace, path: str, window: Sequence[range] | None 
             return 0
         written, gone = delta.resolve()
         if not isinstance(node.node_data, ArrayNodeData) or not node.node_data.manifests:
-            gone = gone[:0]  # where nothing was, nothing needs to be deleted
+            gone = gone[:0]  # an array without manifests has nothing to delete
         if window is not None:
             gone = gone[coordinates.inside(gone, window)]
             written = None if written is None else written.within(window)

@@ -1,7 +1,9 @@
-"""Work on whole branches: merge, pick, revert, squash. Each ends in one ordinary commit or ref move.
+"""Operations on branches: merge, cherry-pick, revert and squash. Each ends in one commit or one move of a
+ref.
 
-A merge commit has one parent, as any other; the tip that was merged is named in its metadata. Where histories
-parted is looked for along both, and among snapshots that expired or were squashed: see `lineage`.
+A merge commit has one parent, like any other; its metadata names the tip that was merged. The common
+ancestor is
+searched in both histories, and among snapshots that have expired or were squashed: see `lineage`.
 """
 
 from __future__ import annotations
@@ -54,26 +56,26 @@ _STRATEGIES = ("fail", "ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be brought to a branch: all that leads from a base to a target."""
+    """The changes to apply to a branch: those between a base and a target."""
 
     branch: str
     base: SnapshotId
     target: SnapshotId
     commit: SnapshotId
-    """The snapshot that users named."""
+    """The snapshot that the user named."""
     message: str
     record: Mapping[str, Any]
-    """For the metadata of the commit."""
+    """Entries for the metadata of the commit."""
     strategy: MergeStrategy
     dry_run: bool
     even_if_empty: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What users want in it."""
+    """The user's metadata for the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branching:
-    """The parts of a repository that branch operations work with."""
+    """The parts of a repository that branch operations use."""
 
     refs: RefStore
     assets: AssetStore
@@ -90,7 +92,7 @@ class Branching:
         dry_run: bool,
         metadata: Mapping[str, Any],
     ) -> MergeResult:
-        """Bring all that a snapshot's history has into a branch."""
+        """Merge the history of a snapshot into a branch."""
         _check_strategy(strategy)
 
         def attempt(mark: int) -> MergeResult:
@@ -111,10 +113,11 @@ class Branching:
         return self._until_it_holds(attempt)
 
     def _base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
-        """Find the snapshot from which two tips went apart; refuse where that is not certain.
+        """Return the common ancestor of two tips; raise an error if it is uncertain.
 
-        A snapshot that expired after it may have been a merge, and then there is a later one. This does not
-        matter where the two sides changed different things.
+        An expired snapshot after the common ancestor may have been a merge, and then there is a later common
+        ancestor. That
+        does not matter if the two sides changed different data.
         """
         base = lineage.base(tip, source)
         while gaps := lineage.gaps(base, tip, source):
@@ -132,10 +135,11 @@ class Branching:
         return base
 
     def _keeps_logs(self, base: SnapshotId) -> bool:
-        """Tell whether the logs of all that expired after a snapshot are still known.
+        """Return whether the logs of all snapshots that expired after a snapshot are still known.
 
         Version 1 of the format does not keep them. In a repository that was upgraded from it, the history may
-        have been cut off right after the first snapshot.
+        have been
+        cut off right after the first snapshot.
         """
         if not self.refs.spec.refs_in_repo_info:
             return False
@@ -145,7 +149,7 @@ class Branching:
             return True
 
     def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
-        """Tell whether the logs between two snapshots name all that differs, so that none is missing."""
+        """Return whether the logs between two snapshots cover all differences, so that none is missing."""
         parted = parting(self.refs, one, other)
         if parted is None:
             return False
@@ -172,7 +176,7 @@ class Branching:
     def cherry_pick(
         self, picked: SnapshotId, onto: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
     ) -> MergeResult:
-        """Make the changes of one snapshot on a branch too."""
+        """Apply the changes of one snapshot to a branch."""
         _check_strategy(strategy)
         info = self.refs.snapshot(picked)
         base, record = self._parent(info, "picked"), {"cherry_picked": str(picked)}
@@ -182,20 +186,20 @@ class Branching:
     def revert(
         self, undone: SnapshotId, branch: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
     ) -> MergeResult:
-        """Undo on a branch what one snapshot of its history changed."""
+        """Undo the changes of one snapshot in the history of a branch."""
         _check_strategy(strategy)
         info = self.refs.snapshot(undone)
         before, record = self._parent(info, "reverted"), {"reverted": str(undone)}
         if steps_between(self.refs, undone, self.refs.branch(branch)) is None:
             raise InvalidInputError(
-                f"{undone} is not in the history of branch {branch}, so there is nothing to revert",
+                f"{undone} is not in the history of branch {branch}, so it cannot be reverted",
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
         text = message or f'Revert "{info.message}"'
         return self._apply(Order(branch, undone, before, undone, text, record, strategy, dry_run))
 
     def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
-        """Put one snapshot in the place of all that a branch has after one of its own."""
+        """Replace all snapshots of a branch after a given one by a single snapshot."""
         return self._until_it_holds(lambda mark: self._squash(branch, since, message, mark))
 
     def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
@@ -204,10 +208,10 @@ class Branching:
         steps = steps_between(self.refs, since, tip)
         if not steps:
             raise InvalidInputError(
-                f"{since} is not a snapshot before the tip of branch {branch}, so there is nothing to squash",
+                f"{since} is not an ancestor of the tip of branch {branch}, so there is nothing to squash",
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
-        self.refs.snapshot(since)  # it may have left nothing but its log
+        self.refs.snapshot(since)  # raises an error if only its log is left
         infos = [self.refs.snapshot(step.snapshot) for step in steps]
         tips = [str(id) for info in infos for id in merged_tips(info)]
         replaced = [str(id) for id in replaced_by_squash(infos)]
@@ -231,10 +235,12 @@ class Branching:
         return id
 
     def _parent(self, info: SnapshotInfo, what: str) -> SnapshotId:
-        """Find the snapshot that a snapshot's own changes were made on; refuse where that has expired."""
+        """Return the snapshot that a snapshot's own changes are based on; raise an error if it has
+        expired.
+        """
         if info.parent_id is None:
             raise InvalidInputError(
-                f"{info.id} is the first snapshot and changed nothing, so it cannot be {what}",
+                f"{info.id} is the first snapshot, which has no changes, so it cannot be {what}",
                 kind=ErrorKind.INVALID_SNAPSHOT_ID,
             )
         before = info.parent_id
@@ -245,20 +251,18 @@ class Branching:
             is_known = self._keeps_logs(before) or self._is_explained(before, info.id)
         if not is_known:
             raise SessionStateError(
-                f"{info.id} cannot be {what}: the snapshot before it has expired, and its content is gone; "
-                "make the changes again in a new session",
+                f"{info.id} cannot be {what}: the snapshot before it has expired and was deleted; repeat the "
+                "changes in a new session",
                 kind=ErrorKind.REBASE_TX_LOG_PRUNED,
             )
         return before
 
     def _apply(self, order: Order) -> MergeResult:
-        """Bring what lies between two snapshots to the tip of a branch, wherever that is by then."""
+        """Apply the changes between two snapshots to the tip of a branch, and retry if the tip moves."""
         return self._until_it_holds(lambda mark: self._three_way(order, self.refs.branch(order.branch), mark))
 
     def _until_it_holds(self, attempt: Callable[[int], R]) -> R:
-        """Do something anew, with a new mark in the log, until nobody moved the branch in between nor
-        collected what was just written.
-        """
+        """Retry until neither a concurrent commit nor a garbage collection interferes."""
         for _ in attempts(self.assets.config):
             try:
                 return attempt(self.refs.now())
@@ -306,7 +310,7 @@ class Branching:
             return self._not_merged(order, result)
         workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
         unite_keys(workspace, snapshots[0], snapshots[2])
-        result = replace(result, outcome="merged", changes=placed.told(session_diff(workspace)))
+        result = replace(result, outcome="merged", changes=placed.all_changes(session_diff(workspace)))
         if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
             return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
         if order.dry_run:
@@ -328,17 +332,17 @@ class Branching:
 
 def _check_strategy(strategy: str) -> None:
     if strategy not in _STRATEGIES:
-        raise ValueError(f"a strategy is one of {', '.join(_STRATEGIES)}, not {strategy!r}")
+        raise ValueError(f"unknown strategy {strategy!r}; expected one of {', '.join(_STRATEGIES)}")
 
 
 def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
-    """Tell whether both sides put a node at the same path."""
+    """Return whether both sides put a node at the same path."""
     here = {ours.path(id) for id in since.changed}
     return bool({path for id in touched.changed if (path := theirs.path(id))} & here)
 
 
 def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the metadata of a snapshot that replaces another: it keeps the record of merges and squashes."""
+    """Return metadata for a snapshot that replaces another: it keeps the record of merges and squashes."""
     kept = {key: list(map(str, ids)) for key in (MERGED, SQUASHED) if (ids := recorded(tip.metadata, key))}
     if not kept:
         return dict(metadata)
@@ -347,7 +351,7 @@ def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, 
 
 
 def net_log(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
-    """One log of what several commits changed, as it is in the end."""
+    """Return one log with the net changes of several commits."""
     changes = changes_between(before, after, touched)
     changes.moved = {
         new: old

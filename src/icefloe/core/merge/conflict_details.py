@@ -1,6 +1,6 @@
-"""Describe conflicting chunks for people: where they are, in coordinate labels, and how their values differ.
+"""Descriptions of conflicting chunks: their location in coordinate labels, and how their values differ.
 
-Merging does not need any of this. Nothing here fails: the description tells what could not be read.
+Merging does not need them. Nothing here fails: a description mentions what could not be read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _MOST_BYTES: Final = 256 << 20
-"""Of a decoded chunk. Larger ones are not compared."""
+"""The size of a decoded chunk above which values are not compared."""
 _LABEL_LENGTH: Final = 40
 Values = NDArray[Any]
 
 
 class ConflictReader:
-    """Reads conflicting chunks of two states, and coordinates beside them, which it remembers."""
+    """A reader for conflicting chunks of two states. It caches their coordinates."""
 
     def __init__(self, ours: State, theirs: State) -> None:
         self._sides = (_Side(ours), _Side(theirs))
@@ -50,7 +50,7 @@ class ConflictReader:
             theirs = there.values()
             problem = "they cannot be compared"
             return _compare(found, ours, theirs, here.attributes)
-        except Exception as error:  # noqa: BLE001 - codecs raise anything, and a merge needs none of it
+        except Exception as error:  # noqa: BLE001 - codecs may raise anything, and the merge does not need it
             hint = error.hint if isinstance(error, IcechunkError) else None
             return replace(found, problem=f"{problem}: {_reason(error)}", hint=hint)
 
@@ -66,7 +66,9 @@ class _Side:
         return _Chunk(self, self.state.node(id), coords)
 
     def coordinate(self, array: NodeSnapshot, dimension: str, size: int) -> NodeSnapshot | None:
-        """Find the coordinate of a dimension: a 1-d array of its name and length in the closest group."""
+        """Return the coordinate of a dimension: the 1-d array with its name and length in the closest
+        group.
+        """
         nodes = self.state.snapshot.nodes
         for group in ancestors(array.path):
             found = nodes.find(join(group, dimension))
@@ -76,7 +78,7 @@ class _Side:
         return None
 
     def labels(self, coordinate: NodeSnapshot, span: range) -> list[str]:
-        """Give the labels of the first and the last element of a span."""
+        """Return the labels of the first and the last element of a span."""
         attributes = _Chunk(self, coordinate, (0,)).attributes
         return [_label(self._element(coordinate, place), attributes) for place in (span[0], span[-1])]
 
@@ -132,7 +134,7 @@ class _Chunk:
             LookupError,
             TypeError,
             ValueError,
-        ):  # there is no such array, or its metadata is wrong
+        ):  # the array does not exist, or its metadata is invalid
             return f"chunk {list(self.coords)}"
         return ", ".join(parts)
 
@@ -145,7 +147,7 @@ class _Chunk:
             return numbers
         try:
             first, last = self.side.labels(coordinate, span)
-        except Exception:  # noqa: BLE001 - as above: the numbers of the elements will do
+        except Exception:  # noqa: BLE001 - as above: fall back to element numbers
             return numbers
         return f"{dimension}={first}" if first == last else f"{dimension}={first}..{last}"
 
@@ -155,7 +157,7 @@ class _Chunk:
             raise ValueError("the array was deleted")
         import zarr
 
-        # To zarr this is an array of one chunk: it need not know the grid.
+        # Present the chunk to zarr as an array with a single chunk.
         shape = [len(each) for each in self.box]
         document = {
             **self.document,
@@ -179,12 +181,12 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The chunks along one dimension, as runs of a size and a count; None is without end."""
+    """The chunks along one dimension, as runs of a size and a count; None for an unlimited run."""
 
     runs: Sequence[tuple[int, int | None]]
 
     def extent(self, number: int) -> range:
-        """Give the elements of a chunk."""
+        """Return the elements of a chunk."""
         start = 0
         for size, count in self.runs:
             if count is None or number < count:
@@ -193,7 +195,7 @@ class _Axis:
         raise IndexError(f"there is no chunk {number}")
 
     def chunk_at(self, place: int) -> int:
-        """Give the number of the chunk that has an element."""
+        """Return the number of the chunk that contains an element."""
         first = 0
         for size, count in self.runs:
             if count is None or place < size * count:
@@ -208,14 +210,14 @@ def _axes(document: Mapping[str, Any]) -> list[_Axis]:
 
 
 def _axis(sizes: Any) -> _Axis:
-    """Understand a chunk size, or a list of sizes and `[size, count]` runs."""
+    """Parse a chunk size, or a list of sizes and `[size, count]` pairs."""
     if isinstance(sizes, int):
         return _Axis([(sizes, None)])
     return _Axis([(each[0], each[1]) if isinstance(each, list) else (each, 1) for each in sizes])
 
 
 def _label(value: Values, attributes: Mapping[str, Any]) -> str:
-    """Write a coordinate as people do: a time as a date, a packed number unpacked."""
+    """Format a coordinate: a time as a date, a packed number unpacked."""
     coding = time_coding(attributes.get("units"), attributes.get("calendar"))
     if coding is not None and value.dtype.kind in "iuf":
         text = str(coding.texts(coding.microseconds(value))[0])
@@ -248,7 +250,7 @@ def _number(value: object) -> float | None:
 def _compare(
     found: ChunkDetails, ours: Values, theirs: Values, attributes: Mapping[str, Any]
 ) -> ChunkDetails:
-    """Count the cells that differ, in what both sides have of the chunk, and find the largest difference."""
+    """Count the cells that differ in the common part of a chunk, and find the largest difference."""
     if ours.ndim != theirs.ndim:
         return replace(found, problem="the sides have different numbers of dimensions")
     common = tuple(slice(0, min(sizes)) for sizes in zip(ours.shape, theirs.shape, strict=True))
@@ -282,7 +284,7 @@ def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.boo
 def _largest(
     ours: Values, theirs: Values, where: NDArray[np.bool_], attributes: Mapping[str, Any]
 ) -> tuple[float | None, str]:
-    """Find the largest difference of numbers or times, in the units of the unpacked values."""
+    """Return the largest difference of numbers or times, in the units of the unpacked values."""
     units = attributes.get("units")
     units = units.partition(" since ")[0] if isinstance(units, str) else ""
     here, there = ours[where], theirs[where]
@@ -294,7 +296,7 @@ def _largest(
         return float(step / np.timedelta64(1, "s")), "s"
     with np.errstate(all="ignore"):
         if kinds <= set("iu") and here.dtype == there.dtype:
-            # Subtracted as unsigned numbers, the difference of any two integers fits.
+            # The difference of any two integers fits into an unsigned number.
             found = float((np.maximum(here, there).astype("u8") - np.minimum(here, there).astype("u8")).max())
         else:
             wide = np.complex128 if "c" in kinds else np.float64

@@ -1,7 +1,8 @@
-"""The rules of conflict: which changes of a session do not go with those that a transaction log tells of.
+"""Rules for conflicts between the changes of a session and those in a transaction log.
 
 Ours are the changes of the session, theirs those of the log. The order of the rules is the order in which the
-official library lists conflicts; rules of our own follow the official one they are most like.
+official
+library lists conflicts; each rule of our own follows the official rule that it resembles most.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, Nodes, NodeSna
 from icefloe.format.transaction_log import NodeIds, TransactionLog
 
 _MEANS_NOTHING_TO_CHUNKS: Final = ("attributes", "dimension_names", "shape")
-"""Parts of a zarr.json that may change without a chunk being read in another way."""
+"""Parts of a zarr.json that do not affect how chunks are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A conflict, with what a solver's choice is applied to."""
+    """A conflict, with the chunks to which the choice of a solver applies."""
 
     conflict: Conflict
     node: NodeId | None = None
     coords: Coords | None = None
     theirs_would_be_lost: bool = False
-    """Whether chunks of theirs lie outside the shape that we gave the array."""
+    """Whether chunks of theirs are outside the shape that we gave the array."""
 
     @staticmethod
     def of(kind: ConflictType, path: str) -> Found:
-        """A conflict about a node as a whole."""
+        """Create a conflict about a whole node."""
         return Found(Conflict(kind, path))
 
 
 class Theirs:
-    """What was committed in the meantime."""
+    """The changes that were committed in the meantime."""
 
     def __init__(self, log: TransactionLog, after: Callable[[], Snapshot]) -> None:
         """The snapshot is loaded only if a rule asks where nodes are."""
@@ -57,7 +58,7 @@ class Theirs:
 
     @cached_property
     def new_nodes(self) -> Mapping[str, bool]:
-        """The paths of nodes they created, and whether each is an array."""
+        """The paths of nodes that they created, and whether each is an array."""
         fresh = np.concatenate([self.log.new_groups, self.log.new_arrays])
         if not len(fresh):
             return {}
@@ -71,14 +72,16 @@ class Theirs:
         return {path: is_array for path, is_array in found.items() if not is_key_node(path)}
 
     def deleted(self, node: NodeSnapshot | None) -> bool:
-        """Whether they deleted a node; also where there was none."""
+        """Return whether they deleted a node, or the node did not exist."""
         if node is None:
             return True
         return _has(self.log.deleted_arrays if _is_array(node) else self.log.deleted_groups, node.id)
 
     @cached_property
     def chunks(self) -> Mapping[NodeId, list[Coords]]:
-        """The coordinates of chunks they changed; one list per array, or several of different rank."""
+        """The coordinates of chunks that they changed: one column per array, or several with different
+        ranks.
+        """
         found: dict[NodeId, list[Coords]] = {}
         for node, coords in self.log.updated_chunks:
             found.setdefault(node, []).append(coords)
@@ -86,7 +89,7 @@ class Theirs:
 
 
 class Detection:
-    """One comparison of our changes with theirs, over the nodes that both began with."""
+    """A comparison of our changes with theirs, given the nodes that both started with."""
 
     def __init__(self, base: Nodes, ours: ChangeSet, theirs: Theirs) -> None:
         self._base = base
@@ -95,7 +98,7 @@ class Detection:
         self._log = theirs.log
 
     def conflicts(self) -> Iterator[Found]:
-        """All conflicts."""
+        """Yield all conflicts."""
         if self._log.moved_nodes:
             yield Found.of(ConflictType.MoveOperationCannotBeRebased, "")
             return
@@ -113,7 +116,7 @@ class Detection:
             self._deletes_of_updated,
             self._deletes_of_groups_with_new_nodes,
         ):
-            # Commit keys are united, whatever happened to them.
+            # Commit keys never conflict: they are united.
             yield from (found for found in rule() if not is_key_node(found.conflict.path))
 
     def _new_nodes(self) -> Iterator[Found]:
@@ -150,7 +153,7 @@ class Detection:
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
     def _lost_group(self, path: str) -> bool:
-        """Whether a group that was there at first is there no more, on either side."""
+        """Return whether a group of the base no longer exists on either side."""
         if path in self._ours.created or path in self._theirs.new_nodes:
             return False
         group = self._base.find(self._ours.moved.get(path, path))
@@ -198,7 +201,7 @@ class Detection:
             yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
 
     def _written_among(self, column: NodeIds) -> list[str]:
-        # Where we gave way to others in every chunk, nothing is left that could be in anybody's way.
+        # If theirs won in all our chunks, there is nothing left to conflict.
         written = self._ours.chunks.items() if len(column) else ()
         return sorted(delta.path for node, delta in written if _has(column, node) and len(delta.coords()))
 
@@ -215,11 +218,11 @@ class Detection:
                 yield Found(conflict, node, both, bool(self._outside(delta.path, both).any()))
 
     def _of_rank(self, node: NodeId, rank: int) -> Coords | None:
-        """The chunks of an array they changed, but for those that have another number of coordinates."""
+        """Return the chunks of an array that they changed, with the given number of coordinates."""
         return next((each for each in self._theirs.chunks.get(node, ()) if each.shape[1] == rank), None)
 
     def _outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
-        """Which chunks have no place in the shape we gave an array."""
+        """Return which chunks are outside the shape that we gave an array."""
         node = self._ours.updated.get(path)
         if node is None or not isinstance(node.node_data, ArrayNodeData):
             return np.zeros(len(coords), np.bool_)
@@ -240,7 +243,7 @@ class Detection:
                 continue
             lost = [coords[self._outside(path, coords)] for coords in self._theirs.chunks[node.id]]
             delta = self._ours.chunks.get(node.id)
-            if delta is not None:  # what we deleted ourselves is a chunk double update
+            if delta is not None:  # chunks that we changed ourselves are chunk double updates
                 mine = delta.coords()
                 lost = [each[~coordinates.contains(each, mine)] for each in lost]
             coords = [row for each in lost for row in each.tolist()]
@@ -250,7 +253,7 @@ class Detection:
     def _deletes_of_updated(self) -> Iterator[Found]:
         deleted, log = self._ours.deleted, self._log
         chunks = log.updated_chunks
-        # A commit that gave way to others in all chunks of an array still names the array.
+        # A commit that lost all chunks of an array in a rebase still lists the array.
         written = chunks.node_ids[chunks.counts > 0]
         touched = {*_among(deleted, log.updated_arrays), *_among(deleted, written)}
         for path in sorted(touched):
@@ -270,7 +273,7 @@ class Detection:
 
 
 def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
-    """Nodes that are new in groups which were moved: where each goes with its group, and where it is."""
+    """Return new nodes in moved groups: the path that each gets with its group, and its current path."""
     places = {origin: path for path, origin in moved.items()}
     found: dict[str, str] = {}
     for new in new_nodes:
@@ -281,7 +284,7 @@ def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str,
 
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
-    """Whether a node was moved on its own, not with the group it is in."""
+    """Return whether a node was moved by itself, not with its group."""
     group, origin = parent(path), parent(moved[path])
     return group is None or moved.get(group) != origin
 
@@ -295,7 +298,7 @@ def _has(column: NodeIds, node: NodeId) -> bool:
 
 
 def _among(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
-    """The paths of those nodes whose ids are in a column, sorted."""
+    """Return the sorted paths of the nodes whose ids are in a column."""
     if not nodes or not len(column):
         return []
     paths = sorted(nodes)
@@ -308,7 +311,7 @@ def _topmost(path: str, groups: Iterable[str]) -> str | None:
 
 
 def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Whether chunks written under one zarr.json mean something else under the other."""
+    """Return whether chunks that were written with one zarr.json have another meaning with the other."""
 
     def meaning(node: NodeSnapshot) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(node.user_data)

@@ -1,8 +1,10 @@
-"""Which commits went into a snapshot, also where the history was shortened since.
+"""The commits that a snapshot contains, even if its history was shortened.
 
 An expired snapshot leaves its id among the inherited logs, a squashed one in the metadata of the snapshot
-that replaced it, and a merged tip in the metadata of the merge. So the snapshot where two branches parted is
-known by its id even if it is no longer listed. Its content is lost once garbage was collected.
+that
+replaced it, and a merged tip in the metadata of the merge. So the common ancestor of two branches is known by
+its
+id even if it is no longer listed. Its content is lost after a garbage collection.
 """
 
 from __future__ import annotations
@@ -21,33 +23,33 @@ from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import Snapshot
 
 OWN_KEY: Final = "icefloe"
-"""Where the metadata of a snapshot keeps what this package knows of it."""
+"""The key for icefloe's own entries in the metadata of a snapshot."""
 MERGED: Final = "merged"
-"""Below it, the tips that were merged into a snapshot."""
+"""The entry with the tips that were merged into a snapshot."""
 SQUASHED: Final = "squashed"
-"""Below it, the snapshots that a snapshot replaced, oldest first."""
+"""The entry with the snapshots that a snapshot replaced, oldest first."""
 
 
 class Lineage:
-    """The commits that went into some snapshots."""
+    """The commits that some snapshots contain."""
 
     def __init__(self, refs: RefStore, assets: AssetStore, *tips: SnapshotId) -> None:
         self._refs, self._assets = refs, assets
         self._listed: dict[SnapshotId, SnapshotInfo] = {}
         self._before: dict[SnapshotId, set[SnapshotId]] = defaultdict(set)
         self._accounted: set[SnapshotId] = set()
-        """Snapshots that are not listed, but whose merges are known."""
+        """Unlisted snapshots whose merges are known."""
         for tip in tips:
             self._add([tip])
             if tip not in self._listed:
                 raise SnapshotNotFoundError(f"snapshot not found: {tip}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
 
     def contains(self, tip: SnapshotId, snapshot: SnapshotId) -> bool:
-        """Tell whether a snapshot went into another, or is that snapshot."""
+        """Return whether a tip contains a snapshot, or is that snapshot."""
         return snapshot in self._ancestors(tip)
 
     def base(self, one: SnapshotId, other: SnapshotId) -> SnapshotId:
-        """Find the newest snapshot that went into both. It may have expired."""
+        """Return the newest snapshot that both contain. It may have expired."""
         common = self._ancestors(one) & self._ancestors(other)
         older: set[SnapshotId] = set().union(*(self._before[id] for id in common))
         newest = common - older
@@ -56,24 +58,24 @@ class Lineage:
         return max(newest, key=self._flushed_at_us) if len(newest) > 1 else newest.pop()
 
     def gaps(self, base: SnapshotId, *tips: SnapshotId) -> set[SnapshotId]:
-        """Find the expired snapshots after a base that may have been merges, for all that is known."""
+        """Return the expired snapshots after a base that may have been merges."""
         between = set().union(*map(self._ancestors, tips)) - self._ancestors(base)
         return between - self._listed.keys() - self._accounted
 
     def read(self, expired: Iterable[SnapshotId]) -> None:
-        """Learn from their files what was merged into expired snapshots; refuse if one cannot be read."""
+        """Read the files of expired snapshots to find out what was merged; raise an error if one is gone."""
         for id in sorted(expired):
             if not self._before[id]:
-                raise expired_base(f"the snapshot {id}, which was merged, has expired with those before it")
+                raise expired_base(f"the merged snapshot {id} and its ancestors have expired")
             metadata = self.readable(id).metadata
             self._before[id] |= {*recorded(metadata, MERGED), *recorded(metadata, SQUASHED)}
             self._add(recorded(metadata, MERGED))
             self._accounted |= {id, *recorded(metadata, SQUASHED)}
 
     def readable(self, id: SnapshotId) -> Snapshot:
-        """Give a snapshot that may have expired; refuse if its file is gone."""
+        """Return a snapshot that may have expired; raise an error if its file is gone."""
         if id not in self._listed and not has_file(self._assets, id):
-            raise expired_base(f"the snapshot {id} has expired and its content is gone")
+            raise expired_base(f"snapshot {id} has expired and was deleted")
         return self._assets.snapshot(id)
 
     def _add(self, tips: Iterable[SnapshotId]) -> None:
@@ -87,7 +89,7 @@ class Lineage:
                     self._note(info)
                     waiting += merged_tips(info)
             except SnapshotNotFoundError:
-                continue  # a gap
+                continue  # a gap in the history
 
     def _note(self, info: SnapshotInfo) -> None:
         squashed = recorded(info.metadata, SQUASHED)
@@ -115,32 +117,32 @@ class Lineage:
 
 
 def has_file(assets: AssetStore, id: SnapshotId) -> bool:
-    """Tell whether a snapshot that is not listed can still be read; a cache may have what was collected."""
+    """Return whether an unlisted snapshot is still stored. The cache may contain deleted ones."""
     return assets.storage.exists(f"{SNAPSHOTS}/{id}")
 
 
 def recorded(metadata: Mapping[str, Any], key: str) -> list[SnapshotId]:
-    """Read the ids under a key of ours in the metadata of a snapshot."""
+    """Return the ids under one of our keys in the metadata of a snapshot."""
     own = metadata.get(OWN_KEY)
     ids = own.get(key) if isinstance(own, dict) else None
     try:
         return [SnapshotId.parse(id) for id in ids or ()]
-    except (InvalidInputError, TypeError):  # somebody else's metadata under our name
+    except (InvalidInputError, TypeError):  # metadata of another program under our key
         return []
 
 
 def merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
-    """Read the tips that a snapshot's metadata says were merged into it."""
+    """Return the tips that were merged into a snapshot, according to its metadata."""
     return recorded(info.metadata, MERGED)
 
 
 def is_squash(info: SnapshotInfo) -> bool:
-    """Tell whether a snapshot replaced others. Its log names their net changes only."""
+    """Return whether a snapshot replaced others. Its log contains only their net changes."""
     return bool(recorded(info.metadata, SQUASHED))
 
 
 def replaced_by_squash(infos: Iterable[SnapshotInfo]) -> Iterator[SnapshotId]:
-    """Give all snapshots that a squash of some replaces, oldest first: expired and squashed ones too."""
+    """Yield all snapshots that a squash replaces, oldest first, including expired and squashed ones."""
     for info in infos:
         yield from info.pruned_ancestor_tx_logs
         yield from recorded(info.metadata, SQUASHED)
@@ -148,9 +150,9 @@ def replaced_by_squash(infos: Iterable[SnapshotInfo]) -> Iterator[SnapshotId]:
 
 
 def expired_base(problem: str) -> SessionStateError:
-    """Make the error of a merge whose common ancestor is not known any more."""
+    """Return the error for a merge whose common ancestor is no longer known."""
     return SessionStateError(
-        f"{problem}, so nobody can tell what either side changed since they parted; make the changes of one "
-        "side again in a session on the other, or cherry-pick its later commits",
+        f"{problem}, so the changes of the two sides are unknown; repeat those of one side in a session on "
+        "the other, or cherry-pick its later commits",
         kind=ErrorKind.REBASE_TX_LOG_PRUNED,
     )

@@ -1,9 +1,10 @@
-"""Where nodes are after a merge when one side moved some, or both did.
+"""The paths of nodes after a merge in which one or both sides moved nodes.
 
-A node is known by its id and has a place: the group it is in, and its name there. What is in a group that
-moved goes along and keeps its place. Places are merged like everything else: that of the side that changed it
-counts. Three states are then told anew with every node where it will be, so that whoever merges what nodes
-hold needs to know nothing of moves.
+A node has an id and a place: its group and its name. The members of a moved group keep their places. Places
+are merged
+like other data: the side that changed a place wins. Then the three states are rewritten with every node at
+its final
+path, so that merging the content of nodes need not consider moves.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from icefloe.format.transaction_log import MoveOperation, NodeType, TransactionL
 from icefloe.snapshots import Diff
 
 Place: TypeAlias = tuple[NodeId | str | None, str]
-"""The group, by its path where it has no node, and the name in it."""
+"""The group, or its path if it has no node, and the name in the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Three states whose nodes are where they will be, and what that takes on our side."""
+    """Three states with all nodes at their final paths, and the moves that this takes on our side."""
 
     base: State
     ours: State
     theirs: State
     origins: Mapping[str, str]
-    """Of each node of ours that is moved: where it will be, and where it is."""
+    """The current path of each node of ours that moves, by its final path."""
     dropped: tuple[NodeSnapshot, ...] = ()
-    """Nodes of ours that theirs deleted, and in whose place another comes."""
+    """Nodes of ours that they deleted, and that are replaced by others."""
     conflicts: tuple[ConflictGroup, ...] = ()
-    """No strategy decides them: where a node is, is one thing for both sides."""
+    """Conflicts that no strategy decides, because a node can have only one path."""
 
     def is_empty(self) -> bool:
-        """Whether all nodes of ours are where they were."""
+        """Return whether all nodes of ours keep their paths."""
         return not self.origins and not self.dropped
 
     def log(self, changes: ChangeSet, id: SnapshotId) -> TransactionLog:
-        """What was done to our side before further changes are made."""
+        """Return the moves and deletions on our side, before further changes."""
         moves = [
             MoveOperation(origin, path, node.id, NodeType.ARRAY if _is_array(node) else NodeType.GROUP)
             for path, origin in self.origins.items()
@@ -58,8 +59,8 @@ class Arrangement:
             deleted_groups=[node.id for node in self.dropped if not _is_array(node)],
         )
 
-    def told(self, diff: Diff) -> Diff:
-        """What changes on our side in all, from what changes after the moves."""
+    def all_changes(self, diff: Diff) -> Diff:
+        """Return all changes on our side, given the changes after the moves."""
         gone = [
             {self.origins.get(path, path) for path in paths}
             for paths in (diff.deleted_arrays, diff.deleted_groups)
@@ -78,7 +79,7 @@ class Arrangement:
 
 
 def arranged(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) -> Arrangement:
-    """The states with places merged; only nodes that were touched can have moved."""
+    """Return the states with merged places. Only touched nodes can have moved."""
     states = (base, ours, theirs)
     if not any(len({path for state in states if (path := state.path(id))}) > 1 for id in touched):
         return Arrangement(base, ours, theirs, {})
@@ -120,7 +121,7 @@ class _Arranging:
         return (None if group is None else state.id_at(group) or group), name(path)
 
     def _moved(self, state: State) -> set[NodeId]:
-        """The nodes that a side moved on their own, not with the group they are in."""
+        """Return the nodes that a side moved by themselves, not with their group."""
         base = self._base
         return {
             id
@@ -129,13 +130,13 @@ class _Arranging:
         }
 
     def _is_dead(self, id: NodeId) -> bool:
-        """Whether a side deleted a node."""
+        """Return whether a side deleted a node."""
         return self._base.path(id) is not None and None in (self._ours.path(id), self._theirs.path(id))
 
     def _path(self, id: NodeId) -> str | None:
-        """Where a node will be; None where it would be inside itself."""
+        """Return the final path of a node; None if it would be inside itself."""
         if id not in self._paths:
-            self._paths[id] = None  # for whoever asks on the way up
+            self._paths[id] = None  # breaks cycles during the recursion
             sides = (self._theirs,) if id in self._moved_by_them else (self._ours, self._theirs, self._base)
             side = next(state for state in sides if state.path(id) is not None)
             group, called = self._place(side, id)
@@ -149,7 +150,7 @@ class _Arranging:
     # Conflicts
 
     def _double_moves(self) -> Iterator[ConflictGroup]:
-        # What came to both sides by an earlier merge or pick is not in the base, and may have moved since.
+        # Nodes that came to both sides by an earlier merge are not in the base, and may have moved since.
         shared = (self._ours.ids() & self._theirs.ids()) - self._base.ids()
         both = self._moved_by_us & self._moved_by_them | shared
         for id in self._in_order(self._moved_by_us | self._moved_by_them | shared):
@@ -164,7 +165,9 @@ class _Arranging:
                 yield self._conflict(ConflictType.NodeMovedByBothSides, id)
 
     def _moves_to_nowhere(self) -> Iterator[ConflictGroup]:
-        """Nodes moved into what the other side deleted, or made an array."""
+        """Yield conflicts about nodes that were moved into a group that the other side deleted or made an
+        array.
+        """
         arrays = {self._path(id) for id in self._ids if self._is_array(id) and not self._is_dead(id)}
         for id in self._in_order(self._moved_by_us | self._moved_by_them):
             side = self._theirs if id in self._moved_by_them else self._ours
@@ -175,7 +178,9 @@ class _Arranging:
                 yield self._conflict(ConflictType.NewNodeInInvalidGroup, id)
 
     def _meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:
-        """Two nodes of one state at one path. One that was deleted gives way, unless it was changed too."""
+        """Yield conflicts about two nodes at the same path. A deleted node gives way unless it was
+        changed.
+        """
         found: dict[str, set[NodeId]] = defaultdict(set)
         for state in self._states:
             at: dict[str, NodeId] = {}
@@ -192,7 +197,7 @@ class _Arranging:
             dropped |= dead
 
     def _is_changed(self, id: NodeId) -> bool:
-        """Whether the side that did not delete a node changed it."""
+        """Return whether the side that did not delete a node changed it."""
         before, after = self._base.node(id), self._ours.node(id) or self._theirs.node(id)
         return before is not None and after is not None and replace(after, path=before.path) != before
 
@@ -219,7 +224,7 @@ class _Arranging:
                     if before is None
                     else f"moved {before} to {after}"
                 )
-        return _Words(", ".join(words) or "left it where it was")
+        return _Words(", ".join(words) or "did not move it")
 
     # The result
 

@@ -1,4 +1,4 @@
-"""Putting the changes of a session on top of what others committed in the meantime."""
+"""Rebase of the changes of a session onto what was committed in the meantime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEEPING_OURS: Final = {
     ConflictType.DeleteOfUpdatedArray,
     ConflictType.DeleteOfUpdatedGroup,
 }
-"""Conflicts that are solved by leaving our change as it is."""
+"""Conflicts that are solved by keeping our change."""
 
 
 def rebase(
@@ -32,9 +32,13 @@ def rebase(
 ) -> None:
     """Move the base of a workspace to the tip of a branch, commit by commit.
 
-    A conflict that the solver does not solve is a RebaseFailedError. The workspace is then based on the last
-    commit before the one it names, and none of its changes is touched by that one. Nothing happens where the
-    branch is gone: the commit will say so.
+    Each commit in between is compared with our changes through its transaction log, so that the snapshots
+    themselves need
+    not be read. If the solver cannot solve a conflict, RebaseFailedError is raised: the workspace is then
+    based on the
+    last commit before the conflict, and its changes are complete. If the branch does not exist, nothing
+    happens, because
+    the commit will report it.
     """
     try:
         tip = refs.branch(branch)
@@ -63,7 +67,7 @@ def rebase(
 
 
 def check_solver(solver: ConflictSolver) -> None:
-    """TypeError for anything else than a solver."""
+    """Raise TypeError if the argument is not a solver."""
     if not isinstance(solver, ConflictSolver):
         raise TypeError(f"'{type(solver).__name__}' object is not an instance of 'ConflictSolver'")
 
@@ -71,7 +75,7 @@ def check_solver(solver: ConflictSolver) -> None:
 def _replay(
     began: Nodes, changes: ChangeSet, theirs: Theirs, solver: ConflictSolver, snapshot: SnapshotId
 ) -> None:
-    """Make our changes go with theirs; RebaseFailedError, and no change, where the solver cannot."""
+    """Adapt our changes to one commit; raise RebaseFailedError, without a change, if the solver cannot."""
     found = list(Detection(began, changes, theirs).conflicts())
     chosen = [solver.choose(each.conflict) for each in found]
     if not all(map(_is_solved, found, chosen)):
@@ -91,15 +95,13 @@ def _is_solved(found: Found, choice: VersionSelection) -> bool:
 
 
 def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
-    """Our moves with theirs in mind: what they put into a group that we moved goes along, and what they
-    deleted there does not.
-    """
+    """Adapt our moves: nodes that they created in a group that we moved go along, deleted ones do not."""
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
     return kept | taken_along(kept, theirs.new_nodes)
 
 
 def resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
-    """The changes over other nodes than those they were made on; the two go together."""
+    """Return the changes for other nodes than those that they were made on. There must be no conflicts."""
     deleted = {
         path: now
         for path, node in changes.deleted.items()
@@ -115,7 +117,7 @@ def resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
 
 
 def _with_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapshot:
-    """A node with our metadata and the chunks it has now."""
+    """Return a node with our metadata and its current chunks."""
     if now is None or not isinstance(data := node.node_data, ArrayNodeData):
         return node
     theirs = now.node_data

@@ -1,7 +1,8 @@
-"""What leads from one snapshot to another, whatever lies between: a change set out of two states.
+"""The changes between two arbitrary snapshots, as a change set.
 
-Transaction logs tell where to look: only what they name is compared. So two snapshots may lie on different
-branches, and either may be the older one.
+Transaction logs tell where to look: only nodes and chunks that they mention are compared. So the two
+snapshots may be
+on different branches, and either may be the older one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from icefloe.storage.base import ObjectNotFoundError
 
 
 class State:
-    """A snapshot, to be compared with another."""
+    """A snapshot to be compared with another."""
 
     def __init__(self, snapshot: Snapshot, assets: AssetStore) -> None:
         self.snapshot = snapshot
@@ -52,24 +53,24 @@ class State:
         return {path: NodeId(id) for id, path in self._paths.items()}
 
     def ids(self) -> set[NodeId]:
-        """All nodes."""
+        """Return the ids of all nodes."""
         return set(self._ids.values())
 
     def id_at(self, path: str) -> NodeId | None:
-        """The node at a path."""
+        """Return the id of the node at a path, if there is one."""
         return self._ids.get(path)
 
     def path(self, id: NodeId) -> str | None:
-        """Where a node is; None where it is not."""
+        """Return the path of a node; None if it does not exist."""
         return self._paths.get(id.__bytes__())
 
     def node(self, id: NodeId) -> NodeSnapshot | None:
-        """The node with an id."""
+        """Return the node with an id, if it exists."""
         path = self.path(id)
         return None if path is None else self.snapshot.nodes.find(path)
 
     def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
-        """Those references of an array that are at some sorted coordinates."""
+        """Return the references of an array at some sorted coordinates."""
         if not len(coords) or coords.shape[1] != rank_of(node):
             return self.refs_in(node, ())
         box = coordinates.bounding_box(coords)
@@ -77,45 +78,45 @@ class State:
         return found.take(coordinates.contains(found.coords, coords))
 
     def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
-        """Those references of an array that are in some of its manifests."""
+        """Return the references of an array in some of its manifests."""
         parts = [self.workspace.manifest_refs(node, ref) for ref in _manifests(node) if ref in manifests]
         empty = ArrayManifest.of(np.zeros((0, rank_of(node)), np.uint32), 1)
         return ArrayManifest.concat(parts) if parts else empty
 
 
 def _overlap(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
-    if len(extents) != len(box):  # some writers leave extents out
+    if len(extents) != len(box):  # some writers omit extents
         return True
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(extents, box, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """All that may differ between two states: what either side changed since they parted."""
+    """Everything that may differ between two states: what either side changed since the common ancestor."""
 
     nodes: tuple[NodeId, ...]
     updated: frozenset[NodeId]
-    """Arrays whose metadata changed, or that were deleted and brought back: they may have lost chunks that no
-    log names.
+    """Arrays whose metadata changed, or that were deleted and restored: they may have lost chunks that no log
+    mentions.
     """
     chunks: Mapping[tuple[NodeId, int], Coords]
     """Sorted coordinates by array and rank."""
     new: frozenset[NodeId] = frozenset()
     """Nodes that were created."""
     changed: frozenset[NodeId] = frozenset()
-    """Those, and nodes that were deleted or moved or got other metadata."""
+    """Nodes that were created, deleted or moved, or whose metadata changed."""
     is_complete: bool = False
-    """Whether every chunk is named that was ever written, also if it is gone again."""
+    """Whether every chunk that was ever written is included, even if it was deleted again."""
 
     @staticmethod
     def of_all(one: State, other: State) -> Touched:
-        """Every node of two states, where no log tells what changed."""
+        """Include every node of two states, if no log tells what changed."""
         nodes = one.ids() | other.ids()
         return Touched(tuple(nodes), frozenset(nodes), {}, frozenset(nodes), frozenset(nodes))
 
     @staticmethod
     def of(logs: Iterable[TransactionLog], *, is_complete: bool = False) -> Touched:
-        """What some logs name."""
+        """Collect what some logs mention."""
         lists = list(logs)
         columns = [getattr(log, name) for log in lists for name in LISTS]
         columns += [log.updated_chunks.node_ids for log in lists]
@@ -144,20 +145,20 @@ class Touched:
         )
 
     def among(self, nodes: set[NodeId]) -> Touched:
-        """What there is of some nodes."""
+        """Restrict this to some nodes."""
         chunks = {key: coords for key, coords in self.chunks.items() if key[0] in nodes}
         named = tuple(id for id in self.nodes if id in nodes)
         return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
 
     def overlaps(self, other: Touched) -> bool:
-        """Tell whether both name something in common: a chunk, or a node that is more than written to."""
+        """Return whether both mention the same chunk, or a node that one of them did more than write to."""
         if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
             return True
         shared = self.chunks.keys() & other.chunks.keys()
         return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
 
     def explains(self, before: State, after: State) -> bool:
-        """Tell whether all that differs between two states is named here, and nothing that was in neither."""
+        """Return whether all differences between two states are mentioned, and nothing that is in neither."""
         if not before.ids() | self.new >= {*self.nodes, *after.ids()}:
             return False
         for id in before.ids():
@@ -192,7 +193,9 @@ class Touched:
 def touched_between(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
-    """What may differ between two snapshots, of which one may have expired; None where no logs tell."""
+    """Return what may differ between two snapshots, one of which may have expired; None if logs are
+    missing.
+    """
     steps = _steps_apart(refs, one, other)
     if steps is None:
         return None
@@ -207,9 +210,9 @@ def touched_between(
 
 
 def _steps_apart(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Step] | None:
-    """The commits on the ways from where two snapshots parted; None where that is not known."""
+    """Return the commits from the common ancestor to both snapshots; None if it is unknown."""
     for early, late in ((one, other), (other, one)):
-        with suppress(SnapshotNotFoundError):  # one that expired is found in the history of the other
+        with suppress(SnapshotNotFoundError):  # an expired snapshot is found in the history of the other
             if (direct := steps_between(refs, early, late)) is not None:
                 return direct
     parted = parting(refs, one, other)
@@ -219,7 +222,7 @@ def _steps_apart(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Ste
 
 
 def parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
-    """Find the newest snapshot that is listed in the history of both."""
+    """Return the newest listed snapshot in the history of both."""
     try:
         known = {info.id for info in refs.ancestry(one)}
         return next((info.id for info in refs.ancestry(other) if info.id in known), None)
@@ -228,12 +231,11 @@ def parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | 
 
 
 def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
-    """What must be done to make one state of another; only what was touched is looked at.
-
-    Moves are none of it: see `arranging`.
+    """Return the changes that turn one state into another. Only touched nodes are compared, and moves are
+    ignored.
     """
     changes = ChangeSet()
-    for id in touched.nodes:  # nodes, not chunks: each has a document of its own
+    for id in touched.nodes:  # a loop over nodes, not chunks
         old, new = before.node(id), after.node(id)
         if new is None:
             if old is not None:
@@ -257,7 +259,7 @@ def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
 def put_differences(
     changes: ChangeSet, node: NodeSnapshot, old: ArrayManifest | None, new: ArrayManifest
 ) -> None:
-    """Note what must be written and deleted to come from some references to others."""
+    """Add the writes and deletions that turn some references into others."""
     written, gone = new, new.coords[:0]
     if old is not None and len(old):
         written = new.take(~_same_as_in(new, old))
@@ -271,12 +273,12 @@ def put_differences(
 
 
 def same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
-    """The coordinates at which both have the same reference."""
+    """Return the coordinates at which both have the same reference."""
     return one.coords[_same_as_in(one, other)]
 
 
 def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
-    """Which references of one stand at their place in the other too."""
+    """Return which references of one are also in the other, at the same coordinates."""
     here = coordinates.contains(one.coords, other.coords)
     there = coordinates.contains(other.coords, one.coords)
     here[here] = one.take(here).equal_rows(other.take(there))
@@ -284,7 +286,7 @@ def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
 
 
 def without_manifests(node: NodeSnapshot) -> NodeSnapshot:
-    """A node as one that is created: its chunks are changes."""
+    """Return a node as if it were new: its chunks are changes."""
     data = node.node_data
     return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
 

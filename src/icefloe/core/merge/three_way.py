@@ -1,7 +1,8 @@
-"""Merging two states that come from a third: conflicts, who wins, and the changes that are left to be made.
+"""Three-way merge: conflicts, their resolution, and the changes that remain to be made.
 
-Ours is the state that is merged into, theirs the one that is merged. Both are compared with the base, and
-only differences count: what both sides changed to the same is no conflict.
+Ours is the state to merge into, theirs the state to merge. Both are compared with their common ancestor, the
+base,
+and only differences count: if both sides made the same change, there is no conflict.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Three states with every node where it will be, and what leads from the base to the two others."""
+    """Three states with all nodes at their final paths, and the changes from the base to the two others."""
 
     base: State
     ours: State
@@ -43,16 +44,16 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The changes to make on our side, and the conflicts met on the way."""
+    """The changes to make on our side, and all conflicts."""
 
     changes: ChangeSet
     conflicts: tuple[ConflictGroup, ...]
     decided: bool
-    """Whether the strategy decided all of them."""
+    """Whether the strategy resolved all conflicts."""
 
 
 def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
-    """Merge theirs into ours."""
+    """Merge their changes into our state."""
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
     _forget_what_is_common(sides, ours, theirs)
     found = _conflicts(sides, ours, theirs)
@@ -67,10 +68,10 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
 
 
 def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
-    """Drop from their changes what ours did too, and compare nodes that both have and the base has not."""
+    """Drop their changes that we made as well, and compare nodes that both have but the base has not."""
     mine = {node.id: path for path, node in ours.created.items()}
     for path, node in list(theirs.created.items()):
-        if mine.get(node.id) == path:  # the same node came to both sides, by an earlier merge or pick
+        if mine.get(node.id) == path:  # the same node came to both sides by an earlier merge or cherry-pick
             own = ours.created.pop(path)
             del theirs.created[path]
             if own.user_data != node.user_data:
@@ -97,10 +98,11 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
 
 
 def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
-    """Note the chunks of an array as deleted that only the other side has, and this side may have deleted.
+    """Record chunks of an array as deleted that only the other side has, and this side may have deleted.
 
-    The base does not have the array. So a chunk is known to be new on the other side only if the logs of this
-    side name every chunk that it ever had, and not that one.
+    The base does not contain the array. So a chunk is known to be new on the other side only if the logs of
+    this side
+    mention every chunk that it ever had, and not that one.
     """
     there, here = other.chunks.get(node.id), changes.chunks.get(node.id)
     if there is None:
@@ -125,7 +127,7 @@ def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
 
 
 def _goes_together(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
-    """Whether chunks of theirs can be read with our metadata. A rebase refuses them all."""
+    """Return whether their chunks can be read with our metadata. A rebase refuses all of them."""
     if _kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
         return False
     path = found.conflict.path
@@ -143,7 +145,7 @@ def _kind(found: Found) -> ConflictType:
     return found.conflict.conflict_type
 
 
-# The table
+# Table of conflicts
 
 
 def _group(
@@ -160,7 +162,7 @@ def _group(
 
 
 def _chunk_texts(state: State, id: NodeId, coords: Coords) -> list[str]:
-    """What one side has at each of some places."""
+    """Describe the reference of one side at each of some coordinates."""
     node = state.node(id)
     if node is None:
         return ["deleted"] * len(coords)
@@ -181,7 +183,7 @@ def _ref_text(refs: ArrayManifest, row: int) -> str:
 
 
 def _node_texts(changes: ChangeSet, path: str) -> list[str]:
-    """What one side did to a node, in words."""
+    """Describe what one side did to a node."""
     words = []
     if path in changes.deleted:
         words.append("deleted")
@@ -197,14 +199,14 @@ def _node_texts(changes: ChangeSet, path: str) -> list[str]:
         words.append("deleted its group")
     if any(path in ancestors(each) for each in changes.created):
         words.append("created nodes in it")
-    return [", ".join(words) or "left it as it was"]
+    return [", ".join(words) or "did not change it"]
 
 
-# Who wins
+# Resolution of conflicts
 
 
 class _Resolution:
-    """Their changes, made to fit where a strategy decides. Each decision may come more than once."""
+    """Applies a strategy to their changes. Each decision may occur more than once."""
 
     def __init__(self, sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
         self._our_state, self._their_state = sides.ours, sides.theirs
@@ -213,7 +215,7 @@ class _Resolution:
         self._changes = theirs
 
     def keep_ours(self, found: Found) -> None:
-        """Take back what they did."""
+        """Drop their change."""
         path, changes = found.conflict.path, self._changes
         match _kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
@@ -232,12 +234,12 @@ class _Resolution:
             case ConflictType.DeleteOfGroupWithNewNodes:
                 for new in self._new_below(path):
                     self._keep(new)
-            case _:  # metadata or chunks of what we deleted, or that do not go with our metadata or chunks
+            case _:  # metadata or chunks of nodes that we deleted, or that do not fit ours
                 changes.updated.pop(path, None)
                 self._drop_chunks(path)
 
     def take_theirs(self, found: Found) -> None:
-        """Make room for what they did."""
+        """Change our side so that their change applies."""
         path = found.conflict.path
         match _kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
@@ -277,7 +279,7 @@ class _Resolution:
         return [new for new in self._ours.created if path in ancestors(new)]
 
     def _drop_created(self, path: str, *, alone: bool = False) -> None:
-        """Do not create a node, nor what they created in it."""
+        """Drop a node that they created, and all nodes in it."""
         for each in [path] if alone else [p for p in self._changes.created if is_within(p, path)]:
             node = self._changes.created.pop(each, None)
             if node is not None:
@@ -288,19 +290,19 @@ class _Resolution:
             del self._changes.chunks[id]
 
     def _keep(self, path: str) -> None:
-        """Do not delete a node, nor the groups it is in."""
+        """Do not delete a node and the groups around it."""
         for each in (path, *ancestors(path)):
             self._changes.deleted.pop(each, None)
 
     def _delete(self, path: str) -> None:
-        """Delete a node of ours with all below it."""
+        """Delete a node of ours and all nodes below it."""
         for each in self._our_state.workspace.below(path):
             node = self._our_nodes.find(each)
             if node is not None:
                 self._changes.deleted[each] = node
 
     def _replace(self, path: str) -> None:
-        """Put their node in the place of ours; of two groups only the metadata."""
+        """Replace our node by theirs; if both are groups, only the metadata."""
         here, there = self._our_nodes.find(path), self._changes.created.get(path)
         if here is None or there is None:
             return
@@ -311,7 +313,7 @@ class _Resolution:
             self._delete(path)
 
     def _revive(self, paths: Sequence[str]) -> None:
-        """Create again what we deleted, as they have it."""
+        """Restore nodes that we deleted, as they have them."""
         for path in paths:
             node = self._their_nodes.find(path)
             gone = self._our_nodes.find(path) is None
@@ -322,7 +324,7 @@ class _Resolution:
                 put_differences(self._changes, node, None, self._their_state.workspace.refs(node))
 
     def _take_array(self, path: str) -> None:
-        """Take an array over as they have it, metadata and chunks."""
+        """Take their version of an array, metadata and chunks."""
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
         if here is None or there is None:
             return

@@ -1,4 +1,4 @@
-"""How long to wait before a change that lost to another writer is tried again."""
+"""Pauses before a change is tried again that lost a race against another writer."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 def give_way(losses: int, took_s: float) -> None:
-    """Wait a random while after a commit lost to others, longer the more often it did.
+    """Wait for a random time after a commit lost a race, longer after repeated losses.
 
-    Many who lost together would else come back together, and all but one of them in vain. What an attempt
-    takes is the measure: whoever waits about as long as others need lets one of them through.
+    Without pauses, all losers would try again at the same time, and all but one would lose again. The
+    duration of an
+    attempt is the unit: whoever waits about as long as others need lets one of them through.
     """
     time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)))
 
 
 def attempts(config: EffectiveConfig) -> Iterator[int]:
-    """The numbers of the attempts, each given when it is due; ConflictError when there are no more.
+    """Yield the numbers of the attempts after their pauses; raise ConflictError after the last.
 
-    A few follow at once, the others after growing pauses, by `repo_update_retries` of the configuration.
+    The first attempts follow without pauses, the others after growing ones, as `repo_update_retries`
+    configures.
     """
     yield from retry.attempts(
         config.update_max_tries,
@@ -37,6 +39,6 @@ def attempts(config: EffectiveConfig) -> Iterator[int]:
         immediate=_IMMEDIATE_TRIES,
     )
     raise ConflictError(
-        message=f"others changed the repository {config.update_max_tries} times over; try again",
+        message=f"other writers changed the repository in all {config.update_max_tries} attempts; try again",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )

@@ -1,4 +1,4 @@
-"""Where branches, tags and all else that changes is kept. Each change is one compare-and-swap."""
+"""The interface of branches, tags and all other mutable state. Each change is one compare-and-swap."""
 
 from __future__ import annotations
 
@@ -164,11 +164,11 @@ def check_base(base: SnapshotId, tip: SnapshotId) -> None:
 
 
 def unsupported(what: str, spec: Spec) -> IcechunkError:
-    """The error for what a version of the format cannot do."""
+    """Return the error for an operation that a version of the format does not support."""
     if not spec.writable:
         return read_only_format(what)
     return FormatError(
-        f"{what} needs a newer repository than version {spec.number} of the format",
+        f"{what} is not supported in version {spec.number} of the format",
         kind=ErrorKind.UNSUPPORTED_SPEC_VERSION,
     ).with_hint(UPGRADE)
 
@@ -179,12 +179,12 @@ UPGRADE: Final = Hint("{function} upgrades it", function="upgrade_icechunk_repos
 
 
 def read_only_format(what: str, hint: Hint = MIGRATE) -> ReadOnlyError:
-    """The error for what would change, or needs more than, a repository of a format before version 1."""
+    """Return the error for an operation that a repository of a format before version 1 does not support."""
     return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", ErrorKind.READ_ONLY_REPOSITORY).with_hint(hint)
 
 
 def check_storable(name: str) -> None:
-    """Refuse a name of a branch or tag that no file can hold."""
+    """Raise an error if the name of a branch or tag cannot be stored."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -192,7 +192,7 @@ def check_storable(name: str) -> None:
 
 
 def invalid_name(name: str, rule: str) -> InvalidInputError:
-    """The error for a name that a branch or tag cannot have."""
+    """Return the error for an invalid name of a branch or tag."""
     return InvalidInputError(
         f"invalid name {name!r} of a branch or tag: {rule}", kind=ErrorKind.INVALID_REF_NAME
     )

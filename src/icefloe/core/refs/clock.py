@@ -1,9 +1,10 @@
-"""Clocks of writers, compared with that of the storage before a time is written down.
+"""Comparison of the clock of a writer with that of the storage, before a time is stored.
 
-Times in a history only grow. A writer whose clock is ahead would date its change so that nobody else's clock
-has come that far, and the official library would refuse every other writer until then. So such a writer is
-refused. Where one got through all the same, others whose clocks are right go on: they date their changes
-right after the newest one.
+Times in a history only increase. A writer whose clock is ahead would store a time that no other clock has
+reached,
+and the official library would refuse all other writers until then. So such a writer is refused. If one got
+through
+nevertheless, writers with correct clocks continue with times right after the newest one.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from icefloe.errors import ErrorKind, FormatError, StorageError
 from icefloe.storage.base import Storage
 
 DRIFT_US: Final = 600_000_000
-"""How far clocks may differ. Only a change so long before or after the newest one is checked."""
+"""The tolerated difference between clocks. Only changes with a larger distance to the newest one are
+checked.
+"""
 
 
 def now_us() -> int:
-    """Give the time of this machine, in microseconds since 1970-01-01 UTC."""
+    """Return the time of this machine, in microseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1000
 
 
 def check_clock(storage: Storage, written: str, newest_us: int) -> None:
-    """Refuse to go on if this machine's clock is wrong, judged by that of the storage.
+    """Raise an error if the clock of this machine is wrong, compared with that of the storage.
 
     Parameters
     ----------
     storage
-        Where the repository is.
+        The storage of the repository.
     written
-        An object that this writer has just written there.
+        An object that this writer has just written.
     newest_us
         The time of the newest change in the repository.
     """
@@ -53,15 +56,15 @@ def check_clock(storage: Storage, written: str, newest_us: int) -> None:
         if storage_us - own_us > DRIFT_US:
             raise _wrong_clock(storage_us - own_us, "behind", storage)
         logging.getLogger(__name__).warning(
-            "the newest change of the repository is dated %d s ahead: the clock of its writer was wrong; "
-            "this change is dated right after it",
+            "the newest change of the repository is %d s in the future, because the clock of its writer was "
+            "wrong; this change gets a time right after it",
             (newest_us - own_us) // 1_000_000,
         )
 
 
 def _wrong_clock(difference_us: int, word: str, storage: Storage) -> FormatError:
     return FormatError(
-        f"the clock of this machine is {difference_us // 1_000_000} s {word} that of {storage.place}; set it "
-        "(with NTP, for example) and try again",
+        f"the clock of this machine is {difference_us // 1_000_000} s {word} that of {storage.place}; "
+        "correct it (with NTP, for example) and try again",
         kind=ErrorKind.SNAPSHOT_TIMESTAMP,
     )

@@ -1,4 +1,4 @@
-"""References of V1 repositories: a small file per branch and tag, each changed by compare-and-swap."""
+"""Branches and tags of V1 repositories: one small file each, changed by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from icefloe.storage.base import (
     Version,
 )
 
-# What has no place in XML: S3 names the objects to delete in it.
+# Characters that XML cannot contain: S3 lists the objects to delete in XML.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
@@ -55,20 +55,20 @@ class RefStoreV1(RefStore):
         self._collections = CollectionsFile(assets)
 
     def create(self, snapshot: SnapshotId) -> None:
-        """Write the first branch; ConflictError if there is one already."""
+        """Write the first branch; raise ConflictError if there is one already."""
         try:
             self._put(RefFile(RefKind.BRANCH, MAIN), snapshot, ABSENT)
         except ConditionNotMetError:
             raise ConflictError(
-                message=f"there is a repository in {self._storage.place} already",
+                message=f"there is already a repository in {self._storage.place}",
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
             ) from None
 
     def _file(self, kind: RefKind, name: str) -> RefFile:
-        """The file of a branch or tag of that name, if it can be one's here."""
+        """Return the file of a branch or tag; raise an error if the name is invalid."""
         check_name(name)
         file = RefFile(kind, name)
-        # The mark of a deleted tag is the longest path.
+        # The tombstone of a deleted tag has the longest path.
         if not self._storage.fits(RefFile(kind, name, deleted=True).path):
             raise invalid_name(name, f"it is too long for {self._storage.place}")
         return file
@@ -88,16 +88,17 @@ class RefStoreV1(RefStore):
         self._storage.put(file.path, encode_ref(snapshot), condition)
 
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
-        """Write a file that is not there yet.
+        """Write a file that does not exist yet.
 
-        A storage knows its own write again when the answer was lost. Where it does not, nobody can: somebody
-        else may have made the same branch or tag, and both would be told that it is theirs.
+        A storage recognizes its own write after a lost response. If it cannot, nobody can: another writer may
+        have created
+        the same branch or tag, and both would believe that it is theirs.
         """
         self._storage.require_conditional_writes()
         self._put(file, snapshot, ABSENT)
 
     def all_refs(self) -> dict[RefFile, SnapshotId | None]:
-        """Every branch and tag with what it points to, and the marks of deleted tags."""
+        """Return the target of every branch and tag, and None for tombstones of deleted tags."""
         found = {file: self._read(file) for file in self._files() if not file.deleted}
         marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._files() if file.deleted}
         return marks | {file: each[0] for file, each in found.items() if each is not None}
@@ -149,15 +150,17 @@ class RefStoreV1(RefStore):
 
     @contextlib.contextmanager
     def _standing(self, file: RefFile, snapshot: SnapshotId) -> Iterator[list[SnapshotId]]:
-        """Point a ref to a snapshot that may be garbage, and see that no collection has taken it meanwhile.
+        """Point a ref to a snapshot that may be garbage, and check that no collection has deleted it.
 
-        The ref is written first and collections are looked for thereafter; a collection tells of itself and
-        then looks at refs. So one of both sees the other. The ref is taken back where the snapshot may be
-        deleted: to what it pointed to, which the body gives, or there is none again.
+        The ref is written before collections are checked, and a collection records itself before it reads
+        refs: so at least
+        one of them notices the other. If the snapshot may be deleted, the ref is restored to its previous
+        target, which the
+        body appends to the list, or removed.
         """
         before = self._collections.read()
         replaced: list[SnapshotId] = []
-        if not self._storage.exists(f"{SNAPSHOTS}/{snapshot}"):  # a cache may still have it
+        if not self._storage.exists(f"{SNAPSHOTS}/{snapshot}"):  # not the cache, which may still have it
             raise _no_snapshot(snapshot)
         self._assets.snapshot(snapshot)
         yield replaced
@@ -167,8 +170,8 @@ class RefStoreV1(RefStore):
         if now.under_way_us and not self._led_to(snapshot, file, replaced):
             self._take_back(file, snapshot, replaced)
             raise SessionStateError(
-                f"garbage is being collected, and no branch or tag leads to snapshot {snapshot}, "
-                "which may be deleted; try again when the collection has ended",
+                f"a garbage collection is running and may delete snapshot {snapshot}, because no branch or "
+                "tag leads to it; try again when the collection has ended",
                 kind=ErrorKind.NOT_ALLOWED,
             )
         try:
@@ -179,18 +182,18 @@ class RefStoreV1(RefStore):
             raise _no_snapshot(snapshot) from None
 
     def _led_to(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
-        """Whether some snapshots, or refs other than one, lead to a snapshot."""
+        """Return whether a snapshot is an ancestor of some tips, or of refs other than `file`."""
         others = (id for each, id in self.all_refs().items() if each != file and id is not None)
         for tip in {*tips, *others}:
-            with contextlib.suppress(
-                ObjectNotFoundError, FormatError
-            ):  # a history that is broken leads no further
+            with contextlib.suppress(ObjectNotFoundError, FormatError):  # a broken history ends here
                 if snapshot in self._stored_line(tip):
                     return True
         return False
 
     def _stored_line(self, id: SnapshotId) -> Iterator[SnapshotId]:
-        """A snapshot and those before it, as the files say now: an expiration writes them anew."""
+        """Yield a snapshot and its ancestors as currently stored, because an expiration rewrites snapshot
+        files.
+        """
         at: SnapshotId | None = id
         while at is not None:
             data, _ = self._storage.get(f"{SNAPSHOTS}/{at}")
@@ -200,7 +203,7 @@ class RefStoreV1(RefStore):
     def _take_back(self, file: RefFile, snapshot: SnapshotId, replaced: Sequence[SnapshotId]) -> None:
         found = self._read(file)
         if found is None or found[0] != snapshot:
-            return  # somebody else has moved it on
+            return  # another writer has moved it
         if not replaced:
             self._storage.delete([file.path])
             return
@@ -215,18 +218,20 @@ class RefStoreV1(RefStore):
         kind: ErrorKind,
         since: int | None = None,
     ) -> list[SnapshotId]:
-        """Point a branch elsewhere, from where it is expected or from anywhere, again and again while others
-        write in between; not after a collection since a mark. Where it pointed to.
+        """Point a branch to a snapshot, from an expected tip or from any, and retry while others write.
+
+        Raises CollectedError if garbage was collected after the mark `since`. Returns the previous tip.
         """
         self._storage.require_conditional_writes()
         written: list[SnapshotId] = []
         for _ in attempts(self._assets.config):
             tip, version = self._branch(name)
             if written and self._follows(tip, to, expected):
-                return written  # the answer to our write was lost, and others may have gone on from it
+                return written  # the response to our write was lost; others may have committed on top of it
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
-            # After the version was read, which a collection changes after it has set its mark.
+            # Check after reading the version: a collection changes the version after it has set its mark, so
+            # the conditional write fails if the mark was set in between.
             if since is not None and self.now() != since:
                 raise CollectedError
             try:
@@ -242,7 +247,7 @@ class RefStoreV1(RefStore):
         raise AssertionError("attempts end with an error")
 
     def _follows(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
-        """Whether a snapshot is in a history, looking no further back than `base`."""
+        """Return whether a snapshot is in the history of a tip, up to `base`."""
         if base is None:
             return tip == snapshot
         ids = (info.id for info in self.ancestry(tip))
@@ -267,16 +272,20 @@ class RefStoreV1(RefStore):
             raise _not_found("tag", name) from None
 
     def now(self) -> int:
-        """The time of the last collection by icefloe, in microseconds; there is no log of others."""
+        """Return the time of the last collection by icefloe, in microseconds. Other collections are not
+        recorded.
+        """
         return self._collections.read().last_us
 
     def note_collection(self) -> int:
-        """Tell sessions that are open now that what they wrote may be deleted; give the answer to
+        """Record a collection that is about to delete objects, and return a mark for
         `note_end_of_collection`.
 
-        A commit that has looked for the mark already, and not moved its branch yet, has to look again:
-        branches get another version, with the same meaning. One that moves its branch before that is seen by
-        whoever reads refs thereafter.
+        A commit may have looked for the record already without having moved its branch. So all branch
+        files are rewritten
+        with the same content and another version, and the commit has to look again. A commit that moves
+        its branch before
+        that is visible to whoever reads the refs afterwards.
         """
         begun_us = self._collections.begin()
         try:
@@ -294,7 +303,7 @@ class RefStoreV1(RefStore):
                     self._storage.put(file.path, respelt(data, now_us), Unchanged(version))
 
     def note_end_of_collection(self, begun_us: int) -> None:
-        """Tell that nothing more is deleted."""
+        """Record that a collection has ended."""
         self._collections.end(begun_us)
 
     def advance(
@@ -303,16 +312,16 @@ class RefStoreV1(RefStore):
         self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT, since)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Refuse a snapshot whose base is gone. Apart from that, its file makes it known."""
+        """Check that the base of a snapshot still exists. The snapshot file itself needs no entry."""
         if since is not None and self.now() != since:
             raise CollectedError
         if snapshot.parent_id is not None and not self._will_stay(snapshot.parent_id):
             raise lost_base(snapshot.parent_id)
 
     def _will_stay(self, base: SnapshotId) -> bool:
-        """Whether a snapshot, its history and its manifests are there and no collection is deleting them.
+        """Return whether a snapshot, its history and its manifests exist and are not being deleted.
 
-        The snapshot that needs them has been written before, so collections that begin now spare them.
+        The snapshot that needs them was written before, so that collections that start now keep them.
         """
         if base in {*self.branches().values(), *self.tags().values()}:
             return True
@@ -323,7 +332,7 @@ class RefStoreV1(RefStore):
                 pass
         except (ObjectNotFoundError, FormatError):
             return False
-        # Official collections may delete manifests and leave the snapshot.
+        # Official collections may delete manifests and keep the snapshot.
         manifests = self._assets.snapshot(base).manifest_files
         return all(self._storage.exists(f"{MANIFESTS}/{info.id}") for info in manifests)
 
@@ -354,7 +363,7 @@ class RefStoreV1(RefStore):
             self._storage.put(CONFIG_PATH, encode_config_yaml(config), condition)
         except ConditionNotMetError:
             raise ConflictError(
-                message="the configuration was changed by somebody else", kind=ErrorKind.CONFIG_UPDATED
+                message="another writer changed the configuration; try again", kind=ErrorKind.CONFIG_UPDATED
             ) from None
 
     def tip_to_write(self, name: str) -> SnapshotId:
@@ -362,12 +371,10 @@ class RefStoreV1(RefStore):
 
 
 def check_name(name: str) -> None:
-    """Refuse names that cannot be a folder's in every place."""
+    """Raise an error if a name cannot be the name of a folder in all storages."""
     check_storable(name)
     if not name or "/" in name or _UNSPEAKABLE.search(name):
-        raise invalid_name(
-            name, "it must not be empty, nor contain '/', control characters or U+FFFE and U+FFFF"
-        )
+        raise invalid_name(name, "it must not be empty or contain '/', control characters, U+FFFE or U+FFFF")
 
 
 def _no_snapshot(id: SnapshotId) -> SnapshotNotFoundError:

@@ -1,4 +1,4 @@
-"""References of V2 repositories: everything in the repo info file, changed by compare-and-swap."""
+"""Branches, tags and history of V2 repositories: one repo info file, changed by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _YEAR_3000_MS: Final = 32_503_680_000_000
 CREATE_TAG: Final = 4
 DELETE_TAG: Final = 5
 FLAG_NAMES: Final = {3: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "delete_tag"}
-"""The feature flags that are known; all are on by default."""
+"""The known feature flags. All are on by default."""
 
 
 class RefStoreV2(RefStore):
@@ -69,28 +69,28 @@ class RefStoreV2(RefStore):
     # The file
 
     def create(self, info: RepoInfo, data: bytes | None = None) -> None:
-        """Write the first repo info file, given where it was encoded; ConflictError if there is one."""
+        """Write the first repo info file; raise ConflictError if there is one already."""
         if data is None:
             data = write_repo_info(info, V2, self._config.compression_level)
         try:
             version = self._put(data, ABSENT)
         except ConditionNotMetError:
             raise ConflictError(
-                message=f"there is a repository in {self._storage.place} already",
+                message=f"there is already a repository in {self._storage.place}",
                 kind=ErrorKind.REPO_INFO_UPDATED,
             ) from None
         self._seen = (info, version)
 
     def take_over(self, other: RefStoreV2) -> None:
-        """Know what another store over the same file has read."""
+        """Use the repo info that another store has read from the same file."""
         self._seen = other._seen
 
     def load(self) -> RepoInfo:
-        """The repo info as it is now."""
+        """Return the current repo info."""
         return self._load()[0]
 
     def seen(self) -> RepoInfo:
-        """The repo info as it was when it was last looked at."""
+        """Return the repo info that was read last."""
         return self._seen[0] if self._seen else self.load()
 
     def _load(self) -> tuple[RepoInfo, Version]:
@@ -106,8 +106,8 @@ class RefStoreV2(RefStore):
         except ObjectNotFoundError:
             text = f"the repository doesn't exist: there is none in {self._storage.place}"
             if self._storage.read_only:
-                raise _no_repository(f"{text}; check where it is") from None
-            raise _no_repository(text, Hint("{function} makes one", function="Repository.create")) from None
+                raise _no_repository(f"{text}; check the location") from None
+            raise _no_repository(text, Hint("{function} creates one", function="Repository.create")) from None
         except BucketNotFoundError as missing:
             raise _no_repository(missing.message) from None
         self._seen = (read_repo_info(data), version)
@@ -121,19 +121,32 @@ class RefStoreV2(RefStore):
         while_read_only: bool = False,
         as_seen: bool = False,
     ) -> RepoInfo:
-        """Apply a change to the repo info and write it, again and again while others write in between.
+        """Apply a change to the repo info and write it, and retry while others write.
 
-        A change that cannot be made any more raises its own error out of here. The answer to a write may be
-        lost: the change is then known by the backup it made, or by the new snapshot that it brings.
-        A change that is tried on what was seen last saves a request; it fails where that is old, and is then
-        tried on what is there.
+        A change that is no longer possible raises its own error. If the response to a write is lost, the
+        change is
+        recognized by its backup file, or by the snapshot that it adds: this makes commits happen exactly
+        once.
+
+        Parameters
+        ----------
+        change
+            Returns the new repo info and the entry for the ops log.
+        brings
+            The snapshot that the change adds.
+        while_read_only
+            Apply the change also to a read-only repository.
+        as_seen
+            Try the change on the repo info that was read last, which saves a request. If that fails, the
+            current one is
+            read.
         """
         tried: set[str] = set()
         for attempt in attempts(self._config):
             seen = self._seen if as_seen and attempt == 0 else None
             info, version = seen or self._load()
             if tried and changes.was_written(info, tried, brings):
-                return info  # the answer to our write was lost, and others may have gone on from it
+                return info  # the response to our write was lost; others may have changed it since
             try:
                 if not while_read_only:
                     check_writable(info.status)
@@ -159,7 +172,7 @@ class RefStoreV2(RefStore):
         raise AssertionError("attempts end with an error")
 
     def _replace(self, new: RepoInfo, version: Version, backup: str, newest_us: int | None) -> bool:
-        """Write the file in place of one version of it, which is kept; False where that is not there.
+        """Replace one version of the file, after backing it up; return False if it has another version.
 
         The clock of this machine is compared with that of the storage, given the time of the newest change.
         """
@@ -174,7 +187,7 @@ class RefStoreV2(RefStore):
         return True
 
     def old_backups(self) -> Iterator[str]:
-        """Give the paths of backups that the ops log does not need, oldest first."""
+        """Yield the paths of backups that the ops log does not need, oldest first."""
         needed: set[str] = set()
         before = self.load().repo_before_updates
         while before is not None and before not in needed:
@@ -250,10 +263,10 @@ class RefStoreV2(RefStore):
         self._bring(lambda info: changes.detached_snapshot(info, snapshot), snapshot.id, since)
 
     def _bring(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
-        """A change that makes a new snapshot known, unless garbage was collected since a mark."""
+        """Apply a change that adds a snapshot, unless garbage was collected after a mark."""
 
         def checked(info: RepoInfo) -> changes.Changed:
-            changed = change(info)  # a conflict is told first
+            changed = change(info)  # first, because a conflict takes precedence
             if since is not None and self.collected_since(info, since):
                 raise CollectedError
             return changed
@@ -261,13 +274,15 @@ class RefStoreV2(RefStore):
         self.update(checked, brings=snapshot, as_seen=True)
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
-        """Whether garbage was collected between a mark and a state of the repository, or may have been."""
+        """Return whether garbage was, or may have been, collected between a mark and a state of the
+        repository.
+        """
         for update in chain.from_iterable(self._log_files(info)):
             if update.updated_at_us <= since:
                 return False
             if isinstance(update.update_type, UpdateType.GCRan):
                 return True
-        return bool(since)  # older parts of the log are lost, and the mark is in them
+        return bool(since)  # the part of the log with the mark is lost, so assume the worst
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.listed(self.load(), id)
@@ -308,11 +323,11 @@ class RefStoreV2(RefStore):
         return chain.from_iterable(self.ops_log_files())
 
     def ops_log_files(self) -> Iterator[Updates]:
-        """The ops log as it is kept: the part in each repo info file, newest first."""
+        """Yield the part of the ops log in each repo info file, newest first."""
         return self._log_files(self.load())
 
     def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
-        """What was done up to a state of the repository."""
+        """Yield the parts of the ops log up to a state of the repository."""
         log, before = info.latest_updates, info.repo_before_updates
         yield log
         seen: set[str] = set()
@@ -322,7 +337,7 @@ class RefStoreV2(RefStore):
             try:
                 data, _ = self._storage.get(place)
             except ObjectNotFoundError:
-                return  # the official reader ends the log here too
+                return  # the official reader also ends the log here
             log, older = read_ops_log(data, place)
             yield log.in_backup(before)
             before = older
@@ -339,7 +354,7 @@ def _based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
 
 
 def stored_config(info: RepoInfo) -> dict[str, Any] | None:
-    """The configuration that a repo info file holds; None where it holds none."""
+    """Return the configuration in a repo info file, if there is one."""
     return None if info.config is None else decode_config(info.config, REPO_PATH)
 
 
@@ -349,7 +364,7 @@ def _settings(info: RepoInfo) -> dict[int, bool]:
 
 
 def _flagged(flag: int, change: Change) -> Change:
-    """A change that is refused while its feature flag is off."""
+    """Return a change that is refused while its feature flag is off."""
 
     def checked(info: RepoInfo) -> changes.Changed:
         check_flag(_settings(info), flag)
@@ -359,7 +374,7 @@ def _flagged(flag: int, change: Change) -> Change:
 
 
 def check_flag(settings: Mapping[int, bool], flag: int) -> None:
-    """Refuse what a feature flag forbids."""
+    """Raise an error if a feature flag forbids an operation."""
     if not settings.get(flag, True):
         raise SessionStateError(
             f"the feature flag {FLAG_NAMES.get(flag, flag)} of this repository is off",
@@ -368,19 +383,19 @@ def check_flag(settings: Mapping[int, bool], flag: int) -> None:
 
 
 def check_writable(status: RepoStatus) -> None:
-    """Refuse to change a repository that is not online."""
+    """Raise an error if a repository is not online."""
     if status.availability is not RepoAvailability.ONLINE:
         reason = status.limited_availability_reason
-        is_by_format = not status.set_at_us  # nobody has set it
+        is_by_format = not status.set_at_us  # the format is read-only; no user has set the status
         raise ReadOnlyError(
             f"repository status is {status.availability.name.lower().replace('_', '-')}"
             + (f": {reason}" if reason else ""),
             kind=ErrorKind.READ_ONLY_REPOSITORY,
-        ).with_hint(MIGRATE if is_by_format else Hint("{function} can put it online", function="set_status"))
+        ).with_hint(MIGRATE if is_by_format else Hint("{function} can set it online", function="set_status"))
 
 
 def backup_name(now_ms: int, name: str) -> str:
-    """The name of a backup below `overwritten/`: the newest sorts first."""
+    """Return the name of a backup below `overwritten/`. The newest sorts first."""
     return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
 
 

@@ -1,8 +1,8 @@
-"""Locations of virtual chunks: which URLs are allowed, their stored form, the container they are in.
+"""Locations of virtual chunks: valid URLs, their stored form, and their containers.
 
 A location is an absolute URL, or `vcc://NAME/PATH` for a path in the container of that name. Its key is the
-percent-decoded path. No key may have a `.` or `..` segment, however it is spelled: it would lead out of the
-container that was authorised.
+percent-decoded path. No key may have a `.` or `..` segment, in any encoding, because it would lead out of the
+authorized container.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
 from icefloe.errors import ErrorKind, InvalidInputError
 
 NAMED: Final = "vcc://"
-"""What a location relative to a named container begins with."""
+"""The prefix of locations that are relative to a named container."""
 
 _logger = logging.getLogger(__name__)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _FILE: Final = "file://"
 _ORIGINS: Final = 8
-"""So many different servers are recognised in bulk; locations on others are looked at one by one."""
+"""The number of servers that are recognized in bulk. Locations on other servers are checked one by one."""
 _SCAN_BYTES: Final = 1 << 22
 _SLASH: Final = ord("/")
 _PLAIN: Final = np.zeros(256, np.bool_)
@@ -40,27 +40,27 @@ _KEPT_IN_FILE_PATHS: Final = "!$%&'()*+,-./:;=@[]^_|~"
 
 @dataclass(frozen=True)
 class Containers:
-    """The virtual chunk containers of a repository, the longest url prefix first."""
+    """The virtual chunk containers of a repository, with the longest URL prefix first."""
 
     ordered: tuple[VirtualChunkContainer, ...] = ()
     named: Mapping[str, VirtualChunkContainer] = field(default_factory=dict)
 
     @staticmethod
     def of(containers: Iterable[VirtualChunkContainer]) -> Containers:
-        """The containers of a configuration; those that make no sense are left out, with a warning."""
+        """Return the valid containers of a configuration. Invalid ones are logged and ignored."""
         usable = [found for each in containers if (found := _usable(each)) is not None]
         usable.sort(key=lambda container: len(container.url_prefix), reverse=True)
         return Containers(tuple(usable), {each.name: each for each in usable if each.name})
 
     def find(self, location: str) -> VirtualChunkContainer | None:
-        """The container a location in its stored form is in."""
+        """Return the container of a location in its stored form, if there is one."""
         if location.startswith(NAMED):
             name, slash, _ = location.removeprefix(NAMED).partition("/")
             return self.named.get(name) if slash else None
         return next((each for each in self.ordered if location.startswith(each.url_prefix)), None)
 
     def absolute(self, location: str) -> str:
-        """The URL behind a location; InvalidInputError where there is no container of the name it has."""
+        """Return the URL of a location; raise InvalidInputError if its container does not exist."""
         if not location.startswith(NAMED):
             return location
         name, _, rest = location.removeprefix(NAMED).partition("/")
@@ -73,7 +73,7 @@ class Containers:
         return container.url_prefix + rest
 
     def prefixes(self) -> list[str]:
-        """What locations in the containers begin with."""
+        """Return the prefixes of locations in the containers."""
         return [each.url_prefix for each in self.ordered] + [f"{NAMED}{name}/" for name in self.named]
 
 
@@ -91,7 +91,7 @@ def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
 
 
 class BadLocationError(InvalidInputError):
-    """One of many locations is wrong; whoever knows its chunk names that too."""
+    """One of many locations is invalid. The caller adds which chunk it belongs to."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason, kind=ErrorKind.INVALID_VIRTUAL_REF)
@@ -101,10 +101,11 @@ class BadLocationError(InvalidInputError):
 def checked_locations(
     locations: Blobs, containers: Containers, *, validate: bool
 ) -> tuple[Blobs, NDArray[np.bool_]]:
-    """Locations in the form they are stored in, and which of them are in no container.
+    """Return locations in their stored form, and which of them are in no container.
 
-    BadLocationError for the first that is no URL or, with `validate`, has a `.` or `..` segment. Locations in
-    containers, or on few servers, are looked at as columns; only odd ones become texts.
+    Raises BadLocationError for the first that is not a URL or, with `validate`, has a `.` or `..` segment.
+    Locations in
+    containers, or on a few servers, are checked as columns; only unusual ones are decoded.
     """
     locations = locations.compact()
     homeless = np.ones(len(locations), np.bool_)
@@ -133,7 +134,7 @@ def checked_locations(
 def _one_by_one(
     locations: Blobs, odd: Sequence[int], containers: Containers, homeless: NDArray[np.bool_], validate: bool
 ) -> Blobs:
-    """Look at the locations that are not plain; `homeless` takes note of those in a container."""
+    """Check unusual locations, and mark in `homeless` which of them are in no container."""
     stored = locations.tolist()
     for row in odd:
         try:
@@ -149,7 +150,7 @@ def _one_by_one(
 
 
 def _last_odd(locations: Blobs) -> I64:
-    """Where in each row the last byte stands that needs a closer look, or the last `//` or `/.`; else -1."""
+    """Return the position of the last unusual byte, `//` or `/.` in each row; -1 if there is none."""
     last = np.full(len(locations), -1, np.int64)
     data = locations.buffer
     for start in range(0, len(data), _SCAN_BYTES):
@@ -163,7 +164,7 @@ def _last_odd(locations: Blobs) -> I64:
 
 
 def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]:
-    """Which of some rows begin with a prefix."""
+    """Return which of some rows start with a prefix."""
     found = np.zeros(len(rows), np.bool_)
     wanted = np.frombuffer(prefix, np.uint8)
     for start in range(0, len(rows), BLOCK):
@@ -176,7 +177,7 @@ def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]
 
 
 def _origin(location: bytes) -> str | None:
-    """Scheme and server of a location, as a prefix for others; None where they need a closer look."""
+    """Return scheme and server of a location as a prefix for others; None if it is unusual."""
     found = re.match(rb"([a-z][a-z0-9+.\-]*)://([^/?#\\\s]*)/", location)
     if found is None or not location.isascii() or (not found[2] and found[1] != b"file"):
         return None
@@ -184,9 +185,9 @@ def _origin(location: bytes) -> str | None:
 
 
 def stored_form(location: str) -> str:
-    """A location as it is stored: the scheme in small letters, the path of a file as browsers normalise it.
+    """Return the stored form of a location: the scheme in lower case, a file path normalized as in browsers.
 
-    InvalidInputError where it is no absolute URL.
+    Raises InvalidInputError if the location is not an absolute URL.
     """
     if location.startswith(_FILE) or location[:5].lower() == "file:":
         return _file_url(location)
@@ -200,7 +201,7 @@ def stored_form(location: str) -> str:
 
 
 def _file_url(location: str) -> str:
-    """A file URL as the URL standard normalises it, so that `..` is gone before prefixes are compared."""
+    """Normalize a file URL as in the URL standard, so that `..` is resolved before prefixes are compared."""
     rest = re.sub(r"[\t\n\r]", "", location.strip(" \0\t\n\r"))[5:]
     tail = re.search(r"[?#].*", rest, re.DOTALL)
     path = (rest if tail is None else rest[: tail.start()]).replace("\\", "/")
@@ -224,20 +225,20 @@ def _file_url(location: str) -> str:
 
 
 def key_of(location: str) -> str:
-    """The decoded path of a URL, without the leading slash; InvalidInputError where it could lead elsewhere.
+    """Return the decoded path of a URL without the leading slash; raise InvalidInputError if it is ambiguous.
 
-    Backslashes count as slashes here, since some servers and all browsers take them for such.
+    Backslashes count as slashes, because some servers and all browsers treat them as such.
     """
     path = re.sub(r"^[^:]*://[^/?#]*/?", "", location, count=1)
     try:
         key = unquote_to_bytes(re.split(r"[?#]", path, maxsplit=1)[0]).decode()
     except UnicodeDecodeError:
-        raise _bad(f"{location!r}: the path is not UTF-8 once its percent signs are decoded") from None
+        raise _bad(f"{location!r}: the percent-decoded path is not UTF-8") from None
     segments = key.replace("\\", "/").split("/")
     if "." in segments or ".." in segments or "\0" in key:
         raise _bad(
-            f"{location!r} could lead out of its virtual chunk container: its path must have no '.' or '..'"
-            " segments, encoded or not, and no null bytes"
+            f"{location!r} could lead out of its virtual chunk container: its path must not contain '.' or"
+            " '..' segments, encoded or not, or null bytes"
         )
     return key
 

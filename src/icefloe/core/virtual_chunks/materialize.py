@@ -1,7 +1,8 @@
-"""Virtual chunks made native: their bytes are copied into the repository as they are, without decoding.
+"""Conversion of virtual chunks to native ones: their bytes are copied without decoding.
 
-References into one file are sorted and those near each other fetched by one request, so that an archive is
-read about once, front to back, whatever the order of the chunks.
+References into one file are sorted, and nearby ones are fetched by one request, so that an archive is read
+about
+once, from start to end, whatever the order of the chunks.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest, Virt
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 Region = Sequence[slice | int] | Mapping[str, slice | int]
-"""Elements of an array: a slice or a number per dimension, or for some of them by name."""
+"""Elements of an array: a slice or a number per dimension, or by dimension name for some of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """What one request brought."""
+    """The result of one request."""
 
     rows: NDArray[np.int64]
     chunk_ids: list[bytes]
     inline: list[bytes]
     location: str
     version: tuple[Any, Any]
-    """Etag and time of the file it came from."""
+    """Etag and time of the file."""
 
 
 def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None, executor: Executor) -> int:
-    """Copy the virtual chunks of an array, or those that a region touches; how many there were.
+    """Copy the virtual chunks of an array, or of a region, and return their number.
 
-    References change only when all bytes were copied. StorageError where a file is not what was recorded, or
-    changed while it was copied.
+    References change only after all bytes were copied. Raises StorageError if a file is not the recorded one,
+    or changes
+    during the copy.
     """
     refs = workspace.refs(node)
     if region is not None:
@@ -80,7 +82,7 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
     first, last = int(refs.offsets[rows].min()), int((refs.offsets[rows] + refs.lengths[rows]).max())
     one = refs.ref(int(rows[0]))
     if not isinstance(one, VirtualRef):
-        raise TypeError(f"{one!r} is no virtual reference")
+        raise TypeError(f"{one!r} is not a virtual reference")
     source, key = workspace.assets.virtual.place(one.location)
     names = [f"{tuple(refs.coords[row].tolist())} of {node.path}" for row in rows]
     with named_errors(one.location, names[0]):
@@ -99,7 +101,7 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
 
 
 def request_groups(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.int64]]:
-    """Rows whose bytes are fetched by one request each: of one version of one file, near each other."""
+    """Group rows that are fetched by one request: references to one version of one file, near each other."""
     order = np.lexsort((refs.offsets, refs.last_modified, refs.etag_codes, refs.location_codes))
     starts, ends = refs.offsets[order].astype(np.int64), (refs.offsets + refs.lengths)[order].astype(np.int64)
     lengths = ends - starts
@@ -116,14 +118,14 @@ def request_groups(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.i
 
 
 def chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
-    """The chunks that a region of elements touches."""
+    """Return the chunks that a region of elements covers."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)
     grid = json.loads(node.user_data)["chunk_grid"]
     if grid["name"] != "regular":
         raise SessionStateError(
-            f"{node.path} has a {grid['name']} chunk grid; a region is of regular ones only",
+            f"{node.path} has a {grid['name']} chunk grid; regions are only supported for regular grids",
             kind=ErrorKind.UNIMPLEMENTED,
         )
     chunks = grid["configuration"]["chunk_shape"]
@@ -140,7 +142,7 @@ def _per_dimension(data: ArrayNodeData, region: Region, path: str) -> list[slice
     if not isinstance(region, Mapping):
         if len(region) > rank:
             raise InvalidInputError(
-                f"the region has {len(region)} dimensions, and {path} has {rank}",
+                f"the region has {len(region)} dimensions, but {path} has {rank}",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
         return [*region, *[slice(None)] * (rank - len(region))]
@@ -158,11 +160,12 @@ def _span(wanted: slice | int, length: int) -> range:
     if isinstance(wanted, slice):
         if wanted.step not in (None, 1):
             raise InvalidInputError(
-                f"a region has no steps, as in {wanted}", kind=ErrorKind.INVALID_CHUNK_INDEX
+                f"a region must not have steps: {wanted}", kind=ErrorKind.INVALID_CHUNK_INDEX
             )
         return range(*wanted.indices(length))
     if not -length <= wanted < length:
         raise InvalidInputError(
-            f"{wanted} is outside of a dimension of {length} elements", kind=ErrorKind.INVALID_CHUNK_INDEX
+            f"index {wanted} is outside a dimension of size {length}",
+            kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     return range(wanted % length, wanted % length + 1)

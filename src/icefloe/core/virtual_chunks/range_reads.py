@@ -1,9 +1,12 @@
-"""Many small reads of one file, as few requests.
+"""Many small reads of one file with few requests.
 
-Zarr asks for chunks one by one, a few at a time, and nobody tells what it will ask for next. So each file
-remembers where reads ended lately. A read that goes on there fetches more than was asked for, at most as much
-as the reads before it used, and those that follow find their bytes here or on their way. Nothing waits for
-others to come: a read that is alone goes out at once and for just its bytes.
+Zarr requests chunks one by one, a few at a time, and does not announce the next ones. So each file remembers
+where
+recent reads ended. A read that continues there fetches more than was requested, at most as much as the reads
+before
+it used, and the following reads find their bytes in memory or in flight. No read waits for others: an
+isolated
+read is sent immediately, for just its bytes.
 """
 
 from __future__ import annotations
@@ -18,42 +21,43 @@ from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.storage.external.base import Fetched
 
 _KEPT_S: Final = 2.0
-"""Bytes that nobody asked for are forgotten after this time, and so is where reads ended."""
+"""The time after which bytes that nobody requested, and the ends of reads, are forgotten."""
 _RUNS: Final = 16
-"""So many places where reads ended are remembered per file: of several variables, or several readers."""
+"""The number of remembered ends of reads per file, for several variables or readers."""
 
 Fetch = Callable[[int, int], Fetched]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How far reads of one file are joined."""
+    """How far reads of one file are combined."""
 
     max_gap_bytes: int = 64 * 1024
-    """Reads with no more than this between them may become one request."""
+    """Reads with at most this gap between them may become one request."""
     max_waste: float = 0.5
-    """At most this share of the bytes of joined requests may be such that nobody asked for. 0 joins nothing
-    but what is adjacent, and reads nothing ahead."""
+    """The share of unrequested bytes in combined requests. 0 combines only adjacent reads, and reads nothing
+    ahead.
+    """
     max_request_bytes: int = 2 * 1024 * 1024
-    """Requests are not made longer than this by joining reads; a single read may well be."""
+    """The length up to which reads are combined. A single read may be longer."""
     max_kept_bytes: int = 64 * 1024 * 1024
-    """So much is kept that was read ahead, of all files together."""
+    """The number of bytes that are read ahead, of all files together."""
 
     def spare(self, used_bytes: int) -> int:
-        """How many bytes nobody asked for may come with so many that somebody did."""
+        """Return how many unrequested bytes may be read with some requested ones."""
         share = min(max(self.max_waste, 0.0), 0.99)
         return int(used_bytes * share / (1 - share))
 
 
 class KeptBytes:
-    """How much was read ahead, of all files of a reader. Safe for many threads."""
+    """The number of bytes that were read ahead, of all files of a reader. Thread-safe."""
 
     def __init__(self) -> None:
         self._held = 0
         self._lock = fork_safe_lock()
 
     def take(self, count: int, limit: int) -> bool:
-        """Set room aside, if there is some within a limit."""
+        """Reserve bytes, and return whether they are within a limit."""
         with self._lock:
             if self._held + count > limit:
                 return False
@@ -61,19 +65,19 @@ class KeptBytes:
             return True
 
     def free(self, count: int) -> None:
-        """Give room back."""
+        """Release reserved bytes."""
         with self._lock:
             self._held -= count
 
 
 @dataclass(eq=False, slots=True)
 class _Span:
-    """A request, under way or answered."""
+    """A request, pending or answered."""
 
     start: int
     stop: int
     kept: int
-    """Room set aside for it."""
+    """The number of reserved bytes."""
     answer: Future[Fetched] = field(default_factory=Future)
     used: int = 0
     used_at: float = 0.0
@@ -81,7 +85,7 @@ class _Span:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """Reads that follow each other."""
+    """Consecutive reads."""
 
     stop: int
     used: int
@@ -89,7 +93,7 @@ class _Run:
 
 
 class RangeReader:
-    """Ranges of one file in one version. Safe for many threads."""
+    """Byte ranges of one version of a file. Thread-safe."""
 
     def __init__(self, fetch: Fetch, limits: ReadLimits, kept: KeptBytes) -> None:
         self._fetch = fetch
@@ -100,7 +104,7 @@ class RangeReader:
         self._runs: list[_Run] = []
 
     def read(self, start: int, stop: int) -> Fetched:
-        """Bytes `start` to `stop`, or fewer where the file ends, with what was told of the file."""
+        """Read bytes `start` to `stop`, or fewer if the file ends, with the version of the file."""
         with self._lock:
             now = time.monotonic()
             self._forget_old(now)
@@ -115,7 +119,7 @@ class RangeReader:
             found = self._answered(span)
         else:
             if span.answer.exception() is not None:
-                return self._fetch(start, stop)  # another reader's request failed; ours may not
+                return self._fetch(start, stop)  # the request of another reader failed; ours may succeed
             found = span.answer.result()
         self._settle(span)
         first = start - span.start
@@ -129,14 +133,16 @@ class RangeReader:
         except BaseException as failure:
             with self._lock:
                 self._drop(span)
-            # An interrupt is meant for the thread that got it alone.
-            span.answer.set_exception(failure if isinstance(failure, Exception) else RuntimeError("given up"))
+            # An interrupt is meant only for the thread that received it.
+            span.answer.set_exception(
+                failure if isinstance(failure, Exception) else RuntimeError("interrupted")
+            )
             raise
         span.answer.set_result(found)
         return found
 
     def _settle(self, span: _Span) -> None:
-        """Let go of a span whose bytes were all asked for."""
+        """Release a span whose bytes were all requested."""
         with self._lock:
             if span.used >= span.stop - span.start:
                 self._drop(span)
@@ -154,7 +160,7 @@ class RangeReader:
                 run.used += used
 
     def _planned(self, start: int, stop: int, now: float) -> _Span:
-        """A request for a range, and for what will likely be asked for next."""
+        """Create a request for a range and for what will probably be requested next."""
         limits, wanted = self._limits, stop - start
         run = min(
             (run for run in self._runs if 0 <= start - run.stop <= limits.max_gap_bytes),
@@ -188,12 +194,12 @@ class RangeReader:
             self._kept.free(span.kept)
 
     def close(self) -> None:
-        """Let go of all that was read ahead."""
+        """Release everything that was read ahead."""
         with self._lock:
             for span in list(self._spans):
                 self._drop(span)
 
     def forget_old(self) -> None:
-        """Let go of what was read ahead and not asked for in time."""
+        """Release what was read ahead and not requested in time."""
         with self._lock:
             self._forget_old(time.monotonic())

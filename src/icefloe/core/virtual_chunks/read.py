@@ -1,4 +1,4 @@
-"""Reading virtual chunks: only from containers that were authorised, only in the version that was known."""
+"""Reading of virtual chunks, only from authorized containers and only in the recorded version."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from icefloe.credentials import AnyCredential
 
 Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
-"""Credentials by the url prefix of the container they are for."""
+"""Credentials by the URL prefix of their container."""
 
 _NO_SETTINGS: Final = StorageSettings()
 _FILES: Final = 256
-"""So many files are remembered with their latest reads."""
+"""The number of files whose recent reads are remembered."""
 
 
 class VirtualReader:
-    """Reads virtual chunks from the containers that were authorised. Safe for many threads.
+    """A reader for virtual chunks in authorized containers. Thread-safe.
 
-    Credentials for a container go to an endpoint that only the stored configuration names if it is the
-    provider's own, or that of the repository's `storage`, or the container is `trusted`.
+    Credentials are sent to an endpoint that only the stored configuration names if it belongs to the
+    provider, if it is that
+    of the repository's `storage`, or if the container is `trusted`.
 
-    There is one source per container, and with it one pool of connections, for all stores of a repository.
+    There is one source, and so one pool of connections, per container for all stores of a repository.
     """
 
     def __init__(
@@ -53,13 +54,13 @@ class VirtualReader:
 
             check_credential(container, self._authorized.get(container.url_prefix))
         self.withheld = self._withheld_from(storage, {_container_prefix(each) for each in trusted})
-        """Endpoints that get no credentials, by the url prefix of their container."""
+        """Endpoints that receive no credentials, by the URL prefix of their container."""
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
-        """Whether no virtual chunk that may be read is on a network."""
+        """Whether no readable virtual chunk is on a network."""
         self._settings = settings or _NO_SETTINGS
         self.limits = ReadLimits()
-        """For files that are read for the first time; may be replaced."""
+        """The limits for files that are read for the first time; may be replaced."""
         self._kept = KeptBytes()
         self._sources: dict[str, ExternalSource] = {}
         self._places: dict[str, tuple[ExternalSource, str]] = {}
@@ -67,7 +68,9 @@ class VirtualReader:
         self._lock = fork_safe_lock()
 
     def _withheld_from(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
-        """Find the containers whose endpoint only the stored configuration names, and nobody vouches for."""
+        """Return the containers whose endpoint comes only from the stored configuration and is not
+        trusted.
+        """
         asked = [each for each in self.containers.ordered if each.url_prefix in self._authorized]
         unknown = [each for each in asked if each.url_prefix not in trusted]
         if storage is None or not unknown:
@@ -81,10 +84,11 @@ class VirtualReader:
         return {prefix: endpoint for prefix, endpoint in found.items() if endpoint is not None}
 
     def read(self, ref: VirtualRef, start: int, stop: int, chunk: str) -> bytes:
-        """Bytes `start` to `stop` of a virtual chunk; errors name the chunk and its file.
+        """Read bytes `start` to `stop` of a virtual chunk. Errors mention the chunk and its file.
 
-        InvalidInputError where its container is missing or not authorised. StorageError where the file is not
-        there, ends too early, or has changed since the reference was made.
+        Raises InvalidInputError if its container is missing or not authorized, and StorageError if the file
+        does not exist,
+        is too short, or has changed since the reference was set.
         """
         source, key = self.place(ref.location)
         first, last = ref.offset + start, ref.offset + stop
@@ -99,7 +103,7 @@ class VirtualReader:
         return found.data
 
     def place(self, location: str) -> tuple[ExternalSource, str]:
-        """Where the file with a location is fetched, and its key there."""
+        """Return the source of the file at a location, and its key there."""
         place = self._places.get(location)
         if place is None:
             place = self._find(location)
@@ -109,7 +113,7 @@ class VirtualReader:
         return place
 
     def _find(self, location: str) -> tuple[ExternalSource, str]:
-        # Manifests may be anybody's: nothing that was checked when a reference was set is taken for granted.
+        # A manifest may come from anybody, so repeat all checks that were made when a reference was set.
         url = stored_form(self.containers.absolute(location))
         container = self.containers.find(url)
         if container is None:
@@ -121,7 +125,7 @@ class VirtualReader:
         key = key_of(url)
         if not key.startswith(key_of(container.url_prefix)):
             raise InvalidInputError(
-                f"{location} is outside of the virtual chunk container {container.url_prefix}",
+                f"{location} is outside the virtual chunk container {container.url_prefix}",
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
             )
         return self._source(container, location), key
@@ -135,7 +139,7 @@ class VirtualReader:
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             ).with_hint(
                 Hint(
-                    "to fetch it, authorise the virtual chunk container with "
+                    "to fetch it, authorize the virtual chunk container with "
                     "{authorize_virtual_chunk_access}",
                     authorize_virtual_chunk_access=None,
                 )
@@ -171,16 +175,16 @@ class VirtualReader:
 
 
 def _container_prefix(key: str) -> str:
-    """The url prefix that a key of `authorize_virtual_chunk_access` stands for."""
+    """Return the URL prefix for a key of `authorize_virtual_chunk_access`."""
     try:
         return stored_form(key if key.endswith("/") else f"{key}/")
     except InvalidInputError:
-        return key  # no container has such a prefix, so it authorises nothing
+        return key  # no container has such a prefix, so nothing is authorized
 
 
 @contextmanager
 def named_errors(location: str, chunk: str) -> Iterator[None]:
-    """Errors of a source become errors of a virtual chunk."""
+    """Convert errors of a source to errors of a virtual chunk."""
     try:
         yield
     except StorageError as error:
@@ -193,7 +197,7 @@ def named_errors(location: str, chunk: str) -> Iterator[None]:
 
 
 def check_version(found: Fetched, checksum: Checksum | None, location: str, chunk: str) -> None:
-    """Raise StorageError unless a file is still what it was when the reference was made."""
+    """Raise StorageError if a file has changed since the reference was set."""
     match checksum:
         case None:
             return
@@ -202,7 +206,7 @@ def check_version(found: Fetched, checksum: Checksum | None, location: str, chun
                 return
             was, now = f"the etag {value!r}", "none" if found.e_tag is None else repr(found.e_tag)
         case LastModified(seconds):
-            # Strict, though whole seconds are recorded: a change within the same second must not pass.
+            # Only seconds are recorded; compare strictly, so that a change in the same second is detected.
             if found.last_modified is not None and found.last_modified.timestamp() <= seconds:
                 return
             was = f"last modified at {datetime.fromtimestamp(seconds, UTC).isoformat()}"
@@ -219,7 +223,7 @@ def _same_tag(one: str, other: str) -> bool:
 
 
 def too_short(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
-    """The error for a file that ends inside a reference."""
+    """Return the error for a file that ends inside a reference."""
     size = "fewer" if found.size_bytes is None else str(found.size_bytes)
     return StorageError(
         f"error fetching virtual reference {location} of chunk {chunk}: it is bytes {first} to {last}, and "

@@ -1,6 +1,6 @@
-"""References to chunks in files elsewhere: taken in as columns, checked, and listed again.
+"""Setting and listing of references to chunks in files elsewhere, as columns.
 
-However many references a call brings, nothing here makes an object for each of them.
+However many references there are, no Python object is created for each of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ChunkBatch = tuple[Coords, NDArray[np.uint8], list[str], U64, U64, dict[int, byt
 
 @dataclass(frozen=True, slots=True)
 class VirtualColumns:
-    """References that a call brought, as columns; a row per reference."""
+    """References as columns, one row per reference."""
 
     coords: Coords
     codes: NDArray[np.uint32]
@@ -61,10 +61,10 @@ class VirtualColumns:
     checksums: dict[str, Any]
     """The checksum columns of `ArrayManifest`."""
     ascending: bool = False
-    """Whether coordinates are known to be in order and unique."""
+    """Whether the coordinates are known to be sorted and unique."""
 
     def take(self, rows: Any) -> VirtualColumns:
-        """The given rows, a mask."""
+        """Return the rows of a mask."""
         checksums = {name: each if name == "etags" else each[rows] for name, each in self.checksums.items()}
         return VirtualColumns(
             self.coords[rows],
@@ -79,13 +79,13 @@ class VirtualColumns:
 def set_virtual_refs(
     workspace: Workspace, path: str, refs: VirtualColumns, containers: Containers, *, validate: bool
 ) -> Failed:
-    """Set many references of an array, or none if one of them is wrong: the error says which.
+    """Set many references of an array, or none if one of them is invalid. The error says which.
 
-    With `validate`, references into no container are left out; their coordinates are returned.
+    With `validate`, references in no container are left out, and their coordinates are returned.
     """
     node = workspace.array(path)
     if not rank_of(node) and not refs.coords.any():
-        # The one chunk of a scalar has no coordinates; VirtualiZarr, for one, gives it a 0.
+        # The only chunk of a scalar has no coordinates; VirtualiZarr, for example, passes a 0.
         refs = replace(refs, coords=refs.coords[:, :0])
     _check_grid(node, refs.coords)
     _check_ranges(node, refs)
@@ -127,7 +127,7 @@ def _check_grid(node: NodeSnapshot, coords: Coords) -> None:
     grid = tuple(max(dimension.num_chunks, 1) for dimension in shape)
     if coords.shape[1] != len(grid):
         raise InvalidInputError(
-            f"references of {node.path} have {coords.shape[1]} coordinates, and the array {len(grid)} "
+            f"references of {node.path} have {coords.shape[1]} coordinates, but the array has {len(grid)} "
             "dimensions",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
@@ -146,8 +146,8 @@ def _check_ranges(node: NodeSnapshot, refs: VirtualColumns) -> None:
     if empty.any():
         row = int(empty.argmax())
         raise InvalidInputError(
-            f"zero-length chunk: the reference of chunk {_at(refs, row)} of {node.path} has no "
-            "bytes; leave it out, or delete the chunk",
+            f"zero-length chunk: the reference of chunk {_at(refs, row)} of {node.path} is empty; leave it "
+            "out, or delete the chunk",
             kind=ErrorKind.ZERO_LENGTH_CHUNK,
         )
     over = refs.offsets + refs.lengths < refs.offsets
@@ -155,7 +155,7 @@ def _check_ranges(node: NodeSnapshot, refs: VirtualColumns) -> None:
         row = int(over.argmax())
         raise InvalidInputError(
             f"chunk {_at(refs, row)} of {node.path}: offset {refs.offsets[row]} and length "
-            f"{refs.lengths[row]} go beyond 2**64",
+            f"{refs.lengths[row]} exceed 2**64",
             kind=ErrorKind.INVALID_VIRTUAL_REF,
         )
 
@@ -168,7 +168,7 @@ def from_grid(
     arr_offset: Sequence[int] | None,
     checksum: str | datetime | None,
 ) -> VirtualColumns:
-    """References of a whole window of the chunk grid in C order; an empty location is a missing chunk."""
+    """Convert a window of the chunk grid in C order. An empty location is a missing chunk."""
     shape = tuple(int(size) for size in grid_shape)
     codes, texts = _coded(locations)
     count = len(codes)
@@ -189,7 +189,9 @@ def from_grid(
 
 
 def _coded(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
-    """Codes and distinct texts of a list, a numpy array, or a pyarrow column, which codes for itself."""
+    """Return codes and distinct texts of a list, a numpy array, or a pyarrow column, which is encoded by
+    pyarrow.
+    """
     if hasattr(locations, "dictionary_encode"):
         coded = locations.dictionary_encode()
         coded = coded.combine_chunks() if hasattr(coded, "combine_chunks") else coded
@@ -204,25 +206,23 @@ def _coded(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
     except (TypeError, AttributeError):
         row = next((row for row, text in enumerate(texts) if not isinstance(text, str)), 0)
         raise TypeError(
-            f"location number {row} is not a str but {type(texts[row]).__name__}; '' is a missing chunk"
+            f"location {row} must be a str, not {type(texts[row]).__name__}; use '' for a missing chunk"
         ) from None
 
 
 def _numbers(values: Any, what: str) -> NDArray[np.uint64]:
-    """A column of our own, whatever happens to the caller's array; the error says which number is wrong."""
+    """Copy numbers to a column; raise an error that says which number is invalid."""
     given = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise TypeError(f"{what}s must be one flat array of whole numbers, not {given.dtype} {given.shape}")
+        raise TypeError(f"{what}s must be a 1-d array of integers, not {given.dtype} {given.shape}")
     if given.dtype.kind == "i" and given.size and int(given.min()) < 0:
         row = int((given < 0).argmax())
-        raise InvalidInputError(
-            f"{what} number {row} is negative: {given[row]}", kind=ErrorKind.INVALID_VIRTUAL_REF
-        )
+        raise InvalidInputError(f"{what} {row} is negative: {given[row]}", kind=ErrorKind.INVALID_VIRTUAL_REF)
     return given.astype(np.uint64)
 
 
 def _grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
-    """The coordinates of all cells of a window, in C order."""
+    """Return the coordinates of all cells of a window, in C order."""
     for size, start in zip(shape, first, strict=True):
         if start < 0 or start + size > _U32_MAX + 1:
             raise InvalidInputError(
@@ -233,7 +233,7 @@ def _grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
 
 
 def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
-    """References as they come one by one; of two of the same chunk the later wins."""
+    """Convert single references. Of two references to the same chunk, the later wins."""
     others = set(map(type, chunks)) - {VirtualChunkSpec}
     if others:
         raise TypeError(f"'{others.pop().__name__}' object is not an instance of 'VirtualChunkSpec'")
@@ -244,8 +244,8 @@ def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
     if (ranks != rank).any():
         row = int((ranks != rank).argmax())
         raise InvalidInputError(
-            f"chunk {tuple(indices[row])}, number {row}, has {ranks[row]} coordinates, and the array {rank} "
-            "dimensions",
+            f"chunk {tuple(indices[row])}, number {row}, has {ranks[row]} coordinates, but the array "
+            f"has {rank} dimensions",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     coords = np.fromiter(chain.from_iterable(indices), np.int64, count * rank).reshape(count, rank)
@@ -253,7 +253,7 @@ def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
     if outside.any():
         row = int(outside.argmax())
         raise InvalidInputError(
-            f"chunk {tuple(indices[row])}, number {row}, is in no chunk grid",
+            f"chunk {tuple(indices[row])}, number {row}, is outside every chunk grid",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     codes, locations = _coded(list(map(attrgetter("location"), chunks)))
@@ -279,7 +279,7 @@ def _spec_checksums(chunks: Sequence[VirtualChunkSpec]) -> dict[str, Any]:
 
 
 def checksum_columns(checksum: str | datetime | None, count: int) -> dict[str, Any]:
-    """The columns of a checksum that many references share."""
+    """Return the columns of a checksum that many references share."""
     match checksum_of(checksum):
         case ETag(value):
             return {"etag_codes": np.zeros(count, np.uint32), "etags": Blobs.from_texts([value])}
@@ -289,7 +289,7 @@ def checksum_columns(checksum: str | datetime | None, count: int) -> dict[str, A
 
 
 def checksum_of(checksum: str | datetime | None) -> Checksum | None:
-    """A checksum as it is stored: an etag without its quotes, a time in whole seconds."""
+    """Return the stored form of a checksum: an etag without quotes, or a time in seconds."""
     match checksum:
         case None:
             return None
@@ -297,7 +297,9 @@ def checksum_of(checksum: str | datetime | None) -> Checksum | None:
             return ETag(_bare(checksum))
         case datetime():
             return LastModified(_seconds(checksum))
-    raise TypeError(f"a checksum is an etag or the time of last modification, not {type(checksum).__name__}")
+    raise TypeError(
+        f"a checksum must be an etag or the time of the last modification, not {type(checksum).__name__}"
+    )
 
 
 def _bare(etag: str) -> str:
@@ -306,18 +308,18 @@ def _bare(etag: str) -> str:
 
 def _seconds(time: datetime) -> int:
     if time.tzinfo is None:
-        raise TypeError(f"the time of last modification {time} needs a time zone")
+        raise TypeError(f"the time of the last modification {time} needs a time zone")
     seconds = int(time.timestamp() // 1)
     if not 0 < seconds <= _U32_MAX:
         raise InvalidInputError(
-            f"the time of last modification {time} is not between 1970 and 2106",
+            f"the time of the last modification {time} is not between 1970 and 2106",
             kind=ErrorKind.INVALID_VIRTUAL_REF,
         )
     return seconds
 
 
 def all_locations(workspace: Workspace, containers: Containers) -> list[str]:
-    """The URL of each virtual chunk, in the order of paths and coordinates."""
+    """Return the URL of each virtual chunk, ordered by path and coordinates."""
     found: list[str] = []
     for node in workspace.arrays_with_chunks(workspace.paths()):
         refs = workspace.refs(node)
@@ -333,7 +335,7 @@ def all_locations(workspace: Workspace, containers: Containers) -> list[str]:
 def chunk_batches(
     workspace: Workspace, node: NodeSnapshot, containers: Containers, batch_size: int
 ) -> Iterator[ChunkBatch]:
-    """All references of an array in the form of `IcechunkStore.array_chunk_iterator`."""
+    """Yield all references of an array in the form of `IcechunkStore.array_chunk_iterator`."""
     refs = workspace.refs(node)
     shared = len(refs.locations) * 2 < len(refs)
     texts = absolute_texts(refs.locations, containers) if shared else []
@@ -360,7 +362,7 @@ def _paths(part: ArrayManifest, texts: list[str], containers: Containers) -> lis
 
 
 def absolute_texts(locations: Blobs, containers: Containers) -> list[str]:
-    """Locations as URLs, those relative to a named container too."""
+    """Return locations as URLs, including those relative to a named container."""
     texts = locations.texts("location of a virtual chunk")
     heads = locations.buffer[locations.starts[locations.lengths > 0]]
     if (heads == _FIRST_OF_NAMED).any():

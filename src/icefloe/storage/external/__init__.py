@@ -1,1 +1,1 @@
-"""Files outside the repository: credentials, byte ranges and their versions."""
+"""Files outside the repository: access, byte ranges and versions."""

@@ -1,4 +1,4 @@
-"""How files elsewhere are reached, said once: what may be written into a configuration, and what may not."""
+"""Access to files outside the repository: what may be stored in a configuration, and what may not."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.urls import storage_from_url
 
 _QUERY = re.compile(r"\?(?=[^/?]*=)")
-"""What begins a query, and is no sign for any one letter in a pattern."""
+"""The start of a query. A `?` that is a wildcard in a pattern does not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a virtual chunk container has of a place, and the credential, which is written nowhere."""
+    """The store of a virtual chunk container, and its credential, which is never stored."""
 
     store: AnyObjectStoreConfig
     credential: AnyCredential = field(repr=False)
 
 
 def without_query(url: str) -> tuple[str, str]:
-    """A URL, perhaps a pattern, and its query, which has options for buckets."""
+    """Split a URL or pattern into the URL and its query, which contains options."""
     whole, *query = _QUERY.split(url, maxsplit=1)
     return whole, query[0] if query else ""
 
 
 def access_of(url: str, options: Mapping[str, Any]) -> Access:
-    """The access to a bucket, a container or a web server, by the options that `storage_from_url` takes."""
-    from icefloe.storage.object_store.clients import (  # obstore takes its time
+    """Return the access to a bucket, container or web server, with the options of `storage_from_url`."""
+    from icefloe.storage.object_store.clients import (  # importing obstore is slow
         AzurePlace,
         GcsPlace,
         HttpPlace,
@@ -62,17 +62,17 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
         case HttpPlace():
             headers = dict(place.headers.both) or None
             return Access(ObjectStoreConfig.Http(dict(place.config), headers), Credentials.HttpAccess())
-    raise InvalidInputError(
-        f"files are not read from {parts.scheme}:// places", kind=ErrorKind.CANNOT_PARSE_URL
-    )
+    raise InvalidInputError(f"cannot read files from {parts.scheme}:// URLs", kind=ErrorKind.CANNOT_PARSE_URL)
 
 
 def without_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreConfig:
-    """The same, to be written into a configuration; InvalidInputError where it has what may be secret."""
+    """Return the store if it may be stored in a configuration; raise InvalidInputError if it may contain
+    secrets.
+    """
     if isinstance(store, ObjectStoreConfig.Http) and store.headers:
         raise InvalidInputError(
-            f"{place}: headers may hold secrets, and references to it would need them in the configuration "
-            "of the repository; put a virtual chunk container for it there yourself, or copy the data",
+            f"{place}: headers may contain secrets, and references would store them in the configuration "
+            "of the repository; add a virtual chunk container yourself, or copy the data",
             kind=ErrorKind.INVALID_CREDENTIALS,
         )
     return store
@@ -81,6 +81,6 @@ def without_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreCo
 def _refuse_secrets(place: str, config: Mapping[str, str]) -> None:
     if secret := sorted(name for name in config if may_be_secret(name)):
         raise InvalidInputError(
-            f"{place}: {', '.join(secret)} must not stand in config: give it as an option of its own",
+            f"{place}: {', '.join(secret)} must not be part of config; pass it as a separate option",
             kind=ErrorKind.INVALID_CREDENTIALS,
         )

@@ -1,8 +1,9 @@
-"""Files outside the repository that virtual chunks are parts of: their bytes, and what tells versions apart.
+"""Files outside the repository that contain virtual chunks: their bytes and versions.
 
-A source serves one virtual chunk container. It hands out what it was asked for with the etag and the time of
-last modification of the same answer; whoever asked compares them. So a file that changes between two requests
-is noticed, whatever the server makes of conditional headers.
+A source serves one virtual chunk container. It returns the bytes with the etag and the time of the last
+modification of the same response, and the caller compares them. So a file that changes between two requests
+is
+detected, whether or not the server supports conditional requests.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A range of a file, shorter than asked for where the file ends, and what the file was at that moment."""
+    """A byte range of a file, shorter if the file ends, and the version of the file at that time."""
 
     data: bytes
     size_bytes: int | None
-    """Of the whole file; None where the server does not tell."""
+    """The size of the whole file; None if the server does not report it."""
     e_tag: str | None
     last_modified: datetime | None
 
 
 class ExternalSource(ABC):
-    """Reads files of one virtual chunk container."""
+    """A reader for the files of one virtual chunk container."""
 
     answers_at_once = False
-    """Whether reads wait for no network."""
+    """Whether reads do not wait for a network."""
 
     @abstractmethod
     def fetch(self, key: str, start: int, stop: int) -> Fetched:
-        """Bytes `start` to `stop` of the file with a key, which is the decoded path of its URL.
+        """Read bytes `start` to `stop` of the file with a key, the decoded path of its URL.
 
-        Nothing where the file ends before `start`. ObjectNotFoundError where there is no such file.
+        Returns no bytes if the file ends before `start`. Raises ObjectNotFoundError if the file does not
+        exist.
         """

@@ -1,7 +1,9 @@
-"""Where the credentials for a virtual chunk container would be sent, and whether somebody trusts that server.
+"""Check where the credentials for a virtual chunk container would be sent, and whether that server is
+trusted.
 
-The configuration stored in a repository belongs to whoever wrote the repository. An endpoint in it receives
-the credentials of its readers.
+The author of a repository controls its stored configuration. An endpoint in it would receive the
+credentials of
+the readers.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 _REGION = re.compile(r"[A-Za-z0-9-]+")
 _ACCOUNT = re.compile(r"[A-Za-z0-9-]+")
-# Any host below amazonaws.com would not do: customers own ec2-....compute.amazonaws.com.
+# Not just any host below amazonaws.com: customers control ec2-....compute.amazonaws.com.
 _AMAZON = re.compile(
     r"s3(-accelerate|-fips|-external-1)?(\.dualstack)?([.-][a-z]{2}(-[a-z]+)+-\d+)?\.amazonaws\.com(\.cn)?"
 )
@@ -54,13 +56,14 @@ _HARMLESS = frozenset(
 def foreign_endpoint(
     container: VirtualChunkContainer, credential: AnyCredential | None, storage: Storage
 ) -> str | None:
-    """Find the server that would receive credentials for a container, if its configuration alone names it.
+    """Find the server that would receive credentials for a container only because the configuration names it.
 
     Returns
     -------
     str or None
-        The endpoint, or the option that leads requests elsewhere. None where no credentials are sent, or
-        they go to the provider of the store or to the endpoint of the repository's own storage.
+        The endpoint, or the option that redirects requests. None if no credentials are sent, or if they go to
+        the
+        provider of the store or to the endpoint of the repository's own storage.
     """
     store = container.store
     match store:
@@ -73,19 +76,19 @@ def foreign_endpoint(
         case ObjectStoreConfig.Azure(opts):
             return _foreign_option(opts or {}, _MICROSOFT, credential, _place(storage))
         case _:
-            return None  # a folder, or a web server, which gets no credentials
+            return None  # a folder or a web server, which receive no credentials
     if _is_anonymous(credential) or options.anonymous:
         return None
     return _foreign_s3(options, provider, _place(storage))
 
 
 def same_endpoint(one: str, other: str) -> bool:
-    """Tell whether two URLs name one server, or two texts are equal."""
+    """Return whether two URLs refer to the same server, or two texts are equal."""
     return _normal(one) == _normal(other)
 
 
 def leads_to(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
-    """Tell whether requests to one store go to the same server as those to another."""
+    """Return whether requests to two stores go to the same server."""
     mine, yours = getattr(store, "options", None), getattr(other, "options", None)
     if not isinstance(mine, S3Options) or not isinstance(yours, S3Options):
         return store == other
@@ -98,7 +101,7 @@ def _foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place | No
     from icefloe.storage.object_store.clients import S3Place
 
     if options.region and not _REGION.fullmatch(options.region):
-        return f"https://s3.{options.region}.amazonaws.com"  # as the host is made of it
+        return f"https://s3.{options.region}.amazonaws.com"  # the host name is built from it
     endpoint = options.endpoint_url
     if not endpoint or _is_at(endpoint, provider):
         return None
@@ -118,7 +121,7 @@ def _foreign_option(
     for spelled, value in options.items():
         name = _VENDORS.sub("", spelled.lower())
         if name in ("account", "account_name") and not _ACCOUNT.fullmatch(value):
-            return f"https://{value}.blob.core.windows.net"  # as the host is made of it
+            return f"https://{value}.blob.core.windows.net"  # the host name is built from it
         if name in _HARMLESS or own.get(name) == value:
             continue
         if name not in _ENDPOINTS:
@@ -129,7 +132,7 @@ def _foreign_option(
 
 
 def _place(storage: Storage) -> Any:
-    """Describe where a repository is, if it is in an object store."""
+    """Return the location of a repository in an object store, or None."""
     return getattr(storage, "location", None)
 
 
@@ -148,7 +151,7 @@ def _is_at(endpoint: str, provider: re.Pattern[str]) -> bool:
 
 
 def _normal(endpoint: str) -> tuple[str, str, str, str]:
-    """Split a URL into scheme, host, port and path, as clients take it."""
+    """Split a URL into scheme, host, port and path, as clients interpret it."""
     try:
         url = urlsplit(endpoint)
         port = url.port or {"https": 443, "http": 80}.get(url.scheme)

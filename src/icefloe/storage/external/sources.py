@@ -1,4 +1,4 @@
-"""Where virtual chunks are fetched: files of this machine, object stores and web servers."""
+"""Sources of virtual chunks: files of this machine, object stores and web servers."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _TIGRIS_ENDPOINT = "https://t3.storage.dev"
 _OPENED = "/proc/self/fd"
-# Without O_NONBLOCK the opening of a pipe would wait for a writer.
+# Without O_NONBLOCK, opening a pipe would wait for a writer.
 _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def check_credential(container: VirtualChunkContainer, credential: AnyCredential | None) -> None:
-    """Raise StorageError for a credential that is not for the kind of store a container is in."""
+    """Raise StorageError if a credential is not for the type of store of a container."""
     expected: tuple[type[Any], ...]
     match container.store:
         case ObjectStoreConfig.LocalFileSystem():
@@ -51,7 +51,7 @@ def check_credential(container: VirtualChunkContainer, credential: AnyCredential
             expected, what = (Credentials.S3,), "S3 storage"
     if credential is not None and not isinstance(credential, expected):
         raise StorageError(
-            f"{what} does not accept credentials of the kind given for {container.url_prefix}; it takes "
+            f"{what} does not accept the credentials for {container.url_prefix}; pass "
             f"Credentials.{expected[0].__name__}",
             kind=ErrorKind.STORAGE_OTHER,
         )
@@ -60,14 +60,14 @@ def check_credential(container: VirtualChunkContainer, credential: AnyCredential
 def open_source(
     container: VirtualChunkContainer, credential: AnyCredential | None, settings: StorageSettings
 ) -> ExternalSource:
-    """The source of a container. No request is made yet."""
+    """Create the source of a container. No request is made yet."""
     url = urlsplit(container.url_prefix)
     store = container.store
     match store:
         case ObjectStoreConfig.LocalFileSystem():
             return FolderSource(unquote(url.path))
         case ObjectStoreConfig.Http():
-            from icefloe.storage.external.web import WebSource  # TLS takes its time to import
+            from icefloe.storage.external.web import WebSource  # importing ssl is slow
 
             options, headers = store.opts or {}, store.headers or {}
             return WebSource(container.url_prefix, options, headers, settings.effective())
@@ -79,7 +79,7 @@ def open_source(
 
 
 def _place(container: VirtualChunkContainer, bucket: str, credential: AnyCredential | None) -> Place:
-    from icefloe.storage.object_store.clients import (  # obstore takes its time
+    from icefloe.storage.object_store.clients import (  # importing obstore is slow
         AzurePlace,
         GcsPlace,
         Headers,
@@ -112,7 +112,7 @@ class ObjectSource(ExternalSource):
     """Objects of a bucket."""
 
     def __init__(self, place: Place, settings: StorageSettings) -> None:
-        from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
+        from icefloe.storage.object_store.storage import ObjectStorage  # importing obstore is slow
 
         self._storage = ObjectStorage(place, settings, read_only=True)
 
@@ -120,7 +120,7 @@ class ObjectSource(ExternalSource):
         # docstring inherited
         if any(part in ("", ".", "..") for part in key.split("/")):
             raise InvalidInputError(
-                f"the object store client cannot address the key {key!r}: it has empty path segments (//)",
+                f"the object store client does not support the key {key!r}, which has empty path segments",
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
             )
         settings = self._storage.settings
@@ -133,7 +133,7 @@ class ObjectSource(ExternalSource):
         return first if len(parts) == 1 else replace(first, data=b"".join(part.data for part in parts))
 
     def list_files(self, prefix: str) -> Iterator[tuple[str, Fetched]]:
-        """The keys of all objects below a prefix, and what a listing tells of them: no bytes."""
+        """Yield the keys of all objects below a prefix, with size and version but without bytes."""
         for meta in self._storage.list_foreign(prefix):
             yield meta["path"], Fetched(b"", meta["size"], meta["e_tag"], meta["last_modified"])
 
@@ -143,7 +143,7 @@ class ObjectSource(ExternalSource):
 
 
 class FolderSource(ExternalSource):
-    """Files of this machine, below one folder. A symbolic link that leads out of the folder is refused."""
+    """Files of this machine below a folder. Symbolic links that lead out of the folder are refused."""
 
     answers_at_once = True
 
@@ -173,8 +173,8 @@ class FolderSource(ExternalSource):
         real = _real_path(descriptor, path)
         if not real.startswith(self._root):
             raise InvalidInputError(
-                f"{path} is a link that leads to {real}, out of the virtual chunk container at {self._root}; "
-                "make a container of the folder it leads to",
+                f"{path} is a link to {real}, outside the virtual chunk container at {self._root}; "
+                "add a container for the folder of its target",
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             )
         data = read_range(descriptor, start, stop)
@@ -186,27 +186,27 @@ class FolderSource(ExternalSource):
 
 
 def _real_path(descriptor: int, path: str) -> str:
-    """Where an open file is, whatever links led to it."""
+    """Return the path of an open file, after following all links."""
     try:
         return os.readlink(f"{_OPENED}/{descriptor}")
-    except OSError:  # no such folder outside Linux; there the links are followed once more
+    except OSError:  # outside Linux there is no such folder: follow the links again
         return os.path.realpath(path)
 
 
 def _file_tag(status: os.stat_result) -> str:
-    """The etag that object_store, and so the official package and obstore, give a local file."""
+    """Return the etag that object_store, and so the official package and obstore, give a local file."""
     return f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
 
 
 def repository_storage(
     location: str, container: VirtualChunkContainer, credential: AnyCredential | None
 ) -> Storage:
-    """Return the storage of a repository, to be read, at a location that a container has."""
+    """Return the read-only storage of a repository at a location inside a container."""
     from icefloe.storage.urls import storage_from_url
 
     if isinstance(container.store, ObjectStoreConfig.LocalFileSystem | ObjectStoreConfig.Http):
         return storage_from_url(location)
-    from icefloe.storage.object_store.storage import ObjectStorage  # obstore takes its time to import
+    from icefloe.storage.object_store.storage import ObjectStorage  # importing obstore is slow
 
     url = urlsplit(location)
     place: Any = _place(container, url.netloc, credential)

@@ -1,7 +1,8 @@
-"""Ranges of files on web servers, over connections that are kept and shared.
+"""Byte ranges of files on web servers, over connections that are kept and shared.
 
-obstore would follow redirects to wherever they lead. Here a redirect stays on the server, and below the url
-prefix, that was authorised.
+obstore follows redirects to any server. Here a redirect must stay on the authorized server and below the
+authorized
+URL prefix.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class WebSource(ExternalSource):
-    """Files of a web server below a url prefix."""
+    """Files of a web server below a URL prefix."""
 
     def __init__(
         self,
@@ -77,30 +78,30 @@ class WebSource(ExternalSource):
         raise StorageError(f"{url}: more than {_MAX_REDIRECTS} redirects", kind=ErrorKind.BAD_REDIRECT)
 
     def _allowed(self, url: str, location: str) -> str:
-        """Where a redirect leads; StorageError where that is outside of what was authorised."""
+        """Return the target of a redirect; raise StorageError if it is outside the authorized prefix."""
         target = urljoin(url, location)
         here, there = urlsplit(self._prefix), urlsplit(target)
         same_server = there.netloc == here.netloc and there.scheme in (here.scheme, "https")
         path = unquote(there.path).replace("\\", "/")
         if not same_server or not path.startswith(unquote(here.path)) or ".." in path.split("/"):
             raise StorageError(
-                f"{url} redirects to {there.scheme}://{there.netloc}{there.path}, which is outside of the "
-                f"virtual chunk container {self._prefix}: refer to it there, and authorise that place",
+                f"{url} redirects to {there.scheme}://{there.netloc}{there.path}, outside the virtual chunk "
+                f"container {self._prefix}; use that location in references, and authorize it",
                 kind=ErrorKind.BAD_REDIRECT,
             )
         return target
 
     def _ask(self, url: str, start: int, stop: int) -> Fetched | str:
-        """One request: what it brought, or where it was redirected to."""
+        """Send one request, and return the bytes or the target of a redirect."""
         headers = {**self._headers, "Range": f"bytes={start}-{stop - 1}"}
         try:
             with self._pool.response(url, headers) as response:
-                return self._understood(url, response, start, stop)
+                return self._parse_response(url, response, start, stop)
         except (OSError, http.client.HTTPException) as cause:
             text = f"{url}: {str(cause) or type(cause).__name__}"
             raise _TransientError(text, ErrorKind.OBJECT_STORE) from None
 
-    def _understood(
+    def _parse_response(
         self, url: str, response: http.client.HTTPResponse, start: int, stop: int
     ) -> Fetched | str:
         status = response.status
@@ -115,13 +116,13 @@ class WebSource(ExternalSource):
             told = _CONTENT_RANGE.fullmatch((response.getheader("Content-Range") or "").strip())
             if told is None or int(told[1]) != start or int(told[2]) >= stop:
                 raise StorageError(
-                    f"{url}: asked for bytes {start} to {stop}, the server sent "
+                    f"{url}: requested bytes {start} to {stop}, the server sent "
                     f"{response.getheader('Content-Range')!r}",
                     kind=ErrorKind.OBJECT_STORE,
                 )
             data = response.read()
             if len(data) != int(told[2]) + 1 - start:
-                raise _TransientError(f"{url}: the answer was cut short", ErrorKind.OBJECT_STORE)
+                raise _TransientError(f"{url}: the response was truncated", ErrorKind.OBJECT_STORE)
             return self._fetched(response, data, None if told[3] == "*" else int(told[3]))
         if status in (404, 410):
             response.read()
@@ -129,7 +130,7 @@ class WebSource(ExternalSource):
         if status == 200:
             response.close()
             raise StorageError(
-                f"{url}: the web server does not honour range requests", kind=ErrorKind.OBJECT_STORE
+                f"{url}: the web server does not support range requests", kind=ErrorKind.OBJECT_STORE
             )
         text = f"{url}: the web server answered {status} {response.reason}"
         if status in _TRANSIENT:
@@ -145,11 +146,11 @@ class WebSource(ExternalSource):
 
 
 class _TransientError(StorageError):
-    """Worth another try."""
+    """An error after which another attempt may succeed."""
 
 
 class _Pool:
-    """Connections that are kept open for the next request, to one server or its proxy."""
+    """Open connections to one server or its proxy, kept for the next request."""
 
     def __init__(self, options: Mapping[str, str], timeout_s: float) -> None:
         self._options = options
@@ -161,27 +162,27 @@ class _Pool:
 
     @contextlib.contextmanager
     def response(self, url: str, headers: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a GET. Its connection is kept if the answer was read to its end."""
+        """Yield the response to a GET. Its connection is kept if the response was read to its end."""
         parts = urlsplit(url)
         server = f"{parts.scheme}://{parts.netloc}"
         target = parts.path or "/"
         proxy = self._proxy(parts.scheme, parts.hostname or "")
         if proxy and parts.scheme == "http":
             target = server + target
-        connection, reused = self._taken(server)
+        connection, reused = self._take(server)
         response = None
         try:
             if connection is None:
-                connection = self._connected(parts.scheme, parts.hostname or "", parts.port, proxy)
+                connection = self._connect(parts.scheme, parts.hostname or "", parts.port, proxy)
             try:
                 connection.request("GET", target, headers=dict(headers))
                 response = connection.getresponse()
             except (ConnectionError, http.client.RemoteDisconnected, http.client.CannotSendRequest):
                 if not reused:
                     raise
-                # The server closed a connection that was kept too long.
+                # The server closed an idle connection.
                 connection.close()
-                connection = self._connected(parts.scheme, parts.hostname or "", parts.port, proxy)
+                connection = self._connect(parts.scheme, parts.hostname or "", parts.port, proxy)
                 connection.request("GET", target, headers=dict(headers))
                 response = connection.getresponse()
             yield response
@@ -191,13 +192,13 @@ class _Pool:
         finally:
             if connection is not None:
                 if response is not None:
-                    response.close()  # else it keeps the socket for as long as an error refers to it
+                    response.close()  # otherwise an error that refers to it keeps the socket open
                 connection.close()
 
-    def _taken(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:
+    def _take(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:
         if (
             self._pid != os.getpid()
-        ):  # a fork: two processes on one connection would read each other's answers
+        ):  # after a fork, two processes on one connection would read each other's responses
             self._pid, self._lock = os.getpid(), threading.Lock()
             _close(self._idle)
         with self._lock:
@@ -214,7 +215,7 @@ class _Pool:
         for _, old in surplus:
             old.close()
 
-    def _connected(
+    def _connect(
         self, scheme: str, host: str, port: int | None, proxy: str | None
     ) -> http.client.HTTPConnection:
         via = urlsplit(proxy) if proxy else None

@@ -1,17 +1,19 @@
-"""A folder as storage, by plain system calls: works in forked children and swaps refs atomically.
+"""Storage in a folder, with plain system calls: works in forked children and replaces refs atomically.
 
-The compare-and-swap. A writer puts the new content aside, takes the folder's lock, compares the content in
-place with the version it expects, and renames. No update is lost between processes of one host, whatever
-`unsafe_use_conditional_update` says: the official library stores `false` for folders because it has no such
-swap. It writes unconditionally, so do not let both write to one folder at the same time.
+Compare-and-swap. A writer writes the new content to a temporary file, locks the folder, compares the current
+content with the expected version, and renames the file. No update is lost between processes of one host,
+whatever `unsafe_use_conditional_update` says: the official library stores `false` for folders because it has
+no such operation. It writes unconditionally, so do not let both libraries write to a folder at the same time.
 
 The version is a hash of the content. Inode, time and size would be cheaper, but inodes are reused and the
 kernel's clock ticks in milliseconds, so two different contents can share them. Equal contents with equal
-versions do no harm: a change computed from the one is a change of the other.
+versions do no harm: a change that was computed from one is valid for the other.
 
-Durability. Unconditional writes are collected and synced side by side before the next conditional one, so
-that a ref never points at files a power cut can take away. `sync=False` leaves it to the operating system.
-The backup of a ref is a second name of its file, where the file system has hard links.
+Durability. Unconditional writes are collected and synced together before the next conditional write, so that
+a
+ref never points to files that a power failure can destroy. `sync=False` leaves syncing to the operating
+system.
+The backup of a ref is a hard link, where the file system supports it.
 
 Names on disk are percent-encoded like those of the official library (object_store's rules). A temporary file
 has the name of its target, `#` and digits; both libraries leave such names out of listings.
@@ -71,20 +73,27 @@ _MAX_PATH_BYTES = 4096 - len("#18446744073709551615")  # PATH_MAX of Linux, for 
 _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-]+(?:/[0-9A-Za-z_-]+)*")
 _ASIDE = re.compile(r"#\d+$")
 _OWN_ASIDE = re.compile(r"(.+)#\d{17,20}")
-"""The names of `_write_aside`. Earlier versions did not pad the number."""
+"""The names that `_write_aside` creates. Earlier versions did not pad the number."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_WAYS_OUT = {
-    **dict.fromkeys(_FULL, "; make room there and try again"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; get access to it and try again"),
+_REMEDIES = {
+    **dict.fromkeys(_FULL, "; free some space and try again"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "; check the permissions and try again"),
 }
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV, errno.EACCES}
 
 
 class LocalStorage(Storage):
-    """A folder of this machine. It is made when the first object is written.
+    """A storage in a folder of this machine. The folder is created with the first object.
 
-    `sync` says whether commits wait for the disk.
+    Parameters
+    ----------
+    path
+        The folder.
+    settings
+        Settings that override the defaults.
+    sync
+        Whether commits wait until the data is on disk.
     """
 
     def __init__(
@@ -153,7 +162,7 @@ class LocalStorage(Storage):
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        # Chunks are read here; calls and context managers would take as long as the system calls.
+        # Hot path: calls and context managers would take as long as the system calls.
         if start < 0 or (stop is not None and stop < start):
             raise invalid_range(path, start, stop)
         try:
@@ -237,7 +246,7 @@ class LocalStorage(Storage):
     ) -> Version:
         # docstring inherited
         target = self._file(path)
-        # Every file is written here; context managers would take as long as the system calls.
+        # Hot path: context managers would take as long as the system calls.
         try:
             if isinstance(condition, Always):
                 self._write(target, data)
@@ -245,7 +254,7 @@ class LocalStorage(Storage):
                 self._swap(path, target, data, condition)
         except OSError as cause:
             self._put_into_full(path, target, data, condition, cause)
-        # Hashing would halve the speed of writing chunks, and nobody replaces a chunk.
+        # Hashing would halve the speed of writing chunks, and chunks are never replaced.
         return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
 
     @contextlib.contextmanager
@@ -260,9 +269,9 @@ class LocalStorage(Storage):
     def _put_into_full(
         self, path: str, target: str, data: Buffer, condition: PutCondition, cause: OSError
     ) -> None:
-        """Write a file again after it did not fit, and make room for it; raise the error where that fails.
+        """Write a file again after the disk was full, and delete expendable objects to make room for it.
 
-        The lock is held all the time: nobody can begin to need what is deleted before the file tells of it.
+        The lock is held all the time, so that no other process starts to use an object that is being deleted.
         """
         try:
             if cause.errno not in _FULL:
@@ -294,7 +303,7 @@ class LocalStorage(Storage):
         return aside
 
     def _fit(self, write: Callable[[], R]) -> R:
-        """Write again and again, and delete an expendable object whenever the disk is full."""
+        """Repeat a write, and delete an expendable object each time the disk is full."""
         while True:
             try:
                 return write()
@@ -305,8 +314,7 @@ class LocalStorage(Storage):
                 self.delete([path])
 
     def back_up(self, source: str, target: str, version: Version) -> None:
-        # A second name costs no writing. Objects are replaced by others and never written to, so what it
-        # names stays what it is.
+        # A hard link needs no copy. Objects are replaced and never modified, so the backup keeps its content.
         name = self._file(target)
         try:
             self._fit(lambda: self._link(self._file(source), name))
@@ -329,17 +337,17 @@ class LocalStorage(Storage):
             os.link(file, name)
 
     def _make_folders(self, folder: str) -> None:
-        """Make a folder that was not there a moment ago, and those above it."""
+        """Create a missing folder and its parents."""
         try:
             os.mkdir(folder)
         except FileNotFoundError:
             self._make_folders(os.path.dirname(folder))
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)  # once: some places say that it is not found whatever is above it
+                os.mkdir(folder)  # once: some file systems report "not found" whatever the parent is
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
-        if self._sync:  # even if another made it: who knows when that one syncs
+        if self._sync:  # even if another process created it, because that one may not have synced yet
             self._unsynced.add_folder(os.path.dirname(folder))
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
@@ -360,15 +368,15 @@ class LocalStorage(Storage):
         return DeleteReport(deleted, tuple(failed))
 
     def _check_no_link(self, folder: str, checked: set[str]) -> None:
-        """Raise OSError if a folder, or one between it and the root, is a symbolic link."""
+        """Raise OSError if a folder below the root, or one of its parents, is a symbolic link."""
         if folder in checked or len(folder) <= len(self._root):
             return
         self._check_no_link(os.path.dirname(folder), checked)
         if os.path.islink(folder):
             raise OSError(
                 errno.ELOOP,
-                f"{folder} is a symbolic link, and nothing is deleted through links; delete it where it is, "
-                "or mount that folder here instead",
+                f"{folder} is a symbolic link, and files behind links are not deleted; delete them in their "
+                "own folder, or mount that folder here",
             )
         checked.add(folder)
 
@@ -421,12 +429,12 @@ class LocalStorage(Storage):
                 yield key, file
 
     def _file(self, path: str) -> str:
-        if _PLAIN_PATH.fullmatch(path):  # nearly all: the names of chunks and manifests
+        if _PLAIN_PATH.fullmatch(path):  # nearly all paths: chunks and manifests
             return f"{self._root}/{path}"
         return f"{self._root}/{encode_key(checked_path(path))}"
 
     def _write(self, target: str, data: Buffer) -> None:
-        """Write a file whatever was there, to be synced later."""
+        """Write a file unconditionally. It is synced later."""
         aside, descriptor = self._write_aside(target, data)
         os.close(descriptor)
         try:
@@ -438,7 +446,7 @@ class LocalStorage(Storage):
             self._unsynced.sync()
 
     def _swap(self, path: str, target: str, data: Buffer, condition: PutCondition) -> None:
-        """Write a file on condition, after all that was written before is safe."""
+        """Write a file if a condition holds, after all previous writes are durable."""
         aside, descriptor = self._write_aside(target, data)
         try:
             if self._sync:
@@ -452,7 +460,7 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
     def _write_aside(self, target: str, data: Buffer) -> tuple[str, int]:
-        """A new file beside the target, and its open descriptor."""
+        """Write a temporary file beside the target, and return its name and open descriptor."""
         aside = f"{target}#{int.from_bytes(os.urandom(8)):020d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -472,7 +480,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def _translated(self, path: str, *, writing: bool = False) -> Iterator[None]:
-        """Turn the operating system's errors into ours."""
+        """Convert errors of the operating system to ours."""
         try:
             yield
         except OSError as cause:
@@ -482,7 +490,7 @@ class LocalStorage(Storage):
         if isinstance(cause, _MISSING) and not writing:
             return ObjectNotFoundError(path)
         place = path if path == self._path else f"{self._path}/{path}"
-        way = _WAYS_OUT.get(cause.errno or 0, "")
+        way = _REMEDIES.get(cause.errno or 0, "")
         return StorageError(f"{place}: {cause.strerror or cause}{way}", kind=ErrorKind.IO)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -490,14 +498,14 @@ class LocalStorage(Storage):
 
 
 class PlainFolder(LocalStorage):
-    """Objects as files under their own names, without the encoding that repositories in folders have."""
+    """A storage whose files have the names of the objects, without the encoding of repositories."""
 
     def _file(self, path: str) -> str:
         return f"{self._root}/{checked_path(path)}"
 
 
 def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
-    """Give the keys and paths of all files in a folder and below. Links are neither followed nor given."""
+    """Yield keys and paths of all files in a folder and below. Links are neither followed nor included."""
     if deep and os.path.islink(folder):
         return
     try:
@@ -518,7 +526,7 @@ def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sy
 
 
 def _deferred(items: Callable[[], Iterator[str]]) -> Iterator[str]:
-    """Call a function when its first item is asked for."""
+    """Call a function when its first item is requested."""
     yield from items()
 
 
@@ -532,14 +540,14 @@ def _check_condition(path: str, target: str, condition: PutCondition) -> None:
 
 
 def _put_in_place(path: str, aside: str, target: str, condition: PutCondition) -> None:
-    """Give a file put aside its name, if the condition holds."""
+    """Rename a temporary file to its target if the condition holds."""
     if isinstance(condition, Unchanged):
         if not _has_version(target, condition.version):
             raise ConditionNotMetError(path, condition)
         os.replace(aside, target)
         return
     try:
-        # Unlike a rename, a link fails if the official library has created the object meanwhile.
+        # Unlike a rename, a hard link fails if the official library has created the object meanwhile.
         os.link(aside, target)
     except FileExistsError:
         raise ConditionNotMetError(path, condition) from None
@@ -573,9 +581,9 @@ def _has_version(file: str, version: Version) -> bool:
 def _walk(
     folder: str, prefix: str, above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Give every object in a folder and below, and behind links, as the official library does.
+    """Yield all objects in a folder and below, also behind links, as the official library does.
 
-    A link that leads back to a folder above it (`above`: their devices and inodes) is not followed.
+    A link to one of the folders above it (`above`: devices and inodes) is not followed.
     """
     try:
         status = os.stat(folder)
@@ -593,7 +601,9 @@ def _walk(
 def _objects_in(
     folder: str, prefix: str, folders: list[os.DirEntry[str]] | None = None
 ) -> Iterator[tuple[str, os.stat_result]]:
-    """Give the objects of one folder while it is read: there may be millions. Folders in it are appended."""
+    """Yield the objects of one folder while it is read, because there may be millions. Subfolders are
+    appended to `folders`.
+    """
     try:
         entries = os.scandir(folder)
     except _MISSING:
@@ -604,7 +614,7 @@ def _objects_in(
             if name == LOCK_FILE or ("#" in name and _ASIDE.search(name)):
                 continue
             try:
-                if entry.is_file():  # not a pipe or socket, whose reader would wait forever
+                if entry.is_file():  # reading a pipe or socket would wait forever
                     yield prefix + decode_key(name), entry.stat()
                 elif folders is not None and entry.is_dir():
                     folders.append(entry)
@@ -613,7 +623,7 @@ def _objects_in(
 
 
 def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[str], list[int], list[int]]]:
-    """Give objects some at a time: keys, sizes and times in nanoseconds."""
+    """Yield objects in parts: keys, sizes, and times in nanoseconds."""
     while True:
         keys: list[str] = []
         sizes: list[int] = []
@@ -643,7 +653,7 @@ def _opened(file: str) -> Iterator[int]:
 def read_range(descriptor: int, start: int, stop: int) -> bytes:
     """Read a byte range of an open file; shorter if the file ends before."""
     data = os.pread(descriptor, stop - start, start)
-    if len(data) < stop - start and data:  # the kernel gives at most 2 GiB at a time
+    if len(data) < stop - start and data:  # the kernel returns at most 2 GiB at a time
         parts = [data]
         while data and sum(map(len, parts)) < stop - start:
             data = os.pread(descriptor, stop - start - sum(map(len, parts)), start + sum(map(len, parts)))

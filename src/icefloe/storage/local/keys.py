@@ -1,6 +1,6 @@
-"""How object names are spelt on disk: as Rust's object_store does it, and with it the official library.
+"""Names of objects on disk, encoded like those of Rust's object_store and the official library.
 
-Non-ASCII, control characters and some punctuation are encoded, nothing else. Native S3 keys are not encoded.
+Non-ASCII characters, control characters and some punctuation are percent-encoded. Keys in S3 are not encoded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _ENCODED = re.compile(r"""[^\x20-\x7e]|["#%*<>?\[\\\]^`{|}~]""")
 
 
 def encode_key(key: str) -> str:
-    """The name on disk of an object."""
+    """Return the name of an object on disk."""
     return _ENCODED.sub(_percent, key)
 
 
 def decode_key(name: str) -> str:
-    """The object that has this name on disk."""
+    """Return the key of the object with a name on disk."""
     return unquote(name) if "%" in name else name
 
 

@@ -1,4 +1,4 @@
-"""A lock on a folder, between processes and threads of one host; the kernel frees it if its holder dies."""
+"""A lock on a folder between processes and threads of one host. The kernel releases it if its holder dies."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from collections.abc import Iterator
 from icefloe.errors import ErrorKind, StorageError
 
 LOCK_FILE = ".icefloe.lock"
-"""Only made where a folder itself cannot be locked, such as on NFS."""
+"""Created only where a folder itself cannot be locked, for example on NFS."""
 
 _FOLDER_NOT_LOCKABLE = {errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR, errno.ENOSYS}
 
 
 @contextlib.contextmanager
 def folder_locked(folder: str, *, sync: bool = False) -> Iterator[None]:
-    """Hold the lock of an existing folder; waits for it as long as its holder lives.
+    """Hold the lock of an existing folder, after waiting for other holders.
 
-    The folder's own descriptor is locked, so no lock file is left behind for others to trip over. With `sync`
-    the folder is synced at the end, when others may go on already.
+    The lock is on the descriptor of the folder, so that no lock file is left behind. With `sync`, the folder
+    is
+    synced after the lock is released, when others may already continue.
     """
     if sys.platform == "win32":
         raise StorageError(
-            "a local folder needs a POSIX system for safe commits", kind=ErrorKind.STORAGE_CONFIG
+            "safe commits to a local folder need a POSIX system", kind=ErrorKind.STORAGE_CONFIG
         )
-    import fcntl  # not on every platform
+    import fcntl  # does not exist on all platforms
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -35,7 +36,7 @@ def folder_locked(folder: str, *, sync: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
-            # Closing would not do: a child forked meanwhile holds a copy of the descriptor.
+            # Closing is not enough: a child that was forked meanwhile has a copy of the descriptor.
             fcntl.flock(locked, fcntl.LOCK_UN)
             if locked != descriptor:
                 os.close(locked)
@@ -46,7 +47,7 @@ def folder_locked(folder: str, *, sync: bool = False) -> Iterator[None]:
 
 
 def _locked(descriptor: int, folder: str) -> int:
-    """The descriptor with the lock: that of the folder itself, or of a file in it."""
+    """Lock the folder, or a file in it, and return the locked descriptor."""
     import fcntl
 
     try:

@@ -1,7 +1,7 @@
-"""What was written to a folder and not yet synced, and syncing it: one by one, or side by side if that pays.
+"""Syncing of files that were written to a folder: one by one, or in parallel if that is faster.
 
-A disk with nothing else to do syncs a small file sooner than a thread takes it over. One that makes its
-writers wait serves many of them in the time of one.
+An idle disk syncs a small file faster than a thread takes it over. A busy disk that makes writers wait serves
+many of them in the time of one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MANY = 32
 
 
 class Unsynced:
-    """The files written, and the folders changed, since the last sync."""
+    """The files that were written and the folders that were changed since the last sync."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
@@ -31,22 +31,23 @@ class Unsynced:
         self._pid = os.getpid()
 
     def add(self, file: str) -> int:
-        """Remember a file; gives how many there are now."""
+        """Add a file, and return the number of files."""
         self._renew_locks_after_fork()
         with self._adding:
             self._files.add(file)
             return len(self._files)
 
     def add_folder(self, folder: str) -> None:
-        """Remember a folder in which another was made."""
+        """Add a folder in which another was created."""
         self._renew_locks_after_fork()
         with self._adding:
             self._folders.add(folder)
 
     def sync(self, aside: int | None = None) -> None:
-        """Sync all files and their folders, and with them the open descriptor of a file put aside.
+        """Sync all files and their folders, and the open descriptor of a temporary file.
 
-        One caller at a time: who finds nothing left to sync must wait for the one who took it.
+        Only one caller at a time: a caller that finds nothing to sync must wait for the one that took the
+        files.
         """
         self._renew_locks_after_fork()
         with self._syncing:
@@ -57,13 +58,15 @@ class Unsynced:
             sync_all([*([] if aside is None else [aside]), *files, *folders])
 
     def _renew_locks_after_fork(self) -> None:
-        """In a forked child nobody may ever release an inherited lock."""
+        """Replace the locks in a forked child, where nobody would release an inherited one."""
         if self._pid != os.getpid():
             self._adding, self._syncing, self._pid = threading.Lock(), threading.Lock(), os.getpid()
 
 
 def sync_all(entries: Iterable[int | str]) -> None:
-    """Sync files and folders, by descriptor or name; threads help if the first took long, or with many."""
+    """Sync files and folders, by descriptor or name. Threads help if the first took long, or if there are
+    many.
+    """
     left = deque(entries)
 
     def sync_next() -> bool:
@@ -95,7 +98,7 @@ def sync_all(entries: Iterable[int | str]) -> None:
 
 
 def sync_entry(path: str) -> None:
-    """Sync a file or a folder; one that was deleted since needs no syncing."""
+    """Sync a file or folder, unless it was deleted meanwhile."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,7 +1,9 @@
-"""What the files that the AWS tools share, `~/.aws/config` and `~/.aws/credentials`, say of a profile.
+"""AWS profiles from `~/.aws/config` and `~/.aws/credentials`.
 
-obstore knows the environment and the roles of instances and containers, not these files. Keys and regions are
-taken from them, and keys from the program that a profile names; SSO and roles are not followed.
+obstore supports the environment and the roles of instances and containers, but not these files. This module
+reads
+keys and regions from them, and runs the program that a profile names for its keys. SSO and roles are not
+supported.
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ _READ_AGAIN_AFTER: Final = timedelta(minutes=15)  # other programs renew the key
 
 
 def profile_region_from_env() -> str | None:
-    """The region of the profile in use; None where the environment has one, which goes first."""
+    """Return the region of the current profile; None if the environment has a region, which has
+    precedence.
+    """
     if os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return None
     return _profile_from_env().get("region")
 
 
 def has_profile_keys_from_env() -> bool:
-    """Whether keys are to be taken from a profile: it has some or a program, and the environment none."""
+    """Return whether to use the keys of a profile: it has keys or a program, and the environment has none."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return False
     profile = _profile_from_env()
@@ -39,7 +43,7 @@ def has_profile_keys_from_env() -> bool:
 
 
 def profile_keys() -> S3StaticCredentials:
-    """The keys of the profile in use, to be asked for again when they expire."""
+    """Return the keys of the current profile, which expire so that they are read again."""
     found = _profile_from_env()
     if _PROCESS in found and "aws_access_key_id" not in found:
         return _keys_of_process(found[_PROCESS])
@@ -47,27 +51,27 @@ def profile_keys() -> S3StaticCredentials:
         keys = found["aws_access_key_id"], found["aws_secret_access_key"]
     except KeyError as missing:
         raise InvalidInputError(
-            f"the AWS profile has no {missing.args[0]} any more", kind=ErrorKind.INVALID_CREDENTIALS
+            f"the AWS profile no longer has {missing.args[0]}", kind=ErrorKind.INVALID_CREDENTIALS
         ) from None
     return S3StaticCredentials(*keys, found.get("aws_session_token"), datetime.now(UTC) + _READ_AGAIN_AFTER)
 
 
 def _keys_of_process(command: str) -> S3StaticCredentials:
-    """The keys that a program prints as JSON, with the time they end at if they do."""
-    said = _said_by_process(command)
+    """Return the keys that a program prints as JSON, with their expiration time."""
+    answer = _run_process(command)
     try:
-        if said["Version"] != 1:
+        if answer["Version"] != 1:
             raise ValueError
-        expires = datetime.fromisoformat(said["Expiration"]) if said.get("Expiration") else None
-        keys = str(said["AccessKeyId"]), str(said["SecretAccessKey"]), said.get("SessionToken")
+        expires = datetime.fromisoformat(answer["Expiration"]) if answer.get("Expiration") else None
+        keys = str(answer["AccessKeyId"]), str(answer["SecretAccessKey"]), answer.get("SessionToken")
     except (KeyError, TypeError, ValueError):
-        raise _no_keys("prints no keys in version 1 of the format") from None
+        raise _no_keys("does not print keys in version 1 of the format") from None
     if expires is None:
         expires = datetime.now(UTC) + _READ_AGAIN_AFTER
     return S3StaticCredentials(*keys, expires if expires.tzinfo else expires.replace(tzinfo=UTC))
 
 
-def _said_by_process(command: str) -> Any:
+def _run_process(command: str) -> Any:
     try:
         done = subprocess.run(
             shlex.split(command),
@@ -84,11 +88,11 @@ def _said_by_process(command: str) -> Any:
     except (OSError, IndexError) as error:
         raise _no_keys(f"cannot be run: {getattr(error, 'strerror', None) or 'it is empty'}") from None
     except ValueError:
-        raise _no_keys("is no command line, or prints no JSON") from None
+        raise _no_keys("is not a valid command, or does not print JSON") from None
 
 
 def _no_keys(reason: str) -> InvalidInputError:
-    """Neither the command line nor what it printed is quoted: both may hold secrets."""
+    """Return the error without the command and its output, because both may contain secrets."""
     return InvalidInputError(
         f"the credential_process of the AWS profile {reason}; run it yourself to see why",
         kind=ErrorKind.INVALID_CREDENTIALS,
@@ -96,7 +100,7 @@ def _no_keys(reason: str) -> InvalidInputError:
 
 
 def _profile_from_env() -> dict[str, str]:
-    """The settings of the profile that AWS_PROFILE names; those in the file of credentials go first."""
+    """Return the settings of the profile in AWS_PROFILE. Those in the credentials file have precedence."""
     name = os.environ.get("AWS_PROFILE") or "default"
     config = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
     credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
@@ -113,9 +117,9 @@ def _settings(path: str, *sections: str) -> Mapping[str, str]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return {}
     except (configparser.Error, UnicodeDecodeError):
-        # Their texts quote the file, which holds secrets.
+        # Messages of the parser quote the file, which contains secrets.
         raise StorageError(
-            f"{file} is no file of AWS profiles: correct it, or name another one in the environment",
+            f"{file} is not a valid file of AWS profiles; correct it, or set another file in the environment",
             kind=ErrorKind.STORAGE_CONFIG,
         ) from None
     return {key: value for name in sections if parser.has_section(name) for key, value in parser.items(name)}

@@ -1,7 +1,8 @@
-"""The obstore clients behind an object storage, made from a description that pickles.
+"""obstore clients, created from descriptions of locations that can be pickled.
 
-obstore brings a runtime of its own threads, which does not survive a fork; whoever asks for a client in a
-forked child of a process that used one is told so.
+obstore has its own threads, which do not survive a fork. Using a client in a forked child of a process that
+used
+one raises an error.
 """
 
 from __future__ import annotations
@@ -86,16 +87,16 @@ _runtime_pid: int | None = None
 
 
 class Role(Enum):
-    """What a client is for: headers and retries differ."""
+    """The purpose of a client, which determines headers and retries."""
 
     READ = "read"
     WRITE = "write"
-    SWAP = "swap"  # conditional writes: retried by us, since only we recognise our own write
+    SWAP = "swap"  # conditional writes: retried by us, because only we recognize our own write
 
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Extra HTTP headers; those for one role go over those for both."""
+    """Additional HTTP headers. Those of a role override those of both roles."""
 
     both: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
@@ -104,13 +105,13 @@ class Headers:
     def __post_init__(self) -> None:
         for name, value in (pair for some in (self.both, self.read, self.write) for pair in some.items()):
             if not _HEADER_NAME.fullmatch(name):
-                raise ValueError(f"invalid HTTP header name {name!r}: it takes letters, digits and -")
+                raise ValueError(f"invalid HTTP header name {name!r}: expected letters, digits and -")
             if not _HEADER_VALUE.fullmatch(value):
-                # Its value may be a secret.
-                raise ValueError(f"invalid HTTP header value for {name!r}: it takes printable characters")
+                # The value may be a secret.
+                raise ValueError(f"invalid HTTP header value for {name!r}: expected printable characters")
 
     def of(self, role: Role) -> dict[str, str]:
-        """The headers of the requests of one client."""
+        """Return the headers of the requests of one client."""
         return {**self.both, **(self.read if role is Role.READ else self.write)}
 
 
@@ -131,7 +132,7 @@ class S3Place:
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
     ) -> Client:
-        """A client for this place."""
+        """Create a client for this location."""
         options = self.options
         config: dict[str, Any] = {"skip_signature": _is_anonymous(self.credentials) or options.anonymous}
         endpoint, virtual_hosted = _s3_endpoint(self.bucket, options)
@@ -159,16 +160,16 @@ class S3Place:
 
     @property
     def is_amazon(self) -> bool:
-        """Whether this is S3 itself and no other store that speaks its language."""
+        """Whether the store is Amazon's."""
         return not self.endpoint or (urlsplit(self.endpoint).hostname or "").endswith(".amazonaws.com")
 
     @property
     def endpoint(self) -> str | None:
-        """The endpoint that requests go to; None for Amazon's own."""
+        """The endpoint of requests; None for Amazon's own."""
         return self.options.endpoint_url or _endpoint_from_env()
 
     def describe(self) -> dict[str, str]:
-        """What to show of it."""
+        """Return the parts of the location to display."""
         shown = {"type": "S3", "bucket": self.bucket, "prefix": self.prefix}
         shown["region"] = self.options.region or ""
         shown["endpoint_url"] = _without_password(self.options.endpoint_url or "")
@@ -176,7 +177,7 @@ class S3Place:
         return {key: value for key, value in shown.items() if value}
 
     def source(self) -> Source:
-        """Where its credentials come from."""
+        """Return the source of the credentials."""
         match self.credentials:
             case S3Credentials.Static(credentials):
                 return Source.of(lambda: credentials, _s3_dict)
@@ -204,7 +205,7 @@ class GcsPlace:
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
     ) -> Client:
-        """A client for this place."""
+        """Create a client for this location."""
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
@@ -225,12 +226,12 @@ class GcsPlace:
         )
 
     def describe(self) -> dict[str, str]:
-        """What to show of it."""
+        """Return the parts of the location to display."""
         shown = {"type": "GCS", "bucket": self.bucket, "prefix": self.prefix}
         return {key: value for key, value in shown.items() if value}
 
     def source(self) -> Source:
-        """Where its credentials come from."""
+        """Return the source of the credentials."""
         match self.credentials:
             case GcsCredentials.Static(GcsStaticCredentials.BearerToken(token)):
                 return Source.of(lambda: GcsBearerCredential(token), _gcs_dict)
@@ -256,7 +257,7 @@ class AzurePlace:
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
     ) -> Client:
-        """A client for this place."""
+        """Create a client for this location."""
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
@@ -271,12 +272,12 @@ class AzurePlace:
         )
 
     def describe(self) -> dict[str, str]:
-        """What to show of it."""
+        """Return the parts of the location to display."""
         shown = {"type": "Azure", "account": self.account, "container": self.container, "prefix": self.prefix}
         return {key: value for key, value in shown.items() if value}
 
     def source(self) -> Source:
-        """Where its credentials come from."""
+        """Return the source of the credentials."""
         match self.credentials:
             case AzureCredentials.Static(credentials):
                 return Source.of(lambda: credentials, _azure_dict)
@@ -303,7 +304,7 @@ class HttpPlace:
     def client(
         self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
     ) -> Client:
-        """A client for this place."""
+        """Create a client for this location."""
         _, client = _split_options(self.config)
         if urlsplit(self.url).scheme == "http":
             client.setdefault("allow_http", True)
@@ -314,16 +315,16 @@ class HttpPlace:
         )
 
     def describe(self) -> dict[str, str]:
-        """What to show of it."""
+        """Return the parts of the location to display."""
         return {"type": "HTTP", "url": _without_password(self.url)}
 
     def source(self) -> Source:
-        """It takes no credentials but headers."""
+        """Return an empty source: web servers receive headers, not credentials."""
         return Source(None)
 
 
 def _check_name(name: str) -> None:
-    """Refuse the name of a bucket that is the rest of a URL with keys. It would be shown in messages."""
+    """Refuse a bucket name that is the rest of a URL with keys, because names appear in messages."""
     if "@" in name:
         raise StorageError(
             f"bucket {name.rpartition('@')[2]}: a URL must not contain keys; pass them as credentials",
@@ -335,9 +336,10 @@ Place: TypeAlias = S3Place | GcsPlace | AzurePlace | HttpPlace
 
 
 class Source:
-    """Hands credentials to obstore, and keeps what went wrong: obstore only passes the text on.
+    """A provider of credentials for obstore that remembers its failure, because obstore only passes on the
+    text.
 
-    Static credentials go this way too: obstore would complete given keys with a token of the environment.
+    Static credentials use it as well: obstore would complete given keys with a token of the environment.
     """
 
     def __init__(self, get: Callable[[], dict[str, Any]] | None) -> None:
@@ -346,38 +348,38 @@ class Source:
 
     @classmethod
     def of(cls, get: Callable[[], Any], to_dict: Callable[[Any], dict[str, Any]]) -> Source:
-        """A source of credentials in the form obstore takes them."""
+        """Create a source from a function and its conversion to the form that obstore expects."""
         return cls(lambda: to_dict(get()))
 
     @property
     def provider(self) -> Any:
-        """What obstore calls, or None if it shall look for credentials itself."""
+        """The function that obstore calls; None if obstore should look for credentials itself."""
         return None if self._get is None else self._provide
 
     def _provide(self) -> dict[str, Any]:
         self.failure = None
         try:
-            return self._get()  # type: ignore[misc]  # only handed out if it is set
+            return self._get()  # type: ignore[misc]  # only used if it is set
         except InvalidInputError as failure:
             self.failure = failure
             raise
 
 
 def check_process() -> None:
-    """Raise StorageError in a process forked from one that used obstore: its calls would hang."""
+    """Raise StorageError in a process that was forked from one that used obstore, where calls would hang."""
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()
     elif _runtime_pid != os.getpid():
         raise StorageError(
-            "object storage cannot be used in a process forked from one that used it: "
+            "object storage cannot be used in a process that was forked from one that used it; "
             "start workers with the 'spawn' or 'forkserver' method",
             kind=ErrorKind.STORAGE_OTHER,
         )
 
 
 def user_agent(attribution: Attribution | None) -> str:
-    """The User-Agent of all requests."""
+    """Return the User-Agent of all requests."""
     return (attribution or Attribution()).user_agent(f"icefloe/{__version__}")
 
 
@@ -388,10 +390,11 @@ def _client_options(
     agent: str,
     stream_timeout_s: int | None = _STREAM_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """The options of the HTTP client.
+    """Return the options of the HTTP client.
 
-    obstore would give up any request after 30 seconds, however well its bytes flow. Reads are given up when
-    no byte arrives for a while instead; of writes only the whole can be timed, and slow lines need theirs.
+    By default obstore ends any request after 30 seconds, even while bytes arrive. Here reads end when no byte
+    arrives
+    for a while; for writes only the total time can be limited, and slow connections need longer.
     """
     timeout_ms = settings.operation_attempt_timeout_ms
     if timeout_ms is None:
@@ -420,7 +423,9 @@ def _retry_config(settings: EffectiveStorageSettings, role: Role) -> dict[str, A
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the store, and those of its HTTP client, which obstore takes apart from each other."""
+    """Split options into those of the store and those of its HTTP client, which obstore expects
+    separately.
+    """
     store: dict[str, Any] = {}
     client: dict[str, Any] = {}
     for key, value in options.items():
@@ -434,7 +439,7 @@ def _split_options(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str
 
 
 def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
-    """The endpoint to give to obstore, and whether the bucket is part of the host name."""
+    """Return the endpoint for obstore, and whether the bucket is part of the host name."""
     virtual_hosted = not options.force_path_style and "." not in bucket
     if not options.endpoint_url:
         return None, virtual_hosted
@@ -445,19 +450,19 @@ def _s3_endpoint(bucket: str, options: S3Options) -> tuple[str | None, bool]:
 
 
 def _checksum(algorithm: ChecksumAlgorithm) -> str:
-    """obstore's name of a checksum."""
+    """Return obstore's name of a checksum algorithm."""
     try:
         return _CHECKSUMS[algorithm]
     except KeyError:
         raise StorageError(
-            f"objects cannot be written with a checksum by {algorithm.name}: take Sha256 or Crc64Nvme, or "
-            "none, since signed writes carry a SHA-256 anyway",
+            f"writes cannot have a {algorithm.name} checksum; use Sha256 or Crc64Nvme, or none, because "
+            "signed writes have a SHA-256 anyway",
             kind=ErrorKind.STORAGE_CONFIG,
         ) from None
 
 
 def _endpoint_from_env() -> str | None:
-    """The endpoint that obstore takes where none is given."""
+    """Return the endpoint that obstore uses by default."""
     return next((os.environ[name] for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)
 
 
@@ -515,6 +520,6 @@ def _without_password(url: str) -> str:
 
 
 def local_object_store() -> Any:
-    """Return an obstore store over all files of this machine, for libraries that want one."""
+    """Return an obstore store with all files of this machine, for libraries that expect one."""
     check_process()
     return LocalStore()

@@ -1,9 +1,12 @@
-"""Conditional writes to object stores, and how one of ours is known when its answer was lost.
+"""Conditional writes to object stores, and detection of our own write after a lost response.
 
-The answer to a write may be lost on its way back: the client then knows neither success nor failure, and its
-next try fails against its own write. So every such write carries an id in the object's metadata; when a write
-is refused or its answer lost, the object is read back and the id tells whether it was ours. Where objects
-have no metadata the content is compared, but only after an answer was lost: a plain refusal is a refusal.
+The response to a write may be lost. The client then knows neither success nor failure, and its next attempt
+fails
+because of its own write. So every conditional write stores an id in the metadata of the object; when a write
+is
+refused or its response is lost, the object is read back, and the id shows whether the write was ours. Where
+objects have no metadata, the content is compared, but only after a lost response: a plain refusal is a
+refusal.
 """
 
 from __future__ import annotations
@@ -30,19 +33,19 @@ if TYPE_CHECKING:
     from icefloe.storage.object_store.storage import ObjectStorage
 
 WRITE_ID = "icechunkwriteid"
-"""The metadata key under which the official library, too, keeps the id of a conditional write."""
+"""The metadata key for the id of a conditional write, as in the official library."""
 
 
 class RefusedError(StorageError):
-    """The store answered that a condition does not hold."""
+    """The store reported that a condition does not hold."""
 
 
 class UnchangedError(StorageError):
-    """The store answered that the version asked about is the current one."""
+    """The store reported that the given version is current."""
 
 
 class UncertainError(StorageError):
-    """Something failed on the way: a write may have happened, and trying again may help."""
+    """A failure on the way: the write may have happened, and another attempt may succeed."""
 
 
 class Swap:
@@ -67,7 +70,7 @@ class Swap:
         self._answer_lost = False
 
     def run(self) -> Version:
-        """Write, and give the version written; raises ConditionNotMetError if the condition does not hold."""
+        """Write, and return the version; raise ConditionNotMetError if the condition does not hold."""
         settings = self._storage.settings
         pauses_s = (settings.initial_backoff_ms / 1000, settings.max_backoff_ms / 1000)
         for attempt in attempts(settings.max_tries, *pauses_s):
@@ -119,7 +122,7 @@ class Swap:
         raise ConditionNotMetError(self._path, self._condition)
 
     def _put_with_bare_etag(self) -> Version:
-        """The store refuses although nothing changed: it may want the tag without quotes, like Ceph."""
+        """Try again with the etag without quotes, as Ceph expects it, because nothing has changed."""
         self._storage._unquoted_etags = True
         try:
             return self._put()
@@ -128,7 +131,7 @@ class Swap:
             raise ConditionNotMetError(self._path, self._condition) from None
 
     def _read_back(self) -> Version | None:
-        """The version of the object if it is the one we wrote."""
+        """Return the version of the object if this writer wrote it."""
         storage = self._storage
         try:
             with storage._translated(self._path):
@@ -156,5 +159,5 @@ class Swap:
 
 
 def version_of(meta: Mapping[str, Any]) -> Version:
-    """The version that an answer of obstore tells."""
+    """Return the version in a response of obstore."""
     return Version(meta.get("e_tag"), meta.get("version"))

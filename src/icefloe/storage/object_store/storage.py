@@ -1,6 +1,7 @@
-"""Object stores through obstore: S3 and its relatives, Google Cloud Storage, Azure, and HTTP for reading.
+"""Storage in object stores through obstore: S3 and compatible stores, Google Cloud, Azure, and HTTP for
+reading.
 
-obstore's exceptions become ours here and nowhere else.
+Only this module and its neighbours translate exceptions of obstore.
 """
 
 from __future__ import annotations
@@ -78,7 +79,19 @@ _CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)\d\d")
 
 
 class ObjectStorage(Storage):
-    """A place in an object store; the clients are made when first used."""
+    """A storage in an object store. Clients are created on first use.
+
+    Parameters
+    ----------
+    place
+        The location and the credentials.
+    settings
+        Settings that override the defaults.
+    read_only
+        Refuse writes.
+    attribution
+        The software, workload and principal to name in requests.
+    """
 
     def __init__(
         self,
@@ -97,11 +110,11 @@ class ObjectStorage(Storage):
         self._unquoted_etags = False
         super().__init__(settings)
 
-    # What it is
+    # Properties
 
     @property
     def location(self) -> Place:
-        """The place and all that it takes to get there; may hold secrets."""
+        """The location with all options. May contain secrets."""
         return self._place
 
     @property
@@ -126,7 +139,7 @@ class ObjectStorage(Storage):
         self.check_writable()
         if not isinstance(self._place, HttpPlace) and not self._place.prefix:
             raise InvalidInputError(
-                "a repository cannot be created at an empty prefix, the root of a bucket: give a prefix",
+                "a repository cannot be created in the root of a bucket; pass a prefix",
                 kind=ErrorKind.EMPTY_PREFIX_CREATION,
             )
 
@@ -170,9 +183,9 @@ class ObjectStorage(Storage):
         return list(self._executor.map(Task(lambda r: self.get_range(path, *r), "byte ranges"), ranges))
 
     def get_foreign(self, key: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any]]:
-        """Bytes of an object that is not the repository's, with what the store says of it.
+        """Read bytes of an object outside the repository, with its size and version.
 
-        Named by its key as it stands in the store. Fewer bytes where the object ends.
+        The key is that of the store. Fewer bytes are returned if the object ends.
         """
         with self._translated(key):
             client = self._client(Role.READ)
@@ -185,7 +198,7 @@ class ObjectStorage(Storage):
                 return b"", obstore.head(client, key)
 
     def list_foreign(self, folder: str) -> Iterator[Mapping[str, Any]]:
-        """What the store says of the objects below a folder that are not the repository's."""
+        """Yield size and version of the objects below a folder outside the repository."""
         with self._translated(folder):
             client = self._client(Role.READ)
             for page in obstore.list(client, folder.strip("/") or None, chunk_size=_LIST_PAGE):
@@ -242,7 +255,7 @@ class ObjectStorage(Storage):
             with self._translated(source):
                 obstore.copy(self._client(Role.WRITE), self._key(source), self._key(target))
             return
-        # obstore cannot copy on condition; these bytes are of that version and no other.
+        # obstore has no conditional copy; If-Match makes sure that the bytes are those of the version.
         try:
             with self._translated(source):
                 options = {"if_match": self._etag(version)}
@@ -265,7 +278,7 @@ class ObjectStorage(Storage):
                     obstore.delete(self._client(Role.WRITE), keys)
                 deleted += len(batch)
             except StorageError:
-                # obstore stops at the first failure and does not say what was deleted: ask one by one.
+                # obstore stops at the first failure and does not report what was deleted: delete one by one.
                 outcomes = list(self._executor.map(Task(self._delete_one, "objects"), batch))
                 failed += [(path, error) for path, error in zip(batch, outcomes, strict=True) if error]
                 deleted += outcomes.count(None)
@@ -280,11 +293,11 @@ class ObjectStorage(Storage):
             version = version_of(found.meta)
             if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
                 return found.bytes().to_bytes(), version
-        del found  # closes the connection: the parts are read over others
+        del found  # close the connection: the parts are read over others
         try:
             return self._get_parts(path, 0, size_bytes, version), version
         except RefusedError:
-            return self._get(path, options)  # replaced between two parts: begin again
+            return self._get(path, options)  # replaced between two parts: start again
 
     def _get_parts(self, path: str, start: int, stop: int, version: Version | None) -> bytes:
         parts = split_range(start, stop, self.settings)
@@ -350,7 +363,7 @@ class ObjectStorage(Storage):
         return encode_key(checked_path(path)) if self._place.encodes_keys else checked_path(path)
 
     def _etag(self, version: Version) -> str | None:
-        # Ceph compares If-Match with the bare tag.
+        # Ceph compares If-Match with the tag without quotes.
         return version.e_tag.strip('"') if version.e_tag and self._unquoted_etags else version.e_tag
 
     def _client(self, role: Role) -> Client:
@@ -365,7 +378,7 @@ class ObjectStorage(Storage):
 
     @contextlib.contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """Turn obstore's errors into ours."""
+        """Convert errors of obstore to ours."""
         try:
             try:
                 yield

@@ -1,7 +1,7 @@
-"""Conditional writes are trusted where a server was seen to refuse one, once for each place and process.
+"""Check once per location and process that a server refuses conditional writes whose condition does not hold.
 
-Some servers that speak S3 take the conditions of a write and ignore them. `probe` tells all about a place;
-this is the little of it that can be asked before the first commit: is a write refused that must be?
+Some servers with the API of S3 accept conditions and ignore them. `probe` examines a storage thoroughly; this
+module asks only what is needed before the first commit: is a write refused that must be refused?
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _trusted: set[tuple[str, bool, bool]] = set()
 
 
 def require_conditions(storage: Storage, place: str) -> None:
-    """Raise StorageError if the server behind `storage` ignores the conditions of writes.
+    """Raise StorageError if the server of a storage ignores the conditions of writes.
 
-    Tried on an object of its own, which is deleted again. What the settings switch off is not tried, only
-    warned about: whoever sets them says that there is one writer.
+    The check uses an object of its own, which is deleted afterwards. Conditions that are disabled by the
+    settings are
+    not checked, only warned about: whoever disables them promises that there is a single writer.
     """
     settings = storage.settings
     wanted = (place, settings.use_conditional_create, settings.use_conditional_update)
@@ -37,21 +38,21 @@ def require_conditions(storage: Storage, place: str) -> None:
 def _try(storage: Storage, settings: EffectiveStorageSettings, place: str) -> None:
     path = f"icefloe-probe-{uuid.uuid4().hex}/conditions"
     written = storage.put(path, b"first")
-    # An etag of the same form, so that no server refuses it for its looks.
+    # An etag of the same form, so that the server does not refuse it as malformed.
     other = replace(written, e_tag=f'"{uuid.uuid4().hex}"')
     try:
         if settings.use_conditional_create and accepts(storage, path, b"second", ABSENT):
-            raise _ignored(place, "overwrites objects on a write that asks for there being none", "create")
+            raise _ignored(place, "overwrites existing objects in spite of If-None-Match", "create")
         if settings.use_conditional_update and accepts(storage, path, b"second", Unchanged(other)):
-            raise _ignored(place, "overwrites changed objects on a write that asks for no change", "update")
+            raise _ignored(place, "overwrites changed objects in spite of If-Match", "update")
     finally:
         storage.delete([path])
 
 
 def _ignored(place: str, what: str, flag: str) -> StorageError:
     return StorageError(
-        f"the server of {place} {what}: commits of two writers would be lost. Use a server that keeps "
-        f"conditions, or, where there is never more than one writer, the setting "
+        f"the server of {place} {what}, so commits of concurrent writers would be lost; use a server that "
+        f"supports conditional writes or, if there is never more than one writer, "
         f"StorageSettings(unsafe_use_conditional_{flag}=False)",
         kind=ErrorKind.STORAGE_CONFIG,
     )
@@ -61,4 +62,6 @@ def _warn_of_unsafe_settings(settings: EffectiveStorageSettings, place: str) -> 
     flags = {"create": settings.use_conditional_create, "update": settings.use_conditional_update}
     off = [f"unsafe_use_conditional_{name}" for name, on in flags.items() if not on]
     if off:
-        _logger.warning("%s off at %s: commits of two writers can be lost", " and ".join(off), place)
+        _logger.warning(
+            "%s is off for %s: commits of concurrent writers can be lost", " and ".join(off), place
+        )
