@@ -1,1 +1,1 @@
-"""Bytes to arrays and back; knows nothing of Icechunk."""
+"""Encodings that know nothing about Icechunk: FlatBuffers, FlexBuffers, MessagePack, columns of bytes."""

@@ -1,6 +1,6 @@
-"""Columns of things that vary in length: byte strings (`Blobs`) and lists (`Ragged`).
+"""Columns of values with varying length: byte strings (`Blobs`) and lists (`Ragged`).
 
-Both keep what they hold in one flat array: rows are taken, joined and compared without an object each.
+Both store their content in one flat array: rows are selected, joined and compared without an object for each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ T = TypeVar("T")
 _LINE_FEED = ord("\n")
 
 BLOCK = 1 << 16
-"""Rows handled at a time, so that temporary columns stay in the processor's cache."""
+"""The number of rows that are processed at a time, so that temporary columns fit into the cache of the
+processor.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,17 +35,17 @@ class Blobs:
     starts: I64
     lengths: I64
     place: str = ""
-    """The file the bytes are of, to be named where they turn out to be damaged."""
+    """The name of the file, for errors about damaged bytes."""
 
     @staticmethod
     def from_list(items: Sequence[bytes]) -> Blobs:
-        """Lay the given byte strings end to end."""
+        """Concatenate byte strings."""
         lengths = np.fromiter(map(len, items), np.int64, len(items))
         return Blobs(np.frombuffer(b"".join(items), np.uint8), lengths.cumsum() - lengths, lengths)
 
     @staticmethod
     def from_texts(items: Sequence[str]) -> Blobs:
-        """The UTF-8 bytes of the given texts; InvalidInputError where one has none."""
+        """Encode texts as UTF-8; raise InvalidInputError if one cannot be encoded."""
         joined = "".join(items)
         if not joined.isascii():
             return Blobs.from_list([encode_text(item) for item in items])
@@ -52,13 +54,13 @@ class Blobs:
 
     @staticmethod
     def empty(count: int) -> Blobs:
-        """`count` byte strings of no length."""
+        """Return `count` empty byte strings."""
         nothing = constant(0, count, np.int64)
         return Blobs(np.zeros(0, np.uint8), nothing, nothing)
 
     @staticmethod
     def concat(parts: Sequence[Blobs]) -> Blobs:
-        """All rows of all parts, in order. Parts over one buffer keep sharing it."""
+        """Concatenate the rows of all parts. Parts with the same buffer keep sharing it."""
         if len(parts) == 1:
             return parts[0]
         if len({id(part.buffer) for part in parts if part.buffer.size}) > 1:
@@ -93,15 +95,15 @@ class Blobs:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, the whole buffer included."""
+        """The memory of the column, including the whole buffer."""
         return held_bytes(self.buffer) + held_bytes(self.starts) + held_bytes(self.lengths)
 
     def take(self, rows: Any) -> Blobs:
-        """The given rows (a slice, a mask or indices), over the same buffer."""
+        """Return some rows (a slice, a mask or indices) with the same buffer."""
         return Blobs(self.buffer, take(self.starts, rows), take(self.lengths, rows), self.place)
 
     def compact(self) -> Blobs:
-        """The same rows end to end in a buffer of just their size."""
+        """Return the same rows in a buffer of just their size."""
         ends = self.lengths.cumsum()
         starts = ends - self.lengths
         total = int(ends[-1]) if len(ends) else 0
@@ -114,14 +116,16 @@ class Blobs:
         return Blobs(buffer, starts, self.lengths, self.place)
 
     def tolist(self) -> list[bytes]:
-        """One `bytes` per row."""
+        """Return one `bytes` object per row."""
         packed = self.compact()
         data = packed.buffer.tobytes()
         ends = (packed.starts + packed.lengths).tolist()
         return [data[start:end] for start, end in zip(packed.starts.tolist(), ends, strict=True)]
 
     def texts(self, place: str = "text") -> list[str]:
-        """One `str` per row; FormatError, naming `place` and the row, where the bytes are not UTF-8."""
+        """Return one `str` per row; raise FormatError, with `place` and the row, if the bytes are not
+        UTF-8.
+        """
         found: list[str] = []
         for start in range(0, len(self), BLOCK):
             block = self.take(slice(start, start + BLOCK))
@@ -133,7 +137,7 @@ class Blobs:
         return found
 
     def _lines(self) -> list[str] | None:
-        """One `str` per row, cut from one large text; None where a row has a line feed or is not UTF-8."""
+        """Split one large text into one `str` per row; None if a row contains a line feed or is not UTF-8."""
         count = len(self)
         spaced = np.full(int(self.lengths.sum()) + count, _LINE_FEED, np.uint8)
         targets = self.lengths.cumsum() - self.lengths + np.arange(count)
@@ -150,7 +154,7 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """Byte strings of which many rows hold the same: a code per row into the distinct ones."""
+    """Byte strings that many rows have in common: a code per row for the distinct ones."""
 
     codes: NDArray[Any]
     blobs: Blobs
@@ -159,12 +163,12 @@ class Shared:
         return len(self.codes)
 
     def take(self, rows: Any) -> Shared:
-        """The given rows (a slice, a mask or indices)."""
+        """Return some rows (a slice, a mask or indices)."""
         return Shared(take(self.codes, rows), self.blobs)
 
     @staticmethod
     def concat(parts: Sequence[Shared]) -> Shared:
-        """All rows of all parts, in order."""
+        """Concatenate the rows of all parts."""
         before = splits_of(np.array([len(part.blobs) for part in parts]))
         codes = [part.codes + shift for part, shift in zip(parts, before, strict=False)]
         return Shared(np.concatenate(codes), Blobs.concat([part.blobs for part in parts]))
@@ -172,7 +176,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """Lists as a flat column of items and the places where one list ends and the next begins."""
+    """Lists as a flat column of items and the positions at which lists start and end."""
 
     items: Any
     """A numpy array, `Blobs` or another column with `take`; one row per item."""
@@ -184,18 +188,18 @@ class Ragged:
 
     @property
     def lengths(self) -> I64:
-        """How many items each list has."""
+        """The number of items of each list."""
         lengths: I64 = self.splits[1:] - self.splits[:-1]
         return lengths
 
     def take(self, rows: Any) -> Ragged:
-        """The given lists, in the given order."""
+        """Return some lists, in the given order."""
         starts = self.splits[:-1][rows]
         lengths = self.splits[1:][rows] - starts
         return Ragged(take(self.items, expand_ranges(starts, lengths)), splits_of(lengths))
 
     def rectangle(self, width: int | None = None) -> NDArray[Any] | None:
-        """The items as one (lists, width) array, or None where the lists differ in length."""
+        """Return the items as one (lists, width) array; None if the lists differ in length."""
         lengths = self.lengths
         if width is None:
             width = int(lengths[0]) if len(lengths) else 0
@@ -207,7 +211,9 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rectangles:
-    """Vectors of numbers whose width seldom changes from row to row: (rows, width) arrays, end to end."""
+    """Vectors of numbers whose width rarely changes between rows: (rows, width) arrays, one after the
+    other.
+    """
 
     parts: tuple[NDArray[Any], ...]
 
@@ -216,7 +222,7 @@ class Rectangles:
 
 
 def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
-    """A read-only column that holds one value in every row and takes no memory."""
+    """Return a read-only column with the same value in all rows that takes no memory."""
     shape = (count,) if width is None else (count, width)
     column: NDArray[Any] = np.ndarray(shape, dtype, np.array(value, dtype), strides=(0,) * len(shape))
     column.flags.writeable = False
@@ -224,24 +230,24 @@ def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> ND
 
 
 def is_constant(column: NDArray[Any]) -> bool:
-    """Whether a column was made by `constant`."""
+    """Return whether a column was created by `constant`."""
     return not any(column.strides) and len(column) > 1
 
 
 def held_bytes(column: NDArray[Any]) -> int:
-    """The memory behind a column."""
+    """Return the memory of a column."""
     return column.itemsize if is_constant(column) else column.nbytes
 
 
 def count_rows(rows: Any, count: int) -> int:
-    """How many of `count` rows a slice, a mask or an array of indices picks."""
+    """Return how many of `count` rows a slice, a mask or an array of indices selects."""
     if isinstance(rows, slice):
         return len(range(*rows.indices(count)))
     return int(np.count_nonzero(rows)) if np.asarray(rows).dtype == np.bool_ else len(rows)
 
 
 def take(column: Any, rows: Any) -> Any:
-    """Rows of a column of any kind."""
+    """Return rows of a column of any type."""
     if not isinstance(column, np.ndarray):
         return column.take(rows)
     if is_constant(column):
@@ -250,7 +256,7 @@ def take(column: Any, rows: Any) -> Any:
 
 
 def concat(parts: Sequence[Any]) -> Any:
-    """Columns of one kind, end to end."""
+    """Concatenate columns of one type."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -270,7 +276,7 @@ def concat(parts: Sequence[Any]) -> Any:
 def put_rows(
     column: NDArray[Any], rows: Sequence[int], over: Sequence[bool], new: NDArray[Any]
 ) -> NDArray[Any]:
-    """A column with a few new rows: each put before one of the old, or in its place. `rows` ascend."""
+    """Insert a few new rows, each before an old one or in its place. `rows` ascend."""
     parts, start = [], 0
     for each, (row, replaces) in enumerate(zip(rows, over, strict=True)):
         parts += [column[start:row], new[each : each + 1]]
@@ -279,7 +285,7 @@ def put_rows(
 
 
 def splits_of(lengths: NDArray[Any]) -> I64:
-    """The borders of lists of the given lengths."""
+    """Return the boundaries of lists with the given lengths."""
     splits = np.empty(len(lengths) + 1, np.int64)
     splits[0] = 0
     lengths.cumsum(dtype=np.int64, out=splits[1:])
@@ -287,7 +293,7 @@ def splits_of(lengths: NDArray[Any]) -> I64:
 
 
 def expand_ranges(starts: I64, lengths: I64) -> I64:
-    """All indices of all ranges, one range after the other."""
+    """Return all indices of all ranges, one range after the other."""
     total = int(lengths.sum())
     borders = lengths.cumsum() - lengths
     indices: I64 = np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)
@@ -295,10 +301,11 @@ def expand_ranges(starts: I64, lengths: I64) -> I64:
 
 
 def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths: I64) -> None:
-    """Copy many byte ranges at once. The ranges must lie inside both buffers.
+    """Copy many byte ranges at once. The ranges must be inside both buffers.
 
-    Ranges of one length are moved together as fixed-size items, so the cost is that of a few large gathers
-    for the handful of different lengths that paths and URLs have.
+    Ranges of equal length are copied together as items of fixed size. Paths and URLs have few different
+    lengths, so a few
+    large copies suffice.
     """
     if not len(lengths):
         return
@@ -307,7 +314,7 @@ def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths
         _copy_equal(source, starts, target, target_starts, longest)
         return
     narrow = lengths.astype(np.uint16) if longest < 1 << 16 else lengths
-    order = narrow.argsort(kind="stable")  # radix sort for uint16
+    order = narrow.argsort(kind="stable")  # a radix sort for uint16
     ordered = lengths[order]
     borders = np.flatnonzero(np.diff(ordered)) + 1
     for rows in np.split(order, borders):
@@ -325,24 +332,24 @@ def _copy_equal(source: U8, starts: I64, target: U8, target_starts: I64, length:
 
 
 def windows(buffer: U8, size: int) -> NDArray[np.void]:
-    """Every run of `size` bytes as one item, for gathering and scattering at any byte offset."""
+    """View every run of `size` bytes as one item, for reading and writing at any byte offset."""
     count = max(len(buffer) - size + 1, 0)
     return np.ndarray((count,), f"V{size}", buffer.data, 0, (1,))
 
 
 def encode_text(text: str) -> bytes:
-    """Text to UTF-8; InvalidInputError where lone surrogates stand in the way."""
+    """Encode text as UTF-8; raise InvalidInputError if it contains lone surrogates."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         shown = text[max(error.start - 20, 0) : error.start + 20]
         raise InvalidInputError(
-            f"a text with lone surrogates has no UTF-8 form: {shown!r}", kind=ErrorKind.BAD_METADATA
+            f"text with lone surrogates cannot be encoded as UTF-8: {shown!r}", kind=ErrorKind.BAD_METADATA
         ) from None
 
 
 def decode_text(data: bytes, place: str) -> str:
-    """UTF-8 to text; FormatError where the bytes are none."""
+    """Decode UTF-8; raise FormatError if the bytes are invalid."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

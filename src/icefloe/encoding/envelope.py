@@ -1,4 +1,4 @@
-"""The envelope of every metadata file: a 39-byte header, then the payload as one zstd frame."""
+"""The envelope of metadata files: a header of 39 bytes, then the payload as one zstd frame."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ DEFAULT_LEVEL = 3
 
 PLAUSIBLE_BYTES = 512 << 20
 PLAUSIBLE_RATIO = 1000
-"""A payload over PLAUSIBLE_BYTES may be at most so many times its file. References pack up to 100 times; only
-inline chunks that are all alike pack better, some 4,000 times.
+"""The largest ratio of a payload over PLAUSIBLE_BYTES to its file. References compress up to 100 times; only
+identical
+inline chunks compress better, about 4,000 times.
 """
 
 _SLICE = 16 << 10
-"""Compressed bytes fed at a time where a frame does not say how large it is: at most 512 MiB come out."""
+"""The number of compressed bytes that are read at a time if a frame does not declare its size: at most 512
+MiB result.
+"""
 _FEW_BLOCKS = 1000
 _SMALL_BLOCK = 1 << 10
-"""A frame that tells its size may have _FEW_BLOCKS and one more for each _SMALL_BLOCK of bytes."""
+"""A frame that declares its size may have _FEW_BLOCKS blocks, and one more for each _SMALL_BLOCK bytes."""
 _PARALLEL_BYTES = 8 << 20
-"""Payloads from here on are compressed by two threads."""
+"""Larger payloads are compressed by two threads."""
 
 
 _idle_compressors: dict[int, deque[zstandard.ZstdCompressor]] = {}
-"""By level."""
+"""Compressors by level."""
 _idle_decompressors: deque[zstandard.ZstdDecompressor] = deque()
 
 
 class FileType(IntEnum):
-    """What a metadata file holds, as its header says."""
+    """The type of a metadata file in its header."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -61,9 +64,9 @@ class Header:
 
 
 def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
-    """A metadata file around a payload. The frame carries its size and a checksum.
+    """Put a payload into an envelope. The frame declares its size and has a checksum.
 
-    Levels beyond the highest count as that one, as they do in official writers.
+    Levels above the highest are reduced to it, as in official writers.
     """
     name = header.implementation.encode()[:24].ljust(24)
     head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
@@ -72,12 +75,14 @@ def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAUL
 
 
 def _compressed(payload: memoryview, level: int) -> bytes:
-    """One frame. Compressors are kept: to make one takes longer than to compress a small file with it."""
+    """Compress to one frame. Compressors are reused, because creating one takes longer than compressing a
+    small file.
+    """
     if len(payload) >= _PARALLEL_BYTES:
         return zstandard.ZstdCompressor(level=level, write_checksum=True, threads=2).compress(payload)
     idle = _idle_compressors.setdefault(level, deque())
     try:
-        compressor = idle.pop()  # one for each caller: a compressor works for one at a time
+        compressor = idle.pop()  # one for each caller, because compressors are not thread-safe
     except IndexError:
         compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
     frame = compressor.compress(payload)
@@ -86,40 +91,42 @@ def _compressed(payload: memoryview, level: int) -> bytes:
 
 
 def open_header(data: bytes | memoryview, place: str) -> Header:
-    """The header of a metadata file; FormatError where it is none of ours to read."""
+    """Decode the header of a metadata file; raise FormatError if it is invalid."""
     if len(data) < HEADER.size:
-        _refuse(f"{place}: {len(data)} bytes are too few for a header of {HEADER.size}")
+        _refuse(f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}")
     magic, name, spec, type_byte, compression = HEADER.unpack_from(data)
     if magic != MAGIC:
-        _refuse(f"{place}: does not begin as an Icechunk file does")
+        _refuse(f"{place}: not an Icechunk file")
     if type_byte not in FileType.__members__.values():
         _refuse(f"{place}: unknown file type {type_byte}")
     if compression != ZSTD:
-        # The specification lists 0 for none; no release ever read or wrote it.
-        _refuse(f"{place}: unknown compression {compression}, only zstd (1) is in use")
+        # The specification lists 0 for no compression; no release ever read or wrote it.
+        _refuse(f"{place}: unknown compression {compression}, expected zstd (1)")
     implementation = name.decode("utf-8", "replace").rstrip(" \0")
     return Header(implementation, spec, FileType(type_byte))
 
 
 def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | bytearray:
-    """The decompressed payload of a metadata file whose header was checked."""
+    """Decompress the payload of a metadata file whose header was checked."""
     return open_frames(memoryview(data)[HEADER.size :], place)
 
 
 def open_frames(frames: memoryview, place: str) -> NDArray[np.uint8] | bytearray:
-    """What zstd frames hold; FormatError where they are damaged or claim more than is plausible."""
+    """Decompress zstd frames; raise FormatError if they are damaged or implausibly large."""
     limit = min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES)
     return inflate(frames, limit, place)
 
 
 def inflate(frames: memoryview, limit: int, place: str) -> NDArray[np.uint8] | bytearray:
-    """What zstd frames hold, if that is no more than a number of bytes."""
+    """Decompress zstd frames to at most a number of bytes."""
     try:
         size = zstandard.frame_content_size(frames)
         if size < 0 or size >= zstandard.CONTENTSIZE_ERROR:
             return _decompress_stream(frames, limit, place)
         if size > limit:
-            _refuse(f"{place}: {len(frames)} bytes claim to hold {size}, more than the {limit} allowed")
+            _refuse(
+                f"{place}: {len(frames)} bytes claim to contain {size} bytes; at most {limit} are allowed"
+            )
         return _decompress_sized(frames, size, place)
     except zstandard.ZstdError as error:
         raise FormatError(
@@ -128,24 +135,28 @@ def inflate(frames: memoryview, limit: int, place: str) -> NDArray[np.uint8] | b
 
 
 def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.uint8]:
-    """The one frame of known size. Memory comes from numpy, which asks for huge pages: far fewer faults."""
+    """Decompress a frame of known size. numpy allocates the memory with huge pages, which saves page
+    faults.
+    """
     end = _frame_end(frame, size)
     if end != len(frame):
         _refuse(f"{place}: the zstd frame ends at byte {end} of {len(frame)}")
-    room = np.empty(size + 1, np.uint8)  # the library stops at the last byte it has room for, checksum unseen
+    room = np.empty(size + 1, np.uint8)  # without the extra byte, the library would not verify the checksum
     try:
         decompressor = _idle_decompressors.pop()
     except IndexError:
         decompressor = zstandard.ZstdDecompressor()
     with decompressor.stream_reader(frame) as reader:
         if reader.readinto(room.data) != size:
-            _refuse(f"{place}: the zstd frame does not hold the {size} bytes it claims")
+            _refuse(f"{place}: the zstd frame does not contain the {size} bytes that it declares")
     _idle_decompressors.append(decompressor)
     return room[:size]
 
 
 def _frame_end(frame: memoryview, size: int) -> int:
-    """Where a frame ends by the lengths of its blocks (RFC 8878, 3.1.1.2): the library takes one cut off."""
+    """Return the end of a frame by the lengths of its blocks (RFC 8878, 3.1.1.2), to detect truncated
+    frames.
+    """
     at = zstandard.frame_header_size(frame)
     for _ in range(_FEW_BLOCKS + size // _SMALL_BLOCK):
         head = int.from_bytes(frame[at : at + 3], "little")
@@ -157,7 +168,9 @@ def _frame_end(frame: memoryview, size: int) -> int:
 
 
 def _decompress_stream(frames: memoryview, limit: int, place: str) -> bytearray:
-    """Frames that do not say their size, as releases before 2.3 wrote them; there may be several."""
+    """Decompress frames that do not declare their size, as releases before 2.3 wrote them; there may be
+    several.
+    """
     payload = bytearray()
     frame: Any = zstandard.ZstdDecompressor().decompressobj()
     for start in range(0, len(frames), _SLICE):
@@ -167,10 +180,10 @@ def _decompress_stream(frames: memoryview, limit: int, place: str) -> bytearray:
                 frame = zstandard.ZstdDecompressor().decompressobj()
             payload += frame.decompress(rest)
             if len(payload) > limit:
-                _refuse(f"{place}: {len(frames)} bytes hold more than the {limit} allowed")
+                _refuse(f"{place}: {len(frames)} bytes contain more than the allowed {limit} bytes")
             rest = frame.unused_data if frame.eof else b""
     if not frame.eof:
-        _refuse(f"{place}: the zstd frame is cut off after {len(frames)} bytes")
+        _refuse(f"{place}: the zstd frame is truncated after {len(frames)} bytes")
     return payload
 
 

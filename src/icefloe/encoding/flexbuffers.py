@@ -1,11 +1,14 @@
-"""FlexBuffers: JSON-like values as self-describing bytes. Spec version 2 keeps metadata and configuration so.
+"""FlexBuffers: JSON-like values as self-describing bytes, used for metadata and configuration of version 2.
 
-A value sits in a slot of its parent, either whole (null, bool, int, uint, float) or as an offset backwards to
-where it is stored. The type byte, kept by the parent, says which, and how many bytes (1, 2, 4, 8) its parts
-have. The outermost value has its slot, type byte and slot width at the end of the bytes.
+A value is in a slot of its parent, either directly (null, bool, int, uint, float) or as a backward offset to
+its
+location. The type byte, which the parent stores, says which, and the width of its parts (1, 2, 4 or 8 bytes).
+The
+outermost value has its slot, type byte and slot width at the end of the bytes.
 
-The writer chooses what the official one (Rust's serde) chooses, so equal values give equal bytes. The reader
-takes any layout the format allows, including those of other writers.
+The writer makes the same choices as the official one (Rust's serde), so that equal values have equal bytes.
+The reader
+accepts any valid layout, including those of other writers.
 """
 
 from __future__ import annotations
@@ -34,16 +37,16 @@ _TYPED_VECTORS: Final = {
     BOOL: VECTOR_BOOL,
 }
 _ELEMENTS: Final = {vector: element for element, vector in _TYPED_VECTORS.items()} | {
-    VECTOR_STRING: KEY,  # deprecated: the widths of its lengths are lost, all readers go by the final zero
+    VECTOR_STRING: KEY,  # deprecated: the widths of the lengths are lost, so readers use the final zero
 }
 _FLOATS: Final = {4: struct.Struct("<f"), 8: struct.Struct("<d")}
 
 _BUDGET_PER_BYTE: Final = 4
-"""How many values and bytes of text one byte of input may give. More than one only where parts are shared."""
+"""The number of values and bytes of text per byte of input. More than one only if parts are shared."""
 
 
 def dumps(value: object) -> bytes:
-    """Encode a value; see `json_values.canonical` for what is accepted and what is raised."""
+    """Encode a value; see `json_values.canonical` for accepted values and errors."""
     writer = _Writer()
     return writer.finish(writer.store(canonical(value)))
 
@@ -51,23 +54,26 @@ def dumps(value: object) -> bytes:
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     """Decode a value. Blobs become lists of integers, NaN and infinities None, as `dumps` would write them.
 
-    Raises FormatError with the byte offset if the input is damaged, nested deeper than MAX_DEPTH, repeats a
-    key in a map, or gives out of all proportion to its size (which only shared or circular parts can do).
+    Raises FormatError with the byte offset if the input is damaged, nested deeper than MAX_DEPTH, has
+    duplicate keys,
+    or expands out of proportion, which requires shared or circular parts.
     """
     return _Reader(bytes(data)).root()
 
 
 class _Stored(NamedTuple):
-    """A value that awaits its slot in the parent."""
+    """A value that waits for its slot in the parent."""
 
     kind: int
     content: int | float
-    """The number itself, or the address it is stored at."""
+    """The number itself, or the address at which it is stored."""
     width: int
-    """Bytes the number needs, or the width of the parts at the address."""
+    """The number of bytes of the number, or the width of the parts at the address."""
 
     def width_in(self, start: int, index: int) -> int:
-        """Bytes needed in slot `index` of a vector that will be written, once aligned, from `start` on."""
+        """Return the number of bytes needed in slot `index` of a vector that will start, once aligned, at
+        `start`.
+        """
         if self.kind in _INLINE:
             return self.width
         for width in _WIDTHS[:-1]:
@@ -116,7 +122,9 @@ class _Writer:
     def key(self, key: str) -> _Stored:
         if key not in self.keys:
             if "\0" in key:
-                raise InvalidInputError(f"the key {key!r} contains NUL", kind=ErrorKind.BAD_METADATA)
+                raise InvalidInputError(
+                    f"the key {key!r} contains a null character", kind=ErrorKind.BAD_METADATA
+                )
             self.keys[key] = len(self.buffer)
             self.buffer += key.encode() + b"\0"
         return _Stored(KEY, self.keys[key], 1)
@@ -129,7 +137,9 @@ class _Writer:
         return self.vector(values, self.vector(keys))
 
     def vector(self, values: list[_Stored], keys: _Stored | None = None) -> _Stored:
-        """Write a list, or with `keys` a map. A list is typed if possible; a short one then has no length."""
+        """Write a list, or a map if `keys` is given. A list is typed if possible; a short typed list has no
+        length.
+        """
         kind = _vector_kind(values) if keys is None else MAP
         prefix = [] if _is_fixed(kind) else [_Stored(UINT, len(values), _int_width(len(values)))]
         if keys is not None:
@@ -197,14 +207,14 @@ class _Reader:
     def root(self) -> JsonValue:
         size = len(self.data)
         if size < 3:
-            self.fail(f"{size} bytes, the shortest value has 3", 0)
+            self.fail(f"{size} bytes are too few; the shortest value has 3", 0)
         width = self.data[-1]
         if width not in _WIDTHS:
             self.fail(f"root slot of {width} bytes", size - 1)
         return self.value(size - 2 - width, width, self.data[-2], 0)
 
     def value(self, slot: int, width: int, type_byte: int, depth: int) -> JsonValue:
-        """The value in a slot of `width` bytes."""
+        """Decode the value in a slot of `width` bytes."""
         kind, inner_width = type_byte >> 2, 1 << (type_byte & 3)
         self.spend(1, slot)
         if kind in _INLINE:
@@ -237,7 +247,7 @@ class _Reader:
         return raw != 0 if kind == BOOL else None
 
     def map(self, at: int, width: int, depth: int) -> dict[str, JsonValue]:
-        # In front of the values: offset of the keys, width of the keys, number of values.
+        # Before the values: offset of the keys, width of the keys, number of values.
         count = self.length(at, width)
         self.span(at, count, width + 1)
         keys_at, keys_width = self.follow(at - 3 * width, width), self.uint(at - 2 * width, width)
@@ -248,7 +258,7 @@ class _Reader:
         for i in range(count):
             key = self.key(self.follow(keys_at + i * keys_width, keys_width))
             if key in items:
-                self.fail(f"map with the key {key[:40]!r} twice", at)
+                self.fail(f"map with duplicate key {key[:40]!r}", at)
             items[key] = self.value(at + i * width, width, self.data[at + count * width + i], depth + 1)
         return items
 
@@ -310,10 +320,10 @@ class _Reader:
             self.fail("text is not UTF-8", start)
 
     def follow(self, slot: int, width: int) -> int:
-        """The address an offset leads to."""
+        """Return the address of an offset."""
         offset = self.uint(slot, width)
         if offset > slot:
-            self.fail(f"offset {offset} leads before the start", slot)
+            self.fail(f"offset {offset} points before the start", slot)
         return slot - offset
 
     def length(self, at: int, width: int) -> int:
@@ -321,17 +331,17 @@ class _Reader:
 
     def uint(self, at: int, width: int) -> int:
         if at < 0 or at + width > len(self.data):
-            self.fail(f"{width} bytes expected outside the {len(self.data)} there are", at)
+            self.fail(f"{width} bytes are outside the {len(self.data)} available", at)
         return int.from_bytes(self.data[at : at + width], "little")
 
     def span(self, at: int, count: int, width: int) -> None:
         if at + count * width > len(self.data):
-            self.fail(f"{count} items of {width} bytes do not fit into the {len(self.data)} there are", at)
+            self.fail(f"{count} items of {width} bytes exceed the {len(self.data)} available", at)
 
     def spend(self, amount: int, at: int) -> None:
         self.budget -= amount
         if self.budget < 0:
-            self.fail("value out of proportion to its encoding", at)
+            self.fail("value is out of proportion to its encoding", at)
 
     def fail(self, problem: str, at: int) -> NoReturn:
         raise FormatError(f"FlexBuffers, byte {at}: {problem}", kind=ErrorKind.DESERIALIZATION)

@@ -1,7 +1,8 @@
-"""JSON-like values: what the metadata encodings can hold, and how Python values are brought to it.
+"""JSON-like values that the metadata encodings support, and the conversion of Python values to them.
 
-Both FlexBuffers and MessagePack are used for user metadata. The rules here are those of the official package,
-so that the same Python value gives the same bytes, except that huge integers are refused, not made floats.
+Both FlexBuffers and MessagePack are used for user metadata. The rules are those of the official package, so
+that the
+same Python value has the same bytes, except that huge integers are refused instead of converted to floats.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from icefloe.errors import ErrorKind, InvalidInputError
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 MAX_DEPTH: Final = 128
-"""How deep lists and maps may nest. The official package sets no limit and ends in a stack overflow."""
+"""The maximal nesting of lists and maps. The official package has no limit and ends in a stack overflow."""
 
 MIN_INT: Final = -(2**63)
 MAX_INT: Final = 2**64 - 1
 
 _Place: TypeAlias = "tuple[()] | tuple[_Place, str | int]"
-"""The way from the outermost value to one inside it, innermost step last."""
+"""The path from the outermost value to an inner one, innermost step last."""
 
 
 def canonical(value: object) -> JsonValue:
-    """The value as None, bool, int, float, str, list and dict (sorted by key) only.
+    """Convert a value to None, bool, int, float, str, list and dict (sorted by key).
 
     NaN and infinities become None. Sequences become lists, so bytes become lists of integers; numpy scalars
-    and arrays become what they hold. A type that does not fit raises TypeError. An integer beyond 64 bits, a
-    text without UTF-8 form or too deep a nesting raises InvalidInputError. Both name the place in the value.
+    and arrays
+    become their content. Other types raise TypeError. An integer beyond 64 bits, a text that cannot be
+    encoded as UTF-8 or
+    a too deep nesting raises InvalidInputError. Both mention the position in the value.
     """
     return _canonical(value, (), 0)
 
@@ -53,7 +56,7 @@ def _canonical(value: object, place: _Place, depth: int) -> JsonValue:
         if depth == MAX_DEPTH:
             raise _invalid(f"nested deeper than {MAX_DEPTH} levels", place)
         return _map(value, place, depth) if isinstance(value, Mapping) else _list(value, place, depth)
-    raise TypeError(f"{_render(place)} is a {type(value).__name__}, which metadata cannot hold")
+    raise TypeError(f"{_render(place)} is a {type(value).__name__}, which metadata cannot contain")
 
 
 def _map(value: Mapping[object, object], place: _Place, depth: int) -> dict[str, JsonValue]:
@@ -77,12 +80,12 @@ def _integer(value: int, place: _Place) -> int:
 
 
 def _text(value: str, place: _Place) -> str:
-    text = str.__str__(value)  # the plain text of an enum member too
+    text = str.__str__(value)  # also the plain text of an enum member
     if not text.isascii():
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise _invalid("a text with lone surrogates, which has no UTF-8 form", place) from None
+            raise _invalid("a text with lone surrogates, which cannot be encoded as UTF-8", place) from None
     return text
 
 

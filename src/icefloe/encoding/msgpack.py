@@ -1,6 +1,5 @@
-"""MessagePack: how spec version 1 keeps JSON-like metadata, and formats before it whole files.
-
-A thin layer over the library of that name.
+"""MessagePack: metadata of version 1, and whole files of earlier formats. A thin layer over the msgpack
+library.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from icefloe.errors import ErrorKind, FormatError
 
 
 def dumps(value: object) -> bytes:
-    """Encode a value; see `json_values.canonical` for what is accepted and what is raised.
+    """Encode a value; see `json_values.canonical` for accepted values and errors.
 
     Integers are as short as possible, floats have 64 bits and maps are sorted, as in official files.
     """
@@ -22,10 +21,11 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
-    """Decode exactly one value, made canonical: binary strings become lists of integers, NaN becomes None.
+    """Decode exactly one value to canonical form: binary strings become lists of integers, NaN becomes None.
 
-    Raises FormatError if the input is damaged, has bytes to spare, or holds what JSON cannot: extension
-    types, keys other than strings, a key twice.
+    Raises FormatError if the input is damaged, has excess bytes, or contains what JSON cannot: extension
+    types, keys
+    other than strings, duplicate keys.
     """
     try:
         return canonical(_unpack(data))
@@ -34,9 +34,9 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
 
 
 def loads_structures(data: bytes | bytearray | memoryview) -> Any:
-    """Decode exactly one value as it stands: arrays as tuples, binary strings as bytes, keys of any kind.
+    """Decode exactly one value unchanged: arrays as tuples, binary strings as bytes, keys of any type.
 
-    Raises FormatError as `loads` does, but for keys; time and memory are bounded by the size of the input.
+    Raises FormatError like `loads`, except for keys. Time and memory are limited by the size of the input.
     """
     return _unpack(data, use_list=False, strict_map_key=False)
 
@@ -51,17 +51,17 @@ def _unpack(data: bytes | bytearray | memoryview, **options: bool) -> Any:
     except FormatError:
         raise
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        # The library says nothing for some kinds of damage.
+        # For some kinds of damage the error of the library has no message.
         raise _damaged(str(error) or type(error).__name__) from None
 
 
 def pack(value: object) -> bytes:
-    """Encode numbers, texts, binary strings, and lists and maps of them, for nobody but `unpack`."""
+    """Encode numbers, texts, binary strings, and lists and maps of them, for `unpack`."""
     return cast(bytes, msgpack.packb(value))
 
 
 def unpack(data: bytes | bytearray | memoryview) -> object:
-    """Decode exactly one value that `pack` made; FormatError if it is damaged."""
+    """Decode exactly one value of `pack`; raise FormatError if it is damaged."""
     whole = bytes(data)
     try:
         _check_complete(whole)
@@ -73,16 +73,17 @@ def unpack(data: bytes | bytearray | memoryview) -> object:
 
 
 def _check_complete(data: bytes) -> None:
-    """Walk over the value without building it.
+    """Walk over the value without creating it.
 
-    The library reserves memory for as many items as a list claims to have. Afterwards all claims are true.
+    The library allocates memory for the number of items that a list declares. After this check, all
+    declarations are true.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=max(len(data), 1))
     unpacker.feed(data)
     try:
         unpacker.skip()
     except msgpack.OutOfData:
-        raise _damaged(f"value is cut off after {len(data)} bytes") from None
+        raise _damaged(f"value is truncated after {len(data)} bytes") from None
     if unpacker.tell() != len(data):
         raise _damaged(f"value ends at byte {unpacker.tell()} of {len(data)}")
 
@@ -90,7 +91,7 @@ def _check_complete(data: bytes) -> None:
 def _map(pairs: list[tuple[object, object]]) -> dict[object, object]:
     items = dict(pairs)
     if len(items) != len(pairs):
-        raise _damaged("map with one key twice")
+        raise _damaged("map with a duplicate key")
     return items
 
 

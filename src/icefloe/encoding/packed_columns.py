@@ -1,11 +1,11 @@
 """Columns on their way between processes: a small head and the bytes of all columns, in one zstd frame.
 
-This is no file format: both ends run the same release, and a version in front says so. It is read with the
-same distrust as a file, and nothing in it is ever executed, as a pickle would be.
+This is not a file format: both ends run the same release, and a version at the start makes sure of it. The
+bytes are
+checked as carefully as those of a file, and nothing in them is ever executed, unlike in a pickle.
 
-A column of numbers is written in as few bytes per row as its largest number needs; one number for all rows is
-written once; numbers that mostly ascend are written as the steps between them, and steps that are mostly the
-same as runs of them. zstd packs the rest.
+A column of numbers uses as few bytes per row as its largest number needs; a constant is written once; mostly
+ascending numbers are written as steps, and mostly equal steps as runs. zstd compresses the rest.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _RUNS: Final = 3
 _HEAD: Final = struct.Struct("<I")
 _SIZES: Final = (1, 2, 4, 8)
 _LEVEL: Final = 1
-"""Above it a fork takes several times the CPU for a tenth fewer bytes."""
+"""A higher level takes several times the CPU for a tenth fewer bytes."""
 _LONG_RUN: Final = 8
-"""Runs of steps are written where they are longer than this, as a rule."""
+"""The average length from which equal steps are written as runs."""
 _BLOCK: Final = 1 << 15
 _MOST_RUN_ROWS: Final = 1 << 28
-"""Few bytes must not claim more memory than anybody has."""
+"""A limit, so that a few bytes cannot claim more memory than there is."""
 
 
 class ColumnPacker:
-    """Takes columns one after the other. Each answers with a note to be put into the head."""
+    """Collects columns. Each call returns a note for the head."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
         self._size = 0
 
     def numbers(self, column: NDArray[Any], *, ascending: bool = False) -> list[int]:
-        """One column of unsigned numbers."""
+        """Add a column of unsigned numbers."""
         count = len(column)
         if not count or is_constant(column) or (column[0] == column[-1] and (column == column[0]).all()):
             value = np.asarray(column[:1], np.uint64)
@@ -69,11 +69,11 @@ class ColumnPacker:
         return [_STEPS, size, count, at, step_size]
 
     def raw(self, data: NDArray[np.uint8]) -> list[int]:
-        """Bytes as they are."""
+        """Add raw bytes."""
         return [data.size, self._put(np.ascontiguousarray(data))]
 
     def blobs(self, blobs: Blobs) -> list[list[int]]:
-        """Byte strings."""
+        """Add byte strings."""
         packed = blobs.compact() if len(blobs.buffer) else Blobs.empty(len(blobs))
         return [self.numbers(packed.lengths), self.raw(packed.buffer)]
 
@@ -84,25 +84,25 @@ class ColumnPacker:
         return at
 
     def pack(self, magic: bytes, head: object) -> bytes:
-        """All columns, behind a head in which their notes stand."""
+        """Return all columns, after a head that contains their notes."""
         described = msgpack.pack(head)
         payload = b"".join((_HEAD.pack(len(described)), described, *self._parts))
         return magic + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(payload)
 
 
 def _size_of(column: NDArray[Any]) -> int:
-    """How many bytes its largest number takes."""
+    """Return the number of bytes of the largest number."""
     largest = int(column.max())
     return next(size for size in _SIZES if largest < 1 << 8 * size)
 
 
 def _ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
-    """The last step of each run of equal steps; None where there are too many, or too many rows."""
+    """Return the last step of each run of equal steps; None if there are too many runs or rows."""
     count = len(column) - 1
     found, left = [], count // _LONG_RUN
     if count >= _MOST_RUN_ROWS:
         return None
-    for start in range(0, count - 1, _BLOCK):  # what stays in the processor's cache is compared faster
+    for start in range(0, count - 1, _BLOCK):  # blocks that fit into the cache of the processor
         part = column[start : start + _BLOCK + 2]
         steps = part[1:] - part[:-1]
         ends = np.flatnonzero(steps[1:] != steps[:-1])
@@ -114,18 +114,20 @@ def _ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 class ColumnUnpacker:
-    """Gives columns back for their notes. Raises FormatError, naming `place`, for whatever does not fit."""
+    """Returns columns for their notes; raises FormatError with `place` if something does not fit."""
 
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place
         if bytes(data[: len(magic)]) != magic:
-            self.fail("was made by another release, or is no such thing; both ends need the same one")
+            self.fail(
+                "was created by another release of icefloe, or is damaged; both processes need the same release"
+            )
         payload = np.frombuffer(open_frames(memoryview(data)[len(magic) :], place), np.uint8)
         if len(payload) < _HEAD.size:
-            self.fail(f"has {len(payload)} bytes, too few for a head")
+            self.fail(f"has only {len(payload)} bytes, too few for its head")
         (size,) = _HEAD.unpack(payload[: _HEAD.size].tobytes())
         if size > len(payload) - _HEAD.size:
-            self.fail(f"has a head of {size} bytes, more than there are")
+            self.fail(f"declares a head of {size} bytes, which is longer than the data")
         self.head = msgpack.unpack(payload[_HEAD.size : _HEAD.size + size].tobytes())
         self._columns: U8 = payload[_HEAD.size + size :]
 
@@ -134,7 +136,7 @@ class ColumnUnpacker:
         raise FormatError(f"{self.place}: {problem}", kind=ErrorKind.DESERIALIZATION)
 
     def numbers(self, note: object, dtype: Any, count: int) -> NDArray[Any]:
-        """A column of numbers, which must have `count` rows."""
+        """Return a column of numbers with `count` rows."""
         way, size, rows, at, last = self.integers(note, 5)
         if rows != count:
             self.fail(f"has a column of {rows} rows where {count} belong")
@@ -154,57 +156,57 @@ class ColumnUnpacker:
 
     def _steps(self, at: int, step_size: int, _: int, rows: int) -> NDArray[Any]:
         if not rows or step_size not in _SIZES:
-            self.fail(f"has {rows} rows in steps of {step_size} bytes")
+            self.fail(f"contains {rows} rows in steps of {step_size} bytes")
         return self._bytes(at, (rows - 1) * step_size).view(f"<u{step_size}")
 
     def _runs(self, at: int, runs: int, size: int, rows: int) -> NDArray[Any]:
         steps = self._bytes(at, runs * size).view(f"<u{size}")
         counts = self._bytes(at + runs * size, runs * 4).view("<u4").astype(np.int64)
         if not 0 < rows <= _MOST_RUN_ROWS or int(counts.sum()) != rows - 1:
-            self.fail(f"has {rows} rows in {runs} runs of other lengths")
+            self.fail(f"contains {rows} rows in {runs} runs of another total length")
         return steps.repeat(counts)
 
     def raw(self, note: object) -> U8:
-        """Bytes as they were."""
+        """Return raw bytes."""
         size, at = self.integers(note, 2)
         return self._bytes(at, size)
 
     def blobs(self, note: object, most: int) -> Blobs:
-        """Byte strings, at most so many."""
+        """Return byte strings, at most `most`."""
         lengths_note, data_note = self.items(note, 2)
         count = self.integers(lengths_note, 5)[2]
         if count > most:
-            self.fail(f"has {count} byte strings where at most {most} belong")
+            self.fail(f"contains {count} byte strings, expected at most {most}")
         lengths, data = self.numbers(lengths_note, np.int64, count), self.raw(data_note)
         if not len(data) and is_constant(lengths) and not lengths[0]:
             return Blobs.empty(count)
         ends = lengths.cumsum()
         total = int(ends[-1]) if count else 0
         if total != len(data) or int(lengths.max(initial=0)) > total:
-            self.fail(f"has byte strings of {total} bytes in all, and {len(data)} bytes for them")
+            self.fail(f"contains byte strings with {total} bytes, but {len(data)} bytes of data")
         return Blobs(data, ends - lengths, lengths, self.place)
 
     def items(self, value: object, count: int | None = None) -> list[Any]:
-        """A list of the head, of so many items."""
+        """Return a list in the head, with `count` items."""
         if not isinstance(value, list) or (count is not None and len(value) != count):
-            self.fail(f"has {value!r:.60} where a list belongs")
+            self.fail(f"contains {value!r:.60}, expected a list")
         return value
 
     def integers(self, value: object, count: int | None = None) -> list[int]:
-        """A list of whole numbers, none negative."""
+        """Return a list of non-negative integers."""
         numbers = self.items(value, count)
         if not all(type(number) is int and number >= 0 for number in numbers):
-            self.fail(f"has {numbers!r:.60} where numbers belong")
+            self.fail(f"contains {numbers!r:.60}, expected numbers")
         return numbers
 
     def _bytes(self, at: int, size: int) -> U8:
         if at + size > len(self._columns):
-            self.fail(f"has a column that ends at byte {at + size} of {len(self._columns)}")
+            self.fail(f"contains a column that ends at byte {at + size} of {len(self._columns)}")
         return self._columns[at : at + size]
 
 
 def _walked(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Numbers from the first of them and the steps that follow."""
+    """Return numbers from the first of them and the steps that follow."""
     column = np.empty(len(steps) + 1, first.dtype)
     column[0] = first[0]
     with np.errstate(over="ignore"):

@@ -1,1 +1,1 @@
-"""Icechunk's files as values: bytes in, values out. No I/O, clock, randomness or logging here."""
+"""The Icechunk format: pure functions between bytes and values."""

@@ -1,7 +1,8 @@
-"""A repository's configuration as stored: FlexBuffers in the repo info file, YAML in a V1 repository.
+"""The stored configuration of a repository: FlexBuffers in the repo info file, YAML in V1 repositories.
 
-Both hold the same plain dict. A choice among several is the name of the choice, or a dict with that one key;
-YAML writes the second as a tag: `{"s3": {...}}` is `!s3 {...}`.
+Both contain the same plain dict. A variant is its name, or a dict with its name as the only key; YAML writes
+the
+latter as a tag: `{"s3": {...}}` is `!s3 {...}`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ CONTAINERS: Final = "virtual_chunk_containers"
 
 
 def encode_config(config: dict[str, Any]) -> bytes:
-    """The bytes of `Repo.config`."""
+    """Encode `Repo.config`."""
     return flexbuffers.dumps(config)
 
 
 def decode_config(data: bytes, place: str) -> dict[str, Any]:
-    """The configuration behind `Repo.config`."""
+    """Decode `Repo.config`."""
     try:
         config = flexbuffers.loads(data)
     except FormatError as error:
@@ -31,14 +32,14 @@ def decode_config(data: bytes, place: str) -> dict[str, Any]:
 
 
 def encode_config_yaml(config: dict[str, Any]) -> bytes:
-    """The contents of `config.yaml`."""
-    from icefloe.format.config_yaml import dump_config  # few repositories need it, and it loads slowly
+    """Encode the content of `config.yaml`."""
+    from icefloe.format.config_yaml import dump_config  # slow to import, and rarely needed
 
     return dump_config(config, CONTAINERS)
 
 
 def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
-    """The configuration behind `config.yaml`."""
+    """Decode the content of `config.yaml`."""
     from icefloe.format.config_yaml import load_config  # as above
 
     return _mapping(load_config(data, place), place)
@@ -47,7 +48,7 @@ def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
 def _mapping(config: Any, place: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise FormatError(
-            f"{place}: the configuration is no mapping but {type(config).__name__}",
+            f"{place}: the configuration must be a mapping, not {type(config).__name__}",
             kind=ErrorKind.CONFIG_DESERIALIZATION,
         )
     return config

@@ -1,4 +1,4 @@
-"""A configuration as YAML, as V1 repositories keep it: `config_codec` says what it holds."""
+"""The configuration of V1 repositories as YAML; see `config_codec` for its content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHOICES: Final = frozenset(
         "DimensionName",
     ]
 )
-"""Names of choices that carry a value."""
+"""Names of variants that have a value."""
 
 _MAX_DEPTH: Final = 64
 _LINE_BREAKS: Final = ("\x85", "\u2028", "\u2029")
@@ -37,28 +37,28 @@ _TEXT: Final = "tag:yaml.org,2002:str"
 
 
 def dump_config(config: dict[str, Any], named: str) -> bytes:
-    """The contents of `config.yaml`. The entries of `named` go by names of the user's."""
+    """Encode the content of `config.yaml`. The keys below `named` are chosen by users."""
     tagged = _tagged(config, named)
     text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
-    if any(mark in text for mark in _LINE_BREAKS):  # would be read as the end of a line
+    if any(mark in text for mark in _LINE_BREAKS):  # readers would treat it as a line break
         text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
     return text.encode()
 
 
 def load_config(data: bytes, place: str) -> Any:
-    """The configuration behind `config.yaml`."""
+    """Decode the content of `config.yaml`."""
     try:
         return yaml.load(data.decode(), _Loader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        # The library looks values with a tag up unchecked: `!!bool x`, `!!int ""`, `!!timestamp x`.
+        # PyYAML does not check values with a tag: `!!bool x`, `!!int ""`, `!!timestamp x`.
         summary = " ".join(str(error).split())
         raise FormatError(
-            f"{place}: not a configuration: {summary}", kind=ErrorKind.CONFIG_DESERIALIZATION
+            f"{place}: invalid configuration: {summary}", kind=ErrorKind.CONFIG_DESERIALIZATION
         ) from None
 
 
 class _Tagged:
-    """A choice with its value, to be written as a YAML tag."""
+    """A variant with its value, to be written as a YAML tag."""
 
     def __init__(self, choice: str, value: Any) -> None:
         self.choice = choice
@@ -73,7 +73,7 @@ def _tagged(value: Any, named: str) -> Any:
     if len(value) == 1 and next(iter(value)) in CHOICES:
         ((choice, inner),) = value.items()
         return _Tagged(choice, _tagged(inner, named))
-    # Names of the user's may be those of choices.
+    # Names that users choose may equal those of variants.
     return {
         key: {name: _tagged(entry, named) for name, entry in inner.items()}
         if key == named and isinstance(inner, dict)
@@ -83,13 +83,13 @@ def _tagged(value: Any, named: str) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes choices as tags."""
+    """Writes variants as tags."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def choose_scalar_style(self) -> Any:
-        # A tagged value is quoted by default, and `!Axis '0'` is no number to any reader.
+        # By default tagged values are quoted, and readers would not take `!Axis '0'` for a number.
         event: Any = self.event
         if str(event.tag).startswith("!") and event.style is None:
             self.analysis = self.analyze_scalar(event.value)
@@ -115,13 +115,14 @@ _Dumper.add_representer(_Tagged, _represent)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads tags as choices; refuses aliases, which official writers never use and bombs are made of.
+    """Reads tags as variants, and refuses aliases, which official writers never use and which can explode.
 
-    Official writers leave unquoted what YAML 1.2 takes for text, such as `on`, `1:30` or a date, so only the
-    types of its core schema are seen in unquoted text.
+    Official writers do not quote what YAML 1.2 treats as text, such as `on`, `1:30` or a date, so only the
+    types of its
+    core schema are recognized in unquoted text.
     """
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - so PyYAML wants it
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - required by PyYAML
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -146,7 +147,7 @@ def _construct(loader: yaml.SafeLoader, choice: str, node: yaml.Node) -> Any:
 
 
 def _resolved(resolver: Any, text: str) -> str:
-    """The type that YAML sees in an unquoted text."""
+    """Return the type that YAML recognizes in unquoted text."""
     tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))
     return tag
 
@@ -166,7 +167,7 @@ _CORE_SCHEMA: Final = {
 }
 for _name, (_pattern, _first) in _CORE_SCHEMA.items():
     _tag = f"tag:yaml.org,2002:{_name}"
-    for _class in (_Loader, _Dumper):  # the second quotes what either version of YAML would not take for text
+    for _class in (_Loader, _Dumper):  # the dumper quotes text that any version of YAML would misread
         _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first, ""])
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 _Loader.add_multi_constructor("!", _construct)

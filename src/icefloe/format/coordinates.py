@@ -1,4 +1,4 @@
-"""Chunk coordinates as (n, dimensions) columns of uint32: their order, sorting and searching."""
+"""Chunk coordinates as (n, dimensions) columns of uint32: order, sorting and searching."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ Coords = NDArray[np.uint32]
 Rows = NDArray[np.int64]
 
 _MARKED_PER_ROW: Final = 32
-"""A grid of up to so many cells per chunk is searched by marking cells, a sparser one by binary search."""
+"""Grids with at most this many cells per chunk are searched by marking cells, sparser ones by binary
+search.
+"""
 
 
 def is_strictly_sorted(coords: Coords) -> bool:
-    """Whether each row is greater than the one before it, which also makes rows unique."""
+    """Return whether each row is greater than the one before it, which implies that rows are unique."""
     return not unsorted_rows(coords).any()
 
 
 def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
-    """For each row but the first: whether it fails to be greater than the one before it."""
+    """Return for each row except the first whether it is not greater than the one before it."""
     fails = np.ones(max(len(coords) - 1, 0), np.bool_)
     columns: list[NDArray[Any]] = list(coords.T)
-    if len(columns) > 1:  # two of them as one number: half the comparisons
+    if len(columns) > 1:  # combine two columns into one number: half the comparisons
         minor = columns.pop()
         columns[-1] = columns[-1].astype(np.uint64) << 32 | minor
     for column in reversed(columns):
@@ -37,7 +39,7 @@ def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
 
 
 def sort_order(coords: Coords) -> Rows | None:
-    """The rows in ascending order, equal ones in the order given; None where they are so already."""
+    """Return the order of rows that sorts them, equal ones in their given order; None if they are sorted."""
     if is_strictly_sorted(coords):
         return None
     keys = sort_keys(coords, limits(coords))
@@ -47,7 +49,7 @@ def sort_order(coords: Coords) -> Rows | None:
 
 
 def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
-    """Sorted unique coordinates and the rows they came from; of equal rows the last one given wins."""
+    """Return sorted unique coordinates and their rows. Of equal rows, the last wins."""
     if len(coords) < 2:
         return coords, None
     order = sort_order(coords)
@@ -60,14 +62,14 @@ def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
 
 
 def limits(*columns: Coords) -> list[int]:
-    """Per dimension, one more than the largest index in any of the columns."""
-    # Column by column: numpy takes thirty times as long for the maximum along the long axis.
+    """Return for each dimension one more than the largest index in any of the columns."""
+    # Column by column: the maximum along the long axis takes numpy thirty times as long.
     tops = [[int(numbers.max()) for numbers in column.T] for column in columns if len(column)]
     return [max(top) + 1 for top in zip(*tops, strict=True)]
 
 
 def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None:
-    """One number per row that sorts as the row does; None where 64 bits do not hold a grid of these sizes."""
+    """Return one number per row that sorts like the row; None if the grid exceeds 64 bits."""
     cells = 1
     for size in sizes:
         cells *= size
@@ -81,7 +83,7 @@ def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None
 
 
 def find(coords: Coords, wanted: Sequence[int]) -> int | None:
-    """The row that holds the wanted coordinates, in a sorted column."""
+    """Return the row with some coordinates in a sorted column; None if there is none."""
     target = tuple(wanted)
     if len(target) != coords.shape[1]:
         return None
@@ -90,15 +92,15 @@ def find(coords: Coords, wanted: Sequence[int]) -> int | None:
 
 
 def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
-    """For each row of `coords`, whether it is among `wanted`. Both sorted."""
+    """Return for each row of `coords` whether it is in `wanted`. Both are sorted."""
     if not len(wanted) or not len(coords):
         return np.zeros(len(coords), np.bool_)
-    if np.array_equal(coords, wanted):  # two writers of one region, as those of a double update mostly are
+    if np.array_equal(coords, wanted):  # usual in conflicts: two writers of the same region
         return np.ones(len(coords), np.bool_)
     sizes = limits(coords, wanted)
     keys, others = sort_keys(coords, sizes), sort_keys(wanted, sizes)
     if keys is None or others is None:
-        known = {row.tobytes() for row in np.ascontiguousarray(wanted)}  # grids of over 2**64 cells: rare
+        known = {row.tobytes() for row in np.ascontiguousarray(wanted)}  # rare: more than 2**64 cells
         return np.fromiter(
             (row.tobytes() in known for row in np.ascontiguousarray(coords)), np.bool_, len(coords)
         )
@@ -113,7 +115,7 @@ def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
 
 
 def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
-    """Which rows lie in the given window of the chunk grid."""
+    """Return which rows are inside a window of the chunk grid."""
     rows = np.ones(len(coords), np.bool_)
     for column, extent in zip(coords.T, extents, strict=True):
         rows &= (column >= extent.start) & (column < extent.stop)
@@ -121,7 +123,7 @@ def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
 
 
 def of_window(extents: Sequence[range]) -> Coords:
-    """All coordinates of a window, in order."""
+    """Return all coordinates of a window, in order."""
     shape = tuple(map(len, extents))
     coords = np.empty((*shape, len(shape)), np.uint32)
     for axis, extent in enumerate(extents):
@@ -131,7 +133,7 @@ def of_window(extents: Sequence[range]) -> Coords:
 
 
 def bounding_box(coords: Coords) -> tuple[range, ...]:
-    """The smallest window that holds all rows; one empty range per dimension where there is none."""
+    """Return the smallest window that contains all rows; empty ranges if there are none."""
     if not len(coords):
         return tuple(range(0) for _ in range(coords.shape[1]))
     return tuple(range(int(numbers.min()), int(numbers.max()) + 1) for numbers in coords.T)

@@ -1,4 +1,4 @@
-"""Windows of chunk grids in bulk: whether those of one array cover a chunk twice."""
+"""Overlap checks for windows of chunk grids."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from icefloe.encoding.columns import BLOCK, Ragged, expand_ranges
 
 
 def check_disjoint(manifests: Ragged) -> int | None:
-    """Of arrays with `ManifestRef` tables, the first whose extents overlap; None where none do."""
-    for row in np.flatnonzero(manifests.lengths > 1).tolist():  # few arrays have more than one manifest
+    """Return the first of several arrays whose manifests have overlapping extents, if there is one."""
+    for row in np.flatnonzero(manifests.lengths > 1).tolist():  # few arrays have several manifests
         extents: Ragged = manifests.take([row]).items["extents"]
-        # Official writers keep extents of the old rank where an array's rank changed.
+        # Official writers keep extents of the old rank when the rank of an array changes.
         for rank in np.unique(extents.lengths).tolist():
             boxes = extents.take(extents.lengths == rank).rectangle(rank)
             if (
@@ -25,7 +25,7 @@ def check_disjoint(manifests: Ragged) -> int | None:
 
 
 def overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
-    """Whether any two of the boxes share a cell: sweep along the dimension that parts them best."""
+    """Return whether any two boxes share a cell: sweep along the dimension that separates them best."""
     filled = (stops > starts).all(axis=1)
     starts, stops = starts[filled], stops[filled]
     if len(starts) < 2:
@@ -34,7 +34,7 @@ def overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     order = starts[:, axis].argsort(kind="stable")
     starts, stops = starts[order], stops[order]
     after = np.arange(1, len(starts) + 1)
-    last = starts[:, axis].searchsorted(stops[:, axis])  # boxes from there on begin behind this one
+    last = starts[:, axis].searchsorted(stops[:, axis])  # boxes from there on start after this one
     reach = np.maximum(last - after, 0)
     step = max(BLOCK * 4 // max(int(reach.max()), 1), 1)
     for block in range(0, len(starts), step):
@@ -48,5 +48,5 @@ def overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
 
 
 def _pairs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
-    """How many pairs of ranges along one dimension share a place."""
+    """Return how many pairs of ranges along one dimension overlap."""
     return int(np.sort(starts).searchsorted(stops).sum()) - len(starts) * (len(starts) + 1) // 2

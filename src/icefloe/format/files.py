@@ -1,4 +1,4 @@
-"""Whole metadata files: envelope and contents together. What the engine reads and writes."""
+"""Metadata files, as the engine reads and writes them: envelope and content together."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OVERWRITTEN: Final = "overwritten"
 CONFIG_PATH: Final = "config.yaml"
 
 OWN_FOLDERS: Final = (SNAPSHOTS, MANIFESTS, TRANSACTIONS, CHUNKS, OVERWRITTEN, "refs", "icefloe")
-"""Every folder in which icefloe writes objects of a repository."""
+"""All folders in which icefloe writes objects of a repository."""
 _ID: Final = "[0-9A-HJKMNP-TV-Z]{20}"
 _OWN_PATH: Final = re.compile(
     rf"repo|config\.yaml|(?:{SNAPSHOTS}|{MANIFESTS}|{TRANSACTIONS}|{CHUNKS})/{_ID}"
@@ -59,48 +59,50 @@ _OWN_PATH: Final = re.compile(
 
 
 def is_own_path(path: str) -> bool:
-    """Tell whether icefloe or the official library would give this name to an object of a repository."""
+    """Return whether icefloe or the official library would use this path for an object of a repository."""
     return _OWN_PATH.fullmatch(path) is not None
 
 
 def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
-    """The repo info file of a V2 repository, or a backup of it."""
+    """Decode the repo info file of a V2 repository, or a backup of it."""
     return decode_repo_info(_open_repo_info(data, place))
 
 
 def read_ops_log(data: bytes, place: str = REPO_PATH) -> tuple[Updates, str | None]:
-    """The ops log in such a file, newest first, and the backup where it goes on."""
+    """Decode only the ops log in a repo info file, newest first, and the backup in which it continues."""
     return decode_ops_log(_open_repo_info(data, place))
 
 
 def _open_repo_info(data: bytes, place: str) -> Payload:
     spec, payload = _open(data, FileType.REPO_INFO, place)
     if not spec.refs_in_repo_info:
-        payload.fail(f"a repo info file of version {spec.number}, which has none")
+        payload.fail(f"a repo info file of version {spec.number}, which should not have one")
     return payload
 
 
 def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """The repo info file of a V2 repository."""
+    """Encode the repo info file of a V2 repository."""
     return seal_payload(encode_repo_info(info, spec, REPO_PATH), FileType.REPO_INFO, spec, level)
 
 
 def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
-    """A snapshot file, which must hold the snapshot it is named after."""
+    """Decode a snapshot file, and check its id."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _named(decode_snapshot(payload, spec), id, payload)
 
 
 def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
-    """What a snapshot file tells of its snapshot; nodes and manifests are not looked at."""
+    """Decode the entry of a snapshot from its file, without nodes and manifests."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _named(decode_snapshot_info(payload, spec), id, payload)
 
 
 def snapshot_but_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
-    """What a snapshot file says apart from its parent, and that one; None where a file names no parent.
+    """Split a snapshot file into its content without the parent id, and the parent id.
 
-    Where it does, an expiration writes the file anew with another. Both are the same for any writer.
+    Returns None if the format does not store parents in snapshots. Where it does, an expiration rewrites the
+    file with
+    another parent, and the content is the same for any writer.
     """
     place = f"{SNAPSHOTS}/{id}"
     spec, payload = _open(data, FileType.SNAPSHOT, place)
@@ -111,13 +113,13 @@ def snapshot_but_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId 
 
 
 def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """A snapshot file."""
+    """Encode a snapshot file."""
     payload = encode_snapshot(snapshot, spec, f"{SNAPSHOTS}/{snapshot.id}")
     return seal_payload(payload, FileType.SNAPSHOT, spec, level)
 
 
 def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
-    """A manifest file, which must hold the manifest it is named after."""
+    """Decode a manifest file, and check its id."""
     _, payload = _open(data, FileType.MANIFEST, f"{MANIFESTS}/{id}")
     return _named(PackedManifest(payload), id, payload)
 
@@ -128,54 +130,54 @@ def write_manifest(
     level: int = DEFAULT_LEVEL,
     compression: LocationCompression | None = None,
 ) -> bytes:
-    """A manifest file."""
+    """Encode a manifest file."""
     return seal_manifest(pack_manifest(manifest, spec, compression), spec, level)
 
 
 def pack_manifest(
     manifest: Manifest, spec: Spec, compression: LocationCompression | None = None
 ) -> PackedManifest:
-    """A manifest as it will be read again, to be kept and to be written."""
+    """Encode a manifest without envelope, to be cached and written."""
     place = f"{MANIFESTS}/{manifest.id}"
     return PackedManifest(Payload(encode_manifest(manifest, spec, place, compression), place))
 
 
 def pack_blocks(id: ManifestId, node: NodeId, refs: RefBlocks) -> PackedManifest:
-    """The same for the references of one array as they will be written."""
+    """Encode a manifest without envelope from the tables of the references of one array."""
     place = f"{MANIFESTS}/{id}"
     return PackedManifest(Payload(refs.payload(id, node, place), place), refs)
 
 
 def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """The file of a manifest that was packed."""
+    """Put an encoded manifest into its envelope."""
     return seal_payload(manifest.payload, FileType.MANIFEST, spec, level)
 
 
 def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
-    """The transaction log of a snapshot."""
+    """Decode the transaction log of a snapshot."""
     _, payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
     return _named(decode_transaction_log(payload), id, payload)
 
 
 def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """A transaction log file."""
+    """Encode a transaction log file."""
     payload = encode_transaction_log(log, spec, f"{TRANSACTIONS}/{log.id}")
     return seal_payload(payload, FileType.TRANSACTION_LOG, spec, level)
 
 
 class SealedLog:
-    """A transaction log file that need not be read to be used again."""
+    """A transaction log file that can be reused without decoding it."""
 
     def __init__(self, data: bytes, id: SnapshotId) -> None:
         self._spec, self._payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
 
     @property
     def has_moves(self) -> bool:
-        """Whether nodes moved."""
+        """Whether nodes were moved."""
         return has_moves(self._payload)
 
     def renamed(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
-        """The file of another snapshot that changed the same."""
+        """Return the file for another snapshot with the same changes."""
         rename_transaction_log(self._payload, id)
         return seal_payload(self._payload.data, FileType.TRANSACTION_LOG, self._spec, level)
 
@@ -185,7 +187,7 @@ def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
     spec = spec_of(header.spec, place)
     if header.file_type is not file_type:
         raise FormatError(
-            f"{place}: a file of type {header.file_type.name.lower()}, expected {file_type.name.lower()}",
+            f"{place}: file type {header.file_type.name.lower()}, expected {file_type.name.lower()}",
             kind=ErrorKind.INVALID_FILE_FORMAT,
         )
     return spec, Payload(open_payload(data, place), place)
@@ -193,10 +195,10 @@ def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
 
 def _named(value: Value, id: ObjectId, payload: Payload) -> Value:
     if value.id != id:
-        payload.fail(f"holds {value.id}, not what its name says")
+        payload.fail(f"contains {value.id}, which does not match the file name")
     return value
 
 
 def seal_payload(payload: bytes | U8, file_type: FileType, spec: Spec, level: int) -> bytes:
-    """A metadata file around a payload that was encoded."""
+    """Put an encoded payload into its envelope."""
     return seal(payload, Header(IMPLEMENTATION, spec.number, file_type), level)

@@ -1,4 +1,4 @@
-"""The files of a new V2 repository. They differ in their time alone: built once, they are then dated."""
+"""The files of a new V2 repository. They differ only in their time: they are encoded once and then dated."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ INITIAL_SNAPSHOT: Final = Snapshot(
     manifest_files=ManifestFiles.of([]),
     nodes=Nodes.of([]),
 )
-"""The first snapshot of every repository, not yet dated."""
+"""The first snapshot of every repository, without its time."""
 
 _MARK_US: Final = 0x3AC5_96E1_7B2D_840F
-"""Stands for the time in files that are not yet dated; nothing else in them looks like it."""
+"""A placeholder for the time in encoded files; nothing else in them has this value."""
 _MARK: Final = _MARK_US.to_bytes(8, "little")
 
 
 @dataclass(frozen=True, slots=True)
 class FirstFiles:
-    """What is written to start a repository: each value, and the file that holds it."""
+    """The initial snapshot, its log and the first repo info, each with its file."""
 
     snapshot: Snapshot
     snapshot_file: bytes
@@ -50,7 +50,7 @@ class FirstFiles:
 
 
 def first_files(now_us: int, config: bytes | None, level: int) -> FirstFiles:
-    """The files of a repository that is started now, with an encoded configuration in it."""
+    """Create the files of a repository that is created now, with an encoded configuration."""
     snapshot = replace(INITIAL_SNAPSHOT, flushed_at_us=now_us)
     info = _first_info(now_us, config)
     log, log_file = _first_log(level)

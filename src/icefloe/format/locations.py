@@ -1,4 +1,4 @@
-"""Virtual locations: telling repeated ones apart in bulk, and compression with a shared zstd dictionary."""
+"""Virtual locations as columns: detection of repeated ones, and compression with a zstd dictionary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
 from icefloe.errors import ErrorKind, FormatError
 
 MAX_LOCATION_BYTES: Final = 1024
-"""Official readers give a compressed location so much room; longer ones are stored plain."""
+"""The size up to which official readers decompress a location. Longer ones are stored uncompressed."""
 _SHORTEST_SAMPLE: Final = 8
 _LEAST_LEVEL: Final = -(1 << 17)
 _DEFAULT_LEVEL: Final = 3
@@ -22,7 +22,7 @@ _DEFAULT_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LocationCompression:
-    """When and how to compress the locations of a manifest; the defaults are the official ones."""
+    """When and how to compress the locations of a manifest. The defaults are the official ones."""
 
     min_num_chunks: int = 1000
     dictionary_max_training_samples: int = 100
@@ -30,7 +30,7 @@ class LocationCompression:
     compression_level: int = 3
 
     def train(self, locations: Blobs, num_virtual: int) -> Dictionary | None:
-        """A dictionary for these locations, or None where it would not pay."""
+        """Train a dictionary for some locations; None if it would not pay off."""
         if num_virtual < self.min_num_chunks or not len(locations):
             return None
         wanted = min(self.dictionary_max_training_samples, len(locations))
@@ -43,11 +43,11 @@ class LocationCompression:
         try:
             trained = zstandard.train_dictionary(self.dictionary_max_size_bytes, list(samples))
         except zstandard.ZstdError:
-            return None  # too few or too uniform samples
+            return None  # too few samples, or too similar ones
         return Dictionary(trained.as_bytes(), self._level())
 
     def _level(self) -> int:
-        """The level as zstd takes it: 0 is its default, and what is beyond its ends is at them."""
+        """Return the level for zstd: 0 is its default, and levels out of range are clipped."""
         return (
             max(_LEAST_LEVEL, min(self.compression_level, zstandard.MAX_COMPRESSION_LEVEL)) or _DEFAULT_LEVEL
         )
@@ -55,20 +55,20 @@ class LocationCompression:
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
-    """A trained zstd dictionary, as it stands in a manifest."""
+    """A trained zstd dictionary, as stored in a manifest."""
 
     data: bytes
     level: int = 3
 
     def compress(self, locations: Blobs) -> Blobs:
-        """Each location as a frame of its own."""
+        """Compress each location to its own frame."""
         dictionary = zstandard.ZstdCompressionDict(self.data)
         dictionary.precompute_compress(level=self.level)
         compressor = zstandard.ZstdCompressor(level=self.level, dict_data=dictionary)
         return Blobs.from_list([compressor.compress(location) for location in locations.tolist()])
 
     def decompress(self, frames: Blobs, place: str) -> Blobs:
-        """The locations behind frames."""
+        """Decompress frames to locations."""
         frames = frames.compact()
         try:
             sizes = frame_sizes(frames)
@@ -81,13 +81,13 @@ class Dictionary:
             raise FormatError(f"{place}: damaged compressed location: {error}", kind=_KIND) from None
 
     def _decompress_stream(self, frames: Blobs, sizes: I64, place: str) -> Blobs:
-        """All frames as one stream: a call for a million of them instead of a million calls."""
+        """Decompress all frames as one stream: one call instead of a million."""
         ends = sizes.cumsum()
         total = int(ends[-1]) if len(ends) else 0
         with self._decompressor().stream_reader(frames.buffer.data, read_across_frames=True) as reader:
             data = reader.read(total + 1)
         if len(data) != total:
-            raise FormatError(f"{place}: compressed locations are not of the size they claim", kind=_KIND)
+            raise FormatError(f"{place}: compressed locations do not have the declared size", kind=_KIND)
         return Blobs(np.frombuffer(data, np.uint8), ends - sizes, sizes, place)
 
     def _decompressor(self) -> zstandard.ZstdDecompressor:
@@ -100,17 +100,20 @@ _KIND: Final = ErrorKind.INVALID_FILE_FORMAT
 
 
 def _decompress_one(decompressor: zstandard.ZstdDecompressor, frame: bytes, place: str) -> bytes:
-    # The library sets aside what a frame claims to hold, whatever it is told to allow.
+    # The library allocates the size that a frame claims, whatever limit is passed.
     size, limit = zstandard.frame_content_size(frame), 64 * MAX_LOCATION_BYTES
     if size > limit:
-        raise FormatError(f"{place}: a compressed location claims to have {size} bytes", kind=_KIND)
+        raise FormatError(
+            f"{place}: a compressed location declares {size} bytes, which is too large", kind=_KIND
+        )
     return decompressor.decompress(frame, max_output_size=limit, allow_extra_data=False)
 
 
 def frame_sizes(frames: Blobs) -> I64 | None:
-    """The content size each zstd frame declares; None where one does not, or is no such frame.
+    """Return the content sizes that zstd frames declare; None if one does not.
 
-    Reads the frame headers (RFC 8878, 3.1.1.1) of all rows at once; only one- and two-byte sizes count.
+    Reads the frame headers (RFC 8878, 3.1.1.1) of all rows at once. Only one- and two-byte sizes are
+    supported.
     """
     if not len(frames) or int(frames.lengths.min()) < 9:
         return None
@@ -130,9 +133,9 @@ def frame_sizes(frames: Blobs) -> I64 | None:
 
 
 def distinct_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """A code per row and the strings behind the codes, with neighbours that are equal sharing one.
+    """Return a code per row and the strings for the codes; equal neighbours share a code.
 
-    Files of one archive stand together, so runs are what repeats; nothing is sorted or hashed.
+    Chunks of the same file are usually neighbours, so it suffices to find runs; nothing is sorted or hashed.
     """
     count = len(blobs)
     if count < 2:
@@ -153,14 +156,14 @@ def distinct_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
 
 
 def _neighbours_repeat(blobs: Blobs) -> bool:
-    """Whether a sample of neighbouring rows is often equal."""
+    """Return whether neighbouring rows are often equal, in a sample."""
     sample = np.unique(np.linspace(0, len(blobs) - 2, 256).astype(np.int64))
     pairs = zip(blobs.take(sample).tolist(), blobs.take(sample + 1).tolist(), strict=True)
     return sum(one == other for one, other in pairs) * 4 > len(sample)
 
 
 def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
-    """For each row but the first, whether it equals the one before it."""
+    """Return for each row except the first whether it equals the one before it."""
     same = np.zeros(len(blobs) - 1, np.bool_)
     for start in range(0, len(same), BLOCK):
         part = blobs.take(slice(start, start + BLOCK + 1))
@@ -169,7 +172,7 @@ def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
 
 
 def _equal_to_next(blobs: Blobs) -> I64:
-    """The rows that equal the row after them: eight bytes of all rows at a time, short ones byte by byte."""
+    """Return the rows that equal the row after them: compare eight bytes of all rows at a time."""
     starts, lengths = blobs.starts, blobs.lengths
     alike = np.flatnonzero(lengths[1:] == lengths[:-1])
     length = lengths[alike]
@@ -177,14 +180,14 @@ def _equal_to_next(blobs: Blobs) -> I64:
     for size, rows in ((8, alike[length >= 8]), (1, alike[(length > 0) & (length < 8)])):
         words = windows(blobs.buffer, size).view(f"<u{size}")
         for at in range(0, int(lengths[rows].max(initial=0)), size):
-            back = np.minimum(at, lengths[rows] - size)  # the last word overlaps the one before it
+            back = np.minimum(at, lengths[rows] - size)  # the last word overlaps the previous one
             rows = rows[words[starts[rows] + back] == words[starts[rows + 1] + back]]
         found.append(rows)
     return np.concatenate(found)
 
 
 def used_only(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """The same strings without those that no row uses, equal ones joined where there are few."""
+    """Remove strings that no row uses, and join equal ones if there are few."""
     used = np.zeros(len(blobs), np.bool_)
     used[codes] = True
     if not used.all():
@@ -201,5 +204,5 @@ def used_only(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint3
 
 
 def join(parts: Sequence[Blobs]) -> Blobs:
-    """Strings of several arrays end to end."""
+    """Concatenate the strings of several arrays."""
     return Blobs.concat(list(parts)) if parts else Blobs.empty(0)

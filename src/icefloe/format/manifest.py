@@ -1,4 +1,4 @@
-"""Manifests: where each chunk of an array is kept. References are columns, not objects."""
+"""Manifests: the chunk references of arrays, as columns instead of objects."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ VIRTUAL: Final = 2
 INLINE: Final = 3
 
 NO_ETAG: Final = 0xFFFFFFFF
-"""The etag code of a row without one."""
+"""The etag code of a row without an etag."""
 
 _SAMPLE: Final = 4096
 _REPEATS: Final = 0.99
-"""Locations are taken for all different when more than this share of a sample is."""
+"""Locations count as all different if more than this share of a sample is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ETag:
-    """The external object must still have this etag."""
+    """The external object must have this etag."""
 
     value: str
 
@@ -40,7 +40,7 @@ class LastModified:
     """The external object must not have changed after this time."""
 
     seconds: int
-    """Since 1970-01-01 UTC."""
+    """Seconds since 1970-01-01 UTC."""
 
 
 Checksum: TypeAlias = ETag | LastModified
@@ -48,7 +48,7 @@ Checksum: TypeAlias = ETag | LastModified
 
 @dataclass(frozen=True, slots=True)
 class InlineRef:
-    """A chunk kept in the manifest itself."""
+    """A chunk that is stored in the manifest."""
 
     data: bytes
 
@@ -60,7 +60,7 @@ class InlineRef:
 
 @dataclass(frozen=True, slots=True)
 class NativeRef:
-    """A chunk kept in the repository's storage, as a range of a chunk object."""
+    """A chunk in the repository's storage: a byte range of a chunk object."""
 
     chunk_id: ChunkId
     offset: int
@@ -69,7 +69,7 @@ class NativeRef:
 
 @dataclass(frozen=True, slots=True)
 class VirtualRef:
-    """A chunk kept in a file outside the repository, as a range of it."""
+    """A chunk in a file outside the repository: a byte range of it."""
 
     location: str
     offset: int
@@ -88,39 +88,41 @@ class ArrayManifest:
     """
 
     coords: Coords
-    """(n, dimensions)"""
+    """(n, dimensions)."""
     kind: NDArray[np.uint8]
-    """NATIVE, VIRTUAL or INLINE"""
+    """NATIVE, VIRTUAL or INLINE."""
     chunk_ids: NDArray[np.uint8]
-    """(n, 12); native"""
+    """(n, 12), for native chunks."""
     offsets: NDArray[np.uint64]
-    """In bytes; native and virtual"""
+    """In bytes, for native and virtual chunks."""
     lengths: NDArray[np.uint64]
-    """In bytes; native and virtual"""
+    """In bytes, for native and virtual chunks."""
     location_codes: NDArray[np.uint32]
-    """Rows of `locations`; virtual"""
+    """Rows of `locations`, for virtual chunks."""
     locations: Blobs
-    """UTF-8, each shared by the references into one file"""
+    """Locations in UTF-8, shared by the references into one file."""
     inline: Blobs
-    """A row per reference; inline"""
+    """The bytes of inline chunks, one row per reference."""
     etag_codes: NDArray[np.uint32]
-    """Rows of `etags`, or NO_ETAG; virtual"""
+    """Rows of `etags`, or NO_ETAG, for virtual chunks."""
     etags: Blobs
     last_modified: NDArray[np.uint32]
-    """Seconds since 1970, 0 for none; virtual"""
+    """Seconds since 1970, or 0, for virtual chunks."""
     extras: Blobs
-    """Opaque bytes of a later version, a row per reference"""
+    """Opaque bytes of a later version, one row per reference."""
 
     @staticmethod
     def of(coords: ArrayLike, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """References in any order, with the columns their kinds need; of equal coordinates the last wins."""
+        """Create references in any order from the columns that their kinds need. Of equal coordinates, the
+        last wins.
+        """
         manifest = ArrayManifest.of_sorted(unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns)
         _, rows = coordinates.last_of_equal(manifest.coords)
         return manifest if rows is None else manifest.take(rows)
 
     @staticmethod
     def of_sorted(coords: Coords, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """The same for coordinates that are known to be ascending and unique."""
+        """Create references whose coordinates are known to be ascending and unique."""
         count = len(coords)
         codes = np.asarray(kind, np.uint8)
         defaults = {
@@ -142,7 +144,7 @@ class ArrayManifest:
     def native(
         coords: ArrayLike, chunk_ids: NDArray[np.uint8], lengths: ArrayLike, offsets: Any = None
     ) -> ArrayManifest:
-        """References to chunk objects of the repository; whole objects where no offsets are given."""
+        """Create references to chunk objects of the repository. Without offsets, they are whole objects."""
         columns = {"chunk_ids": chunk_ids, "lengths": unsigned(lengths, np.uint64, "lengths")}
         if offsets is not None:
             columns["offsets"] = unsigned(offsets, np.uint64, "offsets")
@@ -158,7 +160,7 @@ class ArrayManifest:
         etags: Sequence[str] | None = None,
         last_modified: ArrayLike | None = None,
     ) -> ArrayManifest:
-        """References to ranges of files elsewhere, with at most one kind of checksum."""
+        """Create references to byte ranges of other files, with at most one kind of checksum."""
         codes, blobs = factorize(locations)
         columns: dict[str, Any] = {
             "location_codes": codes,
@@ -175,7 +177,7 @@ class ArrayManifest:
 
     @staticmethod
     def from_refs(refs: Mapping[tuple[int, ...], ChunkRef], rank: int) -> ArrayManifest:
-        """Columns from single references, such as the latest writes of a session."""
+        """Create columns from single references, such as the latest writes of a session."""
         coords = np.array(list(refs), np.uint32).reshape(len(refs), rank)
         values = list(refs.values())
         native = [ref if isinstance(ref, NativeRef) else None for ref in values]
@@ -221,7 +223,7 @@ class ArrayManifest:
     __hash__ = None  # type: ignore[assignment]
 
     def _meaning(self) -> tuple[Any, ...]:
-        """What the references say, whatever their codes and the rows that mean nothing."""
+        """Return the content of the references, independent of codes and unused rows."""
         native, virtual, inline = (self.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
         tagged = virtual & (self.etag_codes != NO_ETAG)
         return (
@@ -244,12 +246,12 @@ class ArrayManifest:
 
     @property
     def nbytes(self) -> int:
-        """Memory held by the columns."""
+        """The memory of the columns."""
         columns = [getattr(self, column.name) for column in fields(self)]
         return sum(column.nbytes if isinstance(column, Blobs) else held_bytes(column) for column in columns)
 
     def ref(self, row: int) -> ChunkRef:
-        """One reference as a value."""
+        """Return one reference as a value."""
         kind = int(self.kind[row])
         if kind == INLINE:
             return InlineRef(self.inline[row])
@@ -267,30 +269,30 @@ class ArrayManifest:
         return LastModified(seconds) if seconds else None
 
     def find(self, coords: Sequence[int]) -> ChunkRef | None:
-        """The reference at the given coordinates."""
+        """Return the reference at some coordinates, if there is one."""
         row = coordinates.find(self.coords, coords)
         return None if row is None else self.ref(row)
 
     def take(self, rows: Any) -> ArrayManifest:
-        """The given rows, which must leave the order ascending (a slice, a mask or indices)."""
+        """Return some rows (a slice, a mask or indices) in ascending order."""
         columns = {name: take(getattr(self, name), rows) for name in PER_ROW}
         return ArrayManifest(**columns, locations=self.locations, etags=self.etags)
 
     def within(self, extents: Sequence[range]) -> ArrayManifest:
-        """The references in a window of the chunk grid."""
+        """Return the references inside a window of the chunk grid."""
         return self.take(coordinates.inside(self.coords, extents))
 
     def without(self, coords: Coords) -> ArrayManifest:
-        """All references but those at the given coordinates."""
+        """Return all references except those at some coordinates."""
         gone = coordinates.contains(self.coords, coordinates.last_of_equal(coords)[0])
         return self.take(~gone) if gone.any() else self
 
     def merge(self, newer: ArrayManifest) -> ArrayManifest:
-        """The references of both; where both have one, that of `newer`."""
+        """Return the references of both. At equal coordinates, `newer` wins."""
         return ArrayManifest.concat([self, newer])
 
     def equal_rows(self, other: ArrayManifest) -> NDArray[np.bool_]:
-        """For each row whether the same row of another, at the same coordinates, says the same."""
+        """Return for each row whether the same row of another manifest has the same reference."""
         same = self.kind == other.kind
         native, virtual, inline = (
             np.flatnonzero(same & (self.kind == kind)) for kind in (NATIVE, VIRTUAL, INLINE)
@@ -316,16 +318,16 @@ class ArrayManifest:
         return [texts[code] for code in codes.tolist()]
 
     def split(self, windows: Sequence[Sequence[range]]) -> list[ArrayManifest]:
-        """The references of each of several windows of the chunk grid."""
+        """Return the references of several windows of the chunk grid."""
         return [self.within(extents) for extents in windows]
 
     def extents(self) -> tuple[range, ...]:
-        """The smallest window of the chunk grid that holds every reference."""
+        """Return the smallest window of the chunk grid that contains all references."""
         return coordinates.bounding_box(self.coords)
 
     @staticmethod
     def concat(parts: Sequence[ArrayManifest]) -> ArrayManifest:
-        """All references of all parts, sorted once; of two at one place that of the later part."""
+        """Return the references of all parts, sorted once. At equal coordinates, the later part wins."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
@@ -345,7 +347,9 @@ PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("
 
 
 def _join_codes(parts: Sequence[ArrayManifest], codes: str, values: str) -> Any:
-    """Codes into the joined values: each part's shifted by the number of values before it."""
+    """Return codes for the joined values: the codes of each part are shifted by the number of values
+    before.
+    """
     shifted = []
     before = 0
     for part in parts:
@@ -359,17 +363,19 @@ def _join_codes(parts: Sequence[ArrayManifest], codes: str, values: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest file as a value: the references of one array or several."""
+    """The content of a manifest file: the references of one or more arrays."""
 
     id: ManifestId
     arrays: Mapping[NodeId, ArrayManifest]
     extra: bytes | None = None
     array_extras: Mapping[NodeId, bytes] | None = None
-    """`ArrayManifest.extra` where there is any."""
+    """`ArrayManifest.extra`, for arrays that have it."""
 
 
 def unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
-    """Whole numbers as a column; InvalidInputError where one is negative, too large or no whole number."""
+    """Convert integers to a column; raise InvalidInputError if one is negative, too large or not an
+    integer.
+    """
     try:
         given = np.asarray(values)
         if given.dtype == dtype:
@@ -382,14 +388,14 @@ def unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
     except (ValueError, TypeError, OverflowError):
         pass
     raise InvalidInputError(
-        f"{what} must be whole numbers from 0 to {np.iinfo(dtype).max}", kind=ErrorKind.INVALID_VIRTUAL_REF
+        f"{what} must be integers from 0 to {np.iinfo(dtype).max}", kind=ErrorKind.INVALID_VIRTUAL_REF
     )
 
 
 def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
-    """Codes and distinct texts. Texts that hardly repeat are kept as they are, a code each.
+    """Return codes and distinct texts. Texts that rarely repeat are not deduplicated.
 
-    Looking up a million different URLs costs more than writing them; a sample tells.
+    Looking up a million different URLs costs more than writing them; a sample decides.
     """
     if len(texts) > _SAMPLE and _hardly_repeat(texts):
         return np.arange(len(texts), dtype=np.uint32), Blobs.from_texts(texts)
@@ -400,7 +406,7 @@ def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
 def _hardly_repeat(texts: Sequence[str]) -> bool:
     scattered = [
         i * 2654435761 % (len(texts) - 1) for i in range(_SAMPLE)
-    ]  # a fixed spread, not a pattern of files
+    ]  # scattered, so that the sample does not follow the pattern of the files
     distinct = len({texts[i] for i in scattered})
     neighbours = sum(texts[i] == texts[i + 1] for i in scattered)
     return distinct > _REPEATS * len(set(scattered)) and neighbours < (1 - _REPEATS) * _SAMPLE

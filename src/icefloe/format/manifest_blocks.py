@@ -1,7 +1,7 @@
-"""The references of one array as they stand in a manifest file, to be written again with a few more.
+"""The encoded references of one array in a manifest file, to be written again with a few changes.
 
-A small commit changes a few references of hundreds. It copies the tables of the others as the bytes they are,
-and no columns are made of them.
+A small commit changes a few of hundreds of references. The tables of the others are copied as bytes, without
+converting them to columns.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _NO_TABLES: Final = Blocks(b"", np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RefBlocks:
-    """The references of one array: their tables, and where their chunks lie."""
+    """The encoded references of one array, and their coordinates."""
 
     coords: Coords
-    """(n, dimensions), sorted, no two alike."""
+    """(n, dimensions), sorted and unique."""
     extents: tuple[range, ...]
-    """The smallest window of the chunk grid that holds them."""
+    """The smallest window of the chunk grid that contains them."""
     blocks: Blocks
 
     @staticmethod
     def none(rank: int) -> RefBlocks:
-        """Of an array without chunks."""
+        """Return the references of an array without chunks."""
         return RefBlocks(np.zeros((0, rank), np.uint32), (range(0),) * rank, _NO_TABLES)
 
     def __len__(self) -> int:
@@ -46,11 +46,11 @@ class RefBlocks:
 
     @property
     def worn(self) -> bool:
-        """Whether it is time to build the tables anew: most of them were replaced and are still there."""
+        """Whether the tables should be encoded again, because most of the buffer is unused."""
         return self.blocks.dropped > len(self)
 
     def putting(self, refs: FewRefs, place: str) -> RefBlocks:
-        """With some references added or replaced."""
+        """Return a copy with some references added or replaced."""
         ordered = sorted(refs)
         rows, over = [], []
         for target in ordered:
@@ -66,19 +66,19 @@ class RefBlocks:
         )
 
     def _search(self, target: tuple[int, ...]) -> tuple[int, bool]:
-        """The row of a chunk, or the one it would come before."""
+        """Return the row of a chunk, or the one before which it would be inserted."""
         coords = self.coords
         row = bisect_left(range(len(coords)), target, key=lambda at: tuple(coords[at].tolist()))
         return row, row < len(coords) and tuple(coords[row].tolist()) == target
 
     def payload(self, id: ManifestId, node: NodeId, place: str) -> bytes:
-        """The manifest file that holds these references alone."""
+        """Encode a manifest file with only these references."""
         root = {"id": id, "arrays": [{"node_id": node, "refs": self.blocks}], "compression_algorithm": 0}
         return build_row(MANIFEST, root, place)
 
 
 def _ref_row(coords: tuple[int, ...], ref: ChunkRef) -> Row:
-    """A reference as a `ChunkRef` table."""
+    """Return a reference as a `ChunkRef` table."""
     if isinstance(ref, InlineRef):
         return {"index": coords, "inline": ref.data}
     row: dict[str, Any] = {"index": coords, "offset": ref.offset, "length": ref.length}
@@ -98,6 +98,6 @@ def _box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
 
 
 def _around(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
-    """The smallest window that holds another one and some chunks."""
+    """Return the smallest window that contains another one and some chunks."""
     pairs = zip(extents, _box(places), strict=True)
     return tuple(range(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)

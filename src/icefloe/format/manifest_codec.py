@@ -1,4 +1,4 @@
-"""Manifest files: from columns to bytes, and from bytes to columns or to single references."""
+"""Encoding of manifest files from columns, and decoding to columns or single references."""
 
 from __future__ import annotations
 
@@ -50,15 +50,19 @@ ZSTD_DICTIONARY: Final = 1
 _KINDS: Final = {"chunk_id": NATIVE, "location": VIRTUAL, "compressed_location": VIRTUAL, "inline": INLINE}
 _CHUNK_ID_ALONE: Final = fb.Table(CHUNK_REF.name, {"chunk_id": CHUNK_REF.fields["chunk_id"]})
 _SMALLEST_REF: Final = 12
-"""Bytes that a reference takes at the least: its slot, its table's head and the offset of its index."""
+"""The minimal size of a reference: its slot, the head of its table and the offset of its index."""
 _MANY_REFS: Final = 1 << 14
-"""Files of more references are written from columns: what is kept to add to them would take more memory."""
+"""Files with more references are written from columns, because the encoded tables would take too much
+memory.
+"""
 
 
 def encode_manifest(
     manifest: Manifest, spec: Spec, place: str, compression: LocationCompression | None = None
 ) -> U8:
-    """The payload of a manifest file. Locations are compressed where asked for, allowed and worth it."""
+    """Encode the payload of a manifest file. Locations are compressed if requested, supported and
+    worthwhile.
+    """
     nodes = sorted(manifest.arrays)
     parts = [manifest.arrays[node] for node in nodes]
     dictionary = None
@@ -109,7 +113,7 @@ def _join_refs(refs: Sequence[Tables]) -> Tables:
 
 
 def _ref_tables(refs: ArrayManifest, dictionary: Dictionary | None, place: str) -> Tables:
-    """The references of one array as the columns of `ChunkRef` tables."""
+    """Convert the references of one array to columns of `ChunkRef` tables."""
     check_refs(refs, place)
     columns: dict[str, Any] = {"index": refs.coords}
     present: dict[str, NDArray[np.bool_]] = {}
@@ -158,7 +162,9 @@ def _add_locations(
 
 
 def check_refs(refs: ArrayManifest, place: str) -> None:
-    """Refuse what the specification forbids to write, and columns that do not fit together."""
+    """Raise FormatError for references that violate the specification, or columns that do not fit
+    together.
+    """
     check_columns(refs, place)
     unsorted = coordinates.unsorted_rows(refs.coords)
     if unsorted.any():
@@ -170,19 +176,19 @@ def check_refs(refs: ArrayManifest, place: str) -> None:
 
 
 def check_columns(refs: ArrayManifest, place: str) -> None:
-    """Refuse references, sorted or not, whose columns do not fit together."""
+    """Raise FormatError if the columns of references, sorted or not, do not fit together."""
     odd = next((name for name in PER_ROW if len(getattr(refs, name)) != len(refs)), None)
     if odd is not None:
         count = len(getattr(refs, odd))
         raise FormatError(f"{place}: {len(refs)} references, but {count} {odd}", kind=ErrorKind.SERIALIZATION)
     kind, etag_codes = refs.kind, refs.etag_codes
-    if is_constant(kind) and is_constant(etag_codes):  # one row tells all
+    if is_constant(kind) and is_constant(etag_codes):  # one row represents all
         kind, etag_codes = kind[:1], etag_codes[:1]
     strange = (kind < NATIVE) | (kind > INLINE)
     if strange.any():
         row = int(np.flatnonzero(strange)[0])
         raise FormatError(
-            f"{place}: reference {row} is of unknown kind {refs.kind[row]}", kind=ErrorKind.SERIALIZATION
+            f"{place}: reference {row} has unknown kind {refs.kind[row]}", kind=ErrorKind.SERIALIZATION
         )
     virtual = kind == VIRTUAL
     tagged = virtual & (etag_codes != NO_ETAG)
@@ -198,15 +204,21 @@ def check_columns(refs: ArrayManifest, place: str) -> None:
 
 
 class PackedManifest:
-    """A manifest file as it was read: finds one reference in a few steps, gives columns when asked.
+    """A manifest file in encoded form: finds single references quickly, and converts to columns on demand.
 
-    A look-up checks the tables it touches; the order of all references is checked when columns are built.
+    A lookup checks the tables that it touches; the order of all references is checked when columns are built.
+
+    Parameters
+    ----------
+    payload
+        The content of the file.
+    blocks
+        The references of the only array, if the file was built from them.
     """
 
     __slots__ = ("_algorithm", "_arrays", "_blocks", "_dictionary", "_payload", "_slots", "extra", "id")
 
     def __init__(self, payload: Payload, blocks: RefBlocks | None = None) -> None:
-        """`blocks` are the references of the only array, where it was built from those."""
         self._blocks = blocks
         root = Cursor.root(payload, MANIFEST)
         self._payload = payload
@@ -228,37 +240,37 @@ class PackedManifest:
             self._slots[node] = array.children("refs") or Slots(payload, CHUNK_REF, 0, 0)
             last = node
             total += len(self._slots[node])
-            if total > payload.size:  # arrays that share a vector of references, over and over
+            if total > payload.size:  # an attack: arrays that share a vector of references
                 payload.fail(f"{total} references are more than the file has bytes")
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The arrays that have references here."""
+        """The arrays that have references in this manifest."""
         return tuple(self._arrays)
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
+        """The memory of the manifest."""
         return self._payload.size
 
     @property
     def payload(self) -> U8:
-        """The file's contents, without header and compression."""
+        """The content of the file, without header and compression."""
         return self._payload.data
 
     @property
     def location_dictionary(self) -> bytes | None:
-        """What compressed locations are compressed with; None where locations are plain."""
+        """The dictionary of compressed locations; None if locations are not compressed."""
         return self._dictionary.data if self._algorithm == ZSTD_DICTIONARY and self._dictionary.data else None
 
     def count_compressed(self, node: NodeId) -> int:
-        """How many references of an array have a compressed location."""
+        """Return how many references of an array have a compressed location."""
         tables = read_tables(self._payload, CHUNK_REF, self._slots[node].positions())
         there = "compressed_location" in tables.columns
         return int(np.count_nonzero(tables.has("compressed_location"))) if there else 0
 
     def count(self, node: NodeId) -> int:
-        """How many references an array has here."""
+        """Return the number of references of an array."""
         return len(self._slots[node]) if node in self._slots else 0
 
     def find(self, node: NodeId, coords: Sequence[int]) -> ChunkRef | None:
@@ -315,17 +327,17 @@ class PackedManifest:
         return self._dictionary.decompress(frames, self._payload.place)
 
     def _refuse_kinds(self, names: Sequence[str], which: str) -> NoReturn:
-        has = " and ".join(names) or "neither inline data, nor a chunk id, nor a location"
+        has = " and ".join(names) or "no inline data, no chunk id and no location"
         self._payload.fail(f"{which} has {has}; exactly one is allowed")
 
     def array(self, node: NodeId, rank: int | None = None) -> ArrayManifest:
-        """All references of an array as columns.
+        """Return all references of an array as columns.
 
-        Writers of old left references of other ranks under an array's id; given its `rank`, they are dropped.
+        Old writers left references of other ranks under the id of an array. With a `rank`, these are dropped.
         """
         refs = self._slots[node]
         if len(refs) * _SMALLEST_REF > self._payload.size:
-            self._payload.fail(f"{len(refs)} references are more than the file has room for")
+            self._payload.fail(f"{len(refs)} references do not fit into the file")
         positions = refs.positions()
         tables = read_tables(self._payload, CHUNK_REF, positions)
         if not len(tables):
@@ -339,7 +351,7 @@ class PackedManifest:
         return self._columns(node, coords, tables)
 
     def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
-        """The references of the only array, to be added to; None where there is more in this file."""
+        """Return the encoded references of the only array; None if the file contains more than that."""
         if self._blocks is not None and not self._blocks.worn:
             return self._blocks
         if tuple(self._arrays) != (node,) or self.count(node) > _MANY_REFS:
@@ -389,7 +401,7 @@ class PackedManifest:
         return kind
 
     def _locations(self, tables: Tables) -> dict[str, Any]:
-        """Codes and texts of plain and compressed locations together."""
+        """Return codes and texts of plain and compressed locations."""
         codes = np.zeros(len(tables), np.uint32)
         parts: list[Blobs] = []
         for name in ("location", "compressed_location"):
@@ -411,7 +423,7 @@ class PackedManifest:
         return {"etag_codes": codes, "etags": etags, "last_modified": np.where(tagged, 0, seconds)}
 
     def chunk_ids(self) -> NDArray[np.uint8]:
-        """The ids of all chunk objects that references of any array lie in: (n, 12), sorted, each once."""
+        """Return the ids of all referenced chunk objects: (n, 12), sorted and unique."""
         parts = []
         for node in self._arrays:
             tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._slots[node].positions())
@@ -420,7 +432,7 @@ class PackedManifest:
         return sorted_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)
 
     def unpack(self) -> Manifest:
-        """The whole file as a value."""
+        """Decode the whole file."""
         arrays = {node: self.array(node) for node in self._arrays}
         extras = {
             node: extra

@@ -19,7 +19,7 @@ Metadata: TypeAlias = Mapping[str, Any]
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata as it will be read back; TypeError for what it cannot hold."""
+    """Return metadata as it will be read back; raise TypeError if a value cannot be stored."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
     plain: Any = canonical(metadata)
@@ -27,23 +27,23 @@ def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:
-    """`MetadataItem` tables, sorted by the bytes of their names."""
+    """Return `MetadataItem` tables, sorted by the bytes of their names."""
     names = sorted(metadata, key=encode_text)
     return [{"name": name, "value": spec.dump_metadata(metadata[name])} for name in names]
 
 
 def one_list(items: Tables | NDArray[Any]) -> Ragged:
-    """The column of a single row that has all these items."""
+    """Return the column of a single row that contains all items."""
     return Ragged(items, splits_of(np.array([len(items)])))
 
 
 def read_metadata(items: Sequence[Row], spec: Spec, place: str) -> dict[str, Any]:
-    """The values of `MetadataItem` tables by name."""
+    """Return the values of `MetadataItem` tables by name."""
     metadata: dict[str, Any] = {}
     for item in items:
         name = item["name"]
         if name in metadata:
-            raise FormatError(f"{place}: metadata has {name!r} twice", kind=ErrorKind.INVALID_FILE_FORMAT)
+            raise FormatError(f"{place}: duplicate metadata {name!r}", kind=ErrorKind.INVALID_FILE_FORMAT)
         try:
             metadata[name] = spec.load_metadata(item["value"])
         except FormatError as error:

@@ -1,4 +1,4 @@
-"""Shorter histories: snapshots taken out of the list, and those that stay tied to what is left."""
+"""Removal of snapshots from the history, and reconnection of the remaining ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOGS = "pruned_ancestor_tx_logs"
 
 
 def ancestors(parents: Sequence[int], row: int) -> list[int]:
-    """The rows of a snapshot's ancestors, the nearest first."""
+    """Return the rows of the ancestors of a snapshot, nearest first."""
     found = []
     while (row := parents[row]) != NO_PARENT:
         found.append(row)
@@ -27,7 +27,9 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 
 def shortened(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
-    """The kept snapshots, each tied to its nearest ancestor that stays, with the logs of all between."""
+    """Keep some snapshots. Each gets its nearest kept ancestor as parent, and the logs of those in
+    between.
+    """
     parents = snapshots.parents.tolist()
     onto: dict[int, int] = {}
     skipped: dict[int, list[int]] = {}
@@ -42,7 +44,7 @@ def shortened(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfo
 
 
 def inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
-    """The logs that some snapshots, or all, have inherited from what expired: (n, 12), in no order."""
+    """Return the logs that snapshots inherited from expired ones: (n, 12), in no particular order."""
     if _LOGS not in snapshots.columns.columns:
         return snapshots.ids[:0]
     logs: NDArray[np.uint8] = snapshots.columns[_LOGS].take(rows).items.view(np.uint8)
@@ -55,15 +57,15 @@ def pruned(
     parents: Mapping[int, int],
     skipped: Mapping[int, Sequence[int]],
 ) -> SnapshotInfos:
-    """The kept snapshots. Rows in `parents` get another parent, rows in `skipped` the logs of those between.
+    """Keep some snapshots. `parents` assigns other parents, `skipped` the logs of removed snapshots.
 
-    The skipped rows are given nearest first. Each brings the logs it has inherited itself.
+    Skipped rows are given nearest first. Each passes on the logs that it has inherited itself.
     """
     columns = snapshots.columns
     onto = np.array(snapshots.parents, np.int64)
     for row, parent in parents.items():
         onto[row] = parent
-    places = np.append(np.cumsum(keep) - 1, NO_PARENT)  # NO_PARENT, -1, is the last place
+    places = np.append(np.cumsum(keep) - 1, NO_PARENT)  # NO_PARENT, -1, selects the last element
     changed = {**columns.columns, "parent_offset": places[onto].astype(np.int32)}
     present = dict(columns.present)
     if skipped:
@@ -75,10 +77,10 @@ def pruned(
 def _inherited(
     snapshots: SnapshotInfos, skipped: Mapping[int, Sequence[int]]
 ) -> tuple[Ragged, NDArray[np.bool_]]:
-    """Per snapshot its own pruned logs behind those of what it skips, oldest first; and who has any."""
+    """Return the pruned logs of each snapshot, oldest first, and which snapshots have any."""
     field = SNAPSHOT_INFO.fields[_LOGS]
     if not isinstance(field, Vector):
-        raise TypeError(f"{_LOGS} is no vector of ids")
+        raise TypeError(f"{_LOGS} is not a vector of ids")
     ids = np.ascontiguousarray(snapshots.ids).reshape(-1).view(field.dtype)
     known = Ragged(ids[:0], np.zeros(len(ids) + 1, np.int64))
     if _LOGS in snapshots.columns.columns:
@@ -94,7 +96,7 @@ def _inherited(
 
 
 def _logs_of(ids: NDArray[Any], known: Ragged, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """The logs of some snapshots in order, each behind those that it has inherited."""
+    """Return the logs of some snapshots in order, each after those that it has inherited."""
     lengths = known.lengths[rows]
     own = np.cumsum(lengths + 1) - 1
     logs = np.empty(len(rows) + int(lengths.sum()), ids.dtype)

@@ -1,4 +1,4 @@
-"""V1 references: one small JSON file per branch and tag, and an empty file beside a tag that was deleted."""
+"""References of V1 repositories: one JSON file per branch and tag, and an empty file beside a deleted tag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOMBSTONE_FILE: Final = "ref.json.deleted"
 
 
 class RefKind(StrEnum):
-    """What a reference is."""
+    """The kind of a reference."""
 
     BRANCH = "branch"
     TAG = "tag"
@@ -24,7 +24,7 @@ class RefKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RefFile:
-    """The place of a reference, or of the mark that a tag was deleted."""
+    """The file of a reference, or the tombstone of a deleted tag."""
 
     kind: RefKind
     name: str
@@ -32,12 +32,12 @@ class RefFile:
 
     @property
     def path(self) -> str:
-        """Below the repository's root."""
+        """The path below the root of the repository."""
         return f"{REFS}/{self.kind}.{self.name}/{TOMBSTONE_FILE if self.deleted else REF_FILE}"
 
     @staticmethod
     def parse(path: str) -> RefFile | None:
-        """The reference behind a path below the root; None where the path is no reference's."""
+        """Parse a path below the root; return None if it is not that of a reference."""
         parts = path.split("/")
         if len(parts) != 3 or parts[0] != REFS or parts[2] not in (REF_FILE, TOMBSTONE_FILE):
             return None
@@ -48,19 +48,19 @@ class RefFile:
 
 
 def encode_ref(snapshot: SnapshotId) -> bytes:
-    """The contents of a reference file, to the byte as official releases write it."""
+    """Encode a reference file exactly like official releases."""
     return f'{{"snapshot":"{snapshot}"}}'.encode()
 
 
 def decode_ref(data: bytes, place: str) -> SnapshotId:
-    """The snapshot a reference file points to."""
+    """Decode the snapshot id in a reference file."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{place}: not JSON: {error}", kind=ErrorKind.DESERIALIZATION) from None
     text = value.get("snapshot") if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise FormatError(f'{place}: no "snapshot" in it', kind=ErrorKind.DESERIALIZATION)
+        raise FormatError(f'{place}: "snapshot" is missing', kind=ErrorKind.DESERIALIZATION)
     try:
         return SnapshotId.parse(text)
     except InvalidInputError as error:
@@ -68,5 +68,7 @@ def decode_ref(data: bytes, place: str) -> SnapshotId:
 
 
 def respelt(data: bytes, number: int) -> bytes:
-    """A ref file with the same meaning and other bytes: a number in white space behind it."""
+    """Return a reference file with the same meaning and other bytes: a number encoded in trailing white
+    space.
+    """
     return data.rstrip() + bin(number)[2:].encode().translate(bytes.maketrans(b"01", b" \t"))

@@ -1,4 +1,4 @@
-"""Every change of a repo info as a pure function: the value before in, the value after and its entry out."""
+"""All changes of a repo info as pure functions that return the new value and its entry for the ops log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Change: TypeAlias = Callable[[RepoInfo], Changed]
 
 
 def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
-    """A new branch at a known snapshot."""
+    """Create a branch at a known snapshot."""
     if name in info.branches:
         raise AlreadyExistsError(f"branch already exists: {name}", kind=ErrorKind.BRANCH_ALREADY_EXISTS)
     _check_listed(info, snapshot)
@@ -33,7 +33,7 @@ def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 
 def delete_branch(info: RepoInfo, name: str) -> Changed:
-    """Without a branch; its snapshots stay."""
+    """Delete a branch. Its snapshots remain."""
     if name == MAIN:
         raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
     previous = branch_tip(info, name)
@@ -44,7 +44,7 @@ def delete_branch(info: RepoInfo, name: str) -> Changed:
 def reset_branch(
     info: RepoInfo, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None
 ) -> Changed:
-    """A branch moved to any known snapshot; given the tip it must have had, only from there."""
+    """Move a branch to any known snapshot, optionally only from an expected tip."""
     previous = branch_tip(info, name)
     if expected is not None and previous != expected:
         raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
@@ -54,12 +54,12 @@ def reset_branch(
 
 
 def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
-    """A new tag. The name of a deleted one never comes back."""
+    """Create a tag. The name of a deleted tag cannot be used again."""
     if name in info.tags:
         raise AlreadyExistsError(f"tag already exists: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS)
     if name in info.deleted_tags:
         raise AlreadyExistsError(
-            f"tag was already deleted: {name}; the names of deleted tags cannot be used again",
+            f"tag was already deleted: {name}; names of deleted tags cannot be used again",
             kind=ErrorKind.TAG_PREVIOUSLY_DELETED,
         )
     _check_listed(info, snapshot)
@@ -67,7 +67,7 @@ def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 
 def delete_tag(info: RepoInfo, name: str) -> Changed:
-    """Without a tag, and its name taken for good."""
+    """Delete a tag, and reserve its name forever."""
     previous = tag_target(info, name)
     kept = {tag: target for tag, target in info.tags.items() if tag != name}
     changed = replace(info, tags=kept, deleted_tags=info.deleted_tags | {name})
@@ -86,7 +86,7 @@ def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed
 
 
 def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
-    """Make a snapshot known that no branch points to. Its parent must still be part of the repository."""
+    """Add a snapshot that no branch points to. Its parent must still be in the repository."""
     if snapshot.parent_id is not None and info.snapshots.row(snapshot.parent_id) is None:
         raise lost_base(snapshot.parent_id)
     changed = replace(info, snapshots=info.snapshots.adding(snapshot))
@@ -94,24 +94,26 @@ def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
 
 
 def set_config(info: RepoInfo, config: bytes) -> Changed:
-    """Another stored configuration."""
+    """Replace the stored configuration."""
     return replace(info, config=config), UpdateType.ConfigChanged()
 
 
 def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
-    """Other metadata of the repository."""
+    """Replace the metadata of the repository."""
     return replace(info, metadata=metadata), UpdateType.MetadataChanged()
 
 
 def set_status(info: RepoInfo, status: RepoStatus) -> Changed:
-    """Another status."""
+    """Change the status of the repository."""
     return replace(info, status=status), RepoStatusChanged(status)
 
 
 def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed:
-    """A feature flag switched, or put back to its default."""
+    """Set a feature flag, or reset it to its default."""
     if not 0 <= flag < 1 << 16:
-        raise InvalidInputError(f"{flag} is no number of a feature flag", kind=ErrorKind.INVALID_FEATURE_FLAG)
+        raise InvalidInputError(
+            f"invalid feature flag {flag}: expected a number below 2**16", kind=ErrorKind.INVALID_FEATURE_FLAG
+        )
     enabled = set(info.enabled_feature_flags or ()) - {flag} | ({flag} if setting else set())
     disabled = set(info.disabled_feature_flags or ()) - {flag} | ({flag} if setting is False else set())
     changed = replace(
@@ -121,9 +123,9 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
 
 
 def logged(info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int) -> RepoInfo:
-    """With an entry in front of the ops log; the one before it gets the backup made of the file it stood in.
+    """Add an entry to the ops log; the previous entry gets the name of the backup that was made.
 
-    Once `limit` entries are in the list, those from the first with a backup on are left to that backup.
+    When the list has `limit` entries, entries from the first one with a backup on are left to that backup.
     """
     log = info.latest_updates
     if len(log):
@@ -139,7 +141,7 @@ def logged(info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, 
 
 
 def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | None = None) -> bool:
-    """Whether a change is in here already, told by the backups it made or the snapshot it brought."""
+    """Return whether a change was already written, recognized by its backups or by its snapshot."""
     if snapshot is not None and info.snapshots.row(snapshot) is not None:
         return True
     if info.repo_before_updates in backups:
@@ -148,26 +150,26 @@ def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | 
 
 
 def later_than(previous_us: int, now_us: int) -> int:
-    """Give a time after the previous one, as the format asks, even if clocks differ."""
+    """Return a time after the previous one, as the format requires, even if clocks differ."""
     return max(now_us, previous_us + 1)
 
 
 def branch_tip(info: RepoInfo, name: str) -> SnapshotId:
-    """Where a branch points."""
+    """Return the tip of a branch; raise RefNotFoundError if it does not exist."""
     if name not in info.branches:
         raise RefNotFoundError(f"ref not found: there is no branch `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
 
 
 def tag_target(info: RepoInfo, name: str) -> SnapshotId:
-    """Where a tag points."""
+    """Return the target of a tag; raise RefNotFoundError if it does not exist."""
     if name not in info.tags:
         raise RefNotFoundError(f"ref not found: there is no tag `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.tags[name]
 
 
 def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
-    """What is known of a snapshot."""
+    """Return the entry of a snapshot; raise SnapshotNotFoundError if it does not exist."""
     found = info.snapshots.find(snapshot)
     if found is None:
         raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
@@ -175,7 +177,7 @@ def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
 
 
 def lost_base(snapshot: SnapshotId) -> SnapshotNotFoundError:
-    """Describe a session whose base was deleted."""
+    """Return the error for a session whose base was deleted."""
     return SnapshotNotFoundError(
         f"snapshot not found: {snapshot}, which this session is based on, has expired and may be deleted;"
         " nothing was committed. Write the data again in a new session",

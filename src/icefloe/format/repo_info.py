@@ -1,4 +1,4 @@
-"""Repo info: branches, tags, snapshots, status, config and ops log of a V2 repository, in one value."""
+"""Repo info: branches, tags, snapshots, status, configuration and ops log of a V2 repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PARENT_SLOT: Final = SNAPSHOT_INFO.fields["parent_offset"].slot
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """What the repo info file knows of a snapshot."""
+    """The entry of a snapshot in the repo info file."""
 
     id: SnapshotId
     parent_id: SnapshotId | None
@@ -37,21 +37,23 @@ class SnapshotInfo:
     message: str
     metadata: Metadata = field(default_factory=dict)
     pruned_ancestor_tx_logs: tuple[SnapshotId, ...] = ()
-    """Snapshots between this one and its parent that expired, oldest first; their transaction logs remain."""
+    """Expired snapshots between this one and its parent, oldest first, whose transaction logs remain."""
 
 
 class SnapshotInfos:
-    """All snapshots of a repository, sorted by id."""
+    """All snapshots of a repository, sorted by id.
+
+    Raises FormatError if ids are not ascending or a parent is missing.
+    """
 
     __slots__ = ("_parent_positions", "_place", "_records", "ids", "parents")
 
     ids: NDArray[np.uint8]
-    """(n, 12), sorted"""
+    """(n, 12), sorted."""
     parents: NDArray[np.int32]
-    """Per snapshot the row of its parent, or NO_PARENT."""
+    """The row of the parent of each snapshot, or NO_PARENT."""
 
     def __init__(self, records: Records) -> None:
-        """FormatError where ids are not ascending or a parent is not there."""
         self._records = records = records.with_every("parent_offset")
         self._parent_positions: I64 | None = None
         self._place = records.place
@@ -69,7 +71,7 @@ class SnapshotInfos:
         self._check_ancestry(parents)
 
     def _check_ancestry(self, parents: NDArray[np.int32]) -> None:
-        """Refuse snapshots that are their own ancestors: follow all parents at once, in doubling steps."""
+        """Raise an error if a snapshot is its own ancestor: follow all parents at once, in doubling steps."""
         count = len(parents)
         if count == 1 and parents[0] == NO_PARENT:
             return
@@ -87,7 +89,7 @@ class SnapshotInfos:
 
     @staticmethod
     def of(infos: Iterable[SnapshotInfo]) -> SnapshotInfos:
-        """From single entries, in any order."""
+        """Create the list from single entries, in any order."""
         ordered = sorted(infos, key=lambda info: info.id)
         rows = {info.id: row for row, info in enumerate(ordered)}
         if len(rows) != len(ordered):
@@ -114,40 +116,40 @@ class SnapshotInfos:
 
     @property
     def columns(self) -> Tables:
-        """All but the parents, which stand in `parents`, as columns."""
+        """All columns except the parents, which are in `parents`."""
         return self._records.columns
 
     @property
     def blocks(self) -> Blocks:
-        """All as they are written."""
+        """The encoded tables."""
         if self._parent_positions is None:
             self._parent_positions = self._records.number_positions("parent_offset")
         return self._records.blocks.with_numbers(self._parent_positions, self.parents)
 
     def row(self, snapshot: SnapshotId) -> int | None:
-        """Where a snapshot stands in the list."""
+        """Return the row of a snapshot; None if it is not in the list."""
         return find_id(self.ids, snapshot)
 
     def find(self, snapshot: SnapshotId) -> SnapshotInfo | None:
-        """The entry of one snapshot."""
+        """Return the entry of a snapshot, if there is one."""
         row = self.row(snapshot)
         return None if row is None else self[row]
 
     def id_at(self, row: int) -> SnapshotId:
-        """The id in a row."""
+        """Return the id in a row."""
         return SnapshotId(self.ids[row].tobytes())
 
     def adding(self, info: SnapshotInfo) -> SnapshotInfos:
-        """With one more snapshot, whose parent is in the list."""
+        """Return a copy with one more snapshot, whose parent is in the list."""
         parent = NO_PARENT if info.parent_id is None else self.row(info.parent_id)
         if parent is None:
             self._refuse(f"{info.parent_id}, the parent of {info.id}, is not listed")
         row = id_place(self.ids, info.id)
         if row < len(self) and self.id_at(row) == info.id:
             raise FormatError(
-                f"{self._place}: {info.id} is there already", kind=ErrorKind.DUPLICATE_SNAPSHOT_ID
+                f"{self._place}: {info.id} already exists", kind=ErrorKind.DUPLICATE_SNAPSHOT_ID
             )
-        # A parent that is there already is no descendant: what was checked stays true.
+        # An existing parent cannot be a descendant, so the ancestry needs no new check.
         added = object.__new__(SnapshotInfos)
         added._place = self._place
         added._records = self._records.inserting(row, info_row(info, parent))
@@ -162,7 +164,7 @@ class SnapshotInfos:
         return added
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
-        """The rows of a snapshot and all its ancestors, newest first."""
+        """Return the rows of a snapshot and all its ancestors, newest first."""
         row = self.row(snapshot)
         if row is None:
             return []
@@ -190,7 +192,7 @@ class SnapshotInfos:
 
 
 def info_row(info: SnapshotInfo, parent: int) -> Row:
-    """What is known of a snapshot as a `SnapshotInfo` table; its parent by row."""
+    """Return an entry as a `SnapshotInfo` table, with the row of its parent."""
     return {
         "id": info.id,
         "parent_offset": parent,
@@ -203,7 +205,7 @@ def info_row(info: SnapshotInfo, parent: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class RepoInfo:
-    """The one mutable object of a V2 repository. A change is a new value, written on condition."""
+    """The only mutable object of a V2 repository. A change is a new value that is written conditionally."""
 
     snapshots: SnapshotInfos
     branches: Mapping[str, SnapshotId]
@@ -211,12 +213,12 @@ class RepoInfo:
     deleted_tags: frozenset[str]
     status: RepoStatus
     latest_updates: Updates
-    """Newest first; the newest has no backup path."""
+    """The ops log, newest first. The newest entry has no backup."""
     repo_before_updates: str | None = None
-    """The file below `overwritten/` with the updates before these."""
+    """The file below `overwritten/` with older updates."""
     metadata: Metadata = field(default_factory=dict)
     config: bytes | None = None
-    """FlexBuffers, as stored; None is the default configuration."""
+    """FlexBuffers, as stored; None for the default configuration."""
     enabled_feature_flags: tuple[int, ...] | None = None
     disabled_feature_flags: tuple[int, ...] | None = None
     extra: bytes | None = None

@@ -1,4 +1,4 @@
-"""Repo info files to values and back."""
+"""Encoding and decoding of repo info files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from icefloe.format.spec import Spec, spec_of
 from icefloe.format.updates import Updates, read_status, status_row
 
 _MANY: Final = ("snapshots", "latest_updates")
-"""What there are thousands of."""
+"""Fields with thousands of entries."""
 _LOG: Final = ("spec_version", "latest_updates", "repo_before_updates")
 
 
 def decode_repo_info(payload: Payload) -> RepoInfo:
-    """The value behind a repo info file."""
+    """Decode a repo info file."""
     place = payload.place
     root = read_row(payload, REPO, _MANY)
     spec = spec_of(root["spec_version"], place)
@@ -49,13 +49,13 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
 
 
 def decode_ops_log(payload: Payload) -> tuple[Updates, str | None]:
-    """The ops log in a repo info file, and where it goes on; nothing else is looked at."""
+    """Decode only the ops log in a repo info file, and where it continues."""
     root = read_row(payload, REPO, ("latest_updates",), REPO.fields.keys() - set(_LOG))
     return Updates(root["latest_updates"]), root["repo_before_updates"]
 
 
 def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:
-    """The payload of a repo info file."""
+    """Encode the payload of a repo info file."""
     if not spec.refs_in_repo_info:
         raise FormatError(
             f"{place}: version {spec.number} of the format has no repo info file",
@@ -83,7 +83,7 @@ def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:
 
 
 def _check(info: RepoInfo, place: str, kind: ErrorKind) -> None:
-    """Refuse what no official reader could live with, and what the specification forbids."""
+    """Raise FormatError for values that violate the specification or that official readers reject."""
 
     def refuse(what: str) -> NoReturn:
         raise FormatError(f"{place}: {what}", kind=kind)
@@ -99,7 +99,7 @@ def _check(info: RepoInfo, place: str, kind: ErrorKind) -> None:
 
 
 def _check_ops_log(info: RepoInfo, place: str) -> None:
-    """Refuse an ops log on which the next update by an official writer would stumble."""
+    """Raise FormatError for an ops log that an official writer could not continue."""
     log = info.latest_updates
     what = None
     if not len(log):
@@ -136,7 +136,7 @@ def _ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: s
 
 def _ascending(names: list[str], payload: Payload, what: str) -> list[str]:
     for before, after in pairwise(names):
-        if before >= after:  # code points, which is the order of the UTF-8 bytes too
+        if before >= after:  # the order of code points equals that of the UTF-8 bytes
             payload.fail(f"Repo.{what} is not in ascending order at {after!r}")
     return names
 

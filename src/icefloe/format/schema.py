@@ -1,4 +1,4 @@
-"""The FlatBuffers schemas of spec 2.1, field by field. V1 files use a subset of the same tables."""
+"""FlatBuffers schemas of the specification 2.1, field by field. V1 files use a subset of the same tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANIFEST_FILE_V1: Final = [
     ("num_chunk_refs", "<u4"),
     ("end", "<u4"),
 ]
-"""The struct `ManifestFileInfo`, its padding spelled out."""
+"""The struct `ManifestFileInfo` with explicit padding."""
 
 METADATA_ITEM = Table("MetadataItem", {"name": text(0, required=True), "value": blob(1, required=True)})
 

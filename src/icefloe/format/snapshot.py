@@ -1,4 +1,4 @@
-"""Snapshots: all nodes of a repository at one commit, and the manifests they use."""
+"""Snapshots: all nodes of a repository at one commit, and the manifests that they use."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, GROUP_NODE, MANIF
 
 @dataclass(frozen=True, slots=True)
 class ManifestRef:
-    """Where the refs of one region of an array's chunk grid are kept."""
+    """A reference to the manifest that covers one region of an array's chunk grid."""
 
     id: ManifestId
     extents: tuple[range, ...]
-    """One range of chunk indices per dimension; some writers leave them out."""
+    """Range of chunk indices, one per dimension. Some writers omit them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DimensionShape:
 
 @dataclass(frozen=True, slots=True)
 class ArrayNodeData:
-    """What a snapshot knows of an array beyond its Zarr metadata."""
+    """The part of an array that is not in its Zarr metadata."""
 
     shape: tuple[DimensionShape, ...]
     manifests: tuple[ManifestRef, ...] = ()
@@ -56,7 +56,7 @@ class ArrayNodeData:
 
 @dataclass(frozen=True, slots=True)
 class GroupNodeData:
-    """A group has nothing beyond its Zarr metadata."""
+    """The part of a group that is not in its Zarr metadata: nothing."""
 
 
 NodeData: TypeAlias = ArrayNodeData | GroupNodeData
@@ -64,12 +64,12 @@ NodeData: TypeAlias = ArrayNodeData | GroupNodeData
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A group or an array as one snapshot has it."""
+    """A group or an array in a snapshot."""
 
     id: NodeId
     path: str
     user_data: bytes
-    """The node's zarr.json."""
+    """The zarr.json of the node."""
     node_data: NodeData
     extra: bytes | None = None
 
@@ -98,7 +98,7 @@ _TODAYS_NODE: Final = Table(
         ),
     },
 )
-"""A node without the older form of its shape."""
+"""A node without the old form of its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +110,31 @@ class _Sorted:
 
 
 class Nodes:
-    """All nodes of a snapshot, by path. Sorted by the UTF-8 bytes of the path.
+    """All nodes of a snapshot by path, sorted by the UTF-8 bytes of the path.
 
-    A few are kept one by one, many as columns, which are also made of few where they are asked for.
+    A few nodes are stored as objects, many as columns. Columns are also created on demand.
+
+    Parameters
+    ----------
+    columns
+        The nodes, in any order.
+    place
+        The name of the file, for errors.
+
+    Raises
+    ------
+    FormatError
+        If a rule of the specification is violated.
     """
 
     __slots__ = ("_load", "_place", "_sorted", "few", "written")
 
     few: Mapping[str, NodeSnapshot] | None
-    """Where there are but a few: by path, in order."""
+    """The nodes by path, in order, if there are only a few."""
     written: Blocks | None
-    """Of many, the tables as a file of today's format has them, in order; None until such a file is made."""
+    """The encoded tables of many nodes, in order; None until a file is written."""
 
     def __init__(self, columns: Tables, place: str = "snapshot") -> None:
-        """Nodes in any order; FormatError where one of the specification's rules is broken."""
         self.few = None
         self.written = None
         self._place = place
@@ -132,7 +143,7 @@ class Nodes:
 
     @property
     def columns(self) -> Tables:
-        """Those of `NodeSnapshot`."""
+        """The columns of `NodeSnapshot`."""
         return self._all().columns
 
     @property
@@ -146,7 +157,7 @@ class Nodes:
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
-        """From single nodes, in any order."""
+        """Create nodes from single ones, in any order."""
         given = list(nodes)
         if len(given) > FEW:
             return Nodes(from_rows(NODE_SNAPSHOT, [node_row(node) for node in given]), place)
@@ -175,18 +186,18 @@ class Nodes:
     __hash__ = None  # type: ignore[assignment]
 
     def paths(self) -> list[str]:
-        """All paths, in order."""
+        """Return all paths, in order."""
         return list(self._rows)
 
     def find(self, path: str) -> NodeSnapshot | None:
-        """The node at a path."""
+        """Return the node at a path, if there is one."""
         if self.few is not None:
             return self.few.get(path)
         row = self._rows.get(path)
         return None if row is None else node_at(self.columns, row, self._place)
 
     def updated(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
-        """With some nodes added or replaced, by path, and others taken away; the rest stay as they are."""
+        """Return a copy with some nodes added or replaced by path, and others removed."""
         fresh = list(put)
         gone = {*remove, *(node.path for node in fresh)}
         if self.few is not None:
@@ -200,12 +211,12 @@ class Nodes:
 
 
 class SplicedNodes(Nodes):
-    """Many nodes of which a few were changed: the tables of the others are the bytes that were written."""
+    """Many nodes of which a few were changed. The tables of the others are the bytes that were written."""
 
     __slots__ = ("_paths", "used")
 
     used: Mapping[ManifestId, int]
-    """How many times each manifest is pointed to."""
+    """The number of references to each manifest."""
 
     def __init__(self, paths: list[str], used: Mapping[ManifestId, int], written: Blocks, place: str) -> None:
         self.few = None
@@ -220,7 +231,7 @@ class SplicedNodes(Nodes):
     def over(
         base: Nodes, written: Blocks, fresh: Sequence[NodeSnapshot], gone: Collection[str]
     ) -> SplicedNodes:
-        """Nodes and their tables without those at some paths, and with others put in."""
+        """Create nodes from other nodes and their tables, without some paths and with some new nodes."""
         used = Counter(base.used if isinstance(base, SplicedNodes) else _count_manifests(base))
         for path in gone:
             used.subtract(_manifests_of(base.find(path)))
@@ -234,7 +245,7 @@ class SplicedNodes(Nodes):
         places: list[tuple[int, NodeSnapshot]] = []
         for path, node in _sorted_few(fresh, base._place).items():
             row = bisect_left(paths, path)
-            places.append((row - len(places), node))  # as it was before the nodes before it were put in
+            places.append((row - len(places), node))  # the row before any of the new nodes was inserted
             paths.insert(row, path)
         added = kept.putting(
             [row for row, _ in places],
@@ -285,14 +296,14 @@ def _count_manifests(nodes: Nodes) -> dict[ManifestId, int]:
 
 
 def _table_row(node: NodeSnapshot) -> Row:
-    """A node as a table of today's format, in which the older form of the shape is empty."""
+    """Return a node as a table of the current format, in which the old form of the shape is empty."""
     row = node_row(node)
     kind, data = row["node_data"]
     return row if kind == GROUP_NODE else {**row, "node_data": (kind, {**data, "shape": ()})}
 
 
 def _sorted_few(nodes: Sequence[NodeSnapshot], place: str) -> dict[str, NodeSnapshot]:
-    """What `_sorted_nodes` does, for a few."""
+    """Check and sort a few nodes, like `_sorted_nodes`."""
     paths = [node.path for node in nodes]
     canonical = canonical_paths(paths, place)
     if canonical is not paths:
@@ -313,7 +324,7 @@ def _sorted_nodes(columns: Tables, place: str) -> _Sorted:
     if canonical is not paths:
         paths = canonical
         columns = Tables(len(columns), {**columns.columns, "path": Blobs.from_texts(paths)}, columns.present)
-    in_order = sorted(paths)  # by code points, which is the order of the UTF-8 bytes too
+    in_order = sorted(paths)  # the order of code points equals that of the UTF-8 bytes
     if paths != in_order:
         columns = columns.take(np.array(sorted(range(len(paths)), key=paths.__getitem__)))
         paths = in_order
@@ -341,7 +352,9 @@ def _check_extents(columns: Tables, paths: Sequence[str], place: str) -> None:
 
 
 def canonical_paths(paths: Sequence[str], place: str) -> Sequence[str]:
-    """The same list if all are canonical; else with `.` and empty names dropped, as official readers do."""
+    """Return the same list if all paths are canonical; otherwise drop `.` and empty names, like official
+    readers.
+    """
     if _all_canonical([path for path in paths if path != ROOT]):
         return paths
     try:
@@ -351,7 +364,9 @@ def canonical_paths(paths: Sequence[str], place: str) -> Sequence[str]:
 
 
 def _all_canonical(paths: Sequence[str]) -> bool:
-    """Whether nothing looks wrong when all paths are looked at as one text; a no needs a closer look."""
+    """Return whether all paths look canonical when they are examined as one text; False may be a false
+    alarm.
+    """
     whole = "/".join(paths) + "/"
     suspicious = "///" in whole or "/./" in whole or "/../" in whole
     starts = {path[:1] for path in paths}
@@ -359,12 +374,12 @@ def _all_canonical(paths: Sequence[str]) -> bool:
 
 
 def node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
-    """One node of a column."""
+    """Return one node of a column."""
     return node_of(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
 
 
 def node_row(node: NodeSnapshot) -> dict[str, Any]:
-    """A node as a `NodeSnapshot` table."""
+    """Return a node as a `NodeSnapshot` table."""
     row = {"id": node.id, "path": node.path, "user_data": node.user_data, "extra": node.extra}
     if isinstance(node.node_data, GroupNodeData):
         return row | {"node_data": (GROUP_NODE, {})}
@@ -382,7 +397,7 @@ def node_row(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def node_of(row: Row) -> NodeSnapshot:
-    """The node behind a `NodeSnapshot` table."""
+    """Return the node in a `NodeSnapshot` table."""
     kind, data = row["node_data"]
     node_data: NodeData = GroupNodeData()
     if kind == ARRAY_NODE:
@@ -399,12 +414,12 @@ def node_of(row: Row) -> NodeSnapshot:
 
 
 class ManifestFiles:
-    """The manifest files a snapshot uses, sorted by id."""
+    """The manifest files of a snapshot, sorted by id."""
 
     __slots__ = ("ids", "records")
 
     ids: NDArray[np.uint8]
-    """(n, 12)"""
+    """(n, 12)."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
@@ -420,12 +435,12 @@ class ManifestFiles:
 
     @staticmethod
     def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """From single entries, in any order."""
+        """Create the list from single entries, in any order."""
         ordered = sorted({info.id: info for info in infos}.items())
         return ManifestFiles(_file_records([_file_row(info) for _, info in ordered]))
 
     def keeping(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Those of the used manifests, and the ones that were written."""
+        """Return the entries of used manifests, and those of new ones."""
         new = sorted(written, key=attrgetter("id"))
         if self.records.few:
             kept = {bytes(row["id"]): row for row in self.records.rows() if ManifestId(row["id"]) in used}
@@ -453,12 +468,12 @@ class ManifestFiles:
     __hash__ = None  # type: ignore[assignment]
 
     def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
-        """The entry of one manifest."""
+        """Return the entry of a manifest, if there is one."""
         row = self.row(manifest_id)
         return None if row is None else _file_info(self.records.row(row))
 
     def row(self, manifest_id: ManifestId) -> int | None:
-        """Where a manifest stands in the list."""
+        """Return the row of a manifest; None if it is not in the list."""
         return find_id(self.ids, manifest_id)
 
 
@@ -483,11 +498,11 @@ def _file_info(row: Row) -> ManifestFileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a repository at one commit."""
+    """The state of a repository at one commit."""
 
     id: SnapshotId
     parent_id: SnapshotId | None
-    """None also where the repo info file knows the parent instead."""
+    """The id of the parent; None also if only the repo info file knows it."""
     flushed_at_us: int
     """Microseconds since 1970-01-01 UTC."""
     message: str
@@ -498,7 +513,7 @@ class Snapshot:
 
 
 def used_manifests(nodes: Nodes) -> list[ManifestId]:
-    """The manifests that the arrays of a snapshot point to, sorted, each once."""
+    """Return the manifests that arrays of a snapshot refer to, sorted and unique."""
     if isinstance(nodes, SplicedNodes):
         return sorted(nodes.used)
     if nodes.few is not None:

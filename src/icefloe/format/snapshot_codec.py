@@ -1,4 +1,4 @@
-"""Snapshot files to values and back, and single nodes of a large snapshot without reading the rest."""
+"""Encoding and decoding of snapshot files, and lookup of single nodes in a large snapshot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import Spec
 
 LAZY_FROM: Final = 1000
-"""Snapshots of so many nodes are not read as a whole until somebody asks for more than single nodes."""
+"""Snapshots with this many nodes are decoded as a whole only if more than single nodes are needed."""
 
 _HEAD: Final = Table("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
 _INFO_FIELDS: Final = ("id", "parent_id", "flushed_at", "message", "metadata")
@@ -57,7 +57,7 @@ _U32_MAX = np.uint64(0xFFFFFFFF)
 
 
 def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
-    """The value behind a snapshot file of either version."""
+    """Decode a snapshot file of either version."""
     place = payload.place
     root = read_row(payload, _HEAD, ("manifest_files_v2",))
     parent = root["parent_id"]
@@ -75,7 +75,7 @@ def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
 
 
 def decode_snapshot_info(payload: Payload, spec: Spec) -> SnapshotInfo:
-    """What a snapshot file tells of its snapshot, without nodes and manifests."""
+    """Decode the entry of a snapshot from its file, without nodes and manifests."""
     root = read_row(payload, _INFO)
     parent = root["parent_id"]
     return SnapshotInfo(
@@ -107,9 +107,10 @@ def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
 
 
 class PackedNodes(Nodes):
-    """The nodes of a large snapshot as they were read: finds one in a few steps, gives columns when asked.
+    """The nodes of a large snapshot in encoded form: finds single ones quickly, converts to columns on
+    demand.
 
-    A look-up checks the tables it touches; all nodes are checked when columns are built.
+    A lookup checks the tables that it touches; all nodes are checked when columns are built.
     """
 
     __slots__ = ("_ascends", "_payload", "_read", "_slots")
@@ -126,7 +127,7 @@ class PackedNodes(Nodes):
         self._ascends: bool | None = None
 
     def __len__(self) -> int:
-        return len(self._slots)  # caches weigh a snapshot by it: no reason to read all nodes
+        return len(self._slots)  # the weight in the cache: no reason to decode all nodes
 
     def __contains__(self, path: str) -> bool:
         return self.find(path) is not None
@@ -142,7 +143,7 @@ class PackedNodes(Nodes):
         return super().find(path)
 
     def _in_order(self) -> bool:
-        """Whether a search finds whatever is there: some releases wrote nodes in another order."""
+        """Return whether binary search finds all nodes: some releases wrote nodes in another order."""
         if self._ascends is None:
             tables = read_tables(self._payload, _PATHS, self._slots.positions())
             paths = tables["path"].texts(f"{self._place}: NodeSnapshot.path")
@@ -151,7 +152,7 @@ class PackedNodes(Nodes):
         return self._ascends
 
     def _search(self, path: str) -> int | None:
-        """Where the node at a path stands, as long as the order by bytes leads there."""
+        """Return the position of the node at a path by binary search, assuming that nodes are sorted."""
         target = path.encode("utf-8", "surrogatepass")
         low, high = 0, len(self._slots)
         while low < high:
@@ -165,7 +166,7 @@ class PackedNodes(Nodes):
 
 
 def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
-    """The payload of a snapshot file."""
+    """Encode the payload of a snapshot file."""
     nodes, files = snapshot.nodes, snapshot.manifest_files
     tables: list[Row] | Blocks
     if nodes.few is not None:
@@ -221,7 +222,7 @@ def _manifest_structs(files: Tables) -> NDArray[Any]:
 
 
 def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
-    """Refuse arrays whose manifests are not listed."""
+    """Raise FormatError if an array uses a manifest that is not listed."""
     arrays = nodes["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
     if arrays is None or not len(arrays["manifests"].items):
         return
@@ -246,7 +247,7 @@ def _refuse_unlisted(place: str) -> NoReturn:
 
 
 def _with_counts(nodes: Tables, payload: Payload) -> Tables:
-    """Nodes with the shape in today's form, numbers of chunks, whichever form the file has."""
+    """Return nodes with the current form of the shape, the number of chunks, whichever form the file has."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]
@@ -271,7 +272,7 @@ def _with_counts(nodes: Tables, payload: Payload) -> Tables:
 
 
 def _row_with_counts(row: Row, payload: Payload) -> Row:
-    """The same for a single node."""
+    """Return a single node with the current form of the shape."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE or data["shape_v2"] is not None:
         return row
@@ -285,18 +286,18 @@ def _row_with_counts(row: Row, payload: Payload) -> Row:
 
 
 def _count_chunks(shape: Ragged, payload: Payload) -> Ragged:
-    # V1 may hold a wrong chunk_length (spec, DimensionShape), but always one that gives the right count.
+    # In V1 chunk_length may be wrong (spec, DimensionShape), but it always leads to the right count.
     lengths, chunks = shape.items["array_length"], shape.items["chunk_length"]
     if ((chunks == 0) & (lengths > 0)).any():
         payload.fail("DimensionShape.chunk_length is 0 in a dimension that has elements")
     counts = (lengths // np.maximum(chunks, 1)) + (lengths % np.maximum(chunks, 1) != 0)
-    counts = np.minimum(counts, _U32_MAX)  # beyond that no chunk has an index
+    counts = np.minimum(counts, _U32_MAX)  # chunks beyond have no index
     tables = Tables(len(lengths), {"array_length": lengths, "num_chunks": counts.astype(np.uint32)}, {})
     return Ragged(tables, shape.splits)
 
 
 def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
-    """Nodes with the shape in the form that files of `spec` hold."""
+    """Return nodes with the form of the shape that files of `spec` contain."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]
@@ -320,7 +321,7 @@ def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
 
 
 def _row_with_shape(row: Row, spec: Spec) -> Row:
-    """The same for a single node."""
+    """Return a single node with the form of the shape that files of `spec` contain."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE:
         return row

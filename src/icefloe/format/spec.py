@@ -1,4 +1,4 @@
-"""What each version of the specification can do, asked by capability and never by number."""
+"""Capabilities of each version of the specification. Code checks capabilities, not version numbers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from icefloe.errors import ErrorKind, FormatError
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A version of the on-disk format: files are read by their header's, written by the repository's."""
+    """A version of the format. Files are read according to their header and written according to the
+    repository.
+    """
 
     number: int
-    """The byte in a file's header; 0 for the formats before version 1, which have none."""
+    """The byte in the header of a file; 0 for the formats before version 1, which have none."""
     writable: bool
-    """Repositories of it can be changed; others are only read."""
+    """Whether repositories can be changed, or only read."""
     refs_in_repo_info: bool
-    """Branches, tags and config live in the one repo info file."""
+    """Whether branches, tags and configuration are in the repo info file."""
     moves: bool
-    """Transaction logs can record moved nodes."""
+    """Whether transaction logs can record moved nodes."""
     parent_in_snapshot: bool
-    """A snapshot file names its parent."""
+    """Whether a snapshot file contains the id of its parent."""
     counts_chunks: bool
-    """A snapshot stores the number of chunks of each dimension, not the length of a chunk."""
+    """Whether a snapshot stores the number of chunks of each dimension instead of the length of a chunk."""
     compressed_locations: bool
-    """Manifests may hold virtual locations compressed with a dictionary."""
+    """Whether manifests may contain virtual locations that are compressed with a dictionary."""
     extras: bool
-    """Snapshots and transaction logs have room for opaque bytes of later versions."""
+    """Whether snapshots and transaction logs may contain opaque bytes of later versions."""
     dump_metadata: Callable[[Any], bytes]
     load_metadata: Callable[[bytes], Any]
 
@@ -59,16 +61,16 @@ V2: Final = Spec(
     dump_metadata=flexbuffers.dumps,
     load_metadata=flexbuffers.loads,
 )
-"""Spec 2 and 2.1: the second adds an optional field that older readers skip."""
+"""Versions 2 and 2.1, which adds an optional field that older readers skip."""
 
 _BY_NUMBER: Final = {spec.number: spec for spec in (V1, V2)}
 
 
 def spec_of(number: int, place: str) -> Spec:
-    """The version behind a header's byte."""
+    """Return the version for the byte in a header."""
     if number not in _BY_NUMBER:
         raise FormatError(
-            f"{place}: written for version {number} of the Icechunk format, and this icefloe reads versions "
+            f"{place}: version {number} of the Icechunk format is not supported, only "
             f"{min(_BY_NUMBER)} to {max(_BY_NUMBER)}; upgrade icefloe",
             kind=ErrorKind.UNSUPPORTED_SPEC_VERSION,
         )

@@ -1,4 +1,4 @@
-"""Transaction logs: which nodes and chunks a commit changed, as columns."""
+"""Transaction logs: the nodes and chunks that a commit changed, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import find_id, is_member, sorted_ids
 
 NodeIds = NDArray[np.uint8]
-"""(n, 8), sorted, each once"""
+"""(n, 8), sorted and unique."""
 
 LISTS: Final = (
     "new_groups",
@@ -30,7 +30,7 @@ LISTS: Final = (
 
 
 class NodeType(IntEnum):
-    """Whether a moved node is a group or an array."""
+    """The type of a moved node."""
 
     GROUP = 0
     ARRAY = 1
@@ -38,7 +38,7 @@ class NodeType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MoveOperation:
-    """A node that changed its path."""
+    """A node that was moved."""
 
     from_path: str
     to_path: str
@@ -48,29 +48,29 @@ class MoveOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdatedChunks:
-    """Per array, by ascending node id, the sorted coordinates of chunks written or deleted.
+    """The sorted coordinates of chunks that were written or deleted, by array in ascending order of node ids.
 
-    An array whose rank changed in one commit has a list of each rank, one after the other.
+    An array whose rank changed in the commit has one list per rank, one after the other.
     """
 
     node_ids: NodeIds
     counts: NDArray[np.int64]
-    """How many chunks each array has here."""
+    """The number of chunks of each array."""
     ranks: NDArray[np.int64]
-    """How many numbers each of its coordinates has."""
+    """The number of coordinates per chunk of each array."""
     numbers: NDArray[np.uint32]
     """All coordinates, one after the other."""
 
     @staticmethod
     def of(chunks: Mapping[NodeId, ArrayLike]) -> UpdatedChunks:
-        """From (n, dimensions) coordinates per array, in any order."""
+        """Create from (n, dimensions) coordinates per array, in any order."""
         return UpdatedChunks.of_lists(
             [(node, np.asarray(coords, np.uint32)) for node, coords in chunks.items()]
         )
 
     @staticmethod
     def of_lists(lists: Sequence[tuple[NodeId, Coords]]) -> UpdatedChunks:
-        """From lists of coordinates, several of which may be of one array."""
+        """Create from lists of coordinates, several of which may belong to one array."""
         if not lists:
             return _NO_CHUNKS
         if len(lists) == 1:
@@ -124,7 +124,7 @@ class UpdatedChunks:
             start += count * rank
 
     def find(self, node: NodeId) -> Coords | None:
-        """The coordinates of one array; None where the commit changed no chunk of it."""
+        """Return the coordinates of one array; None if the commit changed none of its chunks."""
         row = find_id(self.node_ids, node)
         if row is None:
             return None
@@ -145,13 +145,13 @@ _NO_CHUNKS: Final = UpdatedChunks(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionLog:
-    """What one commit changed.
+    """The changes of one commit.
 
-    Official writers let an amended commit list a node as new and as updated or deleted too.
+    Official writers may list a node of an amended commit as new and also as updated or deleted.
     """
 
     id: SnapshotId
-    """Of the snapshot that the commit made."""
+    """The id of the snapshot of the commit."""
     new_groups: NodeIds
     new_arrays: NodeIds
     deleted_groups: NodeIds
@@ -160,7 +160,7 @@ class TransactionLog:
     updated_groups: NodeIds
     updated_chunks: UpdatedChunks
     moved_nodes: tuple[MoveOperation, ...] = ()
-    """By destination, segment by segment."""
+    """Sorted by destination, segment by segment."""
     extra: bytes | None = None
 
     @staticmethod
@@ -171,8 +171,11 @@ class TransactionLog:
         extra: bytes | None = None,
         **lists: Sequence[NodeId],
     ) -> TransactionLog:
-        """From single ids, in any order. A node that comes and goes in one commit is in no list, a new one
-        only in the list of new ones, a deleted one only in that of deleted ones (spec, TransactionLog).
+        """Create a log from single ids, in any order.
+
+        A node that is created and deleted in one commit is in no list, a new one only in the list of new
+        nodes, a deleted
+        one only in that of deleted nodes (spec, TransactionLog).
         """
         chunks = (
             updated_chunks
@@ -181,7 +184,7 @@ class TransactionLog:
         )
         columns: dict[str, Any] = {name: node_id_column(lists.pop(name, ())) for name in LISTS}
         if lists:
-            raise TypeError(f"no such list of a transaction log: {', '.join(lists)}")
+            raise TypeError(f"unknown list of a transaction log: {', '.join(lists)}")
         for kind in ("groups", "arrays"):
             _part(columns, f"new_{kind}", f"deleted_{kind}", f"updated_{kind}")
         return TransactionLog(
@@ -202,7 +205,7 @@ class TransactionLog:
 
 
 def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None:
-    """Leave each id in one of the three lists at most."""
+    """Keep each id in at most one of the three lists."""
     born, dead, touched = columns[new], columns[deleted], columns[updated]
     if not len(born) and not len(dead):
         return
@@ -212,12 +215,12 @@ def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None
 
 
 def node_id_column(ids: Sequence[NodeId]) -> NodeIds:
-    """Ids as a sorted column."""
+    """Return ids as a sorted column."""
     if not ids:
         return _NO_IDS
     return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
 
 
 def sorted_moves(moves: Iterable[MoveOperation]) -> tuple[MoveOperation, ...]:
-    """Moves in the order of the specification."""
+    """Sort moves in the order of the specification."""
     return tuple(sorted(moves, key=lambda move: component_key(move.to_path)))

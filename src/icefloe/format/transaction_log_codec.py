@@ -1,4 +1,4 @@
-"""Transaction log files to values and back."""
+"""Encoding and decoding of transaction log files."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from icefloe.format.transaction_log import (
 )
 
 _MANY_NUMBERS: Final = 256
-"""More coordinates than that are written as columns."""
+"""More coordinates are written as columns."""
 
 
 def decode_transaction_log(payload: Payload) -> TransactionLog:
-    """The value behind a transaction log file. Lists that some releases left unsorted are sorted here."""
+    """Decode a transaction log file. Lists that some releases wrote unsorted are sorted."""
     root = read_root(payload, TRANSACTION_LOG)
     lists: dict[str, Any] = {name: _ids(root[name].items) for name in LISTS}
     return TransactionLog(
@@ -49,7 +49,7 @@ def decode_transaction_log(payload: Payload) -> TransactionLog:
 
 
 def rename_transaction_log(payload: Payload, id: SnapshotId) -> None:
-    """Make a payload, in place, that of a snapshot that changed the same. Nothing else of it is looked at."""
+    """Change the snapshot id of an encoded log in place. Nothing else is decoded."""
     place = Cursor.root(payload, TRANSACTION_LOG).place_of("id")
     if place is None or place + SnapshotId.SIZE > payload.size:
         payload.fail("has no snapshot id")
@@ -57,15 +57,15 @@ def rename_transaction_log(payload: Payload, id: SnapshotId) -> None:
 
 
 def has_moves(payload: Payload) -> bool:
-    """Whether a log says that nodes moved."""
+    """Return whether a log contains moves."""
     return bool(len(Cursor.root(payload, TRANSACTION_LOG).children("moved_nodes") or ()))
 
 
 def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes | U8:
-    """The payload of a transaction log file."""
+    """Encode the payload of a transaction log file."""
     if log.moved_nodes and not spec.moves:
         raise FormatError(
-            f"{place}: moved nodes cannot be recorded in version {spec.number} of the format",
+            f"{place}: version {spec.number} of the format cannot record moved nodes",
             kind=ErrorKind.UNSUPPORTED_OPERATION_FOR_VERSION,
         )
     _check_moves(log.moved_nodes, place, ErrorKind.SERIALIZATION)
@@ -87,16 +87,16 @@ def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes
 
 def _chunk_rows(chunks: UpdatedChunks) -> list[Row]:
     rows: dict[NodeId, list[Row]] = {}
-    for node, coords in chunks:  # lists of one array go together
+    for node, coords in chunks:  # lists of one array are adjacent
         rows.setdefault(node, []).extend({"coords": numbers} for numbers in coords.tolist())
     return [{"node_id": node, "chunks": each} for node, each in rows.items()]
 
 
 def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place: str) -> U8:
-    """The same for many chunks."""
+    """Encode a log with many chunks."""
     chunks = log.updated_chunks
     keys = id_keys(chunks.node_ids)
-    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array go together
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array are adjacent
     counts = np.add.reduceat(chunks.counts, first)
     arrays = {"node_id": chunks.node_ids[first], "chunks": Ragged(_chunk_indices(chunks), splits_of(counts))}
     columns: dict[str, Any] = {
@@ -156,7 +156,7 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
 
 
 def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
-    """Whether the coordinates of each array of this rank are ascending."""
+    """Return whether the coordinates of each array of a rank are ascending."""
     rows = coords.lengths == rank
     every = bool(rows.all())
     numbers = coords.items if every else coords.take(rows).items
@@ -167,14 +167,14 @@ def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
 
 
 def _rebuilt(chunks: UpdatedChunks) -> UpdatedChunks:
-    """Sorted anew; lists of one array joined."""
+    """Sort the chunks again, and join lists of one array."""
     return UpdatedChunks.of_lists(list(chunks))
 
 
 def _parted_by_rank(node_ids: U8, splits: NDArray[np.int64], coords: Ragged) -> UpdatedChunks:
-    """Lists of coordinates of one rank each, from lists that mix them as official writers do."""
+    """Split lists that mix coordinates of several ranks, as official writers produce them."""
     lists = []
-    for row in range(len(node_ids)):  # a commit that changed a rank: rare, and few arrays
+    for row in range(len(node_ids)):  # rare: a commit that changed the rank of an array
         mine = coords.take(slice(int(splits[row]), int(splits[row + 1])))
         node = NodeId(node_ids[row].tobytes())
         ranks = np.unique(mine.lengths).tolist() or [0]
@@ -189,7 +189,7 @@ def _moves(root: Tables, payload: Payload) -> tuple[MoveOperation, ...]:
         return ()
     rows = to_rows(MOVE_OPERATION, root["moved_nodes"].items, payload.place)
     moves = []
-    for row in rows:  # nodes that moved, each with a path of its own: a loop, as for any list of paths
+    for row in rows:  # a loop over moved nodes, not chunks
         lacking = [name for name in ("from", "to", "node_id") if row[name] is None]
         if lacking:
             payload.fail(f"MoveOperation.{lacking[0]} is missing")

@@ -1,4 +1,4 @@
-"""The ops log: what was done to a repository, one entry per change of its repo info file."""
+"""The ops log: one entry for each change of the repo info file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RepoAvailability(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """Whether a repository may be read and written, since when and why."""
+    """Whether a repository may be written, since when, and why not."""
 
     availability: RepoAvailability = RepoAvailability.ONLINE
     set_at_us: int = 0
@@ -37,7 +37,7 @@ class RepoStatus:
 
 @dataclass(frozen=True, slots=True)
 class RepoStatusChanged:
-    """The repository's status changed."""
+    """A change of the status. Unlike the public type, it can hold times that a datetime cannot represent."""
 
     status: RepoStatus | None
 
@@ -65,7 +65,7 @@ UPDATE_TYPES: Final[tuple[type[Any], ...]] = (
 """The types in the order of the union `UpdateType` of the specification, from 1."""
 
 FIELDS: Final = {kind: tuple(column.name for column in fields(kind)) for kind in UPDATE_TYPES}
-"""What each kind says."""
+"""The fields of each type."""
 _IDS: Final = {name for names in FIELDS.values() for name in names if name.endswith("snap_id")}
 _CODES: Final = {kind: code for code, kind in enumerate(UPDATE_TYPES, start=1)}
 
@@ -84,7 +84,7 @@ class Update:
 class Updates:
     """The ops log of one repo info file, newest first.
 
-    The newest entry stands apart: the next change of the repository writes it again, with its backup.
+    The newest entry is kept separately, because the next change writes it again with its backup.
     """
 
     __slots__ = ("_newest", "_older", "_times")
@@ -100,7 +100,7 @@ class Updates:
 
     @staticmethod
     def of(updates: Sequence[Update]) -> Updates:
-        """From single entries, newest first."""
+        """Create a log from single entries, newest first."""
         return Updates(Records(UPDATE, "repo", rows=[_update_row(update) for update in updates]))
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Updates:
 
     def __iter__(self) -> Iterator[Update]:
         if len(self):
-            yield self[0]  # most who ask want no more: the others are made of columns, all at once
+            yield self[0]  # often only the newest is needed; the others are decoded from columns at once
             yield from map(read_update, self.older.rows())
 
     def __getitem__(self, row: int) -> Update:
@@ -125,19 +125,19 @@ class Updates:
 
     @property
     def older(self) -> Records:
-        """All but the newest."""
+        """All entries except the newest."""
         return self._older if self._newest is not None else self._older.without_first()
 
     @property
     def blocks(self) -> Blocks:
-        """All as they are written."""
+        """The encoded tables."""
         if self._newest is None:
             return self._older.blocks
         return self._older.blocks.inserting(0, UPDATE, _update_row(self._newest), self._older.place)
 
     @property
     def newest_at_us(self) -> int:
-        """The time of the newest entry, if there is one."""
+        """The time of the newest entry."""
         return int(self._times[0])
 
     @property
@@ -146,11 +146,11 @@ class Updates:
         return self._times
 
     def in_order(self) -> bool:
-        """Whether each entry is newer than the one after it."""
+        """Return whether each entry is newer than the next one."""
         return not (self._times[1:] >= self._times[:-1]).any()
 
     def adding(self, update: Update, backup_path: str) -> Updates:
-        """With an entry in front; the one that was there gets the backup made of the file it stood in."""
+        """Return a copy with a new entry; the previous newest entry gets the backup of its file."""
         older = self._older
         if len(self):
             older = self.older.inserting(0, _update_row(replace(self[0], backup_path=backup_path)))
@@ -159,14 +159,16 @@ class Updates:
         return added
 
     def in_backup(self, backup_path: str) -> Updates:
-        """As found in a backup: it is that of the newest entry, if that knows of none."""
+        """Return the log as found in a backup, which is that of the newest entry, unless it already has
+        one.
+        """
         newest = self[0] if len(self) else None
         if newest is None or newest.backup_path is not None:
             return self
         return self._like(replace(newest, backup_path=backup_path), self.older)
 
     def first(self, count: int) -> Updates:
-        """The newest entries."""
+        """Return the newest entries."""
         kept = self._like(self._newest, self._older.first(count - (self._newest is not None)))
         kept._times = self._times[:count]
         return kept
@@ -178,7 +180,7 @@ class Updates:
 
 
 def status_row(status: RepoStatus) -> dict[str, Any]:
-    """The columns of a `RepoStatus` table."""
+    """Return the columns of a `RepoStatus` table."""
     return {
         "availability": status.availability,
         "set_at": status.set_at_us,
@@ -187,7 +189,7 @@ def status_row(status: RepoStatus) -> dict[str, Any]:
 
 
 def read_status(row: Row) -> RepoStatus:
-    """The value of a `RepoStatus` table. A number that is not known yet counts as offline: do not touch."""
+    """Decode a `RepoStatus` table. An unknown availability counts as offline, to be safe."""
     known = row["availability"] in RepoAvailability.__members__.values()
     availability = RepoAvailability(row["availability"]) if known else RepoAvailability.OFFLINE
     return RepoStatus(availability, row["set_at"], row["limited_availability_reason"])
@@ -209,7 +211,7 @@ def _stored(name: str, value: Any) -> Any:
 
 
 def read_update(row: Row) -> Update:
-    """The value of an `Update` table."""
+    """Decode an `Update` table."""
     code, values = row["update_type"]
     kind = UPDATE_TYPES[code - 1]
     if kind is UpdateType.FeatureFlagChanged:

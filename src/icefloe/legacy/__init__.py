@@ -1,1 +1,1 @@
-"""Repositories of formats before version 1: read them, and upgrade them to version 2."""
+"""Formats before version 1: reading and upgrading."""

@@ -37,16 +37,17 @@ _logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MIGRATION: Final = "icefloe-migration"
-"""The folder of an upgrade that is under way."""
+"""The folder of a running upgrade."""
 BACKUP: Final = f"{MIGRATION}/replaced"
-"""Where an upgrade in place keeps the files that it replaces."""
+"""The folder in which an upgrade in place keeps the files that it replaces."""
 
 
 def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
-    """Which of the older layouts is at a place; FormatError where both are.
+    """Return which of the old layouts is at a location; raise FormatError if both are.
 
-    The first file of main has a known name. Only where it is lost are files listed, which web servers cannot,
-    and not at all if it is to be found `by_name`.
+    The first file of main has a known name. Only if it is missing are files listed, which web servers cannot
+    do, and not at
+    all if it is to be found `by_name`.
     """
     found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, first_files(folders)))]
     if not found and not by_name and not storage.read_only:
@@ -57,15 +58,15 @@ def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
         ]
     if len(found) > 1:
         raise FormatError(
-            "repositories of two old formats in one place: branches below refs/ and below r/; "
-            "move one of them elsewhere",
+            "the location contains repositories of two old formats, with branches below refs/ and below r/; "
+            "move one of them",
             kind=ErrorKind.INVALID_FILE_FORMAT,
         )
     return found[0] if found else None
 
 
 class LegacyAssets(AssetStore):
-    """An `AssetStore` over files of older formats. What it tolerates is logged and kept in `findings`."""
+    """An `AssetStore` for files of old formats. Tolerated problems are logged and collected in `findings`."""
 
     def __init__(
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader | None = None
@@ -86,10 +87,10 @@ class LegacyAssets(AssetStore):
         """The folders of this repository."""
         return find_folders(self.storage) or ALPHA
 
-    # Finding files
+    # Files
 
     def listing(self, folder: str) -> dict[bytes, str]:
-        """The files of a folder that are named after ids, by id. Listed once."""
+        """Return the files of a folder that are named after ids, by id. They are listed once."""
         if folder not in self._listings:
             found: dict[bytes, str] = {}
             for info in self.storage.list_prefix(f"{folder}/"):
@@ -98,14 +99,14 @@ class LegacyAssets(AssetStore):
                     raw = self.findings.shorten(raw)
                 if raw is not None and found.setdefault(raw, info.key) != info.key:
                     raise FormatError(
-                        f"{found[raw]} and {info.key} are two files for one id",
+                        f"{found[raw]} and {info.key} have the same id",
                         kind=ErrorKind.INVALID_FILE_FORMAT,
                     )
             self._listings[folder] = found
         return self._listings[folder]
 
     def at(self, folder: str, id: ObjectId, read: Callable[[str], Result]) -> Result:
-        """Read the file of an id, whatever it ends with; ObjectNotFoundError where there is none."""
+        """Read the file of an id, whatever its suffix; raise ObjectNotFoundError if there is none."""
         long = self.findings.long_ids.get(bytes(id))
         name = str(id) if long is None else str(LongId(long))
         usual = self._suffixes.get(folder, SUFFIXES[0])
@@ -122,7 +123,7 @@ class LegacyAssets(AssetStore):
         return read(path)
 
     def get(self, folder: str, id: ObjectId) -> tuple[bytes, str]:
-        """The contents and the path of the file of an id, or of its backup once it was upgraded."""
+        """Return content and path of the file of an id, or of its backup if it was upgraded."""
 
         def read(path: str) -> tuple[bytes, str]:
             data, _ = self.storage.get(path)
@@ -133,7 +134,9 @@ class LegacyAssets(AssetStore):
     # Reading
 
     def stored(self, id: SnapshotId) -> StoredSnapshot:
-        """A snapshot with all its file tells; SnapshotNotFoundError where there is none."""
+        """Return a snapshot with all information in its file; raise SnapshotNotFoundError if there is
+        none.
+        """
 
         def load() -> StoredSnapshot:
             try:
@@ -155,7 +158,7 @@ class LegacyAssets(AssetStore):
         return self._stored.get(id, load)
 
     def _file_of(self, id: SnapshotId) -> SnapshotId:
-        """The snapshot whose file says to be another one, which has no file of its own."""
+        """Return the snapshot whose file contains another id that has no file of its own."""
         if self._aliases is None:
             self._aliases = {}
             for raw, path in self.listing(self.folders.snapshots).items():
@@ -163,7 +166,7 @@ class LegacyAssets(AssetStore):
                     data, _ = self.get(self.folders.snapshots, SnapshotId(raw))
                     found = read_snapshot(data, SnapshotId(raw), path, self.findings)
                 except (FormatError, ObjectNotFoundError):
-                    continue  # whoever asks for that one is told
+                    continue  # reading that snapshot raises the error
                 if found.inner_id != SnapshotId(raw):
                     self._aliases[found.inner_id] = SnapshotId(raw)
         return self._aliases.get(id, id)
@@ -173,7 +176,9 @@ class LegacyAssets(AssetStore):
         return self.stored(id).snapshot
 
     def _note_ranks(self, snapshot: Snapshot) -> None:
-        """Remember the ranks of arrays: a manifest may hold references of others under their ids."""
+        """Remember the ranks of arrays, because a manifest may contain references of other arrays under their
+        ids.
+        """
         with self._rank_lock:
             for node in snapshot.nodes:
                 if isinstance(node.node_data, ArrayNodeData) and node.node_data.manifests:
@@ -193,7 +198,7 @@ class LegacyAssets(AssetStore):
         return self._manifests.get(id, load)
 
     def arrays(self, id: ManifestId) -> ArraysByRank:
-        """All references of a manifest, those of wrong rank too."""
+        """Return all references of a manifest, including those of wrong rank."""
         try:
             data, path = self.get(self.folders.manifests, id)
         except ObjectNotFoundError as error:
@@ -206,18 +211,18 @@ class LegacyAssets(AssetStore):
         if len(fitting) > 1:
             raise FormatError(
                 f"{self.folders.manifests}/{id}: references of {node} have {fitting[0]} and {fitting[1]} "
-                "coordinates, and both may be right",
+                "coordinates, and it is not clear which is right",
                 kind=ErrorKind.INVALID_FILE_FORMAT,
             )
         if len(by_rank) > 1:
             stray = sum(len(refs) for rank, refs in by_rank.items() if rank != fitting[0])
             self.findings.note(
-                f"{self.folders.manifests}/{id}: {stray} references of another rank under {node}, left out"
+                f"{self.folders.manifests}/{id}: ignored {stray} references of another rank under {node}"
             )
         return by_rank[fitting[0]]
 
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
-        """The transaction log of a snapshot; where its writer made none, what it would have been."""
+        """Return the transaction log of a snapshot. If its writer wrote none, it is reconstructed."""
 
         def load() -> TransactionLog:
             try:
@@ -239,7 +244,7 @@ class LegacyAssets(AssetStore):
         return self._logs.get(id, load)
 
     def _nodes_by_id(self, id: SnapshotId) -> dict[NodeId, NodeSnapshot]:
-        """The nodes of a snapshot and of its parent, where a deleted node still is."""
+        """Return the nodes of a snapshot and of its parent, which still has deleted nodes."""
         snapshot = self.snapshot(id)
         nodes = {node.id: node for node in snapshot.nodes}
         if snapshot.parent_id is None:
@@ -267,7 +272,7 @@ class LegacyAssets(AssetStore):
         return self._chunks.get((ref.chunk_id, first, last), load)
 
     def chunk_path(self, id: ChunkId) -> str | None:
-        """The path of a chunk object; None where it is missing."""
+        """Return the path of a chunk object; None if it is missing."""
         return self.listing(self.folders.chunks).get(bytes(id))
 
     # Writing

@@ -1,4 +1,4 @@
-"""Files of version 2 made from those of an older format, under ids that follow from the old ones."""
+"""Conversion of files of an old format to version 2, with ids that are derived from the old ones."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ from icefloe.legacy.inventory import Use
 
 @dataclass(frozen=True, slots=True)
 class NewManifest:
-    """Where the references of an array are from now on; None in `extents` where they could not be read."""
+    """The new location of the references of an array. `extents` is None if they could not be read."""
 
     info: ManifestFileInfo
     extents: tuple[range, ...] | None
 
 
 def lost_manifest_id(use: Use) -> ManifestId:
-    """The id of a manifest that would be there if the old ones could be read."""
+    """Return the id for a manifest that cannot be created because the old ones are unreadable."""
     return _derived(b"".join((*use.manifests, use.node)))
 
 
 def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayManifest]:
-    """All references of arrays with the same manifests; of two to one chunk that of the first manifest."""
+    """Return all references of arrays with the same manifests. For a chunk in several, the first manifest
+    wins.
+    """
     files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
     found = {}
     for use in uses:
@@ -51,10 +53,11 @@ def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayMani
 
 
 def manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
-    """The manifest of version 2 for an array.
+    """Encode the manifest of version 2 for an array.
 
-    Its id follows from what is in it: the same whenever it is made, so that work can be resumed, and one for
-    all snapshots between which the array did not change.
+    Its id is derived from its content: it is always the same, so that an upgrade can be resumed, and all
+    snapshots between
+    which the array did not change share it.
     """
     unnamed = pack_manifest(Manifest(ManifestId(bytes(ManifestId.SIZE)), {use.node: found}), V2)
     id = _derived(unnamed.payload.tobytes())
@@ -66,7 +69,7 @@ def _derived(contents: bytes) -> ManifestId:
 
 
 def chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
-    """The chunk objects that references point to, each with the end of the last range of it."""
+    """Return the referenced chunk objects, with the end of the last referenced range."""
     native = found.kind == NATIVE
     ids: NDArray[np.void] = np.ascontiguousarray(found.chunk_ids[native]).view("V12").reshape(-1)
     ends = found.offsets[native] + found.lengths[native]
@@ -77,7 +80,7 @@ def chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
 
 
 def new_snapshot(assets: LegacyAssets, id: SnapshotId, made: Mapping[Use, NewManifest]) -> Snapshot:
-    """A snapshot as version 2 has it; its parent is told elsewhere."""
+    """Return a snapshot of version 2, without its parent."""
     old = assets.snapshot(id)
     nodes, files = [], {}
     for node in old.nodes:
@@ -100,17 +103,17 @@ def _with_manifest(node: NodeSnapshot, new: NewManifest | None) -> NodeSnapshot:
         return node
     if not _is_needed(new):
         return replace(node, node_data=replace(data, manifests=()))
-    # What could not be read is asked for with every chunk, so that no chunk of it is taken for never written.
+    # A manifest that could not be read covers all chunks, so that none is mistaken for an unwritten one.
     whole = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
     ref = ManifestRef(new.info.id, whole if new.extents is None else new.extents)
     return replace(node, node_data=replace(data, manifests=(ref,)))
 
 
 def snapshot_file(snapshot: Snapshot, level: int) -> bytes:
-    """A snapshot file of version 2."""
+    """Encode a snapshot file of version 2."""
     return write_snapshot(snapshot, V2, level)
 
 
 def log_file(assets: LegacyAssets, id: SnapshotId, level: int) -> bytes:
-    """The transaction log file of a snapshot."""
+    """Encode the transaction log file of a snapshot."""
     return write_transaction_log(assets.transaction_log(id), V2, level)

@@ -1,4 +1,4 @@
-"""Looking through a repository of an older format: what an upgrade will find, and what is missing."""
+"""Inventory of a repository of an old format: the input of an upgrade, and what is missing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.legacy.assets import LegacyAssets
 from icefloe.legacy.refs import RefStoreLegacy
 
-_MAIN_IS_MISSING: Final = "there is no branch main that can be read, and version 2 of the format needs one"
+_MAIN_IS_MISSING: Final = "the repository has no readable branch main, which version 2 of the format requires"
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An array as some snapshot has it: the manifests with its references, in the order they are searched."""
+    """An array in some snapshot: the manifests with its references, in the order in which they are
+    searched.
+    """
 
     manifests: tuple[ManifestId, ...]
     node: NodeId
@@ -26,7 +28,7 @@ class Use:
 
     @staticmethod
     def of(node: NodeSnapshot) -> Use | None:
-        """What a node uses; None where it has no manifests."""
+        """Return the manifests of a node; None if it has none."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not data.manifests:
             return None
@@ -35,19 +37,19 @@ class Use:
 
 @dataclass(slots=True)
 class Inventory:
-    """What there is to upgrade."""
+    """Everything that is upgraded."""
 
     snapshots: dict[SnapshotId, SnapshotInfo] = field(default_factory=dict)
-    """Those that can be read, each with a parent that can be read."""
+    """Readable snapshots, each with a readable parent."""
     branches: dict[str, SnapshotId] = field(default_factory=dict)
     tags: dict[str, SnapshotId] = field(default_factory=dict)
     deleted_tags: dict[str, SnapshotId | None] = field(default_factory=dict)
-    """With the snapshots they named, where that is known."""
+    """Deleted tags and their snapshots, if known."""
     properties: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """What the files of branches and tags say beside their snapshots."""
+    """Additional content of the files of branches and tags."""
     uses: set[Use] = field(default_factory=set)
     gaps: list[str] = field(default_factory=list)
-    """What branches or tags lead to and is not there."""
+    """Objects that branches or tags lead to and that are missing."""
 
 
 def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
@@ -86,7 +88,7 @@ def _take_refs(found: Inventory, refs: RefStoreLegacy, readable: Any) -> None:
             found.deleted_tags[name] = target if known else None
             continue
         if not known:
-            found.gaps.append(f"{kind} {name} names the snapshot {target}, which cannot be read")
+            found.gaps.append(f"{kind} {name} refers to snapshot {target}, which cannot be read")
             continue
         getattr(found, kind)[name] = target
         properties = refs.properties(path)
@@ -115,7 +117,7 @@ def _take_snapshots(
             parent = next((one.id for one in assets.stored(id).history if one.id in told), None)
         found.snapshots[id] = replace(info, parent_id=parent)
     for id, message in damage.items():
-        assets.findings.note(f"snapshot {id} is left out: {message}")
+        assets.findings.note(f"ignored snapshot {id}: {message}")
 
 
 def _reachable(found: Inventory, told: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:

@@ -1,4 +1,4 @@
-"""The layout of repositories of formats before version 1. Their decoders are imported when one is found."""
+"""The layout of repositories of formats before version 1. Their decoders are imported on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LegacyLayout:
-    """Branches in numbered files, read-only. Its docstrings are those of `Layout`."""
+    """Branches in numbered files, read-only. Docstrings are those of `Layout`."""
 
     @property
     def spec(self) -> Spec:
@@ -36,8 +36,8 @@ class LegacyLayout:
             main = RefFile(RefKind.BRANCH, MAIN).path
             where = "in the same folders" if folders is ALPHA else f"below {folders.refs}/"
             raise FormatError(
-                f"repositories of two formats in one place: {main} is of version 1, "
-                f"and there are branches of an older format {where}; move one of them elsewhere",
+                f"the location contains repositories of two formats: {main} has version 1, and there are "
+                f"branches of an older format {where}; move one of them",
                 kind=ErrorKind.INVALID_FILE_FORMAT,
             )
         return folders is not None
@@ -54,4 +54,4 @@ class LegacyLayout:
 
 LEGACY: Final = LegacyLayout()
 ALL_LAYOUTS: Final[tuple[Layout, ...]] = (*LAYOUTS, LEGACY)
-"""Every layout that can be opened, newest first."""
+"""All layouts that can be opened, newest first."""

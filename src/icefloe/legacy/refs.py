@@ -1,4 +1,4 @@
-"""Branches, tags and history of the formats before version 1. Nothing is changed."""
+"""Branches, tags and history of the formats before version 1, read-only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RefStoreLegacy(RefStore):
         self._findings = assets.findings
 
     def files(self) -> RefFiles:
-        """Where all branches and tags are kept; what is missing among them is reported."""
+        """Return the files of all branches and tags, and report missing ones."""
         folders = self._assets.folders
         keys = (info.key for info in self._storage.list_prefix(f"{folders.refs}/"))
         found = collect(keys, folders)
@@ -38,16 +38,16 @@ class RefStoreLegacy(RefStore):
             if gaps:
                 numbers = ", ".join(map(str, gaps))
                 self._findings.note(
-                    f"branch {name}: no files for its commits {numbers}; its tip is still known"
+                    f"branch {name}: the files of commits {numbers} are missing; its tip is known"
                 )
         return found
 
     def target(self, path: str) -> SnapshotId:
-        """The snapshot that a reference file points to."""
+        """Return the snapshot that a reference file points to."""
         return decode_ref(self._storage.get(path)[0], path, self._findings)[0]
 
     def properties(self, path: str) -> Mapping[str, Any]:
-        """What a reference file says beside its snapshot."""
+        """Return the additional content of a reference file."""
         return decode_ref(self._storage.get(path)[0], path, self._findings)[1]
 
     def branches(self) -> Mapping[str, SnapshotId]:
@@ -86,13 +86,13 @@ class RefStoreLegacy(RefStore):
             at = info.parent_id
 
     def _known(self, id: SnapshotId, told: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
-        """A snapshot by its own file, or by what its descendants tell of it."""
+        """Return a snapshot from its own file, or from the history in its descendants."""
         try:
             stored = self._assets.stored(id)
         except SnapshotNotFoundError:
             if id not in told:
                 raise
-            self._findings.note(f"snapshot {id} is missing; its descendants still tell its message and time")
+            self._findings.note(f"snapshot {id} is missing; its descendants contain its message and time")
             return told[id]
         told.update({info.id: info for info in stored.history if info.id not in told})
         return self.snapshot(stored.snapshot.id)

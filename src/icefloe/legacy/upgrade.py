@@ -68,7 +68,9 @@ _Group: TypeAlias = list[Use]
 _PLAN: Final = f"{MIGRATION}/plan.json"
 _SHOWN: Final = 5
 _KEPT: Final = 10_000_000
-"""So many changes of chunks are remembered: what a snapshot changed is needed twice, and may be computed."""
+"""The number of cached chunk changes: the changes of a snapshot are needed twice, and may have to be
+computed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +90,15 @@ class MigrationReport(Report):
     deleted_tags: int = 0
     """Number of deleted tags, whose names stay reserved."""
     manifests: int = 0
-    """Manifests of version 2: one for each state of each array's references."""
+    """The number of manifests of version 2: one for each state of each array's references."""
     references: int = 0
     """Number of chunk references."""
     chunk_objects: int = 0
-    """Chunk objects in use."""
+    """The number of chunk objects in use."""
     copied_chunk_objects: int = 0
     """Chunk objects that were copied."""
     tolerated: list[str] = field(default_factory=list)
-    """Harmless errors in the old files, and information that version 2 cannot hold."""
+    """Harmless problems in the old files, and information that version 2 cannot store."""
     gaps: list[str] = field(default_factory=list)
     """Missing or damaged objects. They stay missing, and reading them fails."""
 
@@ -145,7 +147,7 @@ def migrate(
     RepositoryNotFoundError
         If there is no repository.
     SessionStateError
-        If the repository has version 1 or 2, if objects are missing, or if another upgrade was begun here.
+        If the repository has version 1 or 2, if objects are missing, or if another upgrade was started here.
     InvalidInputError
         If the target is not empty.
     """
@@ -154,7 +156,7 @@ def migrate(
     layout = find_layout(source, ALL_LAYOUTS)
     if layout is None:
         raise RepositoryNotFoundError(
-            "there is no repository at this place", kind=ErrorKind.REPOSITORY_NOT_FOUND
+            "there is no repository at this location", kind=ErrorKind.REPOSITORY_NOT_FOUND
         )
     spec, migration = layout.spec, _Migration(source, target, progress, executor)
     if spec.refs_in_repo_info and target is None and was_broken_off(source):
@@ -170,13 +172,13 @@ def migrate(
 
 
 def was_broken_off(storage: Storage) -> bool:
-    """Check for an interrupted upgrade."""
+    """Return whether there is an interrupted upgrade."""
     return storage.exists(_PLAN)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was found of an array's references."""
+    """The new manifest of an array, and the chunk objects that it refers to."""
 
     manifest: NewManifest
     chunks: Mapping[bytes, int]
@@ -184,18 +186,18 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Plan:
-    """What there is to write."""
+    """The files to write."""
 
     made: dict[Use, NewManifest] = field(default_factory=dict)
     chunks: dict[bytes, int] = field(default_factory=dict)
-    """The ids of chunk objects, with the end of the last range that is used."""
+    """The ids of chunk objects, with the end of the last referenced range."""
     chunk_paths: dict[bytes, str] = field(default_factory=dict)
-    """Where those that exist are in the source."""
+    """The paths of existing chunk objects in the source."""
     chunk_sizes: dict[bytes, int] = field(default_factory=dict)
 
 
 class _Migration:
-    """One upgrade, step by step. Each step can be done again without harm."""
+    """One upgrade, step by step. Each step can be repeated without harm."""
 
     def __init__(
         self,
@@ -206,7 +208,7 @@ class _Migration:
     ) -> None:
         opened = parts(source, LEGACY, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
         if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
-            raise TypeError("not opened as a repository of an older format")
+            raise TypeError("not a repository of an older format")
         self.assets, self.refs = opened.assets, opened.refs
         self.source, self.target = source, source if target is None else target
         self.in_place = target is None
@@ -216,7 +218,7 @@ class _Migration:
         self._level = self.assets.config.compression_level
 
     def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
-        """All of it."""
+        """Run all steps."""
         found = take_inventory(self.refs, self.assets)
         plan = self._look_through(found)
         report = self._report(found, plan, dry_run=dry_run)
@@ -225,9 +227,9 @@ class _Migration:
         if report.gaps and not keep_gaps:
             shown = "; ".join(report.gaps[:_SHOWN])
             raise SessionStateError(
-                f"{len(report.gaps)} things are missing from the repository: {shown}"
-                f"{'; ...' if len(report.gaps) > _SHOWN else ''}. Bring them back, or pass keep_gaps=True: "
-                "they stay missing then, and reading them fails",
+                f"{len(report.gaps)} objects are missing from the repository: {shown}"
+                f"{'; ...' if len(report.gaps) > _SHOWN else ''}. Restore them, or pass keep_gaps=True: "
+                "then they stay missing, and reading them fails",
                 kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
             )
         self._begin(found)
@@ -261,7 +263,7 @@ class _Migration:
     def _each(
         self, stage: str, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
-        """Apply a function to items side by side, and tell how far it is."""
+        """Apply a function to items in parallel, and report progress."""
         todo = list(items)
         for done, result in enumerate(self._executor.map(Task(function, stage), todo), 1):
             yield result
@@ -271,7 +273,7 @@ class _Migration:
     # Reading
 
     def _look_through(self, found: Inventory) -> _Plan:
-        """Read all manifests, and make sure that every file of version 2 can be made."""
+        """Read all manifests, and make sure that every file of version 2 can be created."""
         plan = _Plan()
         for group, seen in self._each("manifests read", self._look_at, _groups(found.uses)):
             if isinstance(seen, str):
@@ -309,17 +311,17 @@ class _Migration:
                 found.gaps.append(f"{folder}/{ChunkId(id)} is missing")
                 continue
             if sizes[path] < end:
-                found.gaps.append(f"{path} has {sizes[path]} bytes, and references need {end}")
+                found.gaps.append(f"{path} has {sizes[path]} bytes, but references need {end}")
             plan.chunk_paths[id] = path
             plan.chunk_sizes[id] = sizes[path]
 
     def _make_files(self, plan: _Plan, id: SnapshotId) -> tuple[bytes, bytes | None]:
-        """The snapshot file and the transaction log file of a snapshot; no log where that cannot be known."""
+        """Return snapshot file and transaction log file of a snapshot; no log if the changes are unknown."""
         snapshot = new_snapshot(self.assets, id, plan.made)
         try:
             log = log_file(self.assets, id, self._level)
         except (FormatError, ObjectNotFoundError, SnapshotNotFoundError) as error:
-            self.assets.findings.note(f"snapshot {id}: what it changed is not known: {error.message}")
+            self.assets.findings.note(f"snapshot {id}: its changes are unknown: {error.message}")
             log = None
         return snapshot_file(snapshot, self._level), log
 
@@ -344,7 +346,7 @@ class _Migration:
     # Writing
 
     def _begin(self, found: Inventory) -> None:
-        """Say what is begun here; refuse a place where something else is."""
+        """Record the upgrade; raise an error if the location contains something else."""
         digest = sha256()
         for name, id in sorted({**found.branches, **found.tags}.items()):
             digest.update(f"{name} {id} ".encode())
@@ -355,7 +357,7 @@ class _Migration:
             stray = next(self.target.list_prefix(""), None)
             if stray is not None:
                 raise InvalidInputError(
-                    f"the target of an upgrade must be an empty place, and there is {stray.key} here",
+                    f"the target of an upgrade must be empty, but it contains {stray.key}",
                     kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
                 )
         try:
@@ -363,8 +365,8 @@ class _Migration:
         except ConditionNotMetError:
             if self.target.get(_PLAN)[0] != plan:
                 raise SessionStateError(
-                    f"{_PLAN}: an upgrade of another repository, or of another state of this one, was begun "
-                    f"here; delete the files below {MIGRATION}/ to begin anew",
+                    f"{_PLAN}: another upgrade was started here, of another repository or another state of this "
+                    f"one; delete the files below {MIGRATION}/ to start again",
                     kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
                 ) from None
 
@@ -387,7 +389,7 @@ class _Migration:
         self.target.put(path, data, metadata=object_metadata(V2, file_type))
 
     def _to_copy(self, plan: _Plan) -> Iterator[tuple[bytes, str]]:
-        """The chunk objects that are not yet where version 2 looks for them."""
+        """Yield the chunk objects that are not yet where version 2 expects them."""
         for id, path in plan.chunk_paths.items():
             if not self.in_place or path != f"{CHUNKS}/{ChunkId(id)}":
                 yield id, path
@@ -409,7 +411,7 @@ class _Migration:
             pass
 
     def _write_snapshots(self, found: Inventory, plan: _Plan) -> None:
-        """The last step but one, as it replaces files of the source; each is kept before it is replaced."""
+        """Write snapshots and logs. This replaces files of the source, so each is backed up first."""
 
         def write(id: SnapshotId) -> None:
             snapshot, log = self._make_files(plan, id)
@@ -432,7 +434,7 @@ class _Migration:
 
     def _write_repo_info(self, found: Inventory) -> None:
         if self.target.exists(REPO_PATH):
-            return  # written before the upgrade was broken off
+            return  # written before the upgrade was interrupted
         config = self.refs.config()
         metadata: dict[str, Any] = {"ref_properties": found.properties} if found.properties else {}
         info = first_repo_info(
@@ -446,10 +448,10 @@ class _Migration:
         )
         RefStoreV2(self.target, self.assets.config).create(info)
 
-    # Afterwards
+    # Verification
 
     def _verify(self, found: Inventory, plan: _Plan) -> None:
-        """Read all that was written, and compare it with what it was made from."""
+        """Read all that was written, and compare it with its source."""
         opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
@@ -477,7 +479,7 @@ class _Migration:
             pass
 
     def _clean_up(self, *, delete_old_files: bool) -> None:
-        """Delete the mark that an upgrade was begun and, if asked for, files that version 2 does not use."""
+        """Delete the record of the upgrade and, if requested, files that version 2 does not use."""
         gone = list(self._old_files()) if self.in_place and delete_old_files else []
         self.target.delete(gone)
         self.target.delete([_PLAN])
@@ -499,14 +501,14 @@ class _Migration:
 
 
 def _is_old_file(folder: str, name: str) -> bool:
-    """Tell whether a file in a folder of an old repository is one of its objects, not a user's."""
+    """Return whether a file in a folder of an old repository is one of its objects, not a user's file."""
     if folder == BACKUP:
         return is_own_path(name)
     return is_ref_file(f"{folder}/{name}") or id_in_name(name) is not None
 
 
 def _groups(uses: Iterable[Use]) -> list[_Group]:
-    """Arrays by the manifests they use, so that each is read once for all of them."""
+    """Group arrays by their manifests, so that each manifest is read once."""
     groups: dict[tuple[ManifestId, ...], list[Use]] = {}
     for use in sorted(uses, key=lambda use: (use.manifests, use.node, use.rank)):
         groups.setdefault(use.manifests, []).append(use)

@@ -113,7 +113,7 @@ class _Chunk:
 
     @cached_property
     def box(self) -> list[range]:
-        """The elements that the chunk would have if the array did not end before."""
+        """The elements that the chunk would have if the array did not end inside it."""
         axes = zip(_axes(self.document), self.coords, strict=True)
         return [axis.extent(number) for axis, number in axes]
 
@@ -125,7 +125,7 @@ class _Chunk:
 
     @cached_property
     def where(self) -> str:
-        """The labels of the chunk; the numbers of elements where a dimension has no coordinate."""
+        """The labels of the chunk, or element numbers for dimensions without a coordinate."""
         try:
             names = self.document.get("dimension_names") or [None] * len(self.coords)
             parts = [self._place(*each) for each in zip(range(len(names)), names, self.spans, strict=True)]

@@ -49,10 +49,11 @@ class Found:
 
 
 class Theirs:
-    """The changes that were committed in the meantime."""
+    """The changes that were committed in the meantime. The snapshot is loaded only if a rule needs node
+    paths.
+    """
 
     def __init__(self, log: TransactionLog, after: Callable[[], Snapshot]) -> None:
-        """The snapshot is loaded only if a rule asks where nodes are."""
         self.log = log
         self._after = after
 

@@ -290,7 +290,7 @@ class _Resolution:
             del self._changes.chunks[id]
 
     def _keep(self, path: str) -> None:
-        """Do not delete a node and the groups around it."""
+        """Keep a node and the groups around it."""
         for each in (path, *ancestors(path)):
             self._changes.deleted.pop(each, None)
 

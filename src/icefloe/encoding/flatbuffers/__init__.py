@@ -1,1 +1,1 @@
-"""FlatBuffers as columns: a schema as data, a reader, a builder and single look-ups."""
+"""A FlatBuffers reader and builder that convert vectors of tables to numpy columns and back."""

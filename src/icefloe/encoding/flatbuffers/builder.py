@@ -1,8 +1,10 @@
 """Builds a FlatBuffers payload from columns.
 
-Rows that have the same fields share one vtable and stand at one distance from each other, so that a field of
-all of them is one strided assignment. Everything is placed first, root before children; then one buffer is
-allocated and filled block by block. Strings that rows share (`Shared`) are written once.
+Rows with the same fields share one vtable and have a constant distance, so that a field of all of them is one
+strided
+assignment. First everything is placed, the root before its children; then one buffer is allocated and filled
+block by
+block. Strings that rows share (`Shared`) are written once.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ from icefloe.encoding.flatbuffers.tables import PRESENT, Tables
 from icefloe.errors import ErrorKind, FormatError
 
 _IN_ROW = 16
-"""Vectors of up to so many items stand in the row of their table."""
+"""Vectors with up to this many items are stored in the row of their table."""
 
 _LONG_LIST = 256
-"""Lists of so many items and more are written one by one."""
+"""Longer lists are written one by one."""
 
 Write = Callable[[U8], None]
 
 
 def build(table: fb.Table, root: Tables, place: str) -> U8:
-    """The payload whose root table is the one row of `root`."""
+    """Build the payload whose root table is the only row of `root`."""
     builder = _Builder(place, 8)
     position = builder.tables(table, root)
     out = builder.filled()
@@ -43,7 +45,7 @@ def build(table: fb.Table, root: Tables, place: str) -> U8:
 
 
 def build_column_blocks(table: fb.Table, rows: Tables, place: str) -> Blocks:
-    """Many tables, to be put into payloads."""
+    """Build many tables that can be inserted into payloads."""
     builder = _Builder(place, 0)
     positions = builder.tables(table, rows)
     return Blocks(builder.filled().tobytes(), positions, vtables=builder.vtables)
@@ -57,7 +59,7 @@ class _Builder:
         self.vtables: dict[bytes, int] = {}
 
     def filled(self) -> U8:
-        """All that was placed, to a multiple of 8 bytes."""
+        """Return all that was placed, padded to a multiple of 8 bytes."""
         check_size(self.size, self.place)
         out = np.zeros(-(-self.size // 8) * 8, np.uint8)
         for write in self.writes:
@@ -65,13 +67,13 @@ class _Builder:
         return out
 
     def reserve(self, size: int, align: int = 4) -> int:
-        """Take the next `size` bytes; the position of the first."""
+        """Reserve the next `size` bytes, and return the position of the first."""
         position = -(-self.size // align) * align
         self.size = position + size
         return position
 
     def tables(self, table: fb.Table, rows: Tables) -> I64:
-        """Place tables and all below them; their positions."""
+        """Place tables and everything below them, and return their positions."""
         positions = np.empty(len(rows), np.int64)
         if not len(rows):
             return positions
@@ -91,19 +93,19 @@ class _Builder:
         return positions
 
     def rows(self, part: _Part) -> int:
-        """Take the room for rows of the same fields, behind their vtable."""
+        """Reserve the bytes for rows with the same fields, after their vtable."""
         self.vtable(part.layout.vtable)
         return self.reserve(part.layout.stride * len(part.tables), part.layout.align)
 
     def vtable(self, head: bytes) -> int:
-        """Place a vtable, or find the same one placed before."""
+        """Place a vtable, or find an equal one."""
         if head not in self.vtables:
             position = self.vtables[head] = self.reserve(len(head))
             self.writes.append(lambda out: _put(out, position, head))
         return self.vtables[head]
 
     def column(self, field: fb.Field, column: Any) -> I64 | _Targets:
-        """Place what the rows of a column point to; a position per row."""
+        """Place the values that the rows of a column point to, and return a position per row."""
         match field:
             case fb.Bytes(text=text):
                 if isinstance(column, Shared):
@@ -125,7 +127,7 @@ class _Builder:
         raise TypeError(f"cannot write {field!r}")
 
     def blobs(self, blobs: Blobs, text: bool) -> I64:
-        """Place byte strings, each behind its length; strings end in a NUL."""
+        """Place byte strings, each after its length; texts end in a null byte."""
         if len(blobs) == 1:
             return self.blob(blobs[0], text)
         sizes = (blobs.lengths + (8 if text else 7)) & ~3
@@ -140,7 +142,7 @@ class _Builder:
         return positions
 
     def blob(self, data: bytes, text: bool) -> I64:
-        """The same for a single one."""
+        """Place a single byte string."""
         position = self.reserve((len(data) + (8 if text else 7)) & ~3)
         self.writes.append(lambda out: _put(out, position, len(data).to_bytes(4, "little") + data))
         return np.array([position])
@@ -151,7 +153,7 @@ class _Builder:
         grain = max(align, 4)
         sizes = -(-(4 + column.lengths * dtype.itemsize) // grain) * grain
         ends = sizes.cumsum()
-        # The items, not the length before them, must be aligned.
+        # The items must be aligned, not the length before them.
         base = self.reserve(int(ends[-1]) + grain if len(ends) else 0, grain) + grain - 4
         positions = base + ends - sizes
         starts = column.splits[:-1] * dtype.itemsize
@@ -167,7 +169,7 @@ class _Builder:
         return positions
 
     def offsets(self, splits: I64, place: Callable[[], I64]) -> I64:
-        """Place vectors of offsets, then, since offsets only point forward, what they lead to."""
+        """Place vectors of offsets, then their targets, because offsets only point forward."""
         count = len(splits) - 1
         base = self.reserve(4 * (count + int(splits[-1])))
         positions = base + 4 * (splits[:-1] + np.arange(count))
@@ -177,7 +179,7 @@ class _Builder:
             words = out.view("<u4")
             lengths = splits[1:] - splits[:-1]
             words[positions >> 2] = lengths
-            if count * _LONG_LIST <= len(targets):  # a vector of a million refs: no index columns
+            if count * _LONG_LIST <= len(targets):  # a vector of a million refs: avoid index columns
                 for begin, stop, at in zip(
                     splits[:-1].tolist(), splits[1:].tolist(), positions.tolist(), strict=True
                 ):
@@ -208,7 +210,7 @@ class _Targets:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows of a `Tables` that are laid out alike."""
+    """The rows of a `Tables` that have the same layout."""
 
     rows: Any
     tables: Tables
@@ -216,7 +218,7 @@ class _Part:
 
 
 def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
-    """Part rows by the fields they have and by the widths of their short vectors."""
+    """Split rows by their fields and by the widths of their short vectors."""
     there = {name: field for name, field in table.fields.items() if name in rows.columns}
     for name, field in table.fields.items():
         if field.required and (name not in there or name in rows.present):
@@ -247,7 +249,7 @@ def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
 
 
 def _rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
-    """The rows of each rectangle, none of them copied."""
+    """Yield the rows of each rectangle without copying them."""
     start = 0
     for part in column.parts:
         chosen = slice(start, start + len(part))
@@ -257,7 +259,7 @@ def _rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangles) ->
 
 
 def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
-    """The lengths of vectors, where all are short enough to stand in the rows."""
+    """Return the lengths of vectors, if all are short enough to be stored in the rows."""
     if not isinstance(field, fb.Vector) or not isinstance(column, Ragged):
         return None
     lengths = column.lengths
@@ -268,7 +270,7 @@ def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
 def _part(
     table: fb.Table, chosen: Any, rows: Tables, fields: Mapping[str, fb.Field], short: Container[str]
 ) -> _Part:
-    """Rows of one layout, their short vectors as rectangles."""
+    """Return rows of one layout, with their short vectors as rectangles."""
     columns, widths = dict(rows.columns), {}
     for name, field in fields.items():
         if not isinstance(field, fb.Vector):
@@ -281,7 +283,7 @@ def _part(
 
 
 def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: U8) -> None:
-    """Fill in the rows of one layout, a block of them at a time."""
+    """Write the rows of one layout, a block at a time."""
     count, layout = len(part.tables), part.layout
     if count == 1:
         _write_row(part, targets, base, vtable, out.data)
@@ -297,7 +299,7 @@ def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int,
 
 
 def _write_row(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: memoryview) -> None:
-    """The same for a single row, as most tables of small files are: plain numbers, no columns."""
+    """Write a single row, as most tables of small files have, with plain numbers instead of columns."""
     layout = part.layout
     struct.pack_into("<i", out, base, base - vtable)
     for name, field in layout.fields.items():

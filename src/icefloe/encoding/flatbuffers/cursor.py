@@ -1,4 +1,4 @@
-"""Single look-ups in a FlatBuffers payload: one table, one field, without building columns."""
+"""Single lookups in a FlatBuffers payload: one table, one field, without columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIGNED = struct.Struct("<i")
 
 
 class Cursor:
-    """One table of a payload. Reads a field when asked for it; every access is checked."""
+    """One table of a payload. Fields are read on demand, and every access is checked."""
 
     __slots__ = ("_memory", "_payload", "_table", "_vtable", "_vtable_size", "position")
 
@@ -28,7 +28,7 @@ class Cursor:
         self._memory = payload.data.data
         self._table = table
         self.position = position
-        # A look-up opens several tables: calls for each number would take longer than the checks.
+        # Hot path: a lookup opens several tables, and calls would take longer than the checks.
         if position < 0 or position % 4 or position + 4 > payload.size:
             self._refuse(_SIGNED, position, "the table")
         self._vtable = at = position - _SIGNED.unpack_from(self._memory, position)[0]
@@ -42,13 +42,13 @@ class Cursor:
 
     @staticmethod
     def root(payload: Payload, table: fb.Table) -> Cursor:
-        """The root table."""
+        """Return the root table."""
         if payload.size < 8:
             payload.fail(f"{payload.size} bytes are too few for a {table.name}")
         return Cursor(payload, table, _OFFSET.unpack_from(payload.data.data, 0)[0])
 
     def number(self, name: str) -> int:
-        """A scalar field, or its default."""
+        """Return a scalar field, or its default."""
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -57,7 +57,7 @@ class Cursor:
         return self._unpack(kind, at, name)
 
     def bytes(self, name: str) -> bytes | None:
-        """A struct, byte vector or string field; None where absent."""
+        """Return a struct, byte vector or string field; None if absent."""
         field = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -71,7 +71,7 @@ class Cursor:
         return self._memory[start : start + length].tobytes()
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Select the names of the fields that this table has."""
+        """Return the names of those fields that this table has."""
         there = []
         for name in names:
             entry = 4 + 2 * self._table.fields[name].slot
@@ -80,11 +80,11 @@ class Cursor:
         return there
 
     def place_of(self, name: str) -> int | None:
-        """Where a scalar or struct field stands; None where absent."""
+        """Return the position of a scalar or struct field; None if absent."""
         return self._locate(name, self._table.fields[name])
 
     def numbers(self, name: str) -> tuple[Any, ...] | None:
-        """A vector of unsigned 32-bit numbers; None where absent."""
+        """Return a vector of unsigned 32-bit numbers; None if absent."""
         at = self._locate(name, self._table.fields[name])
         if at is None:
             return None
@@ -92,7 +92,7 @@ class Cursor:
         return struct.unpack_from(f"<{length}I", self._memory, start)
 
     def children(self, name: str) -> Slots | None:
-        """A vector of tables; None where absent."""
+        """Return a vector of tables; None if absent."""
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -101,7 +101,7 @@ class Cursor:
 
     def _locate(self, name: str, field: fb.Field) -> int | None:
         entry = 4 + 2 * field.slot
-        # The vtable lies inside the file and has an even size.
+        # The constructor checked that the vtable is inside the file and has an even size.
         offset = 0
         if entry < self._vtable_size:
             offset = _SHORT.unpack_from(self._memory, self._vtable + entry)[0]
@@ -134,7 +134,7 @@ class Cursor:
 
 
 class Slots:
-    """A vector of tables, opened one at a time."""
+    """A vector of tables that are opened one at a time."""
 
     __slots__ = ("_payload", "_start", "_table", "count")
 
@@ -152,7 +152,7 @@ class Slots:
         return Cursor(self._payload, self._table, at + _OFFSET.unpack_from(self._payload.data.data, at)[0])
 
     def positions(self) -> I64:
-        """Where the tables stand, as a column (not checked: reading them is)."""
+        """Return the positions of the tables as a column, unchecked."""
         at = np.arange(self._start, self._start + 4 * self.count, 4, dtype=np.int64)
         at += self._payload.words[np.dtype("<u4")][self._start >> 2 : (self._start >> 2) + self.count]
         return at

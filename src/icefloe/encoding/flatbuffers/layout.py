@@ -1,4 +1,4 @@
-"""How the rows of one table type and one set of fields are laid out: worked out once, kept with the type."""
+"""Layouts of rows with one table type and one set of fields, computed once per type."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from icefloe.encoding.flatbuffers import schema as fb
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the fields stand in a row: a table, and behind it those of its vectors that are short."""
+    """The positions of fields in a row: a table, followed by its short vectors."""
 
     fields: Mapping[str, fb.Field]
     vtable: bytes
     stride: int
-    """From one row to the next."""
+    """The distance between rows."""
     align: int
     offsets: Mapping[str, int]
-    """Of each field in the table; of a union's value too, under its name and " value"."""
+    """The position of each field in the table; that of the value of a union has the suffix " value"."""
     tails: Mapping[str, int]
-    """Of each vector that stands in the row."""
+    """The position of each vector that is stored in the row."""
     dtype: np.dtype[Any]
-    """The row, to assign to."""
+    """The row as a structured type."""
 
 
 def layout_of(table: fb.Table, fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layout:
-    """The layout of rows that have these fields, and vectors of these widths in the row."""
+    """Return the layout of rows with these fields, and vectors of these widths in the row."""
     key = (tuple(fields), tuple(widths.items()))
     layout = table.layouts.get(key)
     if layout is None:
@@ -51,7 +51,7 @@ def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layou
     stride = size
     for name, width in widths.items():
         vector: Any = fields[name]
-        # The items, not the length before them, must be aligned.
+        # The items must be aligned, not the length before them.
         stride = _up(stride + 4, vector.align) - 4 if vector.align > 4 else _up(stride, 4)
         tails[name] = stride
         stride += 4 + width * vector.dtype.itemsize
@@ -62,7 +62,7 @@ def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layou
 
 
 def _arrange(fields: Mapping[str, fb.Field]) -> tuple[dict[str, int], int, int]:
-    """The offset of each field in a table, the table's size and its alignment."""
+    """Return the offset of each field in a table, the size of the table and its alignment."""
     sizes: list[tuple[int, int, str]] = []
     for name, field in fields.items():
         if isinstance(field, fb.Scalar):
@@ -76,7 +76,7 @@ def _arrange(fields: Mapping[str, fb.Field]) -> tuple[dict[str, int], int, int]:
     align = max([4, *(each for each, _, _ in sizes)])
     sizes.sort(key=lambda entry: -entry[0])
     small = next((i for i, entry in enumerate(sizes) if entry[0] == 4), None)
-    if align == 8 and small is not None:  # fills the gap behind the table's own offset
+    if align == 8 and small is not None:  # fills the gap after the table's own offset
         sizes.insert(0, sizes.pop(small))
     offsets, size = {}, 4
     for each, length, name in sizes:

@@ -1,4 +1,4 @@
-"""How large a payload may be, and how it begins."""
+"""The size limit of payloads, and their first bytes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from icefloe.errors import ErrorKind, FormatError
 
 IDENTIFIER: Final = b"Ichk"
 MAX_PAYLOAD_BYTES: Final = (1 << 31) - 1
-"""FlatBuffers offsets are signed 32-bit numbers in places."""
+"""Some FlatBuffers offsets are signed 32-bit numbers."""
 
 
 def check_size(size: int, place: str) -> None:
-    """Refuse a payload that no reader could find its way in."""
+    """Raise FormatError if a payload is too large for readers."""
     if size > MAX_PAYLOAD_BYTES:
         raise FormatError(
-            f"{place}: {size} bytes, a file holds at most {MAX_PAYLOAD_BYTES}; split it",
+            f"{place}: {size} bytes exceed the limit of {MAX_PAYLOAD_BYTES} per file; split it",
             kind=ErrorKind.SERIALIZATION,
         )
 
 
 def file_head(root: int) -> bytes:
-    """The first bytes of a payload: where its root table stands, and what it is."""
+    """Return the first bytes of a payload: the position of its root table, and its identifier."""
     return struct.pack("<I4s", root, IDENTIFIER)

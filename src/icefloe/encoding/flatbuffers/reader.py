@@ -1,12 +1,15 @@
 """Reads vectors of FlatBuffers tables into columns.
 
-The tables of a block of rows are grouped by their vtable, so that a field's place is one number per group and
-its values are one gather. Any legal layout is read: vtables shared or not, before or after their tables,
+The tables of a block of rows are grouped by their vtable, so that the position of a field is one number per
+group,
+and its values are read at once. Any valid layout is accepted: vtables shared or not, before or after their
+tables,
 longer or shorter than known, fields in any order, children shared between parents.
 
-Nothing in a payload is trusted. Every position is checked before it is used, and all offsets but the one to
-the vtable point forward, so reading ends. What several parents share is counted for each of them against a
-`Budget`, so it ends in time and memory proportional to the payload.
+Nothing in a payload is trusted. Every position is checked before it is used, and all offsets except the one
+to the
+vtable point forward, so reading terminates. What several parents share is counted for each of them against a
+`Budget`, so time and memory are proportional to the payload.
 """
 
 from __future__ import annotations
@@ -39,18 +42,18 @@ SMALL_ITEMS = 1 << 16
 SMALL_BYTES = 16 << 20
 PLAIN_RATIO = 32
 SHARED_RATIO = 64
-"""How many times its size a payload may give in byte strings. A reference takes over 30 bytes itself."""
+"""The size of shared byte strings in relation to the payload. A reference itself takes more than 30 bytes."""
 ROWS = 1 << 14
-"""Tables are read so many at a time: the positions of their fields stay in the processor's cache."""
+"""The number of tables that are read at a time, so that the positions of their fields fit into the cache."""
 FEW_VTABLES = 8
-"""Up to so many vtables in a block are told apart by comparing, without a sort."""
+"""Up to this many vtables in a block are distinguished by comparison, without a sort."""
 
 Where = NDArray[np.bool_] | None
-"""Which rows of a block have a field; None where all have it."""
+"""Which rows of a block have a field; None if all have it."""
 
 
 class _Words(dict[np.dtype[Any], NDArray[Any]]):
-    """Bytes seen as numbers of each kind, from the moment one is asked for: most small files need none."""
+    """Bytes viewed as numbers of each type, created on first use: most small files need none."""
 
     def __init__(self, data: NDArray[np.uint8]) -> None:
         self._data = data
@@ -62,7 +65,7 @@ class _Words(dict[np.dtype[Any], NDArray[Any]]):
 
 
 class Payload:
-    """The bytes of one FlatBuffers file, for gathering numbers at checked positions."""
+    """The bytes of one FlatBuffers file, for reading numbers at checked positions."""
 
     __slots__ = ("data", "place", "size", "words")
 
@@ -73,15 +76,17 @@ class Payload:
         self.words: Mapping[np.dtype[Any], NDArray[Any]] = _Words(self.data)
 
     def fail(self, what: str, at: int | None = None) -> NoReturn:
-        """Refuse the file, naming it and the byte."""
+        """Raise FormatError with the name of the file and the byte."""
         where = "" if at is None else f" (byte {at} of {self.size})"
         raise FormatError(f"{self.place}: {what}{where}", kind=ErrorKind.INVALID_FILE_FORMAT)
 
     def check(self, positions: I64, size: int, align: int, what: str) -> None:
-        """Refuse positions at which `size` bytes would leave the payload or stand askew."""
+        """Raise FormatError for positions at which `size` bytes would be outside the payload or
+        misaligned.
+        """
         if not len(positions):
             return
-        if len(positions) == 1:  # small files are many such columns: no reductions for them
+        if len(positions) == 1:  # small files have many such columns: avoid reductions
             low = high = bits = int(positions[0])
         else:
             low, high = int(positions.min()), int(positions.max())
@@ -93,19 +98,19 @@ class Payload:
             self.fail(f"{what} is not aligned to {align} bytes", bad)
 
     def numbers(self, dtype: np.dtype[Any], positions: I64, what: str) -> NDArray[Any]:
-        """The numbers at the given byte positions."""
+        """Return the numbers at some positions."""
         width = dtype.itemsize
         self.check(positions, width, width, what)
         column: NDArray[Any] = self.words[dtype].take(positions >> (width.bit_length() - 1))
         return column
 
     def targets(self, positions: I64, what: str) -> I64:
-        """Where the offsets stored at the given positions lead."""
+        """Return the targets of the offsets at some positions."""
         targets: I64 = positions + self.numbers(OFFSET, positions, what)
         return targets
 
     def vectors(self, positions: I64, item: int, align: int, what: str) -> tuple[I64, I64]:
-        """Where the vectors begin whose offsets are stored at the given positions, and their lengths."""
+        """Return the starts and lengths of the vectors whose offsets are at some positions."""
         at = self.targets(positions, what)
         lengths = self.numbers(OFFSET, at, what).astype(np.int64)
         starts = at + 4
@@ -120,7 +125,7 @@ class Payload:
 
     @staticmethod
     def parts(starts: I64, lengths: I64, size: int) -> Iterator[I64]:
-        """The positions of all items of many vectors, so many at a time as are read together."""
+        """Yield the positions of all items of many vectors, as many at a time as are read together."""
         if len(starts) == 1:
             start = int(starts[0])
             end = start + int(lengths[0]) * size
@@ -133,7 +138,7 @@ class Payload:
 
     @staticmethod
     def items(starts: I64, lengths: I64, size: int) -> I64:
-        """The positions of all items of many vectors."""
+        """Return the positions of all items of many vectors."""
         total = sum_of(lengths)
         if len(starts) == 1:
             start = int(starts[0])
@@ -142,7 +147,7 @@ class Payload:
 
 
 class Budget:
-    """What one reading of a payload may give, however often its parts are shared."""
+    """The limits of one reading of a payload, however often its parts are shared."""
 
     __slots__ = ("_items", "_payload", "_plain", "_shared")
 
@@ -156,7 +161,7 @@ class Budget:
         """Count the items of vectors."""
         self._items -= sum_of(lengths)
         if self._items < 0:
-            self._payload.fail(f"{what} brings the number of items far beyond what the file has bytes")
+            self._payload.fail(f"{what} has more items than the file has bytes")
 
     def blobs(self, lengths: I64, shared: bool, what: str) -> None:
         """Count the bytes of byte strings."""
@@ -165,16 +170,16 @@ class Budget:
         else:
             self._plain -= sum_of(lengths)
         if min(self._shared, self._plain) < 0:
-            self._payload.fail(f"{what} repeats its bytes beyond all proportion to the file")
+            self._payload.fail(f"{what} repeats its bytes out of proportion to the file")
 
 
 def read_root(payload: Payload, table: fb.Table) -> Tables:
-    """The root table and all below it, as columns of one row."""
+    """Read the root table and everything below it, as columns of one row."""
     return read_tables(payload, table, root_position(payload, table))
 
 
 def root_position(payload: Payload, table: fb.Table) -> I64:
-    """Where the root table begins, as a column of one row."""
+    """Return the position of the root table, as a column of one row."""
     if payload.size < 8:
         payload.fail(f"{payload.size} bytes are too few for a {table.name}")
     return payload.targets(np.zeros(1, np.int64), f"the offset of the root {table.name}")
@@ -183,7 +188,7 @@ def root_position(payload: Payload, table: fb.Table) -> I64:
 def read_tables(
     payload: Payload, table: fb.Table, positions: NDArray[Any], budget: Budget | None = None
 ) -> Tables:
-    """The tables at the given positions, as columns."""
+    """Read the tables at some positions, as columns."""
     if not len(positions):
         return no_tables(table)
     budget = budget or Budget(payload)
@@ -195,18 +200,18 @@ def read_tables(
 
 
 def no_tables(table: fb.Table) -> Tables:
-    """Columns without a row."""
+    """Return columns without rows."""
     scalars = {name: np.zeros(0, f.dtype) for name, f in table.fields.items() if isinstance(f, fb.Scalar)}
     return Tables(0, scalars, {})
 
 
 def sum_of(lengths: I64) -> int:
-    """How many items many lists have together."""
+    """Return the total number of items of many lists."""
     return int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
 
 
 def _concat_blocks(blocks: list[Tables]) -> Tables:
-    """Join blocks field by field, letting go of each block's column as soon as it was joined."""
+    """Join blocks field by field, and release the column of each block as soon as it is joined."""
     if len(blocks) == 1:
         return blocks[0]
     loose = [dict(block.columns) for block in blocks]
@@ -252,7 +257,7 @@ def _read_block(payload: Payload, table: fb.Table, rows: I64, budget: Budget) ->
 
 
 def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str, budget: Budget) -> Any:
-    """The column of a field in the rows that have it."""
+    """Read the column of a field in the rows that have it."""
     match field:
         case fb.Scalar(dtype=dtype):
             return payload.numbers(dtype, positions, what)
@@ -295,7 +300,7 @@ def _read_vectors(
     budget.items(lengths, what)
     width = int(lengths[0]) if len(lengths) else 0
     if dtype in NUMBERS and width and (lengths == width).all():
-        # One length for all, as coordinates have: a column of numbers per place in the vector.
+        # All have the same length, like coordinates: read one column per position in the vector.
         rectangle = np.empty((len(starts), width), dtype)
         words, first = payload.words[dtype], starts >> (dtype.itemsize.bit_length() - 1)
         for place in range(width):
@@ -335,7 +340,7 @@ def _read_union(
 
 
 def _spread(column: Any, where: Where, field: fb.Field) -> Any:
-    """Stretch a column of the rows that have a field over all rows."""
+    """Extend a column of the rows that have a field to all rows."""
     if where is None:
         return column
     if isinstance(column, np.ndarray):
@@ -354,7 +359,7 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
 
 
 class VTables:
-    """The vtables of a block of tables: which table has which, and where each keeps a field."""
+    """The vtables of a block of tables: which table has which, and the position of each field."""
 
     __slots__ = ("distinct", "group", "payload", "rows", "sizes")
 
@@ -370,7 +375,9 @@ class VTables:
             payload.fail(f"{what} is shorter than its head", int(self.distinct[self.sizes.argmin()]))
 
     def locate(self, slot: int) -> tuple[I64 | None, Where]:
-        """The positions of a field in the rows that have it, and which those are; None where none has it."""
+        """Return the positions of a field in the rows that have it, and which those are; None if no row
+        has it.
+        """
         entry = 4 + 2 * slot
         if self.group is None:
             if int(self.sizes[0]) <= entry:
@@ -390,7 +397,7 @@ class VTables:
 
 
 def _distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
-    """The distinct values, and per row which of them it is (None where there is but one)."""
+    """Return the distinct values, and the index for each row (None if there is only one)."""
     if len(vtables) == 1:
         return vtables, None
     group = np.zeros(len(vtables), np.uint8)

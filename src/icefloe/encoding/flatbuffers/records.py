@@ -1,6 +1,7 @@
-"""Many tables of one type in the form at hand: plain rows, columns or blocks. The others are made when asked.
+"""Many tables of one type as rows, columns or encoded blocks. Other forms are created on demand.
 
-Rows are for few, columns for many, blocks for adding one to many: a commit that adds an entry to a list of
+Rows are for a few tables, columns for many, blocks for adding one to many: a commit that adds an entry to a
+list of
 thousands copies the bytes of the others.
 """
 
@@ -17,13 +18,13 @@ from icefloe.encoding.flatbuffers.row_builder import Blocks, build_blocks
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 
 FEW: Final = 32
-"""Up to so many tables are read and written one by one."""
+"""Up to this many tables are read and written one by one."""
 
 Row = Mapping[str, Any]
 
 
 class Records:
-    """A list of tables. Values do not change; a change is a new list."""
+    """An immutable list of tables, in one or several of the three forms."""
 
     __slots__ = ("_blocks", "_columns", "_rows", "place", "table")
 
@@ -36,7 +37,6 @@ class Records:
         columns: Tables | None = None,
         blocks: Blocks | None = None,
     ) -> None:
-        """In one of the three forms, or in several."""
         self.table = table
         self.place = place
         self._rows = rows
@@ -51,12 +51,12 @@ class Records:
 
     @property
     def few(self) -> bool:
-        """Whether rows are at hand."""
+        """Whether the rows are available."""
         return self._rows is not None
 
     @property
     def columns(self) -> Tables:
-        """All as columns."""
+        """The tables as columns."""
         if self._columns is None:
             if self._rows is None and self._blocks is not None:
                 payload = Payload(self._blocks.buffer, self.place)
@@ -67,7 +67,7 @@ class Records:
 
     @property
     def blocks(self) -> Blocks:
-        """All as they are written."""
+        """The encoded tables."""
         if self._blocks is None:
             if self._rows is not None:
                 self._blocks = build_blocks(self.table, self._rows, self.place)
@@ -76,11 +76,11 @@ class Records:
         return self._blocks
 
     def rows(self) -> Sequence[Row]:
-        """All as dicts."""
+        """Return all tables as dicts."""
         return self._rows if self._rows is not None else to_rows(self.table, self.columns, self.place)
 
     def row(self, row: int) -> Row:
-        """One as a dict."""
+        """Return one table as a dict."""
         if self._rows is not None:
             return self._rows[row]
         if self._columns is None and self._blocks is not None:
@@ -91,7 +91,7 @@ class Records:
         return to_rows(self.table, one, self.place)[0]
 
     def inserting(self, at: int, row: Row) -> Records:
-        """With one more before a row."""
+        """Return a copy with one more table before a row."""
         rows = blocks = None
         if self._rows is not None and len(self._rows) < FEW:
             rows = [*self._rows[:at], row, *self._rows[at:]]
@@ -100,11 +100,11 @@ class Records:
         return Records(self.table, self.place, rows=rows, blocks=blocks)
 
     def first(self, count: int) -> Records:
-        """The first ones."""
+        """Return the first tables."""
         return self._slice(slice(0, count))
 
     def without_first(self) -> Records:
-        """All but the first."""
+        """Return all tables except the first."""
         return self._slice(slice(1, None))
 
     def _slice(self, which: slice) -> Records:
@@ -117,14 +117,14 @@ class Records:
         return Records(self.table, self.place, columns=self.columns.take(which))
 
     def with_every(self, name: str) -> Records:
-        """The same with a number in every table: some writers leave out what is the default."""
+        """Return a copy with a number in every table, because some writers omit defaults."""
         if self._columns is None or name not in self._columns.present:
             return self
         present = {each: mask for each, mask in self._columns.present.items() if each != name}
         return Records(self.table, self.place, columns=Tables(len(self), self._columns.columns, present))
 
     def number_positions(self, name: str) -> I64:
-        """Where in the blocks the numbers of a field stand."""
+        """Return the positions of the numbers of a field in the blocks."""
         blocks = self.blocks
         if not len(blocks):
             return blocks.positions
@@ -132,5 +132,5 @@ class Records:
         payload = Payload(blocks.buffer, self.place)
         positions, where = VTables(payload, self.table, blocks.positions).locate(field.slot)
         if positions is None or where is not None:
-            raise TypeError(f"{self.table.name}.{name} is no number, which builders always write")
+            raise TypeError(f"{self.table.name}.{name} is not a number, which builders always write")
         return positions

@@ -1,10 +1,12 @@
 """Builds FlatBuffers from plain rows: the few tables that a small commit writes.
 
-A numpy call takes about a microsecond however short the column, so a file of ten tables would spend most of
-its time on columns of one row. Here a table is one `struct.pack`. Many tables that do not change from one
-commit to the next are not built again: they go along as `Blocks`, in one piece.
+A numpy call takes about a microsecond however short the column is, so a file of ten tables would spend most
+of its time
+on columns with one row. Here a table is one `struct.pack`. Tables that do not change between commits are not
+built
+again: they are inserted as `Blocks`, in one piece.
 
-Rows are those of `tables.from_rows`: a dict per table, None or nothing for an absent field.
+Rows are those of `tables.from_rows`: a dict per table, with None or no entry for an absent field.
 """
 
 from __future__ import annotations
@@ -28,72 +30,74 @@ from icefloe.errors import ErrorKind, FormatError
 Row = Mapping[str, Any]
 
 NUMBERS = {"u1": "B", "<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q"}
-"""What numpy and `struct` call the same numbers."""
+"""Names of number types in numpy and in `struct`."""
 
 _OFFSET = struct.Struct("<I").pack
 _SHORT_AT = struct.Struct("<H").unpack_from
 _SIGNED_AT = struct.Struct("<i").unpack_from
 _PUT_OFFSET = struct.Struct("<I").pack_into
 _LATER: Final = ""
-"""The name, which no field has, of numbers that are filled in when what they point to is placed."""
+"""The name, which no field has, of offsets that are set when their target is placed."""
 _PADDING = tuple(bytes(length) for length in range(8))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Tables that were built before: all offsets are relative, so they can be put down anywhere."""
+    """Encoded tables. All offsets are relative, so that they can be placed anywhere."""
 
     buffer: bytes | bytearray
-    """A multiple of 8 bytes, to stand at a multiple of 8."""
+    """A multiple of 8 bytes, to be placed at a multiple of 8."""
     positions: I64
-    """Of each table in the buffer, in the order of the rows."""
+    """The position of each table in the buffer, in the order of the rows."""
     dropped: int = 0
-    """How many tables stand in the buffer and are of no use any more."""
+    """The number of unused tables in the buffer."""
     vtables: Mapping[bytes, int] = dataclass_field(default_factory=dict)
-    """Where vtables stand in the buffer, for tables to come."""
+    """The positions of vtables in the buffer, for further tables."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def inserting(self, row: int, table: fb.Table, values: Row, place: str) -> Blocks:
-        """With one more table before the given row."""
+        """Return a copy with one more table before the given row."""
         return self.putting([row], [False], table, [values], place)
 
     def putting(
         self, rows: Sequence[int], over: Sequence[bool], table: fb.Table, values: Sequence[Row], place: str
     ) -> Blocks:
-        """With a few more tables, each before a given row or, where `over` says so, in place of it."""
+        """Return a copy with a few more tables, each before a given row or, if `over` says so, in its
+        place.
+        """
         builder = _Builder(bytearray(self.buffer), place, dict(self.vtables))
         made = np.array([builder.table(table, each) for each in values], np.int64)
         positions = put_rows(self.positions, rows, over, made)
         return Blocks(builder.finished(), positions, self.dropped + sum(over), builder.vtables)
 
     def number_position(self, row: int, slot: int) -> int:
-        """Where in the buffer the number in a slot of a table stands."""
+        """Return the position in the buffer of the number in a slot of a table."""
         position = int(self.positions[row])
         vtable: int = position - _SIGNED_AT(self.buffer, position)[0]
         offset: int = _SHORT_AT(self.buffer, vtable + 4 + 2 * slot)[0]
         return position + offset
 
     def with_numbers(self, positions: I64, numbers: NDArray[Any]) -> Blocks:
-        """With other numbers at some positions of the buffer."""
+        """Return a copy with other numbers at some positions of the buffer."""
         buffer = bytearray(self.buffer)
         np.frombuffer(buffer, numbers.dtype)[positions // numbers.itemsize] = numbers
         return Blocks(buffer, self.positions, self.dropped, self.vtables)
 
     def without(self, rows: Sequence[int]) -> Blocks:
-        """Without a few tables, which stay in the buffer."""
+        """Return a copy without a few tables, which remain in the buffer."""
         positions = np.delete(self.positions, rows) if rows else self.positions
         return Blocks(self.buffer, positions, self.dropped + len(rows), self.vtables)
 
     def take(self, rows: slice) -> Blocks:
-        """Some of the tables; the others stay in the buffer."""
+        """Return some of the tables; the others remain in the buffer."""
         positions = self.positions[rows]
         return Blocks(self.buffer, positions, self.dropped + len(self) - len(positions), self.vtables)
 
 
 def build_row(table: fb.Table, row: Row, place: str) -> bytes:
-    """The payload whose root table is this row."""
+    """Build the payload whose root table is this row."""
     builder = _Builder(bytearray(8), place)
     position = builder.table(table, row)
     out = builder.finished()
@@ -103,14 +107,14 @@ def build_row(table: fb.Table, row: Row, place: str) -> bytes:
 
 
 def build_blocks(table: fb.Table, rows: Iterable[Row], place: str) -> Blocks:
-    """Tables to be put into payloads."""
+    """Build tables that can be inserted into payloads."""
     builder = _Builder(bytearray(), place)
     positions = [builder.table(table, row) for row in rows]
     return Blocks(builder.finished(), np.array(positions, np.int64), vtables=builder.vtables)
 
 
 class _Plan:
-    """How a table that has certain fields is written."""
+    """How to write a table with certain fields."""
 
     __slots__ = ("align", "numbers", "pack", "places", "size", "unions", "vtable")
 
@@ -134,20 +138,20 @@ class _Plan:
         for at, letters, size, _, _ in entries:
             code += "x" * (at - end) + letters
             end = at + size
-        even = -(-end // 2) * 2  # the vtable stands behind the first table that needs it
+        even = -(-end // 2) * 2  # the vtable follows the first table that needs it
         packer = struct.Struct(code + "x" * (even - end))
         self.pack = packer.pack
         self.size = packer.size
         self.align = layout.align
         self.vtable = layout.vtable
         self.numbers = [(name, default) for _, _, _, name, default in entries]
-        """In the order in which they are packed, with what stands for an absent one."""
+        """The numbers in the order in which they are packed, with their defaults."""
         self.places = [
             (name, _placer(field), layout.offsets[name])
             for name, field in layout.fields.items()
             if not isinstance(field, fb.Scalar | fb.Struct | fb.Variants)
         ]
-        """What the table points to: how it is placed, and where its offset goes."""
+        """The values that the table points to: how to place them, and the position of their offset."""
         self.unions = [
             (name, field.tables, layout.offsets[name], layout.offsets[f"{name} value"])
             for name, field in layout.fields.items()
@@ -173,12 +177,12 @@ class _Builder:
         self.vtables = {} if vtables is None else vtables
 
     def finished(self) -> bytearray:
-        """All that was placed, to a multiple of 8 bytes."""
+        """Return all that was placed, padded to a multiple of 8 bytes."""
         self.out += _PADDING[-len(self.out) % 8]
         return self.out
 
     def table(self, table: fb.Table, row: Row) -> int:
-        """Place a table and all below it; its position."""
+        """Place a table and everything below it, and return its position."""
         out, get = self.out, row.get
         key = tuple([name for name in table.optional if get(name) is not None])
         plan: _Plan = table.layouts.get(key) or _make_plan(table, key)
@@ -205,11 +209,11 @@ class _Builder:
         return position
 
     def refuse(self, what: str, error: struct.error) -> NoReturn:
-        """A number does not fit into its field."""
+        """Raise the error for a number that does not fit into its field."""
         raise FormatError(f"{self.place}: {what}: {error}", kind=ErrorKind.SERIALIZATION) from None
 
     def text(self, text: str) -> int:
-        """Place a string, which ends in a NUL."""
+        """Place a string, which ends in a null byte."""
         out, data = self.out, encode_text(text)
         out += _PADDING[-len(out) % 4]
         position = len(out)
@@ -217,7 +221,7 @@ class _Builder:
         return position
 
     def blob(self, data: bytes) -> int:
-        """Place a byte string behind its length."""
+        """Place a byte string after its length."""
         out = self.out
         out += _PADDING[-len(out) % 4]
         position = len(out)
@@ -231,13 +235,13 @@ class _Builder:
             data = _items(dtype, value) if len(value) else b""
         except struct.error as error:
             self.refuse("a vector", error)
-        out += _PADDING[-(len(out) + 4) % align]  # the items are aligned, not their number
+        out += _PADDING[-(len(out) + 4) % align]  # the items must be aligned, not their number
         position = len(out)
         out += _OFFSET(len(value)) + data
         return position
 
     def each(self, items: Sequence[Any], place: Callable[[Any], int]) -> int:
-        """Place a vector of offsets and what they lead to."""
+        """Place a vector of offsets and their targets."""
         out = self.out
         out += _PADDING[-len(out) % 4]
         position = len(out)
@@ -255,7 +259,7 @@ class _Builder:
         return self.each(value, partial(self.table, table))
 
     def blocks(self, blocks: Blocks) -> int:
-        """Place a vector of tables that were built before."""
+        """Place a vector of encoded tables."""
         out, count = self.out, len(blocks)
         out += _PADDING[-len(out) % 4]
         position = len(out)
@@ -268,7 +272,7 @@ class _Builder:
 
 
 def _placer(field: fb.Field) -> Callable[[_Builder, Any], int]:
-    """How what a field points to is placed."""
+    """Return the function that places the value of a field."""
     match field:
         case fb.Bytes(text=True):
             return _Builder.text
@@ -286,7 +290,7 @@ def _placer(field: fb.Field) -> Callable[[_Builder, Any], int]:
 
 
 def _items(dtype: np.dtype[Any], value: Any) -> bytes:
-    """The bytes of the items of a vector."""
+    """Return the bytes of the items of a vector."""
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value, dtype).tobytes()
     code = NUMBERS.get(dtype.str)

@@ -1,7 +1,8 @@
-"""Reads small FlatBuffers files as plain rows, without columns; every position is checked, as in `reader`.
+"""Reads small FlatBuffers files as plain rows, without columns. Every position is checked, as in `reader`.
 
-A payload that has more than a few thousand items is read as columns and then turned into rows: Python takes
-microseconds per table, and a hostile file may share its tables many times over.
+A payload with more than a few thousand items is read as columns and then converted to rows: Python takes
+microseconds
+per table, and a malicious file may share its tables many times.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _SCALARS = {np.dtype(name): struct.Struct(f"<{code}") for name, code in NUMBERS.
 
 
 class _TooManyError(Exception):
-    """The payload is none to read row by row."""
+    """The payload is too large to be read row by row."""
 
 
 def read_row(
     payload: Payload, table: fb.Table, records: Collection[str] = (), unread: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The root table and all below it as a dict, in which the children that are named stay `Records`.
+    """Read the root table and everything below it as a dict. Children in `records` become `Records`.
 
-    Fields that nobody wants need not be read; what stands for them in the dict says nothing.
+    Fields in `unread` are not read; their values in the dict are meaningless.
     """
     reader = _Reader(payload)
     try:
@@ -62,11 +63,11 @@ def _row_of_columns(payload: Payload, table: fb.Table, records: Collection[str])
 
 
 _FIELDS = "fields"
-"""Under this name a table type keeps how its fields are read."""
+"""The key under which a table type stores how its fields are read."""
 
 
 def _fields_of(table: fb.Table) -> list[tuple[Any, ...]]:
-    """For each field its name, what errors call it, the field, its default and how it is read."""
+    """Return name, label for errors, field, default and read function of each field."""
     found = []
     for name, field in table.fields.items():
         default = field.default if isinstance(field, fb.Scalar) else None
@@ -76,7 +77,7 @@ def _fields_of(table: fb.Table) -> list[tuple[Any, ...]]:
 
 
 def _how_to_read(field: fb.Field) -> Callable[[_Reader, int, str], Any] | None:
-    """How the value of a field that is there is read; None for unions, which have two slots."""
+    """Return the function that reads a present field; None for unions, which have two slots."""
     match field:
         case fb.Scalar(dtype=dtype):
             kind = _SCALARS[dtype]
@@ -109,14 +110,14 @@ class _Reader:
         self.bytes_left = MANY_BYTES
 
     def root(self, table: fb.Table) -> int:
-        """Where the root table stands."""
+        """Return the position of the root table."""
         if self.size < 8:
             self.payload.fail(f"{self.size} bytes are too few for a {table.name}")
         position: int = _OFFSET.unpack_from(self.data, 0)[0]
         return position
 
     def table(self, table: fb.Table, position: int, skip: Collection[str] = ()) -> dict[str, Any]:
-        """A table and all below it; of the fields to skip only where they stand."""
+        """Read a table and everything below it; for skipped fields only their position."""
         vtable = position - self.number(_SIGNED, position, table.name)
         size = self.number(_SHORT, vtable, table.name)
         if size < 4:
@@ -142,19 +143,19 @@ class _Reader:
         return row
 
     def fixed(self, size: int, at: int, what: str) -> bytes:
-        """Some bytes in the table itself."""
+        """Read a struct of bytes."""
         if at + size > self.size:
             self.payload.fail(f"{what} points outside the file", at)
         return bytes(self.data[at : at + size])
 
     def tables(self, table: fb.Table, at: int, what: str) -> list[dict[str, Any]]:
-        """A vector of tables."""
+        """Read a vector of tables."""
         return [self.table(table, target) for target in self.targets(at, what)]
 
     def union(
         self, field: fb.Variants, position: int, kind_at: int, value_at: int, what: str
     ) -> tuple[int, dict[str, Any]] | None:
-        """The kind and the table of a union."""
+        """Read the type and the table of a union."""
         if kind_at and position + kind_at >= self.size:
             self.payload.fail(f"{what} points outside the file", position + kind_at)
         kind = self.data[position + kind_at] if kind_at else 0
@@ -169,7 +170,7 @@ class _Reader:
         return kind, self.table(field.tables[kind], self.target(position + value_at, what))
 
     def as_records(self, table: fb.Table, name: str, at: int | None) -> Records | None:
-        """A vector of tables: few as rows, more as columns."""
+        """Read a vector of tables: a few as rows, more as columns."""
         if at is None:
             return None
         field: Any = table.fields[name]
@@ -184,7 +185,7 @@ class _Reader:
         return Records(field.table, place, columns=read_tables(self.payload, field.table, targets))
 
     def blob(self, at: int, text: bool, what: str) -> str | bytes:
-        """A byte string."""
+        """Read a byte string."""
         start, length = self.vector(at, 1, 1, what)
         self.bytes_left -= length
         if self.bytes_left < 0:
@@ -193,7 +194,7 @@ class _Reader:
         return decode_text(data, f"{self.payload.place}: {what}") if text else data
 
     def numbers(self, field: fb.Vector, at: int, what: str) -> list[Any]:
-        """A vector of numbers or structs."""
+        """Read a vector of numbers or structs."""
         dtype = field.dtype
         start, count = self.vector(at, dtype.itemsize, field.align, what)
         self.count(count)
@@ -207,11 +208,11 @@ class _Reader:
         return found
 
     def targets(self, at: int, what: str) -> list[int]:
-        """Where the offsets of a vector lead."""
+        """Return the targets of a vector of offsets."""
         return [self.target(slot, what) for slot in self.slots(at, what)]
 
     def slots(self, at: int, what: str) -> range:
-        """Where the offsets of a vector stand."""
+        """Return the positions of a vector of offsets."""
         start, count = self.vector(at, 4, 4, what)
         self.count(count)
         return range(start, start + 4 * count, 4)
@@ -223,7 +224,7 @@ class _Reader:
             raise _TooManyError
 
     def vector(self, at: int, item: int, align: int, what: str) -> tuple[int, int]:
-        """Where a vector begins whose offset is stored at a position, and its length."""
+        """Return start and length of the vector whose offset is at a position."""
         target = self.target(at, what)
         length = self.number(_OFFSET, target, what)
         start = target + 4
@@ -234,11 +235,11 @@ class _Reader:
         return start, length
 
     def target(self, at: int, what: str) -> int:
-        """Where the offset stored at a position leads."""
+        """Return the target of the offset at a position."""
         return at + self.number(_OFFSET, at, what)
 
     def number(self, kind: struct.Struct, at: int, what: str) -> int:
-        """The number at a position."""
+        """Read the number at a position."""
         size = kind.size
         if at < 0 or at + size > self.size:
             self.payload.fail(f"{what} points outside the file", at)

@@ -1,4 +1,4 @@
-"""Many tables of one type as columns, and the two ways between columns and plain dicts."""
+"""Many tables of one type as columns, and conversion between columns and plain dicts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from icefloe.encoding.columns import Blobs, Ragged, Shared, concat, constant, co
 from icefloe.encoding.flatbuffers import schema as fb
 
 PRESENT = 1
-"""The kind of a present row in the `Union` that stands for a single child table."""
+"""The type of a present row in the `Union` that represents a single child table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Columns of `count` tables. A column that no row has may be left out."""
+    """Columns of `count` tables. A column that no row has may be missing."""
 
     count: int
     columns: Mapping[str, Any]
     present: Mapping[str, NDArray[np.bool_]]
-    """For each field that only some rows have: which."""
+    """Which rows have a field, for each field that only some rows have."""
 
     def __len__(self) -> int:
         return self.count
@@ -33,21 +33,21 @@ class Tables:
         return self.columns[name]
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Which rows have the field."""
+        """Return which rows have a field."""
         if name not in self.columns:
             return np.zeros(self.count, np.bool_)
         mask = self.present.get(name)
         return np.ones(self.count, np.bool_) if mask is None else mask
 
     def take(self, rows: Any) -> Tables:
-        """The given rows (a slice, a mask or indices)."""
+        """Return some rows (a slice, a mask or indices)."""
         columns = {name: take(column, rows) for name, column in self.columns.items()}
         present = {name: mask[rows] for name, mask in self.present.items()}
         return Tables(count_rows(rows, self.count), columns, present)
 
     @staticmethod
     def concat(parts: Sequence[Tables]) -> Tables:
-        """All rows of all parts, in order."""
+        """Concatenate the rows of all parts."""
         if len(parts) == 1:
             return parts[0]
         likes = {name: column for part in parts for name, column in part.columns.items()}
@@ -64,17 +64,17 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Union:
-    """A table of one of several types per row, or of none: kind 0."""
+    """A table of one of several types per row, or none: type 0."""
 
     kinds: NDArray[np.uint8]
     tables: Mapping[int, Tables]
-    """Per kind, the tables of the rows of that kind, in the order of the rows."""
+    """The tables of each type, in the order of the rows."""
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     def places(self) -> NDArray[np.int64]:
-        """Per row, its place among the tables of its kind."""
+        """Return for each row its index among the tables of its type."""
         places = np.zeros(len(self.kinds), np.int64)
         for kind in self.tables:
             rows = self.kinds == kind
@@ -82,14 +82,14 @@ class Union:
         return places
 
     def take(self, rows: Any) -> Union:
-        """The given rows (a slice, a mask or indices)."""
+        """Return some rows (a slice, a mask or indices)."""
         kinds, places = self.kinds[rows], self.places()[rows]
         tables = {kind: table.take(places[kinds == kind]) for kind, table in self.tables.items()}
         return Union(kinds, {kind: table for kind, table in tables.items() if len(table)})
 
     @staticmethod
     def concat(parts: Sequence[Union]) -> Union:
-        """All rows of all parts, in order."""
+        """Concatenate the rows of all parts."""
         kinds = np.concatenate([part.kinds for part in parts])
         found = sorted({kind for part in parts for kind in part.tables})
         tables = {k: Tables.concat([part.tables[k] for part in parts if k in part.tables]) for k in found}
@@ -97,7 +97,7 @@ class Union:
 
 
 def absent(like: Any, count: int) -> Any:
-    """A column of the same kind as `like` in which no row has anything."""
+    """Return a column of the same type as `like` in which no row has a value."""
     if isinstance(like, np.ndarray):
         return np.zeros((count, *like.shape[1:]), like.dtype)
     if isinstance(like, Blobs):
@@ -110,9 +110,10 @@ def absent(like: Any, count: int) -> Any:
 
 
 def from_rows(table: fb.Table, rows: Sequence[Mapping[str, Any]]) -> Tables:
-    """Columns from one dict per row. A missing or None value is an absent field (a number's default).
+    """Create columns from one dict per row. A missing or None value is an absent field, or the default of a
+    number.
 
-    Values are those of `to_rows`. For small counts: this walks the rows in Python.
+    Values are those of `to_rows`. For small counts, because it loops over the rows in Python.
     """
     columns: dict[str, Any] = {}
     present: dict[str, NDArray[np.bool_]] = {}
@@ -168,7 +169,9 @@ def _column(field: fb.Field, values: Sequence[Any]) -> Any:
 
 
 def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]:
-    """One dict per row: numbers, bytes, str, lists, dicts, `(kind, dict)` for a union, None where absent."""
+    """Return one dict per row: numbers, bytes, str, lists, dicts, `(type, dict)` for a union, None if
+    absent.
+    """
     rows: list[dict[str, Any]] = [{} for _ in range(len(tables))]
     for name, field in table.fields.items():
         if name not in tables.columns:
@@ -186,7 +189,7 @@ def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]
 
 
 def values_of(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
-    """One value per row of a column, as in `to_rows`; those of absent rows mean nothing."""
+    """Return one value per row of a column, as in `to_rows`. The values of absent rows are meaningless."""
     match field:
         case fb.Scalar():
             return column.tolist()  # type: ignore[no-any-return]

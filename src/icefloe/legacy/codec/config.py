@@ -1,4 +1,4 @@
-"""The `config.yaml` of older formats, as the configuration of today."""
+"""Conversion of the `config.yaml` of old formats to the current configuration."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from icefloe.format.config_codec import CONTAINERS, decode_config_yaml
 from icefloe.legacy.codec.structures import Findings
 
 _OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})
-"""Of no meaning any more; sizes of caches were counted in other units."""
+"""Settings without a meaning today. The sizes of caches had other units."""
 _KEPT: Final = ("inline_chunk_threshold_bytes", "get_partial_values_concurrency", "storage", "manifest")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
-    """What of a stored configuration still has a meaning; the rest is noted."""
+    """Return the settings that still have a meaning; the others are reported."""
     stored = decode_config_yaml(data, place)
     found: dict[str, Any] = {name: stored[name] for name in _KEPT if stored.get(name) is not None}
     if isinstance(stored.get("compression"), Mapping):
@@ -31,7 +31,7 @@ def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
         found[CONTAINERS] = _containers(containers, place, findings)
     known = {*_KEPT, *_OBSOLETE, "compression", CONTAINERS}
     for name in sorted(str(name) for name in stored if name not in known):
-        findings.note(f"{place}: {name} has no meaning any more and is left out")
+        findings.note(f"{place}: ignored the obsolete setting {name}")
     return {name: value for name, value in found.items() if _fits(name, value, place, findings)}
 
 
@@ -45,23 +45,23 @@ def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> di
             container = VirtualChunkContainer.from_plain(plain)
             container.check()
         except (ValueError, TypeError, IcechunkError) as error:
-            # Such as those for whole schemes, which every repository had: containers have a host by now.
+            # Every old repository had containers for whole schemes; today a container has a host.
             if _says_nothing(entry):
                 continue
-            findings.note(f"{place}: virtual chunk container {name} is left out: {error}")
+            findings.note(f"{place}: ignored virtual chunk container {name}: {error}")
             continue
         found[container.url_prefix] = container.to_plain()
     return found
 
 
 def _says_nothing(entry: Any) -> bool:
-    """Whether a container has nothing but the scheme of its urls."""
+    """Return whether a container contains only the scheme of its URLs."""
     store = entry.get("store") if isinstance(entry, Mapping) else entry
     return isinstance(store, Mapping) and not any(store.values()) and "/" not in str(entry.get("url_prefix"))
 
 
 def _store(stored: Any) -> Any:
-    """A kind of store in the spelling of today."""
+    """Return a store type in the current spelling."""
     if isinstance(stored, str):
         return _HUMP.sub("_", stored).lower()
     if isinstance(stored, Mapping) and len(stored) == 1:
@@ -74,6 +74,6 @@ def _fits(name: str, value: Any, place: str, findings: Findings) -> bool:
     try:
         RepositoryConfig.from_plain({name: value})
     except (ValueError, TypeError, IcechunkError) as error:
-        findings.note(f"{place}: {name} is left out: {error}")
+        findings.note(f"{place}: ignored {name}: {error}")
         return False
     return True

@@ -1,4 +1,4 @@
-"""Whole files of older formats: with a header, as a bare zstd frame or as they are, MessagePack or JSON."""
+"""Files of old formats: with a header, as a bare zstd frame or uncompressed, in MessagePack or JSON."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ _PLAIN: Final = 0
 _JSON_STARTS: Final = b"{[ \t\r\n\xef"
 _PLAUSIBLE_BYTES: Final = 32 << 20
 _PLAUSIBLE_RATIO: Final = 100
-"""A payload over _PLAUSIBLE_BYTES may be at most so many times its frame: each byte may become an object."""
+"""The largest ratio of a payload over _PLAUSIBLE_BYTES to its frame, because each byte may become an
+object.
+"""
 
 SPEC: Final = replace(V1, number=0, writable=False)
-"""Capabilities of all formats before version 1, whose files are read by their structure."""
+"""Capabilities of all formats before version 1, whose files are recognized by their structure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The names of the folders in a repository."""
+    """The names of the folders of a repository."""
 
     name: str
     refs: str
@@ -40,14 +42,14 @@ DRAFT: Final = Folders("draft", "r", "s", "m", "t", "c")
 
 
 def is_newer(data: bytes, place: str) -> bool:
-    """Whether a file is one of version 2, as an upgrade that was broken off leaves them among old ones."""
+    """Return whether a file has version 2: an interrupted upgrade leaves such files among old ones."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         return False
     return spec_of(HEADER.unpack_from(data)[2], place).refs_in_repo_info
 
 
 def open_file(data: bytes, file_type: FileType, place: str) -> Any:
-    """What a snapshot, manifest or transaction log file holds, as decoded MessagePack or JSON."""
+    """Decode a snapshot, manifest or transaction log file from MessagePack or JSON."""
     if not data:
         raise refused(f"{place}: the file is empty")
     payload: Any = data
@@ -56,7 +58,7 @@ def open_file(data: bytes, file_type: FileType, place: str) -> Any:
     elif data.startswith(_ZSTD_MAGIC):
         payload = _inflated(memoryview(data), place)
     if not len(payload):
-        raise refused(f"{place}: nothing in it")
+        raise refused(f"{place}: the payload is empty")
     if payload[0] in _JSON_STARTS:
         return loads_json(bytes(payload), place)
     try:
@@ -67,7 +69,7 @@ def open_file(data: bytes, file_type: FileType, place: str) -> Any:
 
 def _behind_header(data: bytes, file_type: FileType, place: str) -> Any:
     if len(data) < HEADER.size:
-        raise refused(f"{place}: {len(data)} bytes are too few for a header of {HEADER.size}")
+        raise refused(f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}")
     _, _, number, type_byte, compression = HEADER.unpack_from(data)
     if spec_of(number, place).refs_in_repo_info:
         raise refused(f"{place}: a file of version {number} of the format in a repository of an older one")
@@ -88,7 +90,7 @@ def _inflated(frames: memoryview, place: str) -> Any:
 
 
 def loads_json(data: bytes, place: str) -> Any:
-    """A JSON document in which no name occurs twice."""
+    """Decode a JSON document without duplicate names."""
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_map)
     except (ValueError, RecursionError) as error:
@@ -98,5 +100,5 @@ def loads_json(data: bytes, place: str) -> Any:
 def _map(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a map with one name twice")
+        raise ValueError("a map with a duplicate name")
     return found

@@ -1,4 +1,4 @@
-"""Ids as older formats spell them: text, bytes, numbers one by one, and nodes that are simply counted."""
+"""Ids in old formats: text, bytes, lists of numbers, and nodes that are numbered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.legacy.codec.structures import LONG_ID, SHORT_ID, Findings, refused
 Id = TypeVar("Id", bound=ObjectId)
 
 SUFFIXES: Final = ("", ".msgpack", ".json")
-"""What file names may end with."""
+"""Possible suffixes of file names."""
 
 _U32_DIGITS: Final = 10
 _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -27,7 +27,7 @@ class LongId(ObjectId):
 
 
 def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
-    """The id of a snapshot, manifest or chunk; one of 16 bytes is made shorter."""
+    """Return the id of a snapshot, manifest or chunk. Ids of 16 bytes are shortened."""
     raw = raw_id(value, place)
     if len(raw) == LONG_ID:
         raw = findings.shorten(raw)
@@ -37,17 +37,17 @@ def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
 
 
 def parse_snapshot_id(text: str) -> SnapshotId:
-    """The snapshot id behind its text form, in the length of today or of the draft format."""
+    """Parse a snapshot id in the current length or that of the draft format."""
     long = _parsed(text, LONG_ID)
     return SnapshotId.parse(text) if long is None else SnapshotId(short_id(long))
 
 
 def node_id(value: Any, place: str) -> NodeId:
-    """The id of a node; a counted one becomes 8 bytes, the largest first."""
+    """Return the id of a node. A number becomes 8 bytes in big-endian order."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
         return NodeId(value.to_bytes(NodeId.SIZE, "big"))
     if isinstance(value, str) and value.isdecimal() and len(value) <= _U32_DIGITS:
-        return node_id(int(value), place)  # a counted one where only text can be
+        return node_id(int(value), place)  # a number as text, because JSON keys are texts
     raw = raw_id(value, place)
     if len(raw) != NodeId.SIZE:
         raise refused(f"{place}: a node id of {len(raw)} bytes, expected {NodeId.SIZE}")
@@ -55,7 +55,7 @@ def node_id(value: Any, place: str) -> NodeId:
 
 
 def id_in_name(name: str) -> bytes | None:
-    """The 12 or 16 bytes that a file is named after; None where it is named after no id."""
+    """Return the 12 or 16 bytes of the id in a file name; None if there is none."""
     suffix = next((suffix for suffix in SUFFIXES[1:] if name.endswith(suffix)), "")
     stem = name.removesuffix(suffix)
     if _HEX.fullmatch(stem):
@@ -64,7 +64,7 @@ def id_in_name(name: str) -> bytes | None:
 
 
 def raw_id(value: Any, place: str) -> bytes:
-    """The bytes of an id, however it is spelt."""
+    """Return the bytes of an id in any form."""
     if isinstance(value, str):
         sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
         found = next((raw for size in sizes if (raw := _parsed(value, size)) is not None), None)
@@ -76,10 +76,10 @@ def raw_id(value: Any, place: str) -> bytes:
         return value
     if isinstance(value, list | tuple):
         if len(value) in (1, 2) and not isinstance(value[0], int) and not any(value[1:]):
-            return raw_id(value[0], place)  # the bytes, and nothing to say of what they name
+            return raw_id(value[0], place)  # the bytes, followed by an empty marker type
         if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
             return bytes(value)
-    raise refused(f"{place}: {shown(value)} is no id")
+    raise refused(f"{place}: invalid id {shown(value)}")
 
 
 _CLASSES: Final = {kind.SIZE: kind for kind in (LongId, NodeId)}

@@ -1,4 +1,4 @@
-"""Manifests of older formats: the references of any number of arrays, flat or array by array."""
+"""Manifests of old formats: references of several arrays, in one flat map or by array."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from icefloe.legacy.codec.structures import (
 )
 
 ArraysByRank: TypeAlias = Mapping[NodeId, Mapping[int, ArrayManifest]]
-"""The references of each array by the number of their coordinates: early writers mixed arrays up."""
+"""The references of each array by the number of their coordinates, because early writers mixed up arrays."""
 
 MANIFEST: Final = Structure(
     "a manifest",
@@ -58,13 +58,13 @@ _PAYLOADS: Final = frozenset({"Inline", "Ref", "Virtual"})
 
 
 def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -> ArraysByRank:
-    """A manifest file."""
+    """Decode a manifest file."""
     fields = MANIFEST.read(open_file(data, FileType.MANIFEST, place), place, findings)
     if fields.get("id") is not None:
         inner = object_id(ManifestId, fields["id"], f"{place}: id", findings)
         if inner != id:
-            findings.note(f"{place}: says to be {inner}, not what its name says")
-    # One by one: MessagePack and JSON have no columns.
+            findings.note(f"{place}: contains the id {inner}, which does not match the file name")
+    # A loop over references, because MessagePack and JSON have no columns.
     found: dict[NodeId, dict[int, tuple[list[tuple[int, ...]], list[Any]]]] = {}
     for node, coords, payload in entries(fields["chunks"], place):
         rows = found.setdefault(node, {}).setdefault(len(coords), ([], []))
@@ -92,7 +92,7 @@ def _array(
 
 
 def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
-    """The array, the place and the reference of each chunk, from whichever map or list they are in."""
+    """Yield array, coordinates and reference of each chunk, from any form of map or list."""
     where = f"{place}: chunks"
     ids: dict[Any, NodeId] = {}
 
@@ -101,15 +101,15 @@ def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], 
             ids[value] = node_id(value, where)
         return ids[value]
 
-    if isinstance(chunks, list | tuple):  # a map with keys that JSON cannot have, as pairs
+    if isinstance(chunks, list | tuple):  # a map as pairs, because JSON does not support such keys
         for entry in chunks:
             if len(items(entry, where)) != 2:
-                raise refused(f"{where}: {shown(entry)} is no pair of a chunk and its reference")
+                raise refused(f"{where}: expected a pair of a chunk and its reference, not {shown(entry)}")
             owner, coords = _key(entry[0], where)
             yield node(owner), coords, entry[1]
         return
     if not isinstance(chunks, Mapping):
-        raise refused(f"{where}: {shown(chunks)} is no map")
+        raise refused(f"{where}: expected a map, not {shown(chunks)}")
     for key, value in chunks.items():
         if type(key) is tuple and len(key) == 2 and type(value) is dict and not _PAYLOADS.isdisjoint(value):
             yield node(key[0]), _coords(key[1], where), value
@@ -125,7 +125,7 @@ def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], 
 
 
 def _key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
-    """A node and a chunk's coordinates: a pair, or a text of them with something between the numbers."""
+    """Parse a node and the coordinates of a chunk from a pair, or from a text with separators."""
     if isinstance(key, str):
         tokens = _TOKENS.findall(key)
         if tokens:
@@ -133,7 +133,7 @@ def _key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
     elif isinstance(key, list | tuple) and len(key) == 2:
         owner = key[0]
         return tuple(owner) if isinstance(owner, list) else owner, _coords(key[1], where)
-    raise refused(f"{where}: {shown(key)} names no chunk")
+    raise refused(f"{where}: invalid chunk {shown(key)}")
 
 
 def _coords(value: Any, where: str) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ def _payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
         fields = _VIRTUAL.read(content, place, findings)
         location = _location(fields["location"], place)
         return VirtualRef(location, *_range(fields, place), _checksum(fields.get("checksum"), place))
-    raise refused(f"{place}: unknown kind {name!r} of chunk")
+    raise refused(f"{place}: unknown kind of chunk {name!r}")
 
 
 def _range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def _location(stored: Any, place: str) -> str:
         return text(stored, f"{place}: a virtual location")
     name, content = variant(stored, f"{place}: a virtual location")
     if name != "Absolute":
-        raise refused(f"{place}: unknown kind {name!r} of virtual location")
+        raise refused(f"{place}: unknown kind of virtual location {name!r}")
     return text(content, f"{place}: a virtual location")
 
 
@@ -191,4 +191,4 @@ def _checksum(stored: Any, place: str) -> Checksum | None:
         return LastModified(number(content, f"{place}: time of a checksum", 32))
     if name == "ETag":
         return ETag(text(content, f"{place}: etag of a checksum"))
-    raise refused(f"{place}: unknown kind {name!r} of checksum")
+    raise refused(f"{place}: unknown kind of checksum {name!r}")

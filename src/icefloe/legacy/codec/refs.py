@@ -1,4 +1,4 @@
-"""Branches and tags of older formats: a file per commit of a branch, the newest first by name."""
+"""Branches and tags of old formats: one file per commit of a branch, with the newest sorting first."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class _Sequence8(ObjectId):
 
 @dataclass(slots=True)
 class RefFiles:
-    """Where the branches and tags of a repository are kept."""
+    """The files of the branches and tags of a repository."""
 
     branches: dict[str, dict[int, str]] = field(default_factory=dict)
-    """Per branch the path of each of its files by sequence number."""
+    """The path of each file of a branch by sequence number."""
     tags: dict[str, str] = field(default_factory=dict)
-    """All tags, deleted ones too."""
+    """All tags, including deleted ones."""
     deleted_tags: set[str] = field(default_factory=set)
 
     def tip(self, branch: str) -> str:
-        """The path of the newest file of a branch."""
+        """Return the path of the newest file of a branch."""
         files = self.branches[branch]
         return files[max(files)]
 
     def gaps(self, branch: str) -> list[int]:
-        """The first sequence numbers that a branch lacks below its newest."""
+        """Return the first sequence numbers that are missing below the newest."""
         files = self.branches[branch]
         if len(files) == max(files) + 1:
             return []
@@ -69,7 +69,7 @@ class RefFiles:
 
 
 def collect(keys: Iterable[str], root: Folders) -> RefFiles:
-    """The references behind the names of files; names that mean nothing are passed over."""
+    """Collect references from file names. Unknown names are ignored."""
     found = RefFiles()
     folders: dict[tuple[str, str], str] = {}
     for key in sorted(keys):
@@ -108,14 +108,16 @@ def _take_tag(found: RefFiles, name: str, key: str) -> None:
 
 
 def _check_one_form(found: RefFiles) -> None:
-    """Numbers of 8 and of 13 characters are of two releases, and nothing tells which was the later."""
+    """Refuse numbers of 8 and of 13 characters in one branch: they come from two releases in unknown
+    order.
+    """
     for name, files in found.branches.items():
         if len({len(path.rpartition("/")[2]) for path in files.values()}) > 1:
             raise refused(f"branch {name} has sequence files of two forms, of 8 and of 13 characters")
 
 
 def sequence_number(file: str) -> int | None:
-    """How many commits a branch had before the one a file is for; None where the name is no such file's."""
+    """Return how many commits a branch had before the one of a file; None if it is not such a file."""
     digits = _SEQUENCE.fullmatch(file)
     if digits is None:
         return None
@@ -124,20 +126,20 @@ def sequence_number(file: str) -> int | None:
 
 
 def sequence_file(number: int, *, long: bool = False) -> str:
-    """The name of the file for a commit."""
+    """Return the name of the file of a commit."""
     last, kind = (_LAST_OF_13, _Sequence8) if long else (_LAST_OF_8, _Sequence5)
     return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
 
 
 def first_files(root: Folders) -> list[str]:
-    """What the first file of main may be called."""
+    """Return the possible names of the first file of main."""
     folders = [f"branch:{MAIN}", MAIN if root is DRAFT else f"branch.{MAIN}"]
     names = [sequence_file(0), sequence_file(0, long=True)]
     return [f"{root.refs}/{folder}/{name}" for folder in folders for name in names]
 
 
 def is_ref(key: str) -> bool:
-    """Whether a file is a branch's of an older format."""
+    """Return whether a file belongs to a branch of an old format."""
     parts = key.split("/")
     if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
         return False
@@ -147,7 +149,7 @@ def is_ref(key: str) -> bool:
 
 
 def is_ref_file(key: str) -> bool:
-    """Tell whether a file is a branch's, a tag's, or the mark that a tag was deleted."""
+    """Return whether a file belongs to a branch or tag, or is the tombstone of a deleted tag."""
     parts = key.split("/")
     if len(parts) == 2:
         return parts[0] == DRAFT.refs and parts[1].endswith(".json")
@@ -158,9 +160,9 @@ def is_ref_file(key: str) -> bool:
 
 
 def decode_ref(data: bytes, place: str, findings: Findings) -> tuple[SnapshotId, Mapping[str, Any]]:
-    """The snapshot that a reference points to, and its properties."""
+    """Return the snapshot that a reference points to, and its properties."""
     fields = _REF.read(loads_json(data, place), place, findings)
     properties = fields.get("properties") or {}
     if not isinstance(properties, Mapping):
-        raise refused(f"{place}: properties are no map")
+        raise refused(f"{place}: properties must be a map")
     return object_id(SnapshotId, fields["snapshot"], f"{place}: snapshot", findings), properties

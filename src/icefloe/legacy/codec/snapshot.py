@@ -1,4 +1,4 @@
-"""Snapshots of older formats."""
+"""Snapshots of old formats."""
 
 from __future__ import annotations
 
@@ -89,25 +89,25 @@ _FILE_BY_PARENT: Final = Structure(_FILE.name, (("id", "size", "num_rows"), *_FI
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot as one file has it."""
+    """A snapshot and the additional content of its file."""
 
     snapshot: Snapshot
-    """Under the id that the file is named after, which is the one that branches and tags know."""
+    """The snapshot with the id in the file name, which branches and tags use."""
     inner_id: SnapshotId
-    """The id that the file itself says; early writers gave the first snapshot two."""
+    """The id in the file itself. Early writers gave the first snapshot two ids."""
     history: tuple[SnapshotInfo, ...]
-    """The ancestors the file tells of, the parent first; empty where it names its parent alone."""
+    """The ancestors that the file contains, the parent first; empty if it contains only its parent."""
 
 
 def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: Findings) -> StoredSnapshot:
-    """A snapshot file."""
+    """Decode a snapshot file."""
     fields = SNAPSHOT.read(open_file(data, FileType.SNAPSHOT, place), place, findings)
     by_parent = "short_term_history" not in fields
     inner, history = (
         _by_parent(fields, place, findings) if by_parent else _by_history(fields, place, findings)
     )
     if inner.id != id:
-        findings.note(f"{place}: says to be {inner.id}, not what its name says")
+        findings.note(f"{place}: contains the id {inner.id}, which does not match the file name")
     snapshot = Snapshot(
         id,
         inner.parent_id,
@@ -147,7 +147,7 @@ def _by_history(
 
 
 def _newest_first(entries: list[SnapshotInfo]) -> list[SnapshotInfo]:
-    """No document says in which order a history is; the times tell where all of them ascend."""
+    """Return a history with the newest entry first. Its order is not documented, so the times decide."""
     times = [entry.flushed_at_us for entry in entries]
     ascending = len(times) > 1 and all(a < b for a, b in pairwise(times))
     return entries[::-1] if ascending else entries
@@ -205,7 +205,7 @@ def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
         raise FormatError(f"{place}: {error.message}", kind=error.kind) from None
     ids = {node.id for node in nodes}
     if len(ids) != len(nodes):
-        raise refused(f"{place}: two nodes with one id")
+        raise refused(f"{place}: two nodes have the same id")
     return found
 
 
@@ -213,7 +213,7 @@ def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapsho
     fields = NODE.read(stored, place, findings)
     own = fields.get("path", path)
     if own != path:
-        raise refused(f"{place}: says to be at {own!r}")
+        raise refused(f"{place}: contains the path {own!r}")
     id = node_id(fields["id"], f"{place}: id")
     path = path if path.startswith("/") else f"/{path}"
     attributes = attributes_of(fields.get("user_attributes"), place)
@@ -231,6 +231,8 @@ def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapsho
 
 
 def _manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
-    """Extents are left out: early releases wrote none, and a window too narrow would hide chunks."""
+    """Decode a manifest reference without extents: early releases wrote none or wrong ones, which would hide
+    chunks.
+    """
     fields = MANIFEST_REF.read(stored, place, findings)
     return ManifestRef(object_id(ManifestId, fields["object_id"], place, findings), ())

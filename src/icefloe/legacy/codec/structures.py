@@ -1,4 +1,4 @@
-"""Reading one structure out of decoded MessagePack or JSON, whichever way its writer laid it out."""
+"""Decoding of structures in MessagePack or JSON, whichever layout their writer used."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ LONG_ID: int = 16
 
 @dataclass(slots=True)
 class Findings:
-    """What decoders tell beside the values: what they tolerated, and which ids were made shorter."""
+    """Additional results of decoders: tolerated problems, and ids that were shortened."""
 
     tell: Callable[[str], None] = lambda text: None
-    """Called once for each different note."""
+    """Called once for each distinct note."""
     notes: dict[str, None] = field(default_factory=dict)
     long_ids: dict[bytes, bytes] = field(default_factory=dict)
-    """The 16 bytes behind an id of 12."""
+    """The ids of 16 bytes for ids of 12 bytes."""
 
     def note(self, text: str) -> None:
-        """Report something that was read in spite of what is wrong with it."""
+        """Report a problem that was tolerated."""
         if text not in self.notes:
             self.notes[text] = None
             self.tell(text)
 
     def shorten(self, long: bytes) -> bytes:
-        """The id of 12 bytes that stands for one of 16, see `short_id`."""
+        """Return the id of 12 bytes for one of 16; see `short_id`."""
         short = short_id(long)
         if self.long_ids.setdefault(short, long) != long:
-            raise refused(f"ids {long.hex()} and {self.long_ids[short].hex()} cannot be told apart")
+            raise refused(f"ids {long.hex()} and {self.long_ids[short].hex()} collide")
         return short
 
 
 def short_id(long: bytes) -> bytes:
-    """The first 12 bytes of the SHA-256 of an id of the draft format.
+    """Return the first 12 bytes of the SHA-256 of an id of the draft format.
 
-    A hash and not a part of the id: ids counted up by hand differ in any of their bytes.
+    A hash instead of a part, because manually numbered ids may differ in any of their bytes.
     """
     return sha256(long).digest()[:SHORT_ID]
 
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A structure as writers left it: a map of its fields, or an array in one of several orders."""
+    """A structure that writers stored as a map of its fields, or as an array in one of several orders."""
 
     name: str
     orders: tuple[tuple[str, ...], ...]
-    """The fields in order; an order is told by their number."""
+    """The fields in order. The number of fields identifies the order."""
     optional: frozenset[str] = frozenset()
     """Fields that a map may lack."""
 
     def read(self, value: Any, place: str, findings: Findings) -> Mapping[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         if isinstance(value, Mapping):
             return self._named(value, place, findings)
         if not isinstance(value, list | tuple):
@@ -73,7 +73,7 @@ class Structure:
         known = {name for order in self.orders for name in order}
         unknown = sorted(str(name) for name in value if name not in known)
         if unknown:
-            findings.note(f"{place}: {self.name} has unknown fields, left out: {', '.join(unknown[:5])}")
+            findings.note(f"{place}: ignored unknown fields of {self.name}: {', '.join(unknown[:5])}")
         fits = any(set(order) - self.optional <= set(value) for order in self.orders)
         if not fits:
             shortest = min(self.orders, key=lambda order: len(set(order) - set(value) - self.optional))
@@ -83,30 +83,30 @@ class Structure:
 
 
 def refused(message: str) -> FormatError:
-    """The error for what is damaged, or not what any document allows."""
+    """Return the error for damaged or undocumented content."""
     return FormatError(message, kind=ErrorKind.DESERIALIZATION)
 
 
 def number(value: Any, place: str, bits: int = 64) -> int:
-    """A whole number that is not negative and fits so many bits."""
+    """Return a non-negative integer that fits into a number of bits."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
-        raise refused(f"{place}: {shown(value)} is no whole number below 2**{bits}")
+        raise refused(f"{place}: expected an integer below 2**{bits}, not {shown(value)}")
     return value
 
 
 def text(value: Any, place: str) -> str:
-    """A text that has a UTF-8 form."""
+    """Return a text that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise refused(f"{place}: {kind_of(value)}, expected a text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refused(f"{place}: a text with lone surrogates, which has no UTF-8 form") from None
+        raise refused(f"{place}: text with lone surrogates, which cannot be encoded as UTF-8") from None
     return value
 
 
 def items(value: Any, place: str) -> Sequence[Any]:
-    """A list; none counts as an empty one."""
+    """Return a list. None counts as an empty list."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -115,7 +115,7 @@ def items(value: Any, place: str) -> Sequence[Any]:
 
 
 def pairs(value: Any, place: str) -> Mapping[Any, Any]:
-    """A map; none counts as an empty one."""
+    """Return a map. None counts as an empty map."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -124,27 +124,29 @@ def pairs(value: Any, place: str) -> Mapping[Any, Any]:
 
 
 def variant(value: Any, place: str) -> tuple[str, Any]:
-    """A choice: its name alone, or a map from its one name to what it carries."""
+    """Return the name and the content of a variant: a name, or a map with the name as its only key."""
     if isinstance(value, str):
         return value, None
     if isinstance(value, Mapping) and len(value) == 1:
         ((name, content),) = value.items()
         if isinstance(name, str):
             return name, content
-    raise refused(f"{place}: {shown(value)} names no choice")
+    raise refused(f"{place}: invalid variant {shown(value)}")
 
 
 def time(value: Any, place: str) -> int:
-    """Microseconds since 1970 of an RFC 3339 text; nanoseconds are cut off, no zone is UTC."""
+    """Return microseconds since 1970 for an RFC 3339 text. Nanoseconds are truncated; without zone it is
+    UTC.
+    """
     try:
         parsed = datetime.fromisoformat(text(value, place))
         return to_microseconds(parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
-        raise refused(f"{place}: {shown(value)} is no time") from None
+        raise refused(f"{place}: invalid time {shown(value)}") from None
 
 
 def octets(value: Any, place: str) -> bytes:
-    """Bytes, which JSON has as a list of numbers."""
+    """Return bytes, which JSON represents as a list of numbers."""
     if isinstance(value, bytes):
         return value
     try:
@@ -154,13 +156,13 @@ def octets(value: Any, place: str) -> bytes:
 
 
 def shown(value: Any) -> str:
-    """A value in an error, not at length."""
+    """Return a value for an error message, shortened."""
     whole = repr(value) if not isinstance(value, Mapping | list | tuple) or len(value) < 8 else kind_of(value)
     return whole if len(whole) <= 60 else f"{whole[:60]}..."
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in an error."""
+    """Describe the type of a value for an error message."""
     if isinstance(value, Mapping | list | tuple):
         return f"a {'map' if isinstance(value, Mapping) else 'list'} of {len(value)}"
     return "nothing" if value is None else f"a {type(value).__name__}"

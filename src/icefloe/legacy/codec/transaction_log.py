@@ -1,4 +1,4 @@
-"""Transaction logs of older formats."""
+"""Transaction logs of old formats."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ TRANSACTION_LOG: Final = Structure(
 )
 
 RankOf = Callable[[NodeId], int | None]
-"""The number of dimensions of an array; None for a group, and for what is not there."""
+"""Returns the number of dimensions of an array; None for groups and missing nodes."""
 
 
 def read_transaction_log(
     data: bytes, id: SnapshotId, rank_of: RankOf, place: str, findings: Findings
 ) -> TransactionLog:
-    """A transaction log file.
+    """Decode a transaction log file.
 
-    It does not say whether a node whose attributes changed is a group or an array, and early writers noted
-    chunks of other arrays under a node: both are told apart by the nodes of the snapshot.
+    The file does not say whether a node whose attributes changed is a group or an array, and early writers
+    recorded chunks
+    of other arrays under a node: the nodes of the snapshot tell them apart.
     """
     fields = TRANSACTION_LOG.read(open_file(data, FileType.TRANSACTION_LOG, place), place, findings)
     lists = {name: _ids(fields[name], f"{place}: {name}") for name in _LISTS}
@@ -77,7 +78,7 @@ def _chunks(
         coords = [number(n, where, 32) for n in items(entry, where)]
         by_rank.setdefault(len(coords), []).append(coords)
     if rank is not None and by_rank.keys() - {rank}:
-        findings.note(f"{where}: chunks of other arrays, left out")
+        findings.note(f"{where}: ignored chunks of other arrays")
         by_rank = {rank: by_rank.get(rank, [])}
     if any(n > 255 for n in by_rank):
         raise refused(f"{where}: a chunk with {max(by_rank)} coordinates")

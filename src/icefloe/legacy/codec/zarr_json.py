@@ -1,4 +1,4 @@
-"""The zarr.json of a node, rebuilt from the fields in which older formats keep it."""
+"""Reconstruction of the zarr.json of a node from the fields of old formats."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ _U32_MAX: Final = 0xFFFFFFFF
 
 
 def group_document(attributes: Mapping[str, Any], place: str) -> bytes:
-    """The zarr.json of a group."""
+    """Return the zarr.json of a group."""
     return _encoded({"zarr_format": 3, "node_type": "group", "attributes": attributes}, place)
 
 
 def array_document(
     stored: Any, attributes: Mapping[str, Any], place: str, findings: Findings
 ) -> tuple[bytes, ArrayNodeData]:
-    """The zarr.json of an array, and what a snapshot of today keeps beside it, without manifests."""
+    """Return the zarr.json of an array, and its other data in a current snapshot, without manifests."""
     fields = ARRAY_METADATA.read(stored, place, findings)
     shape = [number(n, f"{place}: shape") for n in items(fields["shape"], f"{place}: shape")]
     chunks = [
@@ -98,28 +98,30 @@ def array_document(
 
 
 def attributes_of(stored: Any, place: str) -> Mapping[str, Any]:
-    """The attributes of a node as its snapshot has them."""
+    """Return the attributes of a node in its snapshot."""
     if stored is None:
         return {}
     name, content = variant(stored, f"{place}: user_attributes")
     if name == "Ref":
-        raise refused(f"{place}: attributes in a file of their own, which no document says how to read")
+        raise refused(
+            f"{place}: attributes in a separate file are not supported, because their format is not documented"
+        )
     if name != "Inline":
-        raise refused(f"{place}: unknown kind {name!r} of attributes")
+        raise refused(f"{place}: unknown kind of attributes {name!r}")
     found = pairs(content, f"{place}: attributes")
     if not all(isinstance(key, str) for key in found):
-        raise refused(f"{place}: attributes whose names are no texts")
+        raise refused(f"{place}: names of attributes must be strings")
     return found
 
 
 def _encoded(document: Mapping[str, Any], place: str) -> bytes:
     try:
-        # An attribute that is NaN stays so: zarr itself writes and reads it like this.
+        # Attributes may be NaN: zarr itself writes and reads them like this.
         whole = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain)
         return whole.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(
-            f"{place}: no JSON can be made of its metadata: {error}", kind=ErrorKind.DESERIALIZATION
+            f"{place}: the metadata cannot be converted to JSON: {error}", kind=ErrorKind.DESERIALIZATION
         ) from None
 
 
@@ -148,7 +150,9 @@ def _dimension_names(stored: Any, rank: int, place: str) -> tuple[str | None, ..
 
 
 def _check_separator(stored: Any, place: str) -> None:
-    """Refuse unknown encodings of chunk keys. Which one it was is not kept: chunks go by coordinates."""
+    """Raise an error for unknown encodings of chunk keys. The encoding is not needed: chunks have
+    coordinates.
+    """
     name, _ = variant(stored, f"{place}: chunk_key_encoding")
     if name.lower() not in _SEPARATORS and name not in _SEPARATORS.values():
         raise refused(f"{place}: unknown chunk_key_encoding {name!r}")
@@ -166,7 +170,7 @@ def _named(stored: Any, place: str, findings: Findings) -> dict[str, Any]:
 
 
 def _data_type(stored: Any, place: str) -> tuple[Any, str]:
-    """The data type as zarr.json has it, and its bare name."""
+    """Return the data type in the form of zarr.json, and its name."""
     name, bits = variant(stored, f"{place}: data_type")
     low = name.lower()
     if low == "rawbits" or (low[:1] == "r" and low[1:].isdecimal()):
@@ -180,7 +184,7 @@ def _data_type(stored: Any, place: str) -> tuple[Any, str]:
 
 
 def _fill_value(stored: Any, data_type: str, place: str, findings: Findings) -> Any:
-    """The fill value as zarr.json has it."""
+    """Return the fill value in the form of zarr.json."""
     value = stored
     if isinstance(stored, Mapping):
         _, value = variant(stored, f"{place}: fill_value")
