@@ -61,7 +61,7 @@ ALL_VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", ALL_VALUES, ids=lambda v: type(v).__qualname__)
-def test_values_pickle_compare_and_hide_secrets(value: Any) -> None:
+def test_values_can_be_pickled_and_compared_and_hide_secrets(value: Any) -> None:
     copy = pickle.loads(pickle.dumps(value))
 
     assert copy == value
@@ -92,7 +92,7 @@ def test_variants_are_instances_of_their_family() -> None:
         ({"access_key_id": "a", "secret_access_key": "b", "session_token": "t"}, c.S3Credentials.Static),
     ],
 )
-def test_s3_credentials_selects(arguments: dict[str, Any], variant: type) -> None:
+def test_s3_credentials_chooses_by_arguments(arguments: dict[str, Any], variant: type) -> None:
     assert type(c.s3_credentials(**arguments)) is variant
 
 
@@ -114,7 +114,7 @@ def test_s3_credentials_refuses_contradictions(arguments: dict[str, Any]) -> Non
         c.s3_credentials(**arguments)
 
 
-def test_gcs_get_credentials_is_honoured() -> None:
+def test_gcs_get_credentials_is_used() -> None:
     """The official function returns FromEnv here and never calls the function."""
     assert type(c.gcs_credentials(get_credentials=gcs_token)) is c.GcsCredentials.Refreshable
     assert type(c.gcs_credentials(get_credentials=gcs_token, from_env=False)) is c.GcsCredentials.Refreshable
@@ -130,7 +130,7 @@ def test_gcs_get_credentials_is_honoured() -> None:
         ({"service_account_file": "f", "from_env": False}, c.GcsCredentials.Static),
     ],
 )
-def test_gcs_credentials_selects(arguments: dict[str, Any], variant: type) -> None:
+def test_gcs_credentials_chooses_by_arguments(arguments: dict[str, Any], variant: type) -> None:
     assert type(c.gcs_credentials(**arguments)) is variant
 
 
@@ -143,7 +143,7 @@ def test_gcs_credentials_selects(arguments: dict[str, Any], variant: type) -> No
         ({"sas_token": "t"}, c.AzureCredentials.Static),
     ],
 )
-def test_azure_credentials_selects(arguments: dict[str, Any], variant: type) -> None:
+def test_azure_credentials_chooses_by_arguments(arguments: dict[str, Any], variant: type) -> None:
     assert type(c.azure_credentials(**arguments)) is variant
 
 
@@ -203,7 +203,7 @@ def refresher(function: Callable[[], Any], scatter: bool = False) -> c.Refresher
 
 
 @pytest.mark.parametrize(("lifetime", "expected_calls"), [(None, 1), (HOUR, 1), (-HOUR, 3)])
-def test_refresher_asks_again_only_when_expired(lifetime: timedelta | None, expected_calls: int) -> None:
+def test_refresher_calls_again_only_after_expiration(lifetime: timedelta | None, expected_calls: int) -> None:
     Counting.calls.clear()
     source = refresher(Counting(lifetime))
 
@@ -255,7 +255,7 @@ def wrong_type() -> int:
 @pytest.mark.parametrize(
     ("function", "text"), [(failing, "bad creds"), (wrong_type, "cannot be converted"), (42, "not callable")]
 )
-def test_failing_functions_say_so(function: Any, text: str) -> None:
+def test_failing_functions_are_reported(function: Any, text: str) -> None:
     with pytest.raises(InvalidInputError, match=text) as caught:
         refresher(function).get()
 

@@ -51,12 +51,12 @@ CASES: dict[str, Callable[[Repository, str, str], Any]] = {
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("words", CASES)
-def test_errors_of_repositories(words: str, spec_version: int) -> None:
+def test_repository_errors_contain_official_words(words: str, spec_version: int) -> None:
     with pytest.raises(icefloe.IcechunkError, match=words):
         CASES[words](*two_commits(spec_version))
 
 
-def test_errors_of_places() -> None:
+def test_location_errors_contain_official_words() -> None:
     root = s3_storage(bucket="b", prefix="", region="us-east-1", access_key_id="i", secret_access_key="s")
 
     with pytest.raises(icefloe.InvalidInputError, match="empty prefix"):
@@ -65,7 +65,7 @@ def test_errors_of_places() -> None:
         Repository.create(in_memory_storage(), spec_version="v1")  # type: ignore[arg-type]
 
 
-def test_only_regular_grids_in_the_first_version() -> None:
+def test_version_1_supports_only_regular_grids() -> None:
     grid = b'{"name":"rectilinear","configuration":{"kind":"inline","chunk_shapes":[[2,3]]}}'
     document = re.sub(rb'"chunk_grid":\s*\{.*?\}\s*\}', b'"chunk_grid":' + grid, array_document([5]))
     store = Repository.create(in_memory_storage(), spec_version=1).writable_session("main").store
@@ -84,13 +84,13 @@ def test_only_regular_grids_in_the_first_version() -> None:
         ({"client": "a b"}, "token characters, not 'a b'"),
     ],
 )
-def test_errors_of_attributions(given: dict[str, str], words: str) -> None:
+def test_attribution_errors_contain_official_words(given: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         icefloe.Attribution(**given)
 
 
 @pytest.mark.parametrize("which", ["headers", "read_headers", "write_headers"])
-def test_headers_that_cannot_be_sent(which: str) -> None:
+def test_header_errors_contain_official_words(which: str) -> None:
     place: dict[str, Any] = {"bucket": "b", "prefix": "p", "region": "us-east-1"}
 
     with pytest.raises(ValueError, match="invalid HTTP header name 'bad name'"):
@@ -101,7 +101,7 @@ def test_headers_that_cannot_be_sent(which: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_the_store_in_bytes() -> None:
+def test_raw_store_errors_contain_official_words() -> None:
     store = Repository.create(in_memory_storage()).writable_session("main").store
 
     async def both() -> bytes:
@@ -122,7 +122,7 @@ def test_the_store_in_bytes() -> None:
         {"message": "m", "metadata": {"\ud800": 1}},
     ],
 )
-def test_texts_without_a_utf8_form_are_refused_before_anything_is_written(
+def test_texts_with_lone_surrogates_are_refused_before_writing(
     given: dict[str, Any], spec_version: int
 ) -> None:
     storage = in_memory_storage()

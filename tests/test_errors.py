@@ -53,14 +53,14 @@ def test_plain_errors_need_a_message(cls: type[IcechunkError]) -> None:
         cls()  # type: ignore[call-arg]
 
 
-def test_some_errors_are_builtin_errors_too() -> None:
+def test_some_errors_are_builtin_errors() -> None:
     assert issubclass(NodeNotFoundError, NotFoundError)
     assert issubclass(NotFoundError, KeyError)
     assert issubclass(InvalidInputError, ValueError)
     assert issubclass(RebaseFailedError, ConflictError)
 
 
-def test_conflict_tells_both_parents() -> None:
+def test_conflict_has_both_parents() -> None:
     error = ConflictError("AAAA", "BBBB")
 
     assert (error.expected_parent, error.actual_parent) == ("AAAA", "BBBB")
@@ -69,7 +69,7 @@ def test_conflict_tells_both_parents() -> None:
     assert repr(error) == "icefloe.ConflictError(expected_parent=AAAA, actual_parent=BBBB)"
 
 
-def test_conflict_without_parents_still_has_a_text() -> None:
+def test_conflict_without_parents_has_a_message() -> None:
     assert str(ConflictError()) == "Failed to commit, expected parent: None, actual parent: None"
     assert str(ConflictError(message="repo info changed")) == "repo info changed"
     assert ConflictError(kind=ErrorKind.REPO_INFO_UPDATED).kind == "repo-info-updated"
@@ -125,24 +125,26 @@ HINT = Hint("{on_change} or {overwrite}, see {group}", on_change="ingest", overw
 
 def test_hints_name_options_as_python_does() -> None:
     assert str(HINT) == 'on_change="ingest" or overwrite=True, see group'
-    assert str(Hint("{function} makes one", function="Repository.create")) == "Repository.create makes one"
+    assert (
+        str(Hint("{function} creates one", function="Repository.create")) == "Repository.create creates one"
+    )
     assert str(Hint("did you mean {this}?")) == "did you mean {this}?"
 
 
-def test_hints_are_rendered_by_other_interfaces_too() -> None:
+def test_other_interfaces_can_render_hints() -> None:
     shouted = HINT.render(lambda name, value: f"{name.upper()}:{value}")
 
     assert shouted == "ON_CHANGE:ingest or OVERWRITE:True, see GROUP:None"
 
 
-def test_hints_have_no_secrets_and_no_controls() -> None:
+def test_hints_contain_no_secrets_or_control_characters() -> None:
     hint = Hint("use {target}\x1b[2J", target="https://me:secret@host/?sig=secret")
 
     assert "secret" not in str(hint)
     assert "\x1b" not in str(hint)
 
 
-def test_alternative_hints_become_one_and_equal_ones_are_said_once() -> None:
+def test_alternative_hints_are_combined_without_duplicates() -> None:
     one, other = Hint("leave it out"), Hint("use {mode}", mode="hybrid")
 
     assert str(Hint.any_of(one, other, one)) == 'leave it out, or use mode="hybrid"'
@@ -150,7 +152,7 @@ def test_alternative_hints_become_one_and_equal_ones_are_said_once() -> None:
 
 
 @pytest.mark.parametrize("cls", [*PLAIN, ConflictError])
-def test_errors_say_their_hint_after_the_message(cls: type[IcechunkError]) -> None:
+def test_errors_append_their_hint_to_the_message(cls: type[IcechunkError]) -> None:
     error = cls(message="it is there already").with_hint(Hint("replace it with {overwrite}", overwrite=True))
 
     again = pickle.loads(pickle.dumps(error))

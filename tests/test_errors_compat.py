@@ -20,7 +20,7 @@ CLASSES = [
 ]
 
 
-def test_kinds_come_in_the_official_order() -> None:
+def test_kinds_have_the_official_order() -> None:
     theirs = [(kind.name, kind.value) for kind in official.ErrorKind]
 
     assert [(kind.name, kind.value) for kind in errors.ErrorKind] == theirs
@@ -55,7 +55,7 @@ def test_no_official_class_is_missing() -> None:
         ("RebaseFailedError", ("A", [])),
     ],
 )
-def test_instances_look_alike(name: str, arguments: tuple[Any, ...]) -> None:
+def test_instances_equal_the_official_ones(name: str, arguments: tuple[Any, ...]) -> None:
     for ours, theirs in zip(_twins(errors, name, arguments), _twins(official, name, arguments), strict=True):
         assert repr(ours) == repr(theirs).replace("icechunk.", "icefloe.", 1)
         assert str(ours) == str(theirs)

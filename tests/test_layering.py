@@ -272,13 +272,13 @@ def test_imports_inside_a_package_point_down_only() -> None:
     assert found == []
 
 
-def test_foreign_packages_stay_behind_their_border() -> None:
+def test_foreign_packages_are_imported_only_where_allowed() -> None:
     found = [problem for module in source_modules() for problem in foreign_imports(module)]
 
     assert found == []
 
 
-def test_modules_do_not_import_each_other_in_circles() -> None:
+def test_there_are_no_import_cycles() -> None:
     assert import_cycle(source_modules()) == []
 
 
@@ -307,7 +307,7 @@ NAMES = ["icefloe", "icefloe.core.refs.base", "icefloe.format.v2", "icefloe.stor
         ("icefloe.helpers", ""),
     ],
 )
-def test_an_upward_import_is_found(name: str, text: str) -> None:
+def test_upward_import_is_found(name: str, text: str) -> None:
     assert len(list(upward_imports(parse(name, text), NAMES))) == 1
 
 
@@ -319,7 +319,7 @@ def test_an_upward_import_is_found(name: str, text: str) -> None:
         ("icefloe.query.other", ""),
     ],
 )
-def test_an_upward_import_inside_a_package_is_found(name: str, text: str) -> None:
+def test_upward_import_inside_a_package_is_found(name: str, text: str) -> None:
     names = ["icefloe.query.scan.plan", "icefloe.query.sql.parse", "icefloe.query.write.job"]
 
     assert len(list(upward_imports_inside(parse(name, text), names))) == 1
@@ -333,7 +333,7 @@ def test_an_upward_import_inside_a_package_is_found(name: str, text: str) -> Non
         ("icefloe", "from icefloe.store import IcechunkStore"),
     ],
 )
-def test_a_downward_import_is_allowed(name: str, text: str) -> None:
+def test_downward_import_is_allowed(name: str, text: str) -> None:
     assert list(upward_imports(parse(name, text), NAMES)) == []
 
 
@@ -346,24 +346,24 @@ def test_a_downward_import_is_allowed(name: str, text: str) -> None:
         ("icefloe.spark.executor", "__import__('icechunk')"),
     ],
 )
-def test_a_foreign_import_is_found(name: str, text: str) -> None:
+def test_foreign_import_is_found(name: str, text: str) -> None:
     assert len(list(foreign_imports(parse(name, text)))) == 1
 
 
-def test_our_own_module_of_the_same_name_is_not_foreign() -> None:
+def test_own_module_of_the_same_name_is_not_foreign() -> None:
     module = parse("icefloe.format.v2", "from icefloe.encoding import flatbuffers")
 
     assert list(foreign_imports(module)) == []
 
 
-def test_a_circle_is_found() -> None:
+def test_import_cycle_is_found() -> None:
     one = parse("icefloe.core.one", "from icefloe.core.two import b")
     two = parse("icefloe.core.two", "def f():\n    from icefloe.core import one")
 
     assert import_cycle([one, two]) == ["icefloe.core.one", "icefloe.core.two", "icefloe.core.one"]
 
 
-def test_a_use_of_the_official_package_is_found() -> None:
+def test_use_of_the_official_package_is_found() -> None:
     assert list(uses_of_official_package(parse("tests.format.test_v2", "import icechunk")))
     assert not list(uses_of_official_package(parse("tests.compat.test_v2", "import icechunk")))
 

@@ -141,7 +141,7 @@ def test_unknown_name_raises_attribute_error() -> None:
         icefloe.unheard_of  # noqa: B018
 
 
-def test_importing_the_package_loads_no_heavy_package() -> None:
+def test_import_loads_no_heavy_package() -> None:
     heavy = {"zarr", "numpy", "obstore", "logging", "yaml", "zstandard", "asyncio"}
     code = "import sys, icefloe; print(*sys.modules)"
 

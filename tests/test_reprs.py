@@ -60,7 +60,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__qualname__)
-def test_values_pickle_copy_and_compare(value: Any) -> None:
+def test_values_can_be_pickled_copied_and_compared(value: Any) -> None:
     for again in (pickle.loads(pickle.dumps(value)), copy.copy(value), copy.deepcopy(value)):
         assert again == value
         assert repr(again) == repr(value)
@@ -68,14 +68,14 @@ def test_values_pickle_copy_and_compare(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__qualname__)
-def test_values_show_in_text_and_in_notebooks(value: Any) -> None:
+def test_values_have_text_and_html_reprs(value: Any) -> None:
     assert repr(value)
     assert "object at 0x" not in repr(value) + str(value)
     for form in ("_repr_html_", "_repr_svg_"):
         assert getattr(value, form, lambda: "none")()
 
 
-def test_enums_show_their_names_and_are_numbers() -> None:
+def test_enums_are_integers_displayed_by_name() -> None:
     assert (repr(SpecVersion.v1), str(SpecVersion.v2)) == ("SpecVersion.v1", "SpecVersion.v2 (current)")
     assert (str(SessionMode.readonly), f"{ChunkType.native}") == ("SessionMode.readonly", "ChunkType.native")
     assert SpecVersion(2) > SpecVersion.v1
@@ -124,7 +124,7 @@ def test_verify_report_shows_its_verdict_in_notebooks() -> None:
     assert "✓ intact" in repo.verify()._repr_html_()
 
 
-def test_no_secret_is_shown() -> None:
+def test_reprs_contain_no_secrets() -> None:
     secret = "abc-SECRET-xyz"
     storage = s3_storage(
         bucket="b",

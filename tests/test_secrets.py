@@ -221,7 +221,7 @@ def test_a_stored_configuration_is_printed_without_secrets(
 
 
 @pytest.mark.parametrize("option", [SECRET, f"headers={SECRET}", f"secretkey={SECRET}"])
-def test_wrong_options_do_not_print_their_values(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_about_options_do_not_print_values(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     app.main(["info", "s3://bucket/x", "-o", option])
 
     printed = capsys.readouterr()
@@ -239,9 +239,9 @@ def test_wrong_options_do_not_print_their_values(option: str, capsys: pytest.Cap
         "mail user@example.org, see https://example.org/x",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
-def test_hiding_takes_no_more_than_linear_time() -> None:
+def test_redaction_takes_linear_time() -> None:
     assert SECRET not in redact("a" * 200_000 + "://" * 20_000 + f" https://u:{SECRET}@h" + "://x:y" * 20_000)

@@ -86,7 +86,7 @@ def test_virtual_values_are_read_after_authorization(place: Path, capsys: pytest
     for command in ("cat", "head", "plot"):
         words = [command, str(place / "repo"), "here"]
         assert app.main(words) == faults.USAGE
-        assert "authorise the virtual chunk container with --authorize PREFIX" in capsys.readouterr().err
+        assert "authorize the virtual chunk container with --authorize PREFIX" in capsys.readouterr().err
         assert app.main([*words, "--authorize", "all"]) == 0
         assert "3" in capsys.readouterr().out
 

@@ -42,7 +42,7 @@ def test_split_conditions_match() -> None:
     assert isinstance(D.Any(), c.ManifestSplitDimCondition)
 
 
-def test_default_preload_condition_means_small_coordinates() -> None:
+def test_default_preload_condition_selects_small_coordinates() -> None:
     preload_if = c.RepositoryConfig().effective().preload_if
 
     names = ["time", "t", "lat", "longitude", "x", "y", "level", "depth", "hour12", "nav_lon"]
@@ -65,7 +65,7 @@ preload_conditions = st.recursive(
 
 
 @given(preload_conditions)
-def test_preload_conditions_survive_the_plain_form_and_their_repr(
+def test_preload_conditions_round_trip_through_plain_form_and_repr(
     condition: c.ManifestPreloadCondition,
 ) -> None:
     assert MP.from_plain(condition.to_plain()) == condition

@@ -12,7 +12,7 @@ from icefloe.errors import ErrorKind, FormatError
 from tests.support.config_samples import full_config, official_dict
 
 
-def test_config_is_written_as_the_official_library_writes_it() -> None:
+def test_config_is_written_like_the_official_library() -> None:
     plain = full_config().to_plain()
 
     assert plain == official_dict()
@@ -37,7 +37,7 @@ def test_default_config_has_every_key_and_only_nulls() -> None:
     assert set(plain.values()) == {None}
 
 
-def test_missing_keys_are_fine_and_unknown_ones_survive() -> None:
+def test_missing_keys_are_accepted_and_unknown_ones_kept() -> None:
     plain = {"future": {"a": [1]}, "caching": {"num_chunk_refs": 7, "later": True}}
 
     config = c.RepositoryConfig.from_plain(plain)

@@ -18,7 +18,7 @@ from tests.support.config_samples import MP, MS, D, full_config
 untyped: Any = c
 
 
-def test_repr_is_code_that_makes_the_same_value() -> None:
+def test_repr_is_code_that_creates_the_same_value() -> None:
     config = full_config()
     config.set_virtual_chunk_container(c.VirtualChunkContainer("https://a/", c.http_store({"k": "v"})))
 
@@ -37,7 +37,7 @@ def test_str_shows_defaults() -> None:
     assert "<summary>compression</summary>" in html
 
 
-def test_reprs_hide_what_may_be_secret() -> None:
+def test_reprs_hide_possible_secrets() -> None:
     stores = [
         c.http_store({"allow_http": "true"}, {"authorization": "hunter2"}),
         c.gcs_store({"service_account_key": "hunter2"}),
@@ -63,7 +63,7 @@ def test_reprs_hide_what_may_be_secret() -> None:
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_values_pickle_and_copy(value: object) -> None:
+def test_values_can_be_pickled_and_copied(value: object) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
     assert copy.deepcopy(value) == value
     assert copy.copy(value) == value
@@ -76,7 +76,7 @@ def test_config_parts_are_unhashable_and_conditions_hashable() -> None:
     assert len({MS.AnyArray(), MS.AnyArray(), D.Axis(1), D.Axis(1)}) == 2
 
 
-def test_merge_goes_into_parts_and_replaces_some_whole() -> None:
+def test_merge_combines_parts_and_replaces_some() -> None:
     base = full_config()
     other = c.RepositoryConfig(
         inline_chunk_threshold_bytes=0,
@@ -118,7 +118,7 @@ def test_cleared_containers_replace_stored_ones() -> None:
     assert full_config().merge(c.RepositoryConfig()).virtual_chunk_containers
 
 
-def test_deep_values_can_be_changed_in_place() -> None:
+def test_nested_values_can_be_changed_in_place() -> None:
     config = full_config()
     assert config.storage is not None
     assert config.storage.retries is not None
@@ -152,12 +152,12 @@ def test_deep_values_can_be_changed_in_place() -> None:
         (lambda: untyped.S3Options(network_stream_timeout_seconds=-1), OverflowError),
     ],
 )
-def test_senseless_values_are_refused(call: Callable[[], object], error: type[Exception]) -> None:
+def test_invalid_values_are_refused(call: Callable[[], object], error: type[Exception]) -> None:
     with pytest.raises(error):
         call()
 
 
-def test_a_misspelt_setting_is_refused() -> None:
+def test_misspelled_setting_is_refused() -> None:
     with pytest.raises(AttributeError, match="inline_treshold"):
         c.RepositoryConfig().inline_treshold = 1
 
@@ -218,7 +218,7 @@ def test_effective_storage_settings_have_the_documented_defaults() -> None:
     assert effective.minimum_size_for_multipart_upload == 100 * 2**20
 
 
-def test_constructors_take_their_arguments_in_the_official_order() -> None:
+def test_constructors_have_the_official_argument_order() -> None:
     assert list(inspect.signature(c.RepositoryConfig).parameters) == [
         "inline_chunk_threshold_bytes",
         "get_partial_values_concurrency",
@@ -254,7 +254,7 @@ def test_attribution_is_checked(arguments: dict[str, str]) -> None:
         c.Attribution(**arguments)
 
 
-def test_attribution_in_the_user_agent() -> None:
+def test_attribution_is_part_of_the_user_agent() -> None:
     assert c.Attribution().user_agent("icefloe/1") == "icefloe/1"
     assert (
         c.Attribution(client="lib/2", workload="nightly", principal="").user_agent("icefloe/1")

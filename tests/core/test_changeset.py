@@ -24,7 +24,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_last_change_of_a_chunk_counts(steps: list[tuple[object, ...]]) -> None:
+def test_last_change_of_a_chunk_wins(steps: list[tuple[object, ...]]) -> None:
     delta = ArrayDelta("/a", 2)
     model: dict[tuple[int, int], InlineRef | None] = {}
     for step in steps:
@@ -56,7 +56,7 @@ def test_the_last_change_of_a_chunk_counts(steps: list[tuple[object, ...]]) -> N
     assert [tuple(row) for row in delta.coords().tolist()] == sorted(model)
 
 
-def test_resolving_often_keeps_the_segments_few() -> None:
+def test_repeated_resolving_keeps_few_segments() -> None:
     delta = ArrayDelta("/a", 1)
     for number in range(50):
         delta.put((number % 7,), InlineRef(bytes([number])))

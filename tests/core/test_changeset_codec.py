@@ -92,7 +92,7 @@ def meaning(changes: ChangeSet) -> Any:
 
 @settings(max_examples=30)
 @given(CHANGES)
-def test_changes_come_back(changes: ChangeSet) -> None:
+def test_changes_survive_encoding(changes: ChangeSet) -> None:
     assert meaning(decode_changes(encode_changes(changes))) == meaning(changes)
 
 
@@ -109,7 +109,7 @@ def sample() -> bytes:
     return encode_changes(changes)
 
 
-def test_every_damage_is_noticed() -> None:
+def test_all_damage_is_detected() -> None:
     data = sample()
     assert decode_changes(data).created["/a"].path == "/a"
 
@@ -182,7 +182,7 @@ def _unread(*_: object) -> NoReturn:
         ([[], [], []], "chunks"),
     ],
 )
-def test_hostile_heads_are_refused(nodes: Any, chunks: Any) -> None:
+def test_malicious_heads_are_refused(nodes: Any, chunks: Any) -> None:
     packer = ColumnPacker()
     packer.numbers(np.array([1, 2, 0], np.uint8))
 

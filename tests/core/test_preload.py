@@ -90,7 +90,7 @@ def finish() -> None:
         (None, set()),
     ],
 )
-def test_what_is_preloaded(
+def test_configured_manifests_are_preloaded(
     place: Storage, reads: list[str], config: ManifestPreloadConfig | None, names: set[str]
 ) -> None:
     repo = opened(place, config)
@@ -110,7 +110,7 @@ def array_of(repo: Repository, snapshot_id: str, manifest: str) -> str:
     return next(name for name, size in SIZES.items() if size == refs[manifest])
 
 
-def test_the_same_snapshot_is_preloaded_once(place: Storage, reads: list[str]) -> None:
+def test_same_snapshot_is_preloaded_once(place: Storage, reads: list[str]) -> None:
     repo = opened(place, ManifestPreloadConfig())
 
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_the_same_snapshot_is_preloaded_once(place: Storage, reads: list[str]) -
     assert len(reads) == 3
 
 
-def test_a_place_behind_a_network_is_preloaded_by_default(
+def test_remote_storage_is_preloaded_by_default(
     place: Storage, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryStorage, "answers_at_once", False)
@@ -152,7 +152,7 @@ def test_opening_neither_waits_nor_fails(place: Storage, monkeypatch: pytest.Mon
     assert zarr.open_array(session.store, path="lat")[0] == 7
 
 
-def test_threads_that_want_the_same_wait_for_one_load() -> None:
+def test_threads_share_one_load() -> None:
     cache = WeightedCache[str, int](10, lambda value: 1)
     started = threading.Barrier(4)
     loads: list[int] = []
@@ -178,7 +178,7 @@ def slowly(load: Callable[[], int]) -> Callable[[], int]:
     return wait_and_load
 
 
-def test_who_waits_for_a_load_that_fails_tries_for_himself() -> None:
+def test_thread_that_waits_for_a_failed_load_tries_again() -> None:
     cache = WeightedCache[str, int](10, lambda value: 1)
     in_load, go_on = threading.Event(), threading.Event()
 
@@ -198,7 +198,7 @@ def test_who_waits_for_a_load_that_fails_tries_for_himself() -> None:
     assert cache.get("key", lambda: 6) in (5, 6)
 
 
-def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+def test_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
     cache = WeightedCache[str, int](10, lambda value: 1)
     cache._loading["key"] = Future()
     with cache._lock:

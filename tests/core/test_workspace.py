@@ -40,9 +40,7 @@ def splitting(size: int) -> ManifestConfig:
     split=st.integers(1, 5),
     data=st.data(),
 )
-def test_each_chunk_is_found_however_often_one_looks(
-    grid: list[int], split: int, data: st.DataObject
-) -> None:
+def test_each_chunk_is_found_in_repeated_lookups(grid: list[int], split: int, data: st.DataObject) -> None:
     session = new_session(manifest=splitting(split))
     places = list(np.ndindex(*grid))
     written = data.draw(st.sets(st.sampled_from(places)))
@@ -61,7 +59,7 @@ def test_each_chunk_is_found_however_often_one_looks(
     assert {tuple(row) for row in workspace.chunk_coords(node).tolist()} == written
 
 
-def test_negative_coordinates_name_no_chunk() -> None:
+def test_negative_coordinates_have_no_chunk() -> None:
     session = new_session()
     session._workspace.set_metadata("/a", array_document([2]))
     workspace: Workspace = session._workspace
@@ -73,14 +71,14 @@ def test_negative_coordinates_name_no_chunk() -> None:
         workspace.write("/a", (-1,), b"x")
 
 
-def test_metadata_is_written_at_any_level_of_compression() -> None:
+def test_metadata_is_written_at_any_compression_level() -> None:
     session = new_session(compression=CompressionConfig(level=100))
     session._workspace.set_metadata("/", GROUP)
 
     assert session.commit("at the highest level there is")
 
 
-def test_a_hundred_manifests_are_told_apart() -> None:
+def test_hundred_manifests_are_distinguished() -> None:
     session = new_session(manifest=splitting(1))
     values = np.arange(100).reshape(10, 10)
     zarr.create_array(session.store, name="a", data=values, chunks=(1, 1), fill_value=-1)
@@ -124,7 +122,7 @@ def test_listings_follow_every_change(steps: list[tuple[str, str]]) -> None:
         assert workspace.children(path) == sorted({known[len(path) + 1 :].split("/")[0] for known in below})
 
 
-def test_a_node_deleted_and_created_again_is_listed() -> None:
+def test_recreated_node_is_listed() -> None:
     session = new_session()
     session._workspace.set_metadata("/g", GROUP)
     session.commit("group")
@@ -137,7 +135,7 @@ def test_a_node_deleted_and_created_again_is_listed() -> None:
     assert list(again.paths()) == ["/g"]
 
 
-def test_an_array_with_chunks_keeps_its_number_of_dimensions() -> None:
+def test_array_with_chunks_keeps_its_number_of_dimensions() -> None:
     workspace = new_session()._workspace
     workspace.set_metadata("/a", array_document((2, 2)))
     workspace.write("/a", (1, 1), b"1")
@@ -152,7 +150,7 @@ def test_an_array_with_chunks_keeps_its_number_of_dimensions() -> None:
     assert workspace.chunk_coords(workspace.array("/a")).tolist() == [[1]]
 
 
-def test_a_chunk_of_an_array_that_vanished_meanwhile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_of_a_concurrently_deleted_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     workspace: Workspace = new_session()._workspace
     workspace.set_metadata("/a", array_document((2,)))
     write_chunk = workspace.assets.write_chunk
@@ -172,7 +170,7 @@ def test_a_chunk_of_an_array_that_vanished_meanwhile_is_refused(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("path", ["/", "/a", "/a/b"])
-def test_a_node_that_is_deleted_and_made_again_is_listed(path: str) -> None:
+def test_deleted_and_recreated_node_is_listed_once(path: str) -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     for each in ("/", "/a", "/a/b"):

@@ -40,7 +40,7 @@ from icefloe.errors import InvalidInputError
         (".zmetadata", LegacyKey(".zmetadata")),
     ],
 )
-def test_keys_are_read_by_segments(key: str, parsed: Key) -> None:
+def test_keys_are_parsed_by_segments(key: str, parsed: Key) -> None:
     assert parse_key(key) == parsed
 
 
@@ -52,7 +52,7 @@ def test_keys_are_read_by_segments(key: str, parsed: Key) -> None:
         "\ud800/zarr.json",
     ],
 )
-def test_other_keys_are_refused(key: str) -> None:
+def test_invalid_keys_are_refused(key: str) -> None:
     """`abc/0/0` is no chunk of an array `ab` (bug 14 of the official package)."""
     with pytest.raises(InvalidInputError, match="invalid key") as error:
         parse_key(key)
@@ -60,7 +60,7 @@ def test_other_keys_are_refused(key: str) -> None:
     assert error.value.kind == "invalid-key"
 
 
-def test_keys_are_made_from_paths() -> None:
+def test_keys_are_built_from_paths() -> None:
     assert metadata_keys(["/", "/a/b"]) == ["zarr.json", "a/b/zarr.json"]
     assert [chunk_prefix("/"), chunk_prefix("/a/b")] == ["c", "a/b/c"]
 
@@ -85,7 +85,7 @@ def test_prefixes_are_folders() -> None:
         ("/a/c/4294967296", "/a", None),
     ],
 )
-def test_folders_inside_an_array_are_the_first_coordinates(
+def test_folders_inside_an_array_are_leading_coordinates(
     path: str, array: str, first: tuple[int, ...] | None
 ) -> None:
     assert coords_within(path, array) == first

@@ -38,7 +38,7 @@ def scattered(draw: st.DrawFn) -> tuple[Blobs, list[bytes]]:
 
 
 @given(ITEMS)
-def test_blobs_hold_what_they_were_made_from(items: list[bytes]) -> None:
+def test_blobs_contain_their_source(items: list[bytes]) -> None:
     blobs = Blobs.from_list(items)
 
     assert blobs.tolist() == list(blobs) == items
@@ -47,20 +47,20 @@ def test_blobs_hold_what_they_were_made_from(items: list[bytes]) -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=8))
-def test_texts_survive(texts: list[str]) -> None:
+def test_texts_round_trip(texts: list[str]) -> None:
     blobs = Blobs.from_texts(texts)
 
     assert blobs.texts() == texts
     assert blobs.tolist() == [text.encode() for text in texts]
 
 
-def test_a_text_without_utf8_form_is_refused() -> None:
+def test_text_with_lone_surrogates_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"lone surrogates.*'x\\ud800'"):
         Blobs.from_texts(["a", "x\ud800"])
 
 
 @given(scattered(), st.data())
-def test_scattered_blobs_are_taken_and_compacted(
+def test_scattered_blobs_are_selected_and_compacted(
     sample: tuple[Blobs, list[bytes]], data: st.DataObject
 ) -> None:
     blobs, items = sample
@@ -93,18 +93,18 @@ def test_parts_of_one_buffer_keep_sharing_it(sample: tuple[Blobs, list[bytes]]) 
 
 
 @given(ITEMS, ITEMS)
-def test_blobs_are_equal_where_their_items_are(one: list[bytes], other: list[bytes]) -> None:
+def test_blobs_are_equal_if_their_items_are(one: list[bytes], other: list[bytes]) -> None:
     assert (Blobs.from_list(one) == Blobs.from_list(other)) == (one == other)
 
 
 @pytest.mark.parametrize("bad", [b"\xff", b"ab\xc3", b"\xed\xa0\x80"])
-def test_bytes_that_are_no_text_are_named_with_their_row(bad: bytes) -> None:
+def test_invalid_utf8_is_reported_with_its_row(bad: bytes) -> None:
     with pytest.raises(FormatError, match=r"^names, row 1: not UTF-8 at byte"):
         Blobs.from_list([b"good", bad]).texts("names")
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"", b"ccc"]), st.just(0)), max_size=5), st.data())
-def test_shared_strings_are_taken_and_joined(items: list[tuple[bytes, int]], data: st.DataObject) -> None:
+def test_shared_strings_are_selected_and_joined(items: list[tuple[bytes, int]], data: st.DataObject) -> None:
     distinct = sorted({item for item, _ in items})
     codes = np.array([distinct.index(item) for item, _ in items], np.uint32)
     shared = Shared(codes, Blobs.from_list(distinct))
@@ -130,7 +130,7 @@ def lists_of(column: Ragged) -> list[list[int]]:
 
 
 @given(LISTS, st.data())
-def test_lists_are_taken_and_joined(lists: list[list[int]], data: st.DataObject) -> None:
+def test_lists_are_selected_and_joined(lists: list[list[int]], data: st.DataObject) -> None:
     column = ragged(lists)
     rows = data.draw(st.lists(st.integers(0, len(lists) - 1))) if lists else []
 
@@ -142,7 +142,7 @@ def test_lists_are_taken_and_joined(lists: list[list[int]], data: st.DataObject)
 
 
 @given(LISTS)
-def test_lists_of_one_length_are_a_rectangle(lists: list[list[int]]) -> None:
+def test_lists_of_equal_length_are_a_rectangle(lists: list[list[int]]) -> None:
     found = ragged(lists).rectangle()
 
     if len({len(part) for part in lists}) > 1:
@@ -173,7 +173,7 @@ def test_ranges_are_copied(source: bytes, wanted: list[tuple[int, int]]) -> None
 
 
 @pytest.mark.parametrize("rows", [slice(0, 2), np.array([True, False, True]), np.array([2, 0, 1, 1])])
-def test_a_constant_column_stays_one(rows: Any) -> None:
+def test_constant_column_stays_constant(rows: Any) -> None:
     column = constant(7, 3, np.uint32)
     plain = np.array([7, 7, 7], np.uint32)
 

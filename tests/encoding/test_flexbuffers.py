@@ -129,7 +129,7 @@ def test_values_round_trip(value: Any) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 3])
 @pytest.mark.parametrize("count", [254, 255, 256, 65535, 65536])
-def test_offsets_are_right_at_the_borders_between_widths(count: int, cut: int) -> None:
+def test_offsets_are_right_at_width_boundaries(count: int, cut: int) -> None:
     value = {
         "text": "v" * (count - cut),
         "list": ["é" * (count // 2 - cut), -1],
@@ -153,12 +153,12 @@ def test_input_may_be_any_buffer() -> None:
     assert flexbuffers.loads(bytearray(data)) == flexbuffers.loads(memoryview(data)) == {"a": [1, 2]}
 
 
-def test_a_key_with_nul_cannot_be_written() -> None:
-    with pytest.raises(InvalidInputError, match=r"the key 'a\\x00b' contains NUL"):
+def test_key_with_a_null_character_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"the key 'a\\x00b' contains a null character"):
         flexbuffers.dumps([{"a\0b": 1}])
 
 
-def test_not_a_number_is_read_as_none() -> None:
+def test_nan_is_read_as_none() -> None:
     assert flexbuffers.loads(struct.pack("<f", float("nan")) + b"\x0e\x04") is None
     assert flexbuffers.loads(struct.pack("<dd", 0.5, float("inf")) + b"\x10\x4b\x01") == [0.5, None]
 
@@ -169,14 +169,14 @@ def test_keys_may_come_in_another_order() -> None:
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.hex())
-def test_truncated_input_gives_a_value_or_format_error(data: bytes) -> None:
+def test_truncated_input_yields_a_value_or_format_error(data: bytes) -> None:
     for end in range(len(data)):
         load_or_refuse(data[:end])
         load_or_refuse(data[end:])
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.hex())
-def test_flipped_bits_give_a_value_or_format_error(data: bytes) -> None:
+def test_flipped_bits_yield_a_value_or_format_error(data: bytes) -> None:
     for i in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[i // 8] ^= 1 << i % 8
@@ -184,12 +184,12 @@ def test_flipped_bits_give_a_value_or_format_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=40), st.sampled_from(range(256)), st.sampled_from([1, 2, 4, 8]))
-def test_any_bytes_give_a_value_or_format_error(body: bytes, type_byte: int, width: int) -> None:
+def test_any_bytes_yield_a_value_or_format_error(body: bytes, type_byte: int, width: int) -> None:
     load_or_refuse(body + bytes((type_byte, width)))
 
 
 @given(json_values, st.data())
-def test_any_damage_gives_a_value_or_format_error(value: Any, data: st.DataObject) -> None:
+def test_any_damage_yields_a_value_or_format_error(value: Any, data: st.DataObject) -> None:
     damaged = bytearray(flexbuffers.dumps(value))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
@@ -200,7 +200,7 @@ def test_any_damage_gives_a_value_or_format_error(value: Any, data: st.DataObjec
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "byte 0: 0 bytes, the shortest value has 3"),
+        ("", "byte 0: 0 bytes are too few"),
         ("0000", "byte 0: 2 bytes"),
         ("000003", "byte 2: root slot of 3 bytes"),
         ("000b08", "outside the 3 there are"),
@@ -219,7 +219,7 @@ def test_any_damage_gives_a_value_or_format_error(value: Any, data: st.DataObjec
         ("ffffffffffffffff" + "00" + "01" + "33" + "01", "items of 8 bytes do not fit"),
     ],
 )
-def test_the_error_names_place_and_problem(text: str, problem: str) -> None:
+def test_error_names_position_and_problem(text: str, problem: str) -> None:
     with pytest.raises(FormatError) as caught:
         flexbuffers.loads(bytes.fromhex(text))
 
@@ -228,7 +228,7 @@ def test_the_error_names_place_and_problem(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "problem"), [(1, "out of proportion"), (200, "nested deeper than 128")])
-def test_a_list_that_contains_only_itself_is_refused(count: int, problem: str) -> None:
+def test_list_that_contains_itself_is_refused(count: int, problem: str) -> None:
     body = bytes([count, *range(count), *[0x28] * count])
 
     with pytest.raises(FormatError, match=problem):

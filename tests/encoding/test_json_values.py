@@ -23,7 +23,7 @@ class Level(IntEnum):
 
 
 @given(json_values)
-def test_canonical_values_stay_what_they_are(value: Any) -> None:
+def test_canonical_values_are_unchanged(value: Any) -> None:
     once = canonical(value)
 
     assert repr(canonical(once)) == repr(once)
@@ -68,7 +68,7 @@ def test_other_values_become_json_like(value: object, expected: object) -> None:
         ([{None: 1}], "value[0] has the key None, a NoneType; keys must be str"),
     ],
 )
-def test_wrong_types_are_type_errors_that_name_the_place(value: object, sentence: str) -> None:
+def test_wrong_types_raise_type_errors_with_the_position(value: object, sentence: str) -> None:
     with pytest.raises(TypeError) as caught:
         canonical(value)
 
@@ -85,7 +85,7 @@ def test_wrong_types_are_type_errors_that_name_the_place(value: object, sentence
         ({"\udfff": 1}, "value['\\udfff'] is a text with lone surrogates"),
     ],
 )
-def test_wrong_values_are_input_errors_that_name_the_place(value: object, sentence: str) -> None:
+def test_wrong_values_raise_input_errors_with_the_position(value: object, sentence: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         canonical(value)
 
@@ -103,7 +103,7 @@ def test_nesting_is_limited() -> None:
         canonical([allowed])
 
 
-def test_a_value_that_contains_itself_is_refused() -> None:
+def test_self_referential_value_is_refused() -> None:
     circle: dict[str, Any] = {}
     circle["again"] = circle
 

@@ -81,7 +81,7 @@ def test_input_may_be_any_buffer() -> None:
     assert msgpack.loads(bytearray(b"\x01")) == msgpack.loads(memoryview(b"\x01")) == 1
 
 
-def test_what_cannot_be_written_is_named() -> None:
+def test_unsupported_values_are_named() -> None:
     with pytest.raises(InvalidInputError, match=r"value\[0\] is an integer outside"):
         msgpack.dumps([2**64])
     with pytest.raises(TypeError, match=r"value\['a'\] is a set"):
@@ -91,12 +91,12 @@ def test_what_cannot_be_written_is_named() -> None:
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.hex())
 def test_truncated_input_is_refused(data: bytes) -> None:
     for end in range(len(data)):
-        with pytest.raises(FormatError, match="cut off"):
+        with pytest.raises(FormatError, match="truncated"):
             msgpack.loads(data[:end])
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.hex())
-def test_flipped_bits_give_a_value_or_format_error(data: bytes) -> None:
+def test_flipped_bits_yield_a_value_or_format_error(data: bytes) -> None:
     for i in range(8 * len(data)):
         damaged = bytearray(data)
         damaged[i // 8] ^= 1 << i % 8
@@ -104,14 +104,14 @@ def test_flipped_bits_give_a_value_or_format_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_give_a_value_or_format_error(data: bytes) -> None:
+def test_any_bytes_yield_a_value_or_format_error(data: bytes) -> None:
     load_or_refuse(data)
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "cut off after 0 bytes"),
+        ("", "truncated after 0 bytes"),
         ("c1", "MessagePack: FormatError"),
         ("0102", "value ends at byte 1 of 2"),
         ("a1ff", "can't decode byte 0xff"),
@@ -122,13 +122,13 @@ def test_any_bytes_give_a_value_or_format_error(data: bytes) -> None:
         ("810102", "int is not allowed for map key"),
         ("81910102", "list is not allowed for map key"),
         ("81c4016101", "keys must be str"),
-        ("82a16101a16102", "map with one key twice"),
-        ("ddffffffff", "cut off"),
-        ("dfffffffff", "cut off"),
-        ("dbffffffff", "cut off"),
+        ("82a16101a16102", "map with a duplicate key"),
+        ("ddffffffff", "truncated"),
+        ("dfffffffff", "truncated"),
+        ("dbffffffff", "truncated"),
     ],
 )
-def test_the_error_names_the_problem(text: str, problem: str) -> None:
+def test_error_names_the_problem(text: str, problem: str) -> None:
     with pytest.raises(FormatError, match=problem) as caught:
         msgpack.loads(bytes.fromhex(text))
 
@@ -149,12 +149,12 @@ def test_deepest_nesting_round_trips() -> None:
     assert msgpack.loads(msgpack.dumps(value)) == value
 
 
-def test_claimed_lengths_reserve_no_memory() -> None:
+def test_declared_lengths_do_not_allocate_memory() -> None:
     # A thousand lists within each other, each said to hold as many items as there are bytes.
     data = b"\xdd\x00\x0f\x00\x00" * 1000 + bytes(0xF0000)
     tracemalloc.start()
 
-    with pytest.raises(FormatError, match="cut off"):
+    with pytest.raises(FormatError, match="truncated"):
         msgpack.loads(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -31,7 +31,7 @@ def unpacked(data: bytes, count: int, dtype: str, note: list[int] | None = None)
     first=st.integers(0, 2**32 - 1),
     dtype=st.sampled_from(["u4", "u8"]),
 )
-def test_runs_of_steps_come_back(runs: list[tuple[int, int]], first: int, dtype: str) -> None:
+def test_runs_of_steps_round_trip(runs: list[tuple[int, int]], first: int, dtype: str) -> None:
     steps = np.repeat([step for step, _ in runs] or [0], [count for _, count in runs] or [0])
     column = (first + np.concatenate([[0], steps.cumsum()])).astype(dtype)
 
@@ -50,7 +50,7 @@ def test_runs_of_steps_come_back(runs: list[tuple[int, int]], first: int, dtype:
         (np.zeros(100_000), 0, 100),
     ],
 )
-def test_few_bytes_where_steps_repeat(column: Any, way: int, most_bytes: int) -> None:
+def test_repeated_steps_take_few_bytes(column: Any, way: int, most_bytes: int) -> None:
     column = column.astype("u8")
 
     note, data = packed(column)
@@ -65,7 +65,7 @@ def test_few_bytes_where_steps_repeat(column: Any, way: int, most_bytes: int) ->
     [{2: 99}, {2: 2**40}, {2: 0}, {4: 0}, {4: 9}, {3: 10**9}],
     ids=["rows", "many rows", "no rows", "no runs", "more runs", "elsewhere"],
 )
-def test_runs_that_do_not_add_up_are_refused(lie: dict[int, int]) -> None:
+def test_inconsistent_runs_are_refused(lie: dict[int, int]) -> None:
     note, data = packed(np.arange(100, dtype="u4"))
     for place, value in lie.items():
         note[place] = value
@@ -74,7 +74,7 @@ def test_runs_that_do_not_add_up_are_refused(lie: dict[int, int]) -> None:
         unpacked(data, note[2], "u4", note)
 
 
-def test_numbers_too_large_for_their_column_are_refused() -> None:
+def test_too_large_numbers_are_refused() -> None:
     column = np.array([1, 2**63, 2**63 + 1, 5], "u8")
 
     with pytest.raises(FormatError, match="int64"):

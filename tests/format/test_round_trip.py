@@ -66,7 +66,7 @@ def check(manifest: ArrayManifest, expected: Model) -> None:
 
 @SPECS
 @given(data=st.data())
-def test_a_manifest_is_read_as_it_was_written(spec: Spec, data: st.DataObject) -> None:
+def test_manifest_round_trips(spec: Spec, data: st.DataObject) -> None:
     manifest: Manifest = data.draw(strategies.manifests())
 
     packed = read_manifest(write_manifest(manifest, spec, compression=data.draw(COMPRESSIONS)), manifest.id)
@@ -80,7 +80,7 @@ def test_a_manifest_is_read_as_it_was_written(spec: Spec, data: st.DataObject) -
 
 @SPECS
 @given(data=st.data())
-def test_a_snapshot_is_read_as_it_was_written(spec: Spec, data: st.DataObject) -> None:
+def test_snapshot_round_trips(spec: Spec, data: st.DataObject) -> None:
     snapshot: Snapshot = data.draw(strategies.snapshots(spec))
 
     assert read_snapshot(write_snapshot(snapshot, spec), snapshot.id) == snapshot
@@ -88,7 +88,7 @@ def test_a_snapshot_is_read_as_it_was_written(spec: Spec, data: st.DataObject) -
 
 @SPECS
 @given(data=st.data())
-def test_a_transaction_log_is_read_as_it_was_written(spec: Spec, data: st.DataObject) -> None:
+def test_transaction_log_round_trips(spec: Spec, data: st.DataObject) -> None:
     log: TransactionLog = data.draw(strategies.transaction_logs(spec))
 
     found = read_transaction_log(write_transaction_log(log, spec), log.id)
@@ -101,7 +101,7 @@ def test_a_transaction_log_is_read_as_it_was_written(spec: Spec, data: st.DataOb
 
 @settings(max_examples=50)
 @given(strategies.repo_infos())
-def test_a_repo_info_is_read_as_it_was_written(info: RepoInfo) -> None:
+def test_repo_info_round_trips(info: RepoInfo) -> None:
     found = read_repo_info(write_repo_info(info, V2))
 
     assert found == info
@@ -109,7 +109,7 @@ def test_a_repo_info_is_read_as_it_was_written(info: RepoInfo) -> None:
     assert all(found.snapshots.find(snapshot.id) == snapshot for snapshot in info.snapshots)
 
 
-def test_an_array_without_references_stays_empty() -> None:
+def test_array_without_references_stays_empty() -> None:
     id, node = ManifestId(bytes(12)), NodeId(bytes(8))
     manifest = Manifest(id, {node: ArrayManifest.of(np.zeros((0, 3)), NATIVE)})
 
@@ -134,7 +134,7 @@ def test_concat_keeps_the_latest_of_equal_references(parts: list[Model]) -> None
 
 
 @given(MODEL, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6))))
-def test_without_leaves_out_the_given_coordinates(model: Model, gone: list[tuple[int, int]]) -> None:
+def test_without_drops_the_given_coordinates(model: Model, gone: list[tuple[int, int]]) -> None:
     rest = ArrayManifest.from_refs(model, 2).without(np.array(gone, np.uint32).reshape(-1, 2))
 
     check(rest, {coords: ref for coords, ref in model.items() if coords not in gone})
@@ -150,7 +150,7 @@ def test_within_keeps_the_references_of_a_window(model: Model, ends: tuple[int, 
 
 
 @given(MODEL, st.integers(0, 6))
-def test_split_parts_references_by_windows(model: Model, border: int) -> None:
+def test_split_divides_references_by_windows(model: Model, border: int) -> None:
     windows = [(range(border), range(6)), (range(border, 6), range(6))]
 
     low, high = ArrayManifest.from_refs(model, 2).split(windows)
@@ -160,7 +160,7 @@ def test_split_parts_references_by_windows(model: Model, border: int) -> None:
 
 
 @given(MODEL)
-def test_extents_are_the_tightest_window(model: Model) -> None:
+def test_extents_are_the_smallest_window(model: Model) -> None:
     extents = ArrayManifest.from_refs(model, 2).extents()
 
     if model:
@@ -172,7 +172,7 @@ def test_extents_are_the_tightest_window(model: Model) -> None:
 
 
 @given(strategies.coordinate_columns())
-def test_coordinates_are_sorted_as_tuples_are(coords: Any) -> None:
+def test_coordinates_sort_like_tuples(coords: Any) -> None:
     rows = list(map(tuple, coords.tolist()))
 
     unique, places = coordinates.last_of_equal(coords)
@@ -202,7 +202,7 @@ def test_coordinates_are_found_and_contained(data: st.DataObject, rank: int) -> 
 
 
 @given(strategies.updated_chunks())
-def test_updated_chunks_give_the_same_one_by_one_and_together(chunks: UpdatedChunks) -> None:
+def test_updated_chunks_agree_singly_and_together(chunks: UpdatedChunks) -> None:
     entries = [(node, coords.tolist()) for node, coords in chunks]
 
     assert entries == sorted(entries)
@@ -215,7 +215,7 @@ def test_updated_chunks_give_the_same_one_by_one_and_together(chunks: UpdatedChu
 
 @settings(max_examples=50)
 @given(st.data())
-def test_updated_nodes_are_those_of_a_dict(data: st.DataObject) -> None:
+def test_updated_nodes_agree_with_a_dict(data: st.DataObject) -> None:
     held = data.draw(strategies.nodes(V2))
     put: list[NodeSnapshot] = data.draw(
         st.lists(strategies.node_snapshots(V2), max_size=3, unique_by=lambda node: node.path)
@@ -235,7 +235,7 @@ def test_updated_nodes_are_those_of_a_dict(data: st.DataObject) -> None:
 
 
 @given(st.lists(strategies.ids(NodeId), unique=True, max_size=6), st.data())
-def test_a_log_from_single_ids_has_each_in_one_list(ids: list[NodeId], data: st.DataObject) -> None:
+def test_log_lists_each_id_once(ids: list[NodeId], data: st.DataObject) -> None:
     lists = {name: data.draw(st.lists(st.sampled_from(ids))) if ids else [] for name in LISTS}
 
     log = TransactionLog.of(SnapshotId(bytes(12)), **lists)  # type: ignore[arg-type]

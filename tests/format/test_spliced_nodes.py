@@ -49,7 +49,7 @@ def base() -> Nodes:
     return nodes
 
 
-def test_nodes_changed_again_and_again_are_all_there(base: Nodes) -> None:
+def test_repeatedly_changed_nodes_are_complete(base: Nodes) -> None:
     chance = random.Random(1)
     expected = {each.path: each for each in base}
     nodes = base
@@ -77,12 +77,12 @@ def test_nodes_changed_again_and_again_are_all_there(base: Nodes) -> None:
         assert used_manifests(nodes) == sorted(used)
 
 
-def test_the_tables_of_other_nodes_are_not_built_again(base: Nodes) -> None:
+def test_tables_of_unchanged_nodes_are_reused(base: Nodes) -> None:
     assert isinstance(base.updated([node("/a007", 99)]), SplicedNodes)
     assert not isinstance(base.updated([node(f"/b{number}") for number in range(50)]), SplicedNodes)
 
 
-def test_an_older_repository_gets_tables_of_its_own_form(base: Nodes) -> None:
+def test_version_1_repository_gets_its_own_form_of_tables(base: Nodes) -> None:
     spliced = base.updated([node("/a007", 99)])
 
     read = read_snapshot(write_snapshot(snapshot_of(spliced), V1), ID)
@@ -90,7 +90,7 @@ def test_an_older_repository_gets_tables_of_its_own_form(base: Nodes) -> None:
     assert list(read.nodes) == list(spliced)
 
 
-def test_a_manifest_that_is_not_listed_is_refused(base: Nodes) -> None:
+def test_unlisted_manifest_is_refused(base: Nodes) -> None:
     listed = snapshot_of(base).manifest_files
     spliced = base.updated([node("/a007", 99)])
 

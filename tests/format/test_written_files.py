@@ -43,7 +43,7 @@ def ascending(values: list[Any]) -> bool:
 @SPECS
 @QUICK
 @given(data=st.data())
-def test_a_snapshot_has_its_lists_in_order(spec: Spec, data: st.DataObject) -> None:
+def test_snapshot_lists_are_sorted(spec: Spec, data: st.DataObject) -> None:
     value: Snapshot = data.draw(strategies.snapshots(spec))
 
     row = fields_of(files.write_snapshot(value, spec), SNAPSHOT)
@@ -56,7 +56,7 @@ def test_a_snapshot_has_its_lists_in_order(spec: Spec, data: st.DataObject) -> N
 
 @QUICK
 @given(strategies.snapshots(V2))
-def test_a_snapshot_of_version_2_has_the_fields_of_version_2_alone(value: Snapshot) -> None:
+def test_version_2_snapshot_has_only_version_2_fields(value: Snapshot) -> None:
     row = fields_of(files.write_snapshot(value, V2), SNAPSHOT)
 
     assert row["parent_id"] is None
@@ -72,7 +72,7 @@ def test_a_snapshot_of_version_2_has_the_fields_of_version_2_alone(value: Snapsh
 
 @QUICK
 @given(strategies.snapshots(V1))
-def test_a_snapshot_of_version_1_has_the_fields_of_version_1_alone(value: Snapshot) -> None:
+def test_version_1_snapshot_has_only_version_1_fields(value: Snapshot) -> None:
     row = fields_of(files.write_snapshot(value, V1), SNAPSHOT)
 
     assert row["parent_id"] == (None if value.parent_id is None else bytes(value.parent_id))
@@ -98,9 +98,7 @@ def test_nodes_are_written_in_the_order_of_their_bytes() -> None:
 @SPECS
 @QUICK
 @given(data=st.data())
-def test_a_manifest_has_its_lists_in_order_and_one_payload_per_reference(
-    spec: Spec, data: st.DataObject
-) -> None:
+def test_manifest_lists_are_sorted_with_one_payload_per_reference(spec: Spec, data: st.DataObject) -> None:
     value: Manifest = data.draw(strategies.manifests())
     compression = data.draw(st.sampled_from([None, LocationCompression(min_num_chunks=1)]))
 
@@ -133,7 +131,7 @@ def test_locations_are_compressed_only_with_a_dictionary(spec: Spec, compressed:
     assert all((ref["location"] is None) == compressed for ref in written)
 
 
-def test_a_manifest_without_compressed_locations_says_so() -> None:
+def test_manifest_declares_uncompressed_locations() -> None:
     refs = ArrayManifest.from_refs({(0,): InlineRef(b"x")}, 1)
 
     row = fields_of(
@@ -146,7 +144,7 @@ def test_a_manifest_without_compressed_locations_says_so() -> None:
 @SPECS
 @QUICK
 @given(data=st.data())
-def test_a_transaction_log_has_its_lists_in_order(spec: Spec, data: st.DataObject) -> None:
+def test_transaction_log_lists_are_sorted(spec: Spec, data: st.DataObject) -> None:
     value = data.draw(strategies.transaction_logs(spec))
 
     row = fields_of(files.write_transaction_log(value, spec), TRANSACTION_LOG)
@@ -166,7 +164,7 @@ def test_a_transaction_log_has_its_lists_in_order(spec: Spec, data: st.DataObjec
 
 @QUICK
 @given(strategies.repo_infos())
-def test_a_repo_info_has_its_lists_in_order(value: Any) -> None:
+def test_repo_info_lists_are_sorted(value: Any) -> None:
     row = fields_of(files.write_repo_info(value, V2), REPO)
 
     assert row["spec_version"] == 2

@@ -52,14 +52,14 @@ def array_of(repo: Repository, path: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [ALPHA, LAST])
-def test_a_missing_tip_is_an_error(name: str) -> None:
+def test_missing_tip_raises_an_error(name: str) -> None:
     repo = Repository.open(place(files_of(name, without=(TIP,))))
 
     with pytest.raises(SnapshotNotFoundError, match="MA67EQEME6VRHHPT5BHG"):
         repo.readonly_session("main")
 
 
-def test_a_missing_ancestor_is_still_told_by_its_descendants(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_ancestor_is_described_by_its_descendants(caplog: pytest.LogCaptureFixture) -> None:
     repo = Repository.open(place(files_of(ALPHA, without=(PARENT,))))
 
     messages = [info.message for info in repo.ancestry(branch="main")]
@@ -70,7 +70,7 @@ def test_a_missing_ancestor_is_still_told_by_its_descendants(caplog: pytest.LogC
         repo.readonly_session(snapshot_id="SW5143T880YYN2KFHCQ0")
 
 
-def test_a_missing_ancestor_that_nobody_tells_of_is_an_error() -> None:
+def test_unknown_missing_ancestor_raises_an_error() -> None:
     repo = Repository.open(place(files_of(LAST, without=(PARENT,))))
     history = repo.ancestry(branch="main")
 
@@ -79,7 +79,7 @@ def test_a_missing_ancestor_that_nobody_tells_of_is_an_error() -> None:
         next(history)
 
 
-def test_chunks_of_a_missing_manifest_are_an_error() -> None:
+def test_chunks_of_a_missing_manifest_raise_an_error() -> None:
     repo = Repository.open(place(files_of(ALPHA, without=(MANIFEST,))))
 
     assert array_of(repo, NATIVE).shape == (100,)
@@ -88,7 +88,7 @@ def test_chunks_of_a_missing_manifest_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\0" * 319])
-def test_a_chunk_object_that_is_missing_or_short_is_an_error(data: bytes | None) -> None:
+def test_missing_or_short_chunk_object_raises_an_error(data: bytes | None) -> None:
     files = files_of(ALPHA, without=("chunks/65C2772WK3CDTTQBF43G",))
     if data is not None:
         files["chunks/65C2772WK3CDTTQBF43G"] = data
@@ -97,7 +97,7 @@ def test_a_chunk_object_that_is_missing_or_short_is_an_error(data: bytes | None)
         array_of(Repository.open(place(files)), NATIVE)[:]
 
 
-def test_a_branch_or_tag_that_is_not_there_is_an_error() -> None:
+def test_missing_branch_or_tag_raises_an_error() -> None:
     repo = Repository.open(place(files_of(ALPHA)))
 
     with pytest.raises(RefNotFoundError):
@@ -109,28 +109,28 @@ def test_a_branch_or_tag_that_is_not_there_is_an_error() -> None:
 # References
 
 
-def test_a_gap_in_a_branch_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_gap_in_a_branch_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     repo = Repository.open(place(files_of(ALPHA, without=("refs/branch.main/ZZZZZZZY.json",))))
 
     assert repo.lookup_branch("main") == "MA67EQEME6VRHHPT5BHG"
     assert "branch main: no files for its commits 1" in caplog.text
 
 
-def test_a_branch_without_its_first_file_is_found() -> None:
+def test_branch_without_its_first_file_is_found() -> None:
     repo = Repository.open(place(files_of(ALPHA, without=("refs/branch.main/ZZZZZZZZ.json",))))
 
     assert repo.lookup_branch("main") == "MA67EQEME6VRHHPT5BHG"
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"snapshot": 5}', b'{"snapshot":"nope"}', b"\xff"])
-def test_a_damaged_tip_is_an_error_and_not_the_one_before(data: bytes) -> None:
+def test_damaged_tip_raises_an_error(data: bytes) -> None:
     repo = Repository.open(place(files_of(ALPHA) | {"refs/branch.main/ZZZZZZZX.json": data}))
 
     with pytest.raises(FormatError, match=r"refs/branch\.main/ZZZZZZZX\.json"):
         repo.lookup_branch("main")
 
 
-def test_a_deleted_tag_is_not_there() -> None:
+def test_deleted_tag_is_hidden() -> None:
     storage = place(files_of(LAST) | {"refs/tag.v1/ref.json.deleted": b""})
     repo = Repository.open(storage)
 
@@ -147,14 +147,14 @@ BOTH: dict[str, Callable[[], dict[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("both", BOTH)
-def test_two_formats_in_one_place_are_an_error(both: str) -> None:
+def test_two_formats_at_one_location_raise_an_error(both: str) -> None:
     storage = place(BOTH[both]())
 
-    with pytest.raises(FormatError, match=r"in one place.*move one of them"):
+    with pytest.raises(FormatError, match=r"two (old )?formats.*move one of them"):
         Repository.open(storage)
 
 
-def test_version_2_beside_older_files_is_opened() -> None:
+def test_version_2_beside_old_files_is_opened() -> None:
     storage = place(files_of(ALPHA) | dict(golden.load("v2-2.3.0-basic").files))
 
     assert Repository.open(storage).spec_version.value == 2
@@ -168,14 +168,14 @@ def test_version_2_beside_older_files_is_opened() -> None:
         ("refs/tag:v1/ref.json", "in two folders"),
     ],
 )
-def test_two_files_for_one_reference_are_an_error(path: str, words: str) -> None:
+def test_two_files_for_one_reference_raise_an_error(path: str, words: str) -> None:
     storage = place(files_of(ALPHA) | {path: b'{"snapshot":"MA67EQEME6VRHHPT5BHG"}'})
 
     with pytest.raises(FormatError, match=words):
         Repository.open(storage).list_branches()
 
 
-def test_strange_files_are_passed_over() -> None:
+def test_unknown_files_are_ignored() -> None:
     strange = {
         "refs/notes.txt": b"x",
         "refs/branch.main/README": b"x",
@@ -222,13 +222,13 @@ SNAPSHOT_DAMAGE: dict[str, tuple[Callable[[Any], None], str]] = {
     "a field more": (lambda value: value.append(1), "12 fields, expected 7 or 8 or 9 or 11"),
     "many fields fewer": (lambda value: value.__delitem__(slice(5, None)), "5 fields"),
     "nodes no map": (set_top(10, [1]), "nodes: a list of 1, expected a map"),
-    "time": (set_top(7, ["MA67EQEME6VRHHPT5BHG", "yesterday", "m"]), "'yesterday' is no time"),
+    "time": (set_top(7, ["MA67EQEME6VRHHPT5BHG", "yesterday", "m"]), "invalid time 'yesterday'"),
     "message": (set_top(7, ["MA67EQEME6VRHHPT5BHG", "2024-10-20T12:00:00Z", 5]), "message: a int"),
-    "id": (set_top(7, ["MA67", "2024-10-20T12:00:00Z", "m"]), "'MA67' is no id"),
+    "id": (set_top(7, ["MA67", "2024-10-20T12:00:00Z", "m"]), "invalid id 'MA67'"),
     "properties": (set_top(9, {1: 2}), "properties"),
     "history": (set_top(6, [[1, 2]]), "2 fields, expected 3"),
     "manifest files": (set_top(2, [[b"x", 0]]), "an id of 1 bytes"),
-    "shape": (set_item(0, [-4, 3]), "-4 is no whole number"),
+    "shape": (set_item(0, [-4, 3]), "expected an integer below 2..64, not -4"),
     "huge shape": (set_item(0, [2**63, 3]), "more than 2\\*\\*32 - 1 chunks"),
     "data type": (set_item(1, "int7"), "unknown data_type 'int7'"),
     "chunk shape": (set_item(2, [0, 2]), "chunk_shape is 0"),
@@ -239,17 +239,17 @@ SNAPSHOT_DAMAGE: dict[str, tuple[Callable[[Any], None], str]] = {
     "no fill value": (set_item(4, None), "fill_value of int8: None"),
     "codecs": (set_item(5, [[1, 2, 3]]), "a codec has 3 fields"),
     "dimension names": (set_item(7, ["x"]), "1 dimension_names for 2 dimensions"),
-    "node id": (set_node(0, -1), "-1 is no id"),
-    "path": (set_node(1, "/elsewhere"), "says to be at '/elsewhere'"),
+    "node id": (set_node(0, -1), "invalid id -1"),
+    "path": (set_node(1, "/elsewhere"), "contains the path '/elsewhere'"),
     "attributes": (set_node(2, {"Inline": 5}), "attributes: a int"),
-    "attributes elsewhere": (set_node(2, {"Ref": ["x", 0, []]}), "no document says how to read"),
+    "attributes elsewhere": (set_node(2, {"Ref": ["x", 0, []]}), "in a separate file are not supported"),
     "node data": (set_node(3, "Dataset"), "neither a group nor an array"),
-    "two with one id": (set_node(0, "Y9K1HJKZCMJPP"), "two nodes with one id"),
+    "two with one id": (set_node(0, "Y9K1HJKZCMJPP"), "two nodes have the same id"),
 }
 
 
 @pytest.mark.parametrize("what", SNAPSHOT_DAMAGE)
-def test_a_snapshot_with_wrong_fields_is_an_error(what: str) -> None:
+def test_snapshot_with_wrong_fields_raises_an_error(what: str) -> None:
     change, words = SNAPSHOT_DAMAGE[what]
     files = files_of(ALPHA)
     repo = Repository.open(place(files | {TIP: edited(files[TIP], change)}))
@@ -269,23 +269,26 @@ def payload(new: Any) -> Callable[[Any], None]:
 
 
 MANIFEST_DAMAGE: dict[str, tuple[Callable[[Any], None], str]] = {
-    "kind": (payload({"Elsewhere": 1}), "unknown kind 'Elsewhere' of chunk"),
-    "no kind": (payload(5), "5 names no choice"),
-    "id": (payload({"Ref": ["x", 0, 1]}), "'x' is no id"),
+    "kind": (payload({"Elsewhere": 1}), "unknown kind of chunk 'Elsewhere'"),
+    "no kind": (payload(5), "invalid variant 5"),
+    "id": (payload({"Ref": ["x", 0, 1]}), "invalid id 'x'"),
     "offset": (payload({"Ref": ["65C2772WK3CDTTQBF43G", -1, 1]}), "offset of a chunk"),
     "end": (payload({"Ref": ["65C2772WK3CDTTQBF43G", 2**64 - 1, 2]}), "ends beyond 2"),
     "inline": (payload({"Inline": [1, 256]}), "not a list of bytes"),
-    "location": (payload({"Virtual": [{"Relative": "x"}, 0, 1, None]}), "unknown kind 'Relative'"),
-    "checksum": (payload({"Virtual": ["s3://b/x", 0, 1, {"Md5": "x"}]}), "unknown kind 'Md5'"),
+    "location": (
+        payload({"Virtual": [{"Relative": "x"}, 0, 1, None]}),
+        "virtual location 'Relative'",
+    ),
+    "checksum": (payload({"Virtual": ["s3://b/x", 0, 1, {"Md5": "x"}]}), "unknown kind of checksum 'Md5'"),
     "coordinates": (lambda value: value[2].update({("K6DA9NAD7V764", (2**32,)): {"Inline": b""}}), "below 2"),
-    "key": (lambda value: value[2].update({5: {"Inline": b""}}), "5 names no chunk"),
-    "no map": (set_top(2, 5), "chunks: 5 is no map"),
+    "key": (lambda value: value[2].update({5: {"Inline": b""}}), "invalid chunk 5"),
+    "no map": (set_top(2, 5), "chunks: expected a map, not 5"),
     "fields": (lambda value: value.extend([1, 2]), "a manifest has 5 fields"),
 }
 
 
 @pytest.mark.parametrize("what", MANIFEST_DAMAGE)
-def test_a_manifest_with_wrong_fields_is_an_error(what: str) -> None:
+def test_manifest_with_wrong_fields_raises_an_error(what: str) -> None:
     change, words = MANIFEST_DAMAGE[what]
     files = files_of(ALPHA)
     repo = Repository.open(place(files | {MANIFEST: edited(files[MANIFEST], change)}))
@@ -308,7 +311,7 @@ def test_unknown_fields_of_a_map_are_reported(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("lacking", ["nodes", "metadata", "short_term_history", "properties"])
-def test_a_map_that_lacks_a_field_is_an_error(lacking: str) -> None:
+def test_map_without_a_required_field_raises_an_error(lacking: str) -> None:
     files = dict(golden.load("handmade-001-json").files)
     for path in [path for path in files if path.startswith("s/")]:
         stored = json.loads(files[path])
@@ -319,7 +322,7 @@ def test_a_map_that_lacks_a_field_is_an_error(lacking: str) -> None:
         Repository.open(place(files)).readonly_session("main")
 
 
-def test_a_file_of_another_type_is_an_error() -> None:
+def test_file_of_another_type_raises_an_error() -> None:
     files = files_of(LAST)
 
     repo = Repository.open(place(files | {MANIFEST: files[TIP]}))
@@ -328,7 +331,7 @@ def test_a_file_of_another_type_is_an_error() -> None:
         array_of(repo, NATIVE)[:]
 
 
-def test_a_log_that_is_damaged_is_an_error() -> None:
+def test_damaged_log_raises_an_error() -> None:
     path = "transactions/MA67EQEME6VRHHPT5BHG"
     repo = Repository.open(place(files_of(ALPHA) | {path: b"\xc1"}))
 
@@ -337,7 +340,7 @@ def test_a_log_that_is_damaged_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"- 1", b"a: [", b"a: &x 1\nb: *x"])
-def test_a_damaged_configuration_is_an_error(data: bytes) -> None:
+def test_damaged_configuration_raises_an_error(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"config\.yaml") as caught:
         Repository.open(place(files_of(ALPHA) | {"config.yaml": data}))
 
@@ -365,7 +368,7 @@ BOMBS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", BOMBS)
-def test_a_hostile_file_is_refused_without_much_memory(what: str) -> None:
+def test_malicious_file_is_refused_without_much_memory(what: str) -> None:
     repo = Repository.open(place(files_of(ALPHA) | {TIP: BOMBS[what]}))
 
     tracemalloc.start()
@@ -411,7 +414,7 @@ def check_damage(name: str, places: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", ["001-json", "002-alpha9", "004-0.1.3"])
-def test_a_damaged_file_is_an_error_or_makes_no_difference(name: str) -> None:
+def test_damaged_file_raises_an_error_or_is_harmless(name: str) -> None:
     tried, refused = check_damage(name, places=2)
 
     assert tried > 50

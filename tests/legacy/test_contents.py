@@ -64,7 +64,7 @@ def older(request: pytest.FixtureRequest, written: Callable[[str], dict[str, byt
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_was_written_is_read(
+def test_written_repository_is_read(
     name: str, source: tuple[Repository, dict[str, str]], expected: dict[str, Any], folder: Path
 ) -> None:
     older: Storage = in_memory_storage()
@@ -87,7 +87,7 @@ def test_zarr_reads_the_same_values(
     assert values(repo.readonly_session("main")) == values(source[0].readonly_session("main"))
 
 
-def test_what_was_written_is_upgraded(
+def test_written_repository_is_upgraded(
     older: Storage, expected_of_small: dict[str, Any], folder: Path
 ) -> None:
     before = contents(older)
@@ -103,7 +103,7 @@ def test_what_was_written_is_upgraded(
     assert repo.inspect_repo_info()["deleted_tags"] == (["gone"] if report.deleted_tags else [])
 
 
-def test_what_was_written_is_upgraded_where_it_is(
+def test_written_repository_is_upgraded_in_place(
     older: Storage, expected_of_small: dict[str, Any], folder: Path
 ) -> None:
     chunks = {path: data for path, data in contents(older).items() if path.startswith("chunks/")}

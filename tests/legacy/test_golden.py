@@ -37,12 +37,12 @@ def document_of(session: Session, path: str) -> Any:
     return json.loads(found.user_data)
 
 
-def test_there_is_one_of_each_structure() -> None:
+def test_golden_repositories_cover_all_structures() -> None:
     assert len(golden.OLDER_NAMES) == 10
     assert len(WITH_LOGS) == 6
 
 
-def test_a_place_with_one_is_told_from_others(older: Golden) -> None:
+def test_old_repository_is_recognized(older: Golden) -> None:
     storage = place(older.files)
 
     assert Repository.exists(storage)
@@ -50,7 +50,7 @@ def test_a_place_with_one_is_told_from_others(older: Golden) -> None:
     assert Repository.fetch_config(storage) is None
 
 
-def test_branches_and_tags_are_those_expected(older: Golden, repo: Repository) -> None:
+def test_branches_and_tags_are_as_expected(older: Golden, repo: Repository) -> None:
     branches = {name: repo.lookup_branch(name) for name in repo.list_branches()}
     tags = {name: repo.lookup_tag(name) for name in repo.list_tags()}
 
@@ -86,13 +86,13 @@ def test_every_array_of_every_snapshot_has_the_expected_values(older: Golden, re
                 assert (document["shape"], document["data_type"]) == (node["shape"], node["dtype"])
 
 
-def test_snapshots_are_found_by_the_ids_of_that_time(older: Golden, repo: Repository) -> None:
+def test_snapshots_are_found_by_their_old_ids(older: Golden, repo: Repository) -> None:
     for id, expected in older.expected["snapshots"].items():
         assert repo.lookup_snapshot(id).message == expected["message"]
         assert repo.readonly_session(snapshot_id=id).snapshot_id == present_id(id)
 
 
-def test_chunks_are_of_the_expected_kinds(older: Golden, repo: Repository) -> None:
+def test_chunks_have_the_expected_types(older: Golden, repo: Repository) -> None:
     for id, expected in older.expected["snapshots"].items():
         session = repo.readonly_session(snapshot_id=present_id(id))
         for path, node in expected["nodes"].items():
@@ -102,7 +102,7 @@ def test_chunks_are_of_the_expected_kinds(older: Golden, repo: Repository) -> No
                 assert dict(zip(names, map(KINDS.get, refs.kind.tolist()), strict=True)) == node["kinds"]
 
 
-def test_differences_are_the_same_with_and_without_logs(older: Golden) -> None:
+def test_diffs_are_equal_with_and_without_logs(older: Golden) -> None:
     with_logs = Repository.open(place(older.files))
     files = {path: data for path, data in older.files.items() if not path.startswith("transactions/")}
     without = Repository.open(place(files))
@@ -115,7 +115,7 @@ def test_differences_are_the_same_with_and_without_logs(older: Golden) -> None:
         assert "/grp/native 日本" in found.new_arrays
 
 
-def test_the_times_to_look_back_at_are_found(repo: Repository) -> None:
+def test_snapshots_are_found_by_time(repo: Repository) -> None:
     oldest = list(repo.ancestry(branch="main"))[-2]
 
     session = repo.readonly_session("main", as_of=oldest.written_at)
@@ -124,7 +124,7 @@ def test_the_times_to_look_back_at_are_found(repo: Repository) -> None:
     assert oldest.written_at > from_microseconds(0)
 
 
-def test_a_session_reads_the_same_in_another_process(older: Golden, repo: Repository) -> None:
+def test_session_reads_the_same_in_another_process(older: Golden, repo: Repository) -> None:
     session = repo.readonly_session("main")
 
     again = pickle.loads(pickle.dumps(session))
@@ -133,7 +133,7 @@ def test_a_session_reads_the_same_in_another_process(older: Golden, repo: Reposi
     assert pickle.loads(pickle.dumps(repo)).list_branches() == repo.list_branches()
 
 
-def test_reading_leaves_every_file_as_it_was(older: Golden) -> None:
+def test_reading_changes_no_files(older: Golden) -> None:
     storage = place(older.files)
 
     repo = Repository.open(storage)

@@ -34,11 +34,11 @@ def test_versions_1_and_2_are_opened(name: str) -> None:
     assert repo.lookup_branch("main") == golden.load(name).expected["branches"]["main"]
 
 
-def test_nothing_is_found_where_nothing_is() -> None:
+def test_empty_location_has_no_layout() -> None:
     assert not Repository.exists(Unlisted(place({})))
 
 
-def test_an_older_format_is_recognised_by_the_name_of_its_first_file() -> None:
+def test_old_format_is_recognized_by_its_first_file() -> None:
     storage = Unlisted(place(golden.load("handmade-002-alpha2").files))
 
     assert Repository.exists(storage)

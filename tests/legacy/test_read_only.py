@@ -54,7 +54,7 @@ ATTEMPTS: dict[str, Callable[[Repository], Any]] = {
 
 @pytest.mark.parametrize("name", ["handmade-001-json", "handmade-004-0.1.3"])
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_what_would_write_names_the_way_out(name: str, attempt: str) -> None:
+def test_write_operations_name_the_remedy(name: str, attempt: str) -> None:
     storage = place(golden.load(name).files)
     repo = Repository.open(storage)
 
@@ -65,21 +65,21 @@ def test_what_would_write_names_the_way_out(name: str, attempt: str) -> None:
     assert contents(storage) == dict(golden.load(name).files)
 
 
-def test_a_transaction_names_the_way_out() -> None:
+def test_transaction_names_the_remedy() -> None:
     repo = Repository.open(place(golden.load("handmade-002-alpha2").files))
 
     with pytest.raises(ReadOnlyError, match=r"icefloe\.migrate"), repo.transaction("main", message="x"):
         pass
 
 
-def test_a_session_is_read_only() -> None:
+def test_session_is_read_only() -> None:
     session = Repository.open(place(golden.load("handmade-002-alpha2").files)).readonly_session("main")
 
     with pytest.raises((ReadOnlyError, ValueError), match=r"read-only|read only"):
         zarr.create_group(session.store, path="new")
 
 
-def test_nothing_is_created_over_one() -> None:
+def test_repository_is_not_created_over_an_old_one() -> None:
     storage = place(golden.load("handmade-002-alpha2").files)
 
     with pytest.raises(InvalidInputError):
@@ -89,7 +89,7 @@ def test_nothing_is_created_over_one() -> None:
     assert Repository.open_or_create(storage).list_branches() == {"main", "dev"}
 
 
-def test_it_is_reopened_with_another_configuration() -> None:
+def test_old_repository_can_be_reopened_with_another_configuration() -> None:
     repo = Repository.open(place(golden.load("handmade-002-alpha2").files))
 
     again = repo.reopen(RepositoryConfig(inline_chunk_threshold_bytes=7))

@@ -20,7 +20,7 @@ FOLDER = os.environ.get("ICEFLOE_OLDER_FIXTURES", "")
 PLACES = sorted(Path(FOLDER).glob("official-fixture-*")) if FOLDER else []
 
 
-def test_there_are_repositories_of_that_time() -> None:
+def test_repositories_of_2024_are_available() -> None:
     if not FOLDER:
         pytest.skip("NOT RUN: set ICEFLOE_OLDER_FIXTURES to a folder of repositories of 2024 and 2025")
 
@@ -28,7 +28,7 @@ def test_there_are_repositories_of_that_time() -> None:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=[place.name for place in PLACES])
-def test_all_that_is_expected_is_seen(place: Path) -> None:
+def test_expected_content_is_read(place: Path) -> None:
     expected = json.loads((place / "expected.json").read_text(encoding="utf-8"))
 
     repo = Repository.open(local_filesystem_storage(str(place / "repo")))

@@ -63,7 +63,7 @@ def breaks_off(source: Storage, storage: BreakingStorage, after: int, **options:
 @pytest.mark.parametrize(
     ("name", "delete_old_files"), [("001-json", True), ("002-alpha2", False), ("004-0.1.3", True)]
 )
-def test_an_upgrade_in_place_may_break_off_anywhere(name: str, delete_old_files: bool) -> None:
+def test_interrupted_upgrade_in_place_can_be_resumed(name: str, delete_old_files: bool) -> None:
     source = tiny()
     expected = described(source)
     older: Storage = in_memory_storage()
@@ -85,7 +85,7 @@ def test_an_upgrade_in_place_may_break_off_anywhere(name: str, delete_old_files:
 
 
 @pytest.mark.parametrize("name", ["001-dev", "004-0.1.3"])
-def test_an_upgrade_elsewhere_may_break_off_anywhere(name: str) -> None:
+def test_interrupted_upgrade_to_a_target_can_be_resumed(name: str) -> None:
     source = tiny()
     expected = described(source)
     older: Storage = in_memory_storage()
@@ -105,7 +105,7 @@ def test_an_upgrade_elsewhere_may_break_off_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_a_dry_run_writes_nothing(name: str) -> None:
+def test_dry_run_writes_nothing(name: str) -> None:
     storage = place(golden.load(name).files)
     before = contents(storage)
 
@@ -121,7 +121,7 @@ def test_a_dry_run_writes_nothing(name: str) -> None:
     )
 
 
-def test_files_are_kept_unless_they_are_to_be_deleted() -> None:
+def test_old_files_are_kept_unless_requested() -> None:
     storage = place(golden.load("handmade-004-alpha15").files)
     before = contents(storage)
 
@@ -134,7 +134,7 @@ def test_files_are_kept_unless_they_are_to_be_deleted() -> None:
     assert not storage.exists("icefloe-migration/plan.json")
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     stages: dict[str, tuple[int, int]] = {}
     storage = place(golden.load("handmade-001-json").files)
 
@@ -165,7 +165,7 @@ def test_properties_of_references_become_metadata() -> None:
     assert repo.metadata == {"ref_properties": {"tags": {"v1": {"note": "tag"}}}}
 
 
-def test_the_ops_log_tells_how_the_repository_came_to_be() -> None:
+def test_ops_log_reconstructs_the_history() -> None:
     storage = place(golden.load("handmade-002-alpha8").files)
 
     migrate(storage)
@@ -183,7 +183,7 @@ def test_the_ops_log_tells_how_the_repository_came_to_be() -> None:
     assert [time for _, time in log] == sorted((time for _, time in log), reverse=True)
 
 
-def test_an_upgraded_repository_can_be_written() -> None:
+def test_upgraded_repository_can_be_written() -> None:
     storage = place(golden.load("handmade-002-alpha2").files)
 
     migrate(storage)
@@ -199,7 +199,7 @@ def test_an_upgraded_repository_can_be_written() -> None:
 # What is refused
 
 
-def test_an_empty_place_has_nothing_to_upgrade() -> None:
+def test_empty_location_has_nothing_to_upgrade() -> None:
     with pytest.raises(RepositoryNotFoundError):
         migrate(in_memory_storage())
 
@@ -215,15 +215,15 @@ def test_newer_repositories_are_not_upgraded(version: int, words: str) -> None:
         migrate(storage)
 
 
-def test_a_target_must_be_empty() -> None:
+def test_target_must_be_empty() -> None:
     target: Storage = in_memory_storage()
     target.put("something", b"x")
 
-    with pytest.raises(InvalidInputError, match="empty place, and there is something here"):
+    with pytest.raises(InvalidInputError, match="must be empty, but it contains something"):
         migrate(place(golden.load("handmade-002-alpha2").files), target)
 
 
-def test_a_target_where_another_upgrade_was_begun_is_refused() -> None:
+def test_target_of_another_upgrade_is_refused() -> None:
     target = BreakingStorage()
     assert breaks_off(place(golden.load("handmade-002-alpha2").files), target, 3)
 
@@ -231,16 +231,16 @@ def test_a_target_where_another_upgrade_was_begun_is_refused() -> None:
         migrate(place(golden.load("handmade-001-json").files), target)
 
 
-def test_a_repository_without_main_is_refused() -> None:
+def test_repository_without_main_is_refused() -> None:
     files = golden.load("handmade-002-alpha2").files
     storage = place({path: data for path, data in files.items() if "branch.main" not in path})
 
-    with pytest.raises(SessionStateError, match="no branch main"):
+    with pytest.raises(SessionStateError, match="no readable branch main"):
         migrate(storage)
 
 
 @pytest.mark.parametrize("what", ["snapshots/SW", "manifests/11", "chunks/65"])
-def test_what_is_missing_stops_an_upgrade_before_it_writes(what: str) -> None:
+def test_missing_objects_stop_an_upgrade_before_it_writes(what: str) -> None:
     files = golden.load("handmade-004-0.1.3").files
     storage = place({path: data for path, data in files.items() if not path.startswith(what)})
     before = contents(storage)
@@ -255,7 +255,7 @@ def test_what_is_missing_stops_an_upgrade_before_it_writes(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["manifests/11", "chunks/65"])
-def test_what_is_missing_stays_missing(what: str) -> None:
+def test_missing_objects_stay_missing(what: str) -> None:
     files = golden.load("handmade-004-0.1.3").files
     storage = place({path: data for path, data in files.items() if not path.startswith(what)})
 
@@ -268,7 +268,7 @@ def test_what_is_missing_stays_missing(what: str) -> None:
         array[:]
 
 
-def test_a_missing_ancestor_is_left_out_of_history() -> None:
+def test_missing_ancestor_is_removed_from_history() -> None:
     files = golden.load("handmade-002-alpha2").files
     storage = place({path: data for path, data in files.items() if not path.startswith("snapshots/SW")})
 
@@ -279,7 +279,7 @@ def test_a_missing_ancestor_is_left_out_of_history() -> None:
     assert messages == ["data ❄", "Repository initialized"]
 
 
-def test_a_folder_is_left_without_empty_folders(tmp_path: Path) -> None:
+def test_upgrade_leaves_no_empty_folders(tmp_path: Path) -> None:
     folder = golden.unpack("handmade-001-dev-20240918", tmp_path) / "repo"
 
     migrate(local_filesystem_storage(str(folder)), delete_old_files=True)
@@ -293,7 +293,7 @@ def test_a_folder_is_left_without_empty_folders(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_users_survive_the_deletion_of_old_files(tmp_path: Path) -> None:
+def test_user_files_survive_the_deletion_of_old_files(tmp_path: Path) -> None:
     folder = golden.unpack("handmade-001-dev-20240918", tmp_path) / "repo"
     mine = [folder / name for name in ("r/notes.txt", "s/notes.json", "m/below/notes", "refs/notes")]
     for file in mine:

@@ -173,7 +173,7 @@ def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_every_file_of_another_encoder_is_written_the_same(name: str) -> None:
+def test_files_equal_those_of_another_encoder(name: str) -> None:
     form = FORMATS[FORM_OF[name]]
     compared = 0
 
@@ -187,7 +187,7 @@ def test_every_file_of_another_encoder_is_written_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_names_of_files_are_made_the_same(name: str) -> None:
+def test_file_names_equal_those_of_another_encoder(name: str) -> None:
     form = FORMATS[FORM_OF[name]]
     files, folders = OlderFiles(form), form.folders
     repo = golden.load(name)
@@ -213,7 +213,7 @@ def test_numbers_of_both_sizes_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.deleted_tags])
-def test_a_format_without_deleted_tags_gets_none(name: str) -> None:
+def test_format_without_deleted_tags_has_none(name: str) -> None:
     repo = Repository.create(in_memory_storage())
     older = in_memory_storage()
 

@@ -73,7 +73,7 @@ def test_forks_written_elsewhere_become_one_commit(repo: Repository) -> None:
     assert len(list(repo.ancestry(branch="main"))) == 3
 
 
-def test_a_fork_sees_what_is_not_committed(repo: Repository) -> None:
+def test_fork_sees_uncommitted_changes(repo: Repository) -> None:
     session = repo.writable_session("main")
     line(session)[:2] = 50
     zarr.create_array(session.store, name="new", shape=(2,), chunks=(1,), dtype="i4", fill_value=0)
@@ -89,7 +89,7 @@ def test_a_fork_sees_what_is_not_committed(repo: Repository) -> None:
     assert values(session)[:3] == [50, 50, 2]
 
 
-def test_a_fork_sees_nothing_that_comes_later(repo: Repository) -> None:
+def test_fork_does_not_see_later_changes(repo: Repository) -> None:
     session = repo.writable_session("main")
     fork = session.fork()
 
@@ -111,7 +111,7 @@ def test_forking_leaves_no_trace_in_the_history(repo: Repository) -> None:
     assert session.has_uncommitted_changes
 
 
-def test_what_a_fork_is(repo: Repository) -> None:
+def test_fork_is_a_writable_session_without_branch(repo: Repository) -> None:
     fork = repo.writable_session("main").fork()
 
     assert isinstance(fork, ForkSession)
@@ -122,7 +122,7 @@ def test_what_a_fork_is(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("verb", ["commit", "amend", "rebase"])
-def test_a_fork_commits_nothing(tmp_path: Path, verb: str) -> None:
+def test_fork_cannot_commit(tmp_path: Path, verb: str) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path / "repo")))
     fork = repo.writable_session("main").fork()
     zarr.create_group(fork.store)
@@ -133,7 +133,7 @@ def test_a_fork_commits_nothing(tmp_path: Path, verb: str) -> None:
     assert caught.value.kind == ErrorKind.COMMIT_NOT_ALLOWED
 
 
-def test_a_fork_flushes_nothing(repo: Repository) -> None:
+def test_fork_cannot_flush(repo: Repository) -> None:
     fork = repo.writable_session("main").fork()
 
     with pytest.raises(IcechunkError, match="cannot flush a forked session"):
@@ -142,14 +142,14 @@ def test_a_fork_flushes_nothing(repo: Repository) -> None:
         asyncio.run(fork.flush_async("x"))
 
 
-def test_read_only_sessions_are_not_forked(repo: Repository) -> None:
+def test_read_only_session_cannot_be_forked(repo: Repository) -> None:
     with pytest.raises(SessionStateError, match="cannot fork a read-only session") as caught:
         repo.readonly_session("main").fork()
 
     assert caught.value.kind == ErrorKind.CANNOT_FORK_READ_ONLY_SESSION
 
 
-def test_forks_of_forks(repo: Repository) -> None:
+def test_forks_of_forks_can_be_merged(repo: Repository) -> None:
     session = repo.writable_session("main")
     coordinator = travelled(session.fork())
     line(coordinator)[:2] = 50
@@ -164,7 +164,7 @@ def test_forks_of_forks(repo: Repository) -> None:
     assert values(session)[:7] == [50, 50, 2, 3, 60, 5, 61]
 
 
-def test_of_two_writes_of_one_chunk_the_one_merged_later_stays(repo: Repository) -> None:
+def test_later_merged_write_of_a_chunk_wins(repo: Repository) -> None:
     session = repo.writable_session("main")
     first, second = session.fork(), session.fork()
     line(first)[:4] = 10
@@ -194,7 +194,7 @@ def test_merging_a_fork_again_changes_nothing(repo: Repository) -> None:
     assert session.status() == once
 
 
-def test_merge_async(repo: Repository) -> None:
+def test_forks_can_be_merged_asynchronously(repo: Repository) -> None:
     session = repo.writable_session("main")
     fork = session.fork()
     line(fork)[:2] = 50
@@ -204,7 +204,7 @@ def test_merge_async(repo: Repository) -> None:
     assert values(session)[0] == 50
 
 
-def test_a_fork_updates_metadata_over_what_the_session_updated(repo: Repository) -> None:
+def test_fork_updates_metadata_that_the_session_updated(repo: Repository) -> None:
     """The session's own change was seen by the fork: no conflict, and its manifests stay the session's."""
     session = repo.writable_session("main")
     line(session).attrs["unit"] = "m"
@@ -221,7 +221,7 @@ def test_a_fork_updates_metadata_over_what_the_session_updated(repo: Repository)
     assert dict(zarr.open_array(found.store, path="line", mode="r").attrs) == {"unit": "m"}
 
 
-def test_a_fork_deletes_what_it_saw(repo: Repository) -> None:
+def test_fork_deletes_nodes_that_it_saw(repo: Repository) -> None:
     session = repo.writable_session("main")
     line(session)[:2] = 50
     zarr.create_group(session.store, path="young")
@@ -289,7 +289,7 @@ CONFLICTS: dict[str, tuple[Callable[[Session], Any], Callable[[Session], Any]]] 
 
 @pytest.mark.parametrize("by_session", [True, False], ids=["session", "fork"])
 @pytest.mark.parametrize("name", CONFLICTS)
-def test_conflicts_are_refused_and_nothing_is_merged(repo: Repository, name: str, by_session: bool) -> None:
+def test_conflicting_fork_is_refused_as_a_whole(repo: Repository, name: str, by_session: bool) -> None:
     session = repo.writable_session("main")
     one, other = CONFLICTS[name]
     good, first, second = session.fork(), session.fork(), session.fork()
@@ -305,7 +305,7 @@ def test_conflicts_are_refused_and_nothing_is_merged(repo: Repository, name: str
     assert session.status() == before
 
 
-def test_the_same_on_both_sides_is_no_conflict(repo: Repository) -> None:
+def test_same_change_in_two_forks_is_not_a_conflict(repo: Repository) -> None:
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
     for fork in forks:
@@ -319,7 +319,7 @@ def test_the_same_on_both_sides_is_no_conflict(repo: Repository) -> None:
     assert list(zarr.open_group(session.store, mode="r")) == ["line"]
 
 
-def test_a_fork_of_another_base_is_refused(repo: Repository) -> None:
+def test_fork_with_another_base_is_refused(repo: Repository) -> None:
     old = repo.writable_session("main")
     fork = old.fork()
     line(fork)[:2] = 50
@@ -327,25 +327,25 @@ def test_a_fork_of_another_base_is_refused(repo: Repository) -> None:
     old.commit("moved on")
 
     session = repo.writable_session("main")
-    with pytest.raises(SessionStateError, match="is none of a session based on") as caught:
+    with pytest.raises(SessionStateError, match="and the session on") as caught:
         session.merge(fork)
 
     assert caught.value.kind == ErrorKind.MERGE_FAILED
     assert not session.has_uncommitted_changes
 
 
-def test_a_fork_of_discarded_changes_is_refused(repo: Repository) -> None:
+def test_fork_of_discarded_changes_is_refused(repo: Repository) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="new", shape=(2,), chunks=(1,), dtype="i4")
     fork = session.fork()
     zarr.open_array(fork.store, path="new", mode="r+")[:] = 7
     session.discard_changes()
 
-    with pytest.raises(SessionStateError, match="there is no such array"):
+    with pytest.raises(SessionStateError, match="the array was deleted outside it"):
         session.merge(fork)
 
 
-def test_a_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
+def test_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
     """All repositories begin with the same snapshot."""
     one, other = (
         Repository.create(local_filesystem_storage(str(tmp_path / name))).writable_session("main")
@@ -358,7 +358,7 @@ def test_a_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
         assert caught.value.kind == ErrorKind.MERGE_FAILED
 
 
-def test_a_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Path) -> None:
+def test_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Path) -> None:
     """Its snapshots are the same, but the chunks it writes are not where the original looks for them."""
     shutil.copytree(tmp_path / "repo", tmp_path / "copied")
     copied = Repository.open(local_filesystem_storage(str(tmp_path / "copied"))).writable_session("main")
@@ -367,12 +367,12 @@ def test_a_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Pa
     session = repo.writable_session("main")
 
     for each in (fork, receipt(fork)):
-        with pytest.raises(SessionStateError, match="another repository than that in local"):
+        with pytest.raises(SessionStateError, match="another repository than local"):
             session._merge_receipts([each])
     assert not session.has_uncommitted_changes
 
 
-def test_a_folder_is_the_same_under_a_relative_path(
+def test_relative_path_identifies_the_same_folder(
     repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -385,7 +385,7 @@ def test_a_folder_is_the_same_under_a_relative_path(
     assert session.has_uncommitted_changes
 
 
-def test_forks_of_two_memories_are_told_apart() -> None:
+def test_forks_of_different_memory_storages_are_distinguished() -> None:
     one, other = (Repository.create(in_memory_storage()).writable_session("main") for _ in range(2))
     zarr.create_group(other.store, path="light")
 
@@ -393,7 +393,7 @@ def test_forks_of_two_memories_are_told_apart() -> None:
         one._merge_receipts([receipt(other.fork())])
 
 
-def test_where_nothing_is_merged(repo: Repository) -> None:
+def test_sessions_that_are_not_forks_are_refused(repo: Repository) -> None:
     session = repo.writable_session("main")
     fork = session.fork()
     with pytest.raises(SessionStateError) as caught:
@@ -411,7 +411,7 @@ def test_where_nothing_is_merged(repo: Repository) -> None:
         session.merge(fork)
 
 
-def test_rearrange_sessions_fork_but_merge_nothing(tmp_path: Path) -> None:
+def test_rearrange_session_can_fork_but_not_merge(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path / "repo")))
     made = repo.writable_session("main")
     zarr.create_group(made.store, path="here")
@@ -443,7 +443,7 @@ def test_chunks_in_a_copy_of_memory_are_refused() -> None:
             session._merge_receipts([each])
 
 
-def test_a_fork_reads_nothing_until_it_is_used(repo: Repository, tmp_path: Path) -> None:
+def test_unpickled_fork_reads_nothing_until_it_is_used(repo: Repository, tmp_path: Path) -> None:
     session = repo.writable_session("main")
     line(session)[10:] = 50
     fork = session.fork()
@@ -461,7 +461,7 @@ def test_a_fork_reads_nothing_until_it_is_used(repo: Repository, tmp_path: Path)
     assert values(copy)[:3] == [60, 60, 2]
 
 
-def test_a_fork_is_small_and_holds_no_object_per_chunk(repo: Repository) -> None:
+def test_pickled_fork_is_small(repo: Repository) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="many", shape=(20_000,), chunks=(1,), dtype="i4")
     fork = session.fork()
@@ -486,7 +486,7 @@ pickle.dump(fork, open(sys.argv[1], "wb"))
 """
 
 
-def test_a_fork_crosses_processes(repo: Repository, tmp_path: Path) -> None:
+def test_fork_works_in_another_process(repo: Repository, tmp_path: Path) -> None:
     session = repo.writable_session("main")
     line(session)[10:] = 50
     file = tmp_path / "fork"

@@ -79,9 +79,7 @@ def coordinates(session: Session, path: str, batch_size: int = 1000) -> list[tup
         (-(2**70), [-1] * 12),
     ],
 )
-def test_chunks_shift_and_leave_the_fill_value_behind(
-    repo: Repository, offset: int, expected: list[int]
-) -> None:
+def test_shifted_chunks_leave_the_fill_value(repo: Repository, offset: int, expected: list[int]) -> None:
     session = repo.writable_session("main")
 
     session.shift_array("/line", [offset])
@@ -91,7 +89,7 @@ def test_chunks_shift_and_leave_the_fill_value_behind(
     assert values(repo.readonly_session("main"), "line") == expected
 
 
-def test_chunks_shift_in_several_dimensions_without_a_copy(repo: Repository) -> None:
+def test_shift_in_several_dimensions_copies_nothing(repo: Repository) -> None:
     before = repo.readonly_session("main")
     session = repo.writable_session("main")
 
@@ -106,7 +104,7 @@ def test_chunks_shift_in_several_dimensions_without_a_copy(repo: Repository) -> 
     assert set(refs.inline.tolist()) <= set(old.inline.tolist())
 
 
-def test_a_shift_sees_uncommitted_writes_and_a_grown_grid(repo: Repository) -> None:
+def test_shift_includes_uncommitted_writes_and_a_larger_grid(repo: Repository) -> None:
     session = repo.writable_session("main")
     array = zarr.open_array(session.store, path="line")
     array.resize((16,))
@@ -117,7 +115,7 @@ def test_a_shift_sees_uncommitted_writes_and_a_grown_grid(repo: Repository) -> N
     assert values(session, "line") == [-1] * 4 + list(range(12))
 
 
-def test_a_shift_by_nothing_changes_nothing(repo: Repository) -> None:
+def test_shift_by_zero_changes_nothing(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     session.shift_array("/square", (0, 0))
@@ -127,7 +125,7 @@ def test_a_shift_by_nothing_changes_nothing(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("offset", [(), (1, 2), (1, 0, 0)])
-def test_a_shift_needs_an_offset_per_dimension(repo: Repository, offset: tuple[int, ...]) -> None:
+def test_shift_needs_an_offset_per_dimension(repo: Repository, offset: tuple[int, ...]) -> None:
     session = repo.writable_session("main")
 
     with pytest.raises(InvalidInputError, match="1 dimensions") as error:
@@ -137,7 +135,7 @@ def test_a_shift_needs_an_offset_per_dimension(repo: Repository, offset: tuple[i
     assert not session.has_uncommitted_changes
 
 
-def test_chunks_of_a_rectilinear_grid_do_not_shift(repo: Repository) -> None:
+def test_rectilinear_grid_cannot_be_shifted(repo: Repository) -> None:
     if repo.spec_version == 1:
         pytest.skip("the first version of the format has regular grids only")
     session = repo.writable_session("main")
@@ -165,7 +163,7 @@ def on_by_one(index: Iterable[int]) -> list[int] | None:
     return [number + 1] if number < 5 else None
 
 
-def test_reindexing_forward_leaves_what_is_not_overwritten(repo: Repository) -> None:
+def test_forward_reindex_keeps_chunks_that_are_not_overwritten(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     session.reindex_array("/line", back_by_one)
@@ -173,7 +171,7 @@ def test_reindexing_forward_leaves_what_is_not_overwritten(repo: Repository) -> 
     assert values(session, "line") == [2, 3, 2, 3, 6, 7, 8, 9, 10, 11, 10, 11]
 
 
-def test_reindexing_both_ways_clears_what_nothing_came_to(repo: Repository) -> None:
+def test_reindex_with_backward_clears_vacated_chunks(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     session.reindex_array("/line", back_by_one, on_by_one)
@@ -186,7 +184,7 @@ def _upside_down(index: Iterable[int]) -> list[int]:
     return [1 - row, column]
 
 
-def test_chunks_can_change_places(repo: Repository) -> None:
+def test_reindex_can_swap_chunks(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     session.reindex_array("/square", _upside_down)
@@ -195,7 +193,7 @@ def test_chunks_can_change_places(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("target", [[6], [-1], [0, 0], []])
-def test_reindexing_out_of_the_grid_changes_nothing(repo: Repository, target: list[int]) -> None:
+def test_reindex_outside_the_grid_changes_nothing(repo: Repository, target: list[int]) -> None:
     session = repo.writable_session("main")
 
     with pytest.raises(InvalidInputError) as error:
@@ -205,7 +203,7 @@ def test_reindexing_out_of_the_grid_changes_nothing(repo: Repository, target: li
     assert not session.has_uncommitted_changes
 
 
-def test_what_a_reindex_function_raises_reaches_the_caller(repo: Repository) -> None:
+def test_errors_of_a_reindex_function_are_raised(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     with pytest.raises(ZeroDivisionError):
@@ -218,19 +216,19 @@ def test_what_a_reindex_function_raises_reaches_the_caller(repo: Repository) -> 
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 1000])
-def test_chunk_coordinates_come_in_order_whatever_the_batches(repo: Repository, batch_size: int) -> None:
+def test_chunk_coordinates_are_ordered_for_any_batch_size(repo: Repository, batch_size: int) -> None:
     session = repo.readonly_session("main")
 
     assert coordinates(session, "/line", batch_size) == [(0,), (1,), (3,), (4,), (5,)]
     assert coordinates(session, "/point", batch_size) == [()]
 
 
-def test_chunk_coordinates_need_a_batch(repo: Repository) -> None:
+def test_chunk_coordinates_need_a_positive_batch_size(repo: Repository) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         coordinates(repo.readonly_session("main"), "/line", 0)
 
 
-def test_virtual_chunks_tell_their_locations(storage: Storage) -> None:
+def test_locations_of_virtual_chunks_are_listed(storage: Storage) -> None:
     config = RepositoryConfig()
     container = VirtualChunkContainer("file:///data/", local_filesystem_store("/data"), name="data")
     config.set_virtual_chunk_container(container)
@@ -247,7 +245,7 @@ def test_virtual_chunks_tell_their_locations(storage: Storage) -> None:
     assert asyncio.run(session.all_virtual_chunk_locations_async()) == expected
 
 
-def test_a_virtual_chunk_in_a_container_of_no_known_name_has_no_url(storage: Storage) -> None:
+def test_location_in_an_unknown_container_raises_an_error(storage: Storage) -> None:
     session = Repository.create(storage).writable_session("main")
     zarr.create_array(session.store, name="v", shape=(2,), chunks=(2,), dtype="i4")
     node = session._workspace.array("/v")
@@ -259,7 +257,7 @@ def test_a_virtual_chunk_in_a_container_of_no_known_name_has_no_url(storage: Sto
     assert caught.value.kind == "no-container-for-virtual-chunk"
 
 
-def test_nodes_have_ids_that_stay(repo: Repository) -> None:
+def test_node_ids_are_stable(repo: Repository) -> None:
     session = repo.writable_session("main")
     before = session.get_node_id("/line")
     zarr.open_array(session.store, path="line").attrs["x"] = 1
@@ -273,7 +271,7 @@ def test_nodes_have_ids_that_stay(repo: Repository) -> None:
 # Copies of a session
 
 
-def test_a_read_only_session_pickles(repo: Repository) -> None:
+def test_read_only_session_can_be_pickled(repo: Repository) -> None:
     session = repo.readonly_session("main")
 
     copy = pickle.loads(pickle.dumps(session))
@@ -284,7 +282,7 @@ def test_a_read_only_session_pickles(repo: Repository) -> None:
     assert copy != session
 
 
-def test_a_committed_session_pickles(repo: Repository) -> None:
+def test_committed_session_can_be_pickled(repo: Repository) -> None:
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="point")[...] = 6
     session.commit("six")
@@ -292,7 +290,7 @@ def test_a_committed_session_pickles(repo: Repository) -> None:
     assert values(pickle.loads(pickle.dumps(session)), "point") == 6
 
 
-def test_copies_from_one_repository_share_its_caches(tmp_path: Path) -> None:
+def test_unpickled_sessions_share_caches(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path)))
     data = pickle.dumps(repo.readonly_session("main"))
 
@@ -302,12 +300,12 @@ def test_copies_from_one_repository_share_its_caches(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(repo))._assets is one._workspace.assets
 
 
-def test_a_writable_session_does_not_pickle(repo: Repository) -> None:
+def test_writable_session_cannot_be_pickled(repo: Repository) -> None:
     with pytest.raises(ValueError, match=r"readonly_session.*fork"):
         pickle.dumps(repo.writable_session("main"))
 
 
-def test_a_session_is_the_one_of_its_stores(repo: Repository) -> None:
+def test_stores_of_a_session_share_it(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     assert session.store.session == session
@@ -330,7 +328,7 @@ def _python(code: str, given: bytes) -> str:
     return done.stdout.decode().strip()
 
 
-def test_the_configuration_of_a_session_is_a_copy(repo: Repository) -> None:
+def test_configuration_of_a_session_is_a_copy(repo: Repository) -> None:
     session = repo.readonly_session("main")
 
     copy = session.config
@@ -339,7 +337,7 @@ def test_the_configuration_of_a_session_is_a_copy(repo: Repository) -> None:
     assert session.config == repo.config != copy
 
 
-def test_metadata_reads_back_as_it_was_given(repo: Repository) -> None:
+def test_commit_metadata_is_read_back(repo: Repository) -> None:
     session = repo.writable_session("main")
     odd = {"nan": float("nan"), "pair": (1, 2), "raw": b"ab", "n": np.int16(3)}
 
@@ -350,7 +348,7 @@ def test_metadata_reads_back_as_it_was_given(repo: Repository) -> None:
     assert next(Repository.open(repo.storage).ancestry(branch="main")).metadata == plain
 
 
-def test_metadata_that_cannot_be_kept_stops_a_commit(repo: Repository) -> None:
+def test_invalid_metadata_stops_a_commit(repo: Repository) -> None:
     session = repo.writable_session("main")
     tip = repo.lookup_branch("main")
 
@@ -361,7 +359,7 @@ def test_metadata_that_cannot_be_kept_stops_a_commit(repo: Repository) -> None:
     assert not session.read_only
 
 
-def test_a_message_without_utf8_form_stops_a_commit(repo: Repository) -> None:
+def test_message_with_lone_surrogates_stops_a_commit(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     with pytest.raises(InvalidInputError, match="lone surrogates"):

@@ -96,7 +96,7 @@ LANDINGS: dict[str, Callable[[Session], str]] = {
 
 @pytest.mark.parametrize("landing", LANDINGS)
 @pytest.mark.parametrize("inline_bytes", [0, 512])
-def test_a_write_that_returns_is_in_the_commit(landing: str, inline_bytes: int) -> None:
+def test_write_that_returned_is_in_the_commit(landing: str, inline_bytes: int) -> None:
     repo = repository(inline_bytes)
     session = repo.writable_session("main")
     target = array(session)
@@ -154,7 +154,7 @@ CHANGES: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_during_a_commit_is_in_it_or_raises(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_during_a_commit_is_included_or_raises(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1
@@ -167,7 +167,7 @@ def test_a_change_during_a_commit_is_in_it_or_raises(change: str, monkeypatch: p
     assert not session.has_uncommitted_changes
 
 
-def test_a_merge_during_a_commit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_during_a_commit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     fork = session.fork()
@@ -180,7 +180,7 @@ def test_a_merge_during_a_commit_raises(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(rival.join(), ReadOnlyError)
 
 
-def test_a_move_during_a_commit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_move_during_a_commit_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.rearrange_session("main")
     session.move("/a", "/g/a")
@@ -205,7 +205,7 @@ def test_two_threads_commit_a_session_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert next(info.message for info in repo.ancestry(branch="main")) == "once"
 
 
-def test_a_write_during_a_commit_that_fails_is_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_during_a_failed_commit_is_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1
@@ -225,7 +225,7 @@ def test_a_write_during_a_commit_that_fails_is_in_the_next_one(monkeypatch: pyte
     assert values(repo, snapshot)[:4].tolist() == [-1, 1, 2, 3]
 
 
-def test_a_fork_has_a_write_or_the_session_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_write_is_in_the_fork_or_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1
@@ -244,7 +244,7 @@ def test_a_fork_has_a_write_or_the_session_has_it(monkeypatch: pytest.MonkeyPatc
     assert values(repo, snapshot)[:5].tolist() == [-1, 1, 0, 3, 4]
 
 
-def test_reading_does_not_wait_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_do_not_wait_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1
@@ -264,7 +264,7 @@ def test_reading_does_not_wait_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == [-1, 1]
 
 
-def test_an_event_loop_that_writes_and_commits_goes_on() -> None:
+def test_event_loop_is_not_blocked_by_writes_and_commits() -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1
@@ -285,7 +285,7 @@ def test_an_event_loop_that_writes_and_commits_goes_on() -> None:
     assert [error is None for error in written] == (stored[2:60] != 0).tolist()
 
 
-def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_does_not_wait_for_a_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     session = repository().writable_session("main")
     committing, forked = threading.Event(), threading.Event()
 

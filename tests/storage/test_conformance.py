@@ -31,7 +31,7 @@ RACERS = 8
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])
-def test_what_is_put_is_got(storage: Storage, size: int) -> None:
+def test_put_and_get_round_trip(storage: Storage, size: int) -> None:
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
 
     version = storage.put("chunks/a", data)
@@ -47,7 +47,7 @@ def test_any_buffer_can_be_put(storage: Storage, wrap: type) -> None:
     assert storage.get("a")[0] == storage.get("b")[0] == b"content"
 
 
-def test_put_replaces(storage: Storage) -> None:
+def test_put_replaces_an_object(storage: Storage) -> None:
     old = storage.put("a", b"old content")
     new = storage.put("a", b"new")
 
@@ -55,7 +55,7 @@ def test_put_replaces(storage: Storage) -> None:
     assert old != new
 
 
-def test_missing_object(storage: Storage) -> None:
+def test_missing_object_raises_not_found(storage: Storage) -> None:
     storage.put("a/b", b"")
 
     for call in (
@@ -74,7 +74,7 @@ def test_missing_object(storage: Storage) -> None:
     assert not storage.exists("missing")
 
 
-def test_ranges(storage: Storage) -> None:
+def test_ranges_are_read(storage: Storage) -> None:
     storage.put("a", b"0123456789")
 
     assert storage.get_range("a", 2, 5) == b"234"
@@ -86,7 +86,7 @@ def test_ranges(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 11), (9, 12), (20, 30)])
-def test_ranges_past_the_end_are_an_error(storage: Storage, start: int, stop: int) -> None:
+def test_ranges_past_the_end_raise_an_error(storage: Storage, start: int, stop: int) -> None:
     storage.put("a", b"0123456789")
 
     with pytest.raises(StorageError):
@@ -94,7 +94,7 @@ def test_ranges_past_the_end_are_an_error(storage: Storage, start: int, stop: in
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (-2, None)])
-def test_senseless_ranges_are_refused(storage: Storage, start: int, stop: int | None) -> None:
+def test_invalid_ranges_are_refused(storage: Storage, start: int, stop: int | None) -> None:
     storage.put("a", b"0123456789")
 
     with pytest.raises(InvalidInputError) as caught:
@@ -114,7 +114,7 @@ def test_large_objects_are_read_in_parts(storage: Storage) -> None:
     assert parted.get("a") == storage.get("a")
 
 
-def test_head_and_exists(storage: Storage) -> None:
+def test_head_and_exists_describe_an_object(storage: Storage) -> None:
     version = storage.put("a/b", b"12345")
 
     info, seen = storage.head("a/b")
@@ -125,7 +125,7 @@ def test_head_and_exists(storage: Storage) -> None:
     assert not storage.exists("a")
 
 
-def test_listing_by_folder(storage: Storage) -> None:
+def test_listing_is_by_folder(storage: Storage) -> None:
     for key in ("chunks/a", "chunks/b/c", "chunks2/d", "top"):
         storage.put(key, key.encode())
 
@@ -142,7 +142,7 @@ def test_listing_by_folder(storage: Storage) -> None:
     }
 
 
-def test_a_listing_in_columns_tells_the_same(storage: Storage) -> None:
+def test_column_listing_equals_plain_listing(storage: Storage) -> None:
     for key in ("chunks/a", "chunks/b/c", "chunks/é %", "other"):
         storage.put(key, key.encode())
 
@@ -160,7 +160,7 @@ def test_a_listing_in_columns_tells_the_same(storage: Storage) -> None:
         assert all(abs(time_us - to_microseconds(infos[key].created_at)) <= 1 for key, _, time_us in told)
 
 
-def test_the_clock_of_a_storage_is_that_of_its_writes(storage: Storage) -> None:
+def test_clock_of_a_storage_is_that_of_its_writes(storage: Storage) -> None:
     storage.put("chunks/a", b"x")
 
     told = storage.clock("chunks/a")
@@ -169,11 +169,11 @@ def test_the_clock_of_a_storage_is_that_of_its_writes(storage: Storage) -> None:
     assert [info.key for info in storage.list_prefix()] == ["chunks/a"]
 
 
-def test_listing_an_empty_storage(storage: Storage) -> None:
+def test_listing_of_an_empty_storage_is_empty(storage: Storage) -> None:
     assert list(storage.list_prefix()) == []
 
 
-def test_more_objects_than_fit_on_a_page(
+def test_listing_spans_several_pages(
     storage: Storage, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A page has 1000 objects; on Azure it has 5000, too many to write here, but a bulk delete takes 256.
@@ -202,7 +202,7 @@ ODD_NAMES = [
 
 
 @pytest.mark.parametrize("key", ODD_NAMES)
-def test_odd_names(storage: Storage, key: str) -> None:
+def test_unusual_names_round_trip(storage: Storage, key: str) -> None:
     storage.put(key, key.encode(), ABSENT)
 
     assert storage.get(key)[0] == key.encode()
@@ -224,7 +224,7 @@ def test_invalid_paths_are_refused(storage: Storage, path: str) -> None:
         assert caught.value.kind == ErrorKind.INVALID_PATH
 
 
-def test_create_only_if_absent(storage: Storage) -> None:
+def test_conditional_create_needs_an_absent_object(storage: Storage) -> None:
     storage.put("a", b"first", ABSENT)
 
     with pytest.raises(ConditionNotMetError):
@@ -236,7 +236,7 @@ def test_create_only_if_absent(storage: Storage) -> None:
     assert storage.get("a")[0] == b"third"
 
 
-def test_replace_only_if_unchanged(storage: Storage) -> None:
+def test_conditional_replace_needs_an_unchanged_object(storage: Storage) -> None:
     first = storage.put("a", b"first", ABSENT)
     second = storage.put("a", b"second", Unchanged(first))
 
@@ -248,7 +248,7 @@ def test_replace_only_if_unchanged(storage: Storage) -> None:
     assert storage.head("a")[1] == third
 
 
-def test_nothing_is_replaced_where_nothing_is(storage: Storage) -> None:
+def test_missing_object_is_not_replaced(storage: Storage) -> None:
     version = storage.put("a", b"first")
     storage.delete(["a"])
 
@@ -258,7 +258,7 @@ def test_nothing_is_replaced_where_nothing_is(storage: Storage) -> None:
     assert not storage.exists("a")
 
 
-def test_unconditional_writes_are_noticed(storage: Storage) -> None:
+def test_unconditional_writes_change_the_version(storage: Storage) -> None:
     version = storage.put("a", b"first", ABSENT)
     storage.put("a", b"in between")
 
@@ -266,7 +266,7 @@ def test_unconditional_writes_are_noticed(storage: Storage) -> None:
         storage.put("a", b"second", Unchanged(version))
 
 
-def test_get_if_changed(storage: Storage) -> None:
+def test_get_if_changed_returns_only_new_versions(storage: Storage) -> None:
     first = storage.put("a", b"first")
 
     assert storage.get_if_changed("a", first) is None
@@ -275,7 +275,7 @@ def test_get_if_changed(storage: Storage) -> None:
     assert storage.get_if_changed("a", Version(None)) == (b"second", second)
 
 
-def test_copy(storage: Storage) -> None:
+def test_copy_duplicates_an_object(storage: Storage) -> None:
     old = storage.put("a", b"old")
 
     storage.copy("a", "backup/a", old)
@@ -288,7 +288,7 @@ def test_copy(storage: Storage) -> None:
     assert not storage.exists("late")
 
 
-def test_delete(storage: Storage) -> None:
+def test_delete_removes_objects(storage: Storage) -> None:
     for key in ("a", "b", "keep"):
         storage.put(key, b"x")
 
@@ -353,7 +353,7 @@ def test_readers_see_whole_objects_while_they_are_replaced(storage: Storage) -> 
     assert seen <= contents
 
 
-def test_storage_pickles(storage: Storage) -> None:
+def test_storage_can_be_pickled(storage: Storage) -> None:
     storage.put("a", b"content")
     settings = StorageSettings(concurrency=StorageConcurrencySettings(3, 100))
 
@@ -364,7 +364,7 @@ def test_storage_pickles(storage: Storage) -> None:
     copy.put("b", b"x", ABSENT)
 
 
-def test_settings_go_over_the_defaults(storage: Storage) -> None:
+def test_settings_override_the_defaults(storage: Storage) -> None:
     storage_class = "Cool" if storage.describe()["type"] == "Azure" else "STANDARD"
     changed = storage.with_settings(StorageSettings(storage_class=storage_class))
 
@@ -375,14 +375,14 @@ def test_settings_go_over_the_defaults(storage: Storage) -> None:
     assert changed.settings.max_tries == storage.settings.max_tries
 
 
-def test_metadata_is_taken(storage: Storage) -> None:
+def test_metadata_is_accepted(storage: Storage) -> None:
     storage.put("a", b"x", metadata={"icspecver": "2"})
     storage.put("b", b"x", ABSENT, metadata={"icspecver": "2"})
 
     assert storage.get("a")[0] == storage.get("b")[0] == b"x"
 
 
-def test_nothing_shows_secrets(storage: Storage) -> None:
+def test_reprs_contain_no_secrets(storage: Storage) -> None:
     storage.put("a", b"x")
 
     for shown in (repr(storage), str(storage), storage._repr_html_(), str(dict(storage.describe()))):
@@ -390,7 +390,7 @@ def test_nothing_shows_secrets(storage: Storage) -> None:
         assert "type" in shown
 
 
-def test_the_probe_finds_it_safe_and_leaves_nothing(storage: Storage) -> None:
+def test_probe_finds_the_storage_safe_and_cleans_up(storage: Storage) -> None:
     report = probe(storage)
 
     assert report.safe, str(report)

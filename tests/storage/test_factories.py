@@ -21,7 +21,7 @@ def shown(storage: s.Storage) -> dict[str, str]:
     return dict(storage.describe())
 
 
-def test_relatives_of_s3_know_their_endpoints() -> None:
+def test_s3_compatible_stores_have_their_endpoints() -> None:
     tigris = s.tigris_storage(bucket="b", prefix="p", region="iad", anonymous=True)
     r2 = s.r2_storage(prefix="b/p/q", account_id="acc", anonymous=True)
     hf = s.hf_storage(bucket="b", prefix="p", namespace="me", access_key_id="a", secret_access_key="b")
@@ -54,7 +54,7 @@ def test_relatives_of_s3_know_their_endpoints() -> None:
         (lambda: s.s3_storage(bucket="b", prefix="", legacy_rooted_keys=True), ErrorKind.STORAGE_OTHER),
     ],
 )
-def test_what_cannot_be_is_refused(call: Any, kind: ErrorKind) -> None:
+def test_invalid_arguments_are_refused(call: Any, kind: ErrorKind) -> None:
     with pytest.raises(StorageError) as caught:
         call()
 
@@ -66,7 +66,7 @@ def test_contradicting_credentials_are_refused() -> None:
         s.s3_storage(bucket="b", prefix="p", anonymous=True, from_env=True)
 
 
-def test_class_methods_do_what_the_functions_do(tmp_path: Path) -> None:
+def test_class_methods_equal_the_functions(tmp_path: Path) -> None:
     options = S3Options(region="us-east-1")
     anonymous = s3_anonymous_credentials()
 
@@ -105,7 +105,7 @@ def test_object_stores_have_the_official_default_settings() -> None:
     ],
     ids=repr,
 )
-def test_clients_can_be_made_and_nothing_shows_secrets(storage: s.Storage) -> None:
+def test_clients_are_created_and_reprs_contain_no_secrets(storage: s.Storage) -> None:
     copy = pickle.loads(pickle.dumps(storage))
 
     for role in Role:
@@ -143,16 +143,18 @@ def test_clients_can_be_made_and_nothing_shows_secrets(storage: s.Storage) -> No
         ("relative/folder", {"sync": "false"}, {"type": "local filesystem", "path": "relative/folder"}),
     ],
 )
-def test_storage_from_url(url: str, options: dict[str, Any], expected: dict[str, str]) -> None:
+def test_storage_from_url_selects_the_back_end(
+    url: str, options: dict[str, Any], expected: dict[str, str]
+) -> None:
     assert shown(s.storage_from_url(url, **options)) == expected
 
 
-def test_r2_and_tigris_urls() -> None:
+def test_r2_and_tigris_urls_are_supported() -> None:
     assert shown(s.storage_from_url("r2://b/p", **R2))["endpoint_url"].startswith("https://acc.")
     assert shown(s.storage_from_url("tigris://b/p?region=iad", anonymous=True))["region"] == "iad"
 
 
-def test_memory_with_a_name_is_one_place() -> None:
+def test_named_memory_is_shared() -> None:
     s.storage_from_url("memory://shared").put("a", b"x")
 
     assert s.storage_from_url("memory://shared").exists("a")
@@ -160,7 +162,7 @@ def test_memory_with_a_name_is_one_place() -> None:
     assert not s.storage_from_url("memory://").exists("a")
 
 
-def test_a_path_object_is_a_folder(tmp_path: Path) -> None:
+def test_path_object_selects_a_folder(tmp_path: Path) -> None:
     s.storage_from_url(tmp_path).put("a", b"x")
 
     assert (tmp_path / "a").read_bytes() == b"x"
@@ -180,7 +182,7 @@ def test_a_path_object_is_a_folder(tmp_path: Path) -> None:
         ("/folder", {"_unsynced": None}, InvalidInputError),
     ],
 )
-def test_wrong_urls_and_options_are_refused(
+def test_invalid_urls_and_options_are_refused(
     url: str, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:

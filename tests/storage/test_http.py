@@ -96,7 +96,7 @@ def test_writing_over_http_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["notaurl", "ftp://host/x", "http://"])
-def test_a_bad_url_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(StorageError) as caught:
         http_storage(url)
 
@@ -116,13 +116,13 @@ def test_redirects_are_followed_to_a_storage(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("location", "text"),
     [
-        ("/catalog", "more than 10 redirects"),
-        ("file:///etc", "neither an http url"),
-        ("memory://x", "neither an http url"),
-        ("/nowhere", "answers 404"),
+        ("/catalog", "no storage after 10 redirects"),
+        ("file:///etc", "expected an http URL"),
+        ("memory://x", "expected an http URL"),
+        ("/nowhere", "answered 404"),
     ],
 )
-def test_redirects_that_lead_nowhere_are_refused(folder: Path, location: str, text: str) -> None:
+def test_invalid_redirects_are_refused(folder: Path, location: str, text: str) -> None:
     with (
         file_server(folder, {"/catalog": location}) as url,
         pytest.raises(StorageError, match=text) as caught,
@@ -132,7 +132,7 @@ def test_redirects_that_lead_nowhere_are_refused(folder: Path, location: str, te
     assert caught.value.kind == ErrorKind.BAD_REDIRECT
 
 
-def test_an_unreachable_redirect_is_an_error() -> None:
+def test_unreachable_redirect_raises_an_error() -> None:
     with pytest.raises(StorageError) as caught:
         redirect_storage("http://127.0.0.1:1/x").get("repo")
 
@@ -154,7 +154,7 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_repository_is_read_over_http(repository: Path) -> None:
+def test_repository_is_read_over_http(repository: Path) -> None:
     with file_server(repository) as url:
         repo = Repository.open(http_storage(f"{url}/data"))
         session = repo.readonly_session("main")
@@ -168,7 +168,7 @@ def test_a_repository_is_read_over_http(repository: Path) -> None:
         assert not Repository.exists(http_storage(f"{url}/elsewhere"))
 
 
-def test_refs_of_a_repository_over_http(repository: Path) -> None:
+def test_refs_are_read_over_http(repository: Path) -> None:
     """In V2 they stand in one file; in V1 they are files, which a web server does not list."""
     with file_server(repository) as url:
         repo = Repository.open(http_storage(f"{url}/data"))
@@ -176,11 +176,11 @@ def test_refs_of_a_repository_over_http(repository: Path) -> None:
         if repo.spec_version == 2:
             assert (repo.list_branches(), repo.list_tags()) == ({"main"}, {"v1"})
         else:
-            with pytest.raises(StorageError, match="name the branch, tag or snapshot"):
+            with pytest.raises(StorageError, match="give the branch, tag or snapshot"):
                 repo.list_branches()
 
 
-def test_a_repository_over_http_takes_no_writes(repository: Path) -> None:
+def test_repository_over_http_refuses_writes(repository: Path) -> None:
     with file_server(repository) as url:
         repo = Repository.open(http_storage(f"{url}/data"))
         tip = repo.lookup_branch("main")
@@ -199,6 +199,6 @@ def test_a_repository_over_http_takes_no_writes(repository: Path) -> None:
             assert caught.value.kind == ErrorKind.READ_ONLY_STORAGE
 
 
-def test_no_repository_over_http(tmp_path: Path) -> None:
+def test_missing_repository_over_http_raises_not_found(tmp_path: Path) -> None:
     with file_server(tmp_path) as url, pytest.raises(RepositoryNotFoundError, match=f"{url}/data"):
         Repository.open(http_storage(f"{url}/data"))

@@ -16,7 +16,7 @@ def _use_in_child(storage: MemoryStorage, results: multiprocessing.SimpleQueue[b
     results.put(storage.get("a")[0])
 
 
-def test_a_forked_child_sees_the_objects_even_if_the_lock_was_held() -> None:
+def test_forked_child_sees_objects_even_if_the_lock_was_held() -> None:
     storage = MemoryStorage()
     storage.put("a", b"parent", ABSENT)
     context = multiprocessing.get_context("fork")
@@ -33,7 +33,7 @@ def test_a_forked_child_sees_the_objects_even_if_the_lock_was_held() -> None:
     assert storage.get("a")[0] == b"parent"
 
 
-def test_a_pickle_is_a_place_of_its_own_with_the_same_objects() -> None:
+def test_pickled_storage_is_an_independent_copy() -> None:
     storage = MemoryStorage()
     version = storage.put("a", b"x")
 
@@ -44,7 +44,7 @@ def test_a_pickle_is_a_place_of_its_own_with_the_same_objects() -> None:
     assert storage.get("a") == (b"x", version)
 
 
-def test_settings_do_not_part_the_objects() -> None:
+def test_storages_with_other_settings_share_objects() -> None:
     storage = MemoryStorage()
 
     storage.with_settings(storage.default_settings()).put("a", b"x")

@@ -30,7 +30,7 @@ def read(repo: Repository, name: str, **ref: Any) -> np.ndarray[Any, Any]:
     return np.asarray(found[:])
 
 
-def test_a_repository_lives(storage: Storage, version: int) -> None:
+def test_repository_supports_all_operations(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     first = write(repo, "a", 1)
     repo.create_tag("v1", first)
@@ -48,7 +48,7 @@ def test_a_repository_lives(storage: Storage, version: int) -> None:
         read(again, "b", tag="v1")
 
 
-def test_a_pickle_of_it_reads(storage: Storage, version: int) -> None:
+def test_pickled_repository_reads(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     write(repo, "a", 1)
 
@@ -76,7 +76,7 @@ def test_no_commit_of_many_writers_is_lost(storage: Storage, version: int) -> No
     assert len(history) == WRITERS + 1
 
 
-def test_a_tag_has_one_maker(storage: Storage, version: int) -> None:
+def test_only_one_writer_creates_a_tag(storage: Storage, version: int) -> None:
     tip = Repository.create(storage, spec_version=version).lookup_branch("main")
 
     def make(_: int) -> bool:
@@ -90,10 +90,10 @@ def test_a_tag_has_one_maker(storage: Storage, version: int) -> None:
         assert sum(threads.map(make, range(WRITERS))) == 1
 
 
-def test_a_place_takes_one_repository(storage: Storage, version: int) -> None:
+def test_location_holds_one_repository(storage: Storage, version: int) -> None:
     Repository.create(storage, spec_version=version)
 
-    with pytest.raises(InvalidInputError, match="empty place") as caught:
+    with pytest.raises(InvalidInputError, match="empty location") as caught:
         Repository.create(storage, spec_version=version)
     assert storage.describe()["type"] in caught.value.message
     with pytest.raises(ConflictError, match="already"):
@@ -104,7 +104,7 @@ def test_a_place_takes_one_repository(storage: Storage, version: int) -> None:
 ODD = ["..", ".", "...", " ", "é", "a%2Fb", "tag.x", "x" * 200]
 
 
-def test_odd_names_come_back_and_stay_inside(storage: Storage, version: int) -> None:
+def test_unusual_names_round_trip_and_stay_inside(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
 
@@ -128,7 +128,7 @@ def test_odd_names_come_back_and_stay_inside(storage: Storage, version: int) -> 
     assert (repo.list_branches(), repo.list_tags()) == ({"main"}, set())
 
 
-def test_names_that_cannot_be_stored_are_refused(storage: Storage, version: int) -> None:
+def test_unstorable_names_are_refused(storage: Storage, version: int) -> None:
     """In V2 a name is a text in a file and nothing else."""
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
@@ -147,7 +147,7 @@ def test_names_that_cannot_be_stored_are_refused(storage: Storage, version: int)
     assert (repo.list_branches(), repo.list_tags()) == ({"main"} | taken, taken)
 
 
-def test_names_too_long_for_the_place_are_refused(storage: Storage, version: int) -> None:
+def test_too_long_names_are_refused(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
     name = "é" * 600
@@ -167,7 +167,7 @@ def test_names_too_long_for_the_place_are_refused(storage: Storage, version: int
         assert caught.value.kind == "invalid-ref-name"
 
 
-def test_missing_names_are_missing(storage: Storage, version: int) -> None:
+def test_missing_refs_raise_not_found(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
 
     for look in (repo.lookup_branch, repo.lookup_tag, repo.delete_branch, repo.delete_tag):

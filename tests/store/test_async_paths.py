@@ -57,7 +57,7 @@ def store(storage: RemoteStorage) -> IcechunkStore:
     return repo.readonly_session("main").store
 
 
-def test_remote_chunks_are_read_side_by_side(storage: RemoteStorage, store: IcechunkStore) -> None:
+def test_remote_chunks_are_read_concurrently(storage: RemoteStorage, store: IcechunkStore) -> None:
     storage.expect(8)
 
     async def read() -> list[Any]:
@@ -66,7 +66,7 @@ def test_remote_chunks_are_read_side_by_side(storage: RemoteStorage, store: Icec
     assert [value.to_bytes()[0] for value in asyncio.run(read())] == list(range(8))
 
 
-def test_partial_values_are_read_side_by_side(storage: RemoteStorage, store: IcechunkStore) -> None:
+def test_partial_values_are_read_concurrently(storage: RemoteStorage, store: IcechunkStore) -> None:
     storage.expect(8)
 
     values = asyncio.run(store.get_partial_values(PROTOTYPE, [(f"a/c/{n}", None) for n in range(8)]))
@@ -74,7 +74,7 @@ def test_partial_values_are_read_side_by_side(storage: RemoteStorage, store: Ice
     assert [value.to_bytes()[0] for value in values if value] == list(range(8))
 
 
-def test_a_loop_goes_on_while_a_remote_chunk_is_read(storage: RemoteStorage, store: IcechunkStore) -> None:
+def test_event_loop_is_not_blocked_by_a_remote_read(storage: RemoteStorage, store: IcechunkStore) -> None:
     storage.expect(2)
 
     async def read() -> str:
@@ -87,7 +87,7 @@ def test_a_loop_goes_on_while_a_remote_chunk_is_read(storage: RemoteStorage, sto
     assert asyncio.run(read()) == "done"
 
 
-def test_zarr_calls_the_store_from_its_own_threads_only_on_local_storage(store: IcechunkStore) -> None:
+def test_sync_io_is_supported_only_on_local_storage(store: IcechunkStore) -> None:
     local = Repository.create(MemoryStorage()).writable_session("main").store
 
     assert local._supports_sync_io
@@ -113,7 +113,7 @@ def test_chunks_on_slow_disks_are_written_by_threads(monkeypatch: pytest.MonkeyP
     assert [name.startswith("icefloe") for name in writers] == [False, not quick]
 
 
-def test_slow_writes_go_to_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_writes_use_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(icefloe.store, "time", SimpleNamespace(perf_counter=lambda: now_s))
     pace = _Pace()
@@ -129,7 +129,7 @@ def test_slow_writes_go_to_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) 
     assert pace.is_quick()
 
 
-def test_listings_can_be_read_either_way_and_closed(store: IcechunkStore) -> None:
+def test_listings_are_sync_and_async_iterators(store: IcechunkStore) -> None:
     async def first_two() -> list[str]:
         listing = store.list()
         found = [await anext(listing), await anext(listing)]
@@ -139,7 +139,7 @@ def test_listings_can_be_read_either_way_and_closed(store: IcechunkStore) -> Non
     assert asyncio.run(first_two()) == list(store.list())[:2] == ["a/zarr.json", "a/c/0"]
 
 
-def test_a_read_only_store_travels(store: IcechunkStore) -> None:
+def test_read_only_store_can_be_pickled(store: IcechunkStore) -> None:
     array = zarr.open_array(store, path="a")
 
     again = pickle.loads(pickle.dumps(array))
@@ -148,14 +148,14 @@ def test_a_read_only_store_travels(store: IcechunkStore) -> None:
     np.testing.assert_array_equal(again[...], array[...])
 
 
-def test_a_writable_store_does_not_travel() -> None:
+def test_writable_store_cannot_be_pickled() -> None:
     store = Repository.create(MemoryStorage()).writable_session("main").store
 
     with pytest.raises(ValueError, match="fork"):
         pickle.dumps(store)
 
 
-def test_parts_of_values_are_not_written(store: IcechunkStore) -> None:
+def test_partial_writes_are_refused(store: IcechunkStore) -> None:
     assert not store.supports_partial_writes
     with pytest.raises(SessionStateError, match="whole"):
         asyncio.run(store.set_partial_values([("a/c/0", 0, b"1")]))

@@ -92,7 +92,7 @@ def sample(dtype: str, shape: tuple[int, ...] = (5, 7)) -> Any:
 
 @WARNINGS
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_comes_back(repo: Repository, dtype: str, pipeline: None) -> None:
+def test_every_dtype_round_trips(repo: Repository, dtype: str, pipeline: None) -> None:
     values = sample(dtype)
 
     root = committed(repo, lambda store: zarr.create_array(store, name="a", data=values, chunks=(2, 3)))
@@ -103,7 +103,7 @@ def test_every_dtype_comes_back(repo: Repository, dtype: str, pipeline: None) ->
 
 
 @WARNINGS
-def test_strings_of_any_length_come_back(repo: Repository) -> None:
+def test_variable_length_strings_round_trip(repo: Repository) -> None:
     values = np.array([["", "né"], ["中文", "x" * 3000]], dtype=np.dtypes.StringDType())
 
     root = committed(repo, lambda store: zarr.create_array(store, name="a", data=values, chunks=(1, 2)))
@@ -112,7 +112,7 @@ def test_strings_of_any_length_come_back(repo: Repository) -> None:
 
 
 @WARNINGS
-def test_variable_length_bytes_come_back(repo: Repository) -> None:
+def test_variable_length_bytes_round_trip(repo: Repository) -> None:
     from zarr.core.dtype import VariableLengthBytes
 
     def change(store: IcechunkStore) -> None:
@@ -125,7 +125,7 @@ def test_variable_length_bytes_come_back(repo: Repository) -> None:
 
 
 @WARNINGS
-def test_structured_values_come_back(repo: Repository) -> None:
+def test_structured_values_round_trip(repo: Repository) -> None:
     values = np.zeros(5, [("id", "<i4"), ("place", [("x", "<f8"), ("y", ">f4")]), ("name", "S4")])
     values["id"], values["place"]["x"], values["name"] = range(5), np.arange(5) / 3, b"abc"
 
@@ -136,7 +136,7 @@ def test_structured_values_come_back(repo: Repository) -> None:
 
 @WARNINGS
 @pytest.mark.parametrize("name", CODECS)
-def test_every_codec_comes_back(repo: Repository, name: str, pipeline: None) -> None:
+def test_every_codec_round_trips(repo: Repository, name: str, pipeline: None) -> None:
     values = sample("<i8", (9, 8))
     options = {"chunks": (4, 6)} | CODECS[name]()
 
@@ -148,7 +148,7 @@ def test_every_codec_comes_back(repo: Repository, name: str, pipeline: None) -> 
 
 @WARNINGS
 @pytest.mark.parametrize("name", ["bit-round", "quantize"])
-def test_lossy_codecs_come_back_nearly(repo: Repository, name: str) -> None:
+def test_lossy_codecs_round_trip_approximately(repo: Repository, name: str) -> None:
     encode = codecs.BitRound(keepbits=40) if name == "bit-round" else codecs.Quantize(digits=9, dtype="<f8")
     values = np.linspace(0, 1, 24).reshape(4, 6)
 
@@ -187,7 +187,7 @@ def test_parts_of_shards_are_read_and_written(repo: Repository, location: str, p
 @WARNINGS
 @pytest.mark.skipif(not HAS_RECTILINEAR, reason="this zarr has no rectilinear chunk grids")
 @pytest.mark.parametrize("chunks", [((2, 3, 5), (4, 4, 1)), ((2, 3, 5), 5), (5, (4, 5)), ((10,), (1,) * 9)])
-def test_rectilinear_grids_come_back(repo: Repository, chunks: Any) -> None:
+def test_rectilinear_grids_round_trip(repo: Repository, chunks: Any) -> None:
     """The official package refuses a bare integer, which zarr writes for a uniform dimension (bug 1)."""
     values = np.arange(90).reshape(10, 9)
 
@@ -214,7 +214,7 @@ def test_rectilinear_grids_need_version_2() -> None:
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("shape", [(), (0,), (0, 5), (3, 0, 2), (1,)])
-def test_arrays_without_elements_and_dimensions(spec_version: int, shape: tuple[int, ...]) -> None:
+def test_arrays_without_elements_or_dimensions_work(spec_version: int, shape: tuple[int, ...]) -> None:
     repo = Repository.create(in_memory_storage(), spec_version=spec_version)
     values = np.full(shape, 7.5)
 
@@ -226,7 +226,7 @@ def test_arrays_without_elements_and_dimensions(spec_version: int, shape: tuple[
 
 
 @pytest.mark.parametrize("name", ["naïve", "中文/数据", "c", "c/c/0", "0/1", "zarr.json", "a b#?%", "é" * 60])
-def test_names_may_be_nearly_anything(repo: Repository, name: str) -> None:
+def test_unusual_names_work(repo: Repository, name: str) -> None:
     root = committed(
         repo, lambda store: zarr.create_array(store, name=name, data=np.arange(600), chunks=(300,))
     )
@@ -262,7 +262,7 @@ def test_chunks_that_were_never_written_have_the_fill_value(repo: Repository) ->
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_empty_chunks_are_written_where_asked(repo: Repository, keep: bool) -> None:
+def test_empty_chunks_are_written_if_configured(repo: Repository, keep: bool) -> None:
     def change(store: IcechunkStore) -> None:
         config: Any = {"write_empty_chunks": keep}
         array = zarr.create_array(store, name="a", shape=(4,), chunks=(2,), dtype="i4", config=config)
@@ -291,7 +291,7 @@ def test_arrays_are_appended_to_and_resized(repo: Repository) -> None:
     assert sorted(again.store.list_prefix("a/c")) == ["a/c/0"]
 
 
-def test_chunks_outside_a_smaller_shape_are_not_seen(repo: Repository) -> None:
+def test_chunks_outside_a_smaller_shape_are_hidden(repo: Repository) -> None:
     committed(repo, lambda store: zarr.create_array(store, name="a", data=np.arange(10), chunks=(2,)))
     session = repo.writable_session("main")
     array = zarr.open_array(session.store, path="a")
@@ -322,7 +322,7 @@ def test_nodes_and_chunks_are_deleted(repo: Repository) -> None:
     assert np.asarray(root["g/a"][...]).tolist() == [0, 1, 0, 0]
 
 
-def test_an_array_takes_the_place_of_a_group_and_back(repo: Repository) -> None:
+def test_array_can_replace_a_group_and_vice_versa(repo: Repository) -> None:
     committed(repo, lambda store: zarr.create_array(store, name="x/y", data=np.arange(4)))
     array = committed(repo, lambda store: zarr.create_array(store, name="x", data=np.ones(1), overwrite=True))
     group = committed(repo, lambda store: zarr.create_group(store, path="x", overwrite=True))
@@ -331,7 +331,7 @@ def test_an_array_takes_the_place_of_a_group_and_back(repo: Repository) -> None:
     assert sorted(group.store.list_prefix("x")) == ["x/zarr.json"]
 
 
-def test_an_array_is_overwritten_before_the_commit_and_after(repo: Repository) -> None:
+def test_array_can_be_overwritten_before_and_after_a_commit(repo: Repository) -> None:
     def twice(store: IcechunkStore) -> None:
         zarr.create_array(store, name="a", data=np.arange(100), chunks=(1,), overwrite=True)
         zarr.create_array(store, name="a", data=np.ones((2, 2)), chunks=(2, 1), overwrite=True)
@@ -343,7 +343,7 @@ def test_an_array_is_overwritten_before_the_commit_and_after(repo: Repository) -
     assert sorted(root.store.list_prefix("a/c")) == ["a/c/0/0", "a/c/0/1"]
 
 
-def test_trees_members_and_indexing(repo: Repository) -> None:
+def test_trees_members_and_indexing_work(repo: Repository) -> None:
     values = np.arange(60).reshape(6, 10)
     root = committed(repo, lambda store: zarr.create_array(store, name="g/a", data=values, chunks=(2, 3)))
 
@@ -357,14 +357,14 @@ def test_trees_members_and_indexing(repo: Repository) -> None:
     assert array.nbytes_stored() > 0
 
 
-def test_consolidated_metadata_is_declined(repo: Repository) -> None:
+def test_consolidated_metadata_is_refused(repo: Repository) -> None:
     root = committed(repo, lambda store: zarr.create_array(store, name="a", data=np.arange(3)))
 
     with pytest.raises(TypeError, match="doesn't support consolidated metadata"):
         zarr.consolidate_metadata(root.store)
 
 
-def test_version_2_of_zarr_is_declined(repo: Repository) -> None:
+def test_zarr_version_2_is_refused(repo: Repository) -> None:
     store = repo.writable_session("main").store
 
     with pytest.raises(IcechunkError, match="zarr_format=3") as error:
@@ -373,7 +373,7 @@ def test_version_2_of_zarr_is_declined(repo: Repository) -> None:
     assert error.value.kind == "unimplemented"
 
 
-def test_another_store_is_copied_into_a_repository(repo: Repository) -> None:
+def test_other_store_can_be_copied_into_a_repository(repo: Repository) -> None:
     source = zarr.open_group(zarr.storage.MemoryStore(), mode="w", attributes={"from": "elsewhere"})
     source.create_array("g/a", data=np.arange(12).reshape(3, 4), chunks=(2, 2))
 
@@ -414,7 +414,7 @@ def test_many_threads_write_to_one_session(session: Session) -> None:
     assert sum(1 for key in session.store.list_prefix("g") if key.count("/") == 3) == 64
 
 
-def test_large_and_small_chunks_are_kept_apart(session: Session) -> None:
+def test_small_chunks_are_inlined_and_large_ones_are_objects(session: Session) -> None:
     zarr.create_array(
         session.store, name="a", data=np.arange(200, dtype="u1"), chunks=(100,), compressors=None
     )
@@ -425,7 +425,7 @@ def test_large_and_small_chunks_are_kept_apart(session: Session) -> None:
     assert session.chunk_type("/b", (1,)) is ChunkType.native
 
 
-def test_a_running_loop_can_await_the_store(session: Session) -> None:
+def test_running_event_loop_can_await_the_store(session: Session) -> None:
     async def work() -> list[str]:
         root = await zarr.api.asynchronous.open_group(session.store, mode="a")
         arrays = [root.create_array(f"a{n}", shape=(4,), chunks=(2,), dtype="i4") for n in range(5)]

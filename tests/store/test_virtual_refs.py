@@ -60,7 +60,7 @@ def refused(kind: ErrorKind) -> Any:
     return pytest.raises(InvalidInputError, check=lambda error: error.kind == kind)
 
 
-def test_a_reference_is_set_with_its_checksum(session: Session) -> None:
+def test_reference_is_set_with_its_checksum(session: Session) -> None:
     session.store.set_virtual_ref("a/c/0", URL, offset=1, length=2)
     session.store.set_virtual_ref("a/c/1", URL, offset=3, length=4, checksum='"tag"')
     session.store.set_virtual_ref(
@@ -86,7 +86,7 @@ def test_references_survive_a_commit(session: Session) -> None:
     assert len(before) == 4
 
 
-def test_what_is_wrong_with_a_single_reference(session: Session) -> None:
+def test_invalid_single_references_are_refused(session: Session) -> None:
     store = session.store
 
     with refused(ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK):
@@ -124,7 +124,7 @@ def test_what_is_wrong_with_a_single_reference(session: Session) -> None:
     assert refs_of(session, "/a") == {}
 
 
-def test_a_read_only_store_takes_no_references(session: Session) -> None:
+def test_read_only_store_refuses_references(session: Session) -> None:
     session.commit("arrays")
 
     with pytest.raises(ReadOnlyError):
@@ -165,7 +165,7 @@ def test_without_validation_locations_may_be_anywhere(session: Session) -> None:
     assert refs_of(session, "/a") == {(0,): VirtualRef("gopher://x/y", 0, 4)}
 
 
-def test_specs_that_do_not_fit_are_refused_as_a_whole(session: Session) -> None:
+def test_invalid_specs_are_refused_as_a_whole(session: Session) -> None:
     good, wrong = VirtualChunkSpec([0], URL, 0, 4), VirtualChunkSpec([1, 1], URL, 0, 4)
     no_spec: Any = 1
 
@@ -190,7 +190,7 @@ def test_columns_set_a_window_of_the_grid(session: Session) -> None:
     assert refs_of(session, "/b") == {(1, 0): VirtualRef(URL, 0, 4)}
 
 
-def test_the_chunk_of_a_scalar_may_have_a_zero_for_its_coordinates(session: Session) -> None:
+def test_chunk_of_a_scalar_may_have_coordinate_zero(session: Session) -> None:
     zarr.create_array(session.store, name="scalar", shape=(), dtype="u1", compressors=None)
     set_refs = session.store.set_virtual_refs_arr
 
@@ -203,7 +203,7 @@ def test_the_chunk_of_a_scalar_may_have_a_zero_for_its_coordinates(session: Sess
         set_refs("scalar", (2,), [URL] * 2, u64(0, 0), u64(1, 1))
 
 
-def test_columns_may_be_of_several_kinds(session: Session) -> None:
+def test_columns_may_be_lists_or_arrays(session: Session) -> None:
     names = np.array([URL, "s3://bucket/b.nc", URL, URL])
     offsets: Any = [0, 2, 4, 6]
     lengths: Any = np.full(4, 2, np.int32)
@@ -223,7 +223,7 @@ def test_columns_are_copied(session: Session) -> None:
     assert refs_of(session, "/a")[(3,)] == VirtualRef(URL, 6, 2)
 
 
-def test_columns_that_do_not_fit_are_refused(session: Session) -> None:
+def test_inconsistent_columns_are_refused(session: Session) -> None:
     set_refs, two = session.store.set_virtual_refs_arr, u64(0, 2)
     urls, none, floats = [URL, URL], [URL, None], np.array([0.0, 1.5])
 
@@ -233,7 +233,7 @@ def test_columns_that_do_not_fit_are_refused(session: Session) -> None:
         set_refs("a", (3,), urls, two, two)
     with pytest.raises(ValueError, match="arr_offset"):
         set_refs("a", (2,), urls, two, two, arr_offset=(0, 0))
-    with pytest.raises(TypeError, match="location number 1"):
+    with pytest.raises(TypeError, match="location 1 must be a str"):
         set_refs("a", (2,), none, two, two)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="whole numbers"):
         set_refs("a", (2,), urls, floats, two)
@@ -259,7 +259,7 @@ def test_columns_that_do_not_fit_are_refused(session: Session) -> None:
         (URL, 0, ErrorKind.ZERO_LENGTH_CHUNK),
     ],
 )
-def test_the_one_bad_reference_of_many_is_named(
+def test_invalid_reference_among_many_is_named(
     session: Session, location: str, length: int, kind: ErrorKind
 ) -> None:
     zarr.create_array(session.store, name="many", shape=(300, 400), chunks=(1, 1), dtype="u1")
@@ -275,7 +275,7 @@ def test_the_one_bad_reference_of_many_is_named(
     assert refs_of(session, "/many") == {}
 
 
-def test_async_twins_do_the_same(session: Session) -> None:
+def test_async_methods_do_the_same(session: Session) -> None:
     async def set_all() -> Any:
         store = session.store
         await store.set_virtual_ref_async("a/c/0", URL, offset=0, length=2)
@@ -287,7 +287,7 @@ def test_async_twins_do_the_same(session: Session) -> None:
     assert list(refs_of(session, "/a")) == [(0,), (2,)]
 
 
-def test_the_iterator_gives_columns(session: Session) -> None:
+def test_iterator_yields_columns(session: Session) -> None:
     array = zarr.open_array(session.store, path="a")
     array[0:2] = 7
     session.store.set_virtual_ref("a/c/2", "vcc://main/b.nc", offset=3, length=2)
@@ -304,7 +304,7 @@ def test_the_iterator_gives_columns(session: Session) -> None:
     assert (inlined, last) == ({0: b"\x07\x07"}, {})
 
 
-def test_the_iterator_gives_ids_of_native_chunks(session: Session) -> None:
+def test_iterator_yields_ids_of_native_chunks(session: Session) -> None:
     array = zarr.create_array(session.store, name="big", shape=(2000,), chunks=(1000,), dtype="u1")
     array[:] = np.random.default_rng(0).integers(0, 256, 2000, np.uint8)
 
@@ -315,7 +315,7 @@ def test_the_iterator_gives_ids_of_native_chunks(session: Session) -> None:
     assert (lengths > 512).all()
 
 
-def test_the_iterator_gives_nothing_where_there_is_no_array(session: Session) -> None:
+def test_iterator_is_empty_without_an_array(session: Session) -> None:
     async def collect() -> list[Any]:
         return [batch async for batch in session.store.array_chunk_iterator("a")]
 
@@ -337,7 +337,7 @@ def test_specs_are_values() -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_locations_are_compressed_where_the_configuration_asks_for_it(asked: bool) -> None:
+def test_locations_are_compressed_if_configured(asked: bool) -> None:
     config = RepositoryConfig()
     config.set_virtual_chunk_container(VirtualChunkContainer("s3://bucket/", s3_store()))
     if asked:

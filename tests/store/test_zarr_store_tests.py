@@ -513,7 +513,7 @@ class TestIcechunkStore(StoreTests[IcechunkStore, cpu.Buffer]):
             assert document["node_type"] == "group"
 
 
-def test_the_table_names_what_is_overridden() -> None:
+def test_table_lists_all_overridden_tests() -> None:
     ours = {name for name in vars(TestIcechunkStore) if name.startswith("test_")}
     theirs = {name for name in dir(StoreTests) if name.startswith("test_")}
 

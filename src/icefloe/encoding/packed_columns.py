@@ -119,9 +119,7 @@ class ColumnUnpacker:
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place
         if bytes(data[: len(magic)]) != magic:
-            self.fail(
-                "was created by another release of icefloe, or is damaged; both processes need the same release"
-            )
+            self.fail("was created by another release of icefloe or is damaged; use the same release")
         payload = np.frombuffer(open_frames(memoryview(data)[len(magic) :], place), np.uint8)
         if len(payload) < _HEAD.size:
             self.fail(f"has only {len(payload)} bytes, too few for its head")

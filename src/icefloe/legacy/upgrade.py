@@ -365,8 +365,8 @@ class _Migration:
         except ConditionNotMetError:
             if self.target.get(_PLAN)[0] != plan:
                 raise SessionStateError(
-                    f"{_PLAN}: another upgrade was started here, of another repository or another state of this "
-                    f"one; delete the files below {MIGRATION}/ to start again",
+                    f"{_PLAN}: another upgrade was started here, of another repository or another state of "
+                    f"this one; delete the files below {MIGRATION}/ to start again",
                     kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
                 ) from None
 

@@ -64,7 +64,7 @@ def written(fork: ForkSession, rows: range, value: int, window: Sequence[range] 
     return receipt(mine)
 
 
-def test_a_commit_takes_manifests_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_uses_early_manifests_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     session = repo.writable_session("main")
     fork = session.fork()
@@ -84,7 +84,7 @@ def _first(repo: Repository) -> str:
     return [info.id for info in repo.ancestry(branch="main")][1]
 
 
-def test_what_shares_a_window_is_written_anew() -> None:
+def test_manifests_in_a_shared_window_are_rewritten() -> None:
     """Two writers in one window, one over what was committed, one over single writes, one alone."""
     repo = repository(window=4)
     session = repo.writable_session("main")
@@ -107,7 +107,7 @@ def test_what_shares_a_window_is_written_anew() -> None:
     assert list(manifests(repo)) == [(range(4), range(3)), (range(4, 6), range(3))]
 
 
-def test_later_writes_win_whatever_they_come_as() -> None:
+def test_later_writes_win_in_every_form() -> None:
     repo = repository(window=8)
     session = repo.writable_session("main")
     fork = session.fork()
@@ -122,7 +122,7 @@ def test_later_writes_win_whatever_they_come_as() -> None:
     assert array(repo.readonly_session("main"))[:4, 0].tolist() == [5, 7, 5, -1]
 
 
-def test_references_outside_the_window_are_forgotten() -> None:
+def test_references_outside_the_window_are_dropped() -> None:
     repo = repository()
     session = repo.writable_session("main")
     session._merge_receipts([written(session.fork(), range(8), 3, [range(2, 4), range(3)])])
@@ -132,7 +132,7 @@ def test_references_outside_the_window_are_forgotten() -> None:
     assert array(repo.readonly_session("main"))[:, 0].tolist() == [-1, -1, 3, 3, -1, -1, -1, -1]
 
 
-def test_sparse_windows_and_deletions() -> None:
+def test_sparse_windows_and_deletions_are_committed() -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[...] = 1
@@ -151,7 +151,7 @@ def test_sparse_windows_and_deletions() -> None:
     assert array(repo.readonly_session("main"))[:2].tolist() == [[5, -1, 1], [1, 1, 6]]
 
 
-def test_deletions_of_what_never_was_do_not_stand_in_the_way() -> None:
+def test_deletions_of_missing_chunks_do_not_prevent_reuse() -> None:
     repo = repository()
     session = repo.writable_session("main")
     mine = session.fork()
@@ -162,7 +162,7 @@ def test_deletions_of_what_never_was_do_not_stand_in_the_way() -> None:
     assert not mine._workspace.changes.chunks[mine._workspace.array("/a").id].segments
 
 
-def test_a_fork_that_travels_keeps_its_manifests(tmp_path: Any) -> None:
+def test_pickled_fork_keeps_its_manifests(tmp_path: Any) -> None:
     from icefloe import local_filesystem_storage
 
     source = repository()
@@ -184,7 +184,7 @@ def test_a_fork_that_travels_keeps_its_manifests(tmp_path: Any) -> None:
     assert array(repo.readonly_session("main"))[:3, 0].tolist() == [5, 4, -1]
 
 
-def test_another_commit_in_between() -> None:
+def test_early_manifests_survive_a_concurrent_commit() -> None:
     """The window of the other one is read and written anew; the conflict solver decides as ever."""
     from icefloe import BasicConflictSolver, VersionSelection
 
@@ -200,7 +200,7 @@ def test_another_commit_in_between() -> None:
     assert array(repo.readonly_session("main"))[:5, 0].tolist() == [3, 3, 3, 3, -1]
 
 
-def test_a_smaller_shape_drops_what_is_outside() -> None:
+def test_smaller_shape_drops_chunks_outside() -> None:
     repo = repository(window=4)
     session = repo.writable_session("main")
     session._merge_receipts([written(session.fork(), range(8), 3)])
@@ -212,7 +212,7 @@ def test_a_smaller_shape_drops_what_is_outside() -> None:
     assert array(repo.readonly_session("main"))[...].tolist() == [[3] * 3] * 6
 
 
-def test_early_manifests_come_back_from_bytes() -> None:
+def test_early_manifests_survive_encoding() -> None:
     repo = repository()
     fork = repo.writable_session("main").fork()
     array(fork)[0:2] = 1
@@ -230,7 +230,7 @@ def test_early_manifests_come_back_from_bytes() -> None:
         decode_changes(data)
 
 
-def test_a_receipt_that_claims_other_chunks_than_it_has_is_refused() -> None:
+def test_receipt_with_inconsistent_chunks_is_refused() -> None:
     repo = repository()
     fork = repo.writable_session("main").fork()
     array(fork)[0:2] = 1
@@ -241,11 +241,11 @@ def test_a_receipt_that_claims_other_chunks_than_it_has_is_refused() -> None:
     changes = ChangeSet(chunks={NodeId(bytes(8)): delta})
     delta.early = [EarlyManifest(early.node, info, early.extents, None, early.read)]
 
-    with pytest.raises(FormatError, match="5 references that covers 6 chunks"):
+    with pytest.raises(FormatError, match="5 references for 6 chunks"):
         decode_changes(encode_changes(changes), read=early.read)
 
 
-def test_a_snapshot_for_a_fork_uses_them_too() -> None:
+def test_snapshot_for_a_fork_uses_early_manifests() -> None:
     repo = repository()
     session = repo.writable_session("main")
     session._merge_receipts([written(session.fork(), range(2), 3)])

@@ -43,7 +43,7 @@ def land(session: Session, how: str) -> str:
 @pytest.mark.parametrize(
     ("how", "version"), [("commit", 2), ("amend", 2), ("flush", 2), ("commit", 1), ("flush", 1)]
 )
-def test_a_session_whose_chunks_were_collected_is_refused(how: str, version: int) -> None:
+def test_commit_fails_when_chunks_were_collected(how: str, version: int) -> None:
     repo = repository(version)
     commit(repo, 7)
     session = writing(repo, [1, 2])
@@ -64,7 +64,7 @@ def test_a_session_whose_chunks_were_collected_is_refused(how: str, version: int
 
 
 @pytest.mark.parametrize("how", ["commit", "flush"])
-def test_a_collection_that_leaves_no_trace_is_noticed_in_version_1(how: str) -> None:
+def test_unrecorded_collection_is_noticed_in_version_1(how: str) -> None:
     """Official releases collect garbage there and tell nobody."""
     repo = repository(1)
     session = writing(repo, [1, 2])
@@ -78,7 +78,7 @@ def test_a_collection_that_leaves_no_trace_is_noticed_in_version_1(how: str) -> 
     assert Repository.open(repo.storage).verify("objects").ok
 
 
-def test_a_session_that_lost_nothing_commits_after_a_collection() -> None:
+def test_session_without_lost_chunks_commits_after_a_collection() -> None:
     repo = repository()
     session = writing(repo, [1, 2])
     Repository.open(repo.storage).garbage_collect(LONG_AGO)
@@ -89,7 +89,7 @@ def test_a_session_that_lost_nothing_commits_after_a_collection() -> None:
     assert repo.verify("objects").ok
 
 
-def test_a_collection_that_is_still_deleting_takes_nothing_of_a_commit(
+def test_running_collection_does_not_delete_committed_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     repo = repository()
@@ -123,7 +123,7 @@ def session_on_what_expired(repo: Repository) -> Session:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_flush_on_a_base_that_was_collected_is_refused(version: int) -> None:
+def test_flush_fails_when_its_base_was_collected(version: int) -> None:
     repo = repository(version)
     session = session_on_what_expired(repo)
     assert Repository.open(repo.storage).garbage_collect(now()).snapshots_deleted
@@ -141,7 +141,7 @@ def test_a_flush_on_a_base_that_was_collected_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("folder", ["snapshots", "manifests"])
-def test_a_flush_on_a_base_that_was_collected_without_a_trace_is_refused(folder: str) -> None:
+def test_flush_fails_after_an_unrecorded_collection_of_its_base(folder: str) -> None:
     """Official releases collect garbage in version 1 and tell nobody."""
     repo = repository(1)
     session = session_on_what_expired(repo)
@@ -153,7 +153,7 @@ def test_a_flush_on_a_base_that_was_collected_without_a_trace_is_refused(folder:
         session.flush("late")
 
 
-def test_a_flush_on_a_base_that_has_expired_and_is_still_there_succeeds_in_version_1() -> None:
+def test_flush_on_an_expired_but_stored_base_succeeds_in_version_1() -> None:
     repo = repository(1)
     session = session_on_what_expired(repo)
 
@@ -163,7 +163,7 @@ def test_a_flush_on_a_base_that_has_expired_and_is_still_there_succeeds_in_versi
     assert np.asarray(array[:]).tolist() == [0, 1, 0, 0, 0, 0, 0, 7]
 
 
-def test_a_flush_on_a_base_that_is_being_collected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_fails_while_its_base_is_being_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository(1)
     session = session_on_what_expired(repo)
     storage = type(repo.storage)
@@ -185,7 +185,7 @@ def test_a_flush_on_a_base_that_is_being_collected_is_refused(monkeypatch: pytes
     assert Repository.open(repo.storage).verify("objects").ok
 
 
-def test_inline_chunks_are_in_no_danger() -> None:
+def test_inline_chunks_survive_a_collection() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", data=np.arange(1, 9, dtype="i4"), chunks=(1,))
@@ -196,7 +196,7 @@ def test_inline_chunks_are_in_no_danger() -> None:
     assert stored(repo) == list(range(1, 9))
 
 
-def test_a_fork_is_guarded_by_its_session() -> None:
+def test_session_detects_collections_for_its_forks() -> None:
     repo = repository()
     session = repo.writable_session("main")
     fork = session.fork()
@@ -208,7 +208,7 @@ def test_a_fork_is_guarded_by_its_session() -> None:
         session.commit("late")
 
 
-def test_manifests_of_an_attempt_before_a_collection_are_written_anew(
+def test_manifests_of_an_earlier_attempt_are_rewritten_after_a_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They would come out the same, chunks being inline, and are garbage until the branch moves."""
@@ -249,7 +249,7 @@ class JustBefore:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_collection_right_before_the_branch_moves_is_seen(version: int) -> None:
+def test_collection_right_before_the_branch_moves_is_detected(version: int) -> None:
     """In version 1 the mark was looked for already; the branch has another version now and is read again."""
     storage = repository(version).storage
     weather = JustBefore(lambda: Repository.open(storage).garbage_collect(now()))
@@ -297,7 +297,7 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("how", ELSEWHERE)
-def test_a_session_opened_after_a_collection_refuses_lost_chunks_of_forks(
+def test_session_opened_after_a_collection_refuses_lost_chunks_of_forks(
     how: str, version: int, tmp_path: Path
 ) -> None:
     repo = repository(version, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
@@ -314,9 +314,7 @@ def test_a_session_opened_after_a_collection_refuses_lost_chunks_of_forks(
 
 
 @pytest.mark.parametrize("how", ELSEWHERE)
-def test_a_session_opened_after_a_collection_copies_chunks_of_forks_that_are_left(
-    how: str, tmp_path: Path
-) -> None:
+def test_session_opened_after_a_collection_copies_remaining_chunks_of_forks(how: str, tmp_path: Path) -> None:
     repo = repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     arrived = written_elsewhere(repo.writable_session("main"), how)
     before = names(repo, "chunks")
@@ -333,7 +331,7 @@ def test_a_session_opened_after_a_collection_copies_chunks_of_forks_that_are_lef
     assert not kept & names(repo, "chunks")  # the commit refers to copies
 
 
-def test_a_fork_that_was_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> None:
+def test_fork_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> None:
     repo = repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     early = written_elsewhere(repo.writable_session("main"), "a receipt")
     assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted
@@ -346,7 +344,7 @@ def test_a_fork_that_was_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> No
         session.commit("late")
 
 
-def test_a_log_that_is_lost_counts_as_a_collection() -> None:
+def test_lost_ops_log_counts_as_a_collection() -> None:
     """Whoever deletes old backups deletes parts of the ops log with them."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, num_updates_per_repo_info_file=2)
     repo = Repository.open(repository().storage, config)
@@ -363,7 +361,7 @@ def test_a_log_that_is_lost_counts_as_a_collection() -> None:
     assert len(names(repo, "chunks") - before) == 2
 
 
-def test_manifests_of_forks_that_were_collected_without_a_trace_are_noticed(tmp_path: Path) -> None:
+def test_unrecorded_collection_of_fork_manifests_is_noticed(tmp_path: Path) -> None:
     """Official releases collect garbage in version 1 and tell nobody; the reader's cache has the manifest."""
     repo = repository(1, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")

@@ -77,7 +77,7 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_the_second_run_of_a_job_commits_nothing(repo: Repository) -> None:
+def test_second_run_of_a_job_commits_nothing(repo: Repository) -> None:
     first = job(repo)
 
     assert first == repo.lookup_branch("main")
@@ -90,7 +90,7 @@ def test_the_second_run_of_a_job_commits_nothing(repo: Repository) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("at", [0, 3], ids=["same chunk", "other chunk"])
-def test_a_twin_that_was_faster_is_found(repo: Repository, solver: str, at: int) -> None:
+def test_commit_of_a_faster_twin_is_found(repo: Repository, solver: str, at: int) -> None:
     session = writing(repo, 5, at)
     job(repo)
 
@@ -125,7 +125,7 @@ def intervene(
 @pytest.mark.parametrize("solver", ["ours", "theirs", "detect"])
 @pytest.mark.parametrize("at", [0, 3], ids=["same chunk", "other chunk"])
 @pytest.mark.parametrize("moment", range(8))
-def test_a_twin_that_lands_at_any_moment_is_found(
+def test_commit_of_a_twin_is_found_at_any_moment(
     repo: Repository, solver: str, at: int, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else commits at first, so that the session has to rebase; the twin comes later."""
@@ -144,7 +144,7 @@ def test_a_twin_that_lands_at_any_moment_is_found(
     assert branch_has(rivals, NIGHTLY)
 
 
-def test_a_conflict_with_somebody_else_is_still_one(repo: Repository) -> None:
+def test_conflict_with_another_writer_is_still_raised(repo: Repository) -> None:
     late = writing(repo, 5)
     writing(repo, 9).commit("somebody else")
 
@@ -221,7 +221,7 @@ def test_keys_outlive_their_commits(repo: Repository, change: str) -> None:
     assert job(repo, CommitKey("nightly", "6"), value=4) is not None
 
 
-def test_a_reset_forgets_keys(repo: Repository) -> None:
+def test_reset_forgets_keys(repo: Repository) -> None:
     before = repo.lookup_branch("main")
     job(repo)
     repo.reset_branch("main", before)
@@ -230,7 +230,7 @@ def test_a_reset_forgets_keys(repo: Repository) -> None:
     assert values(repo)[0] == 2
 
 
-def test_a_merge_unites_keys(repo: Repository) -> None:
+def test_merge_unites_keys(repo: Repository) -> None:
     job(repo, CommitKey("nightly", "1"), at=0)
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("nightly", "2"), at=1)
@@ -248,7 +248,7 @@ def test_a_merge_unites_keys(repo: Repository) -> None:
     assert repo.verify("objects").ok
 
 
-def test_branches_that_both_began_to_use_keys_merge(repo: Repository) -> None:
+def test_branches_that_both_started_to_use_keys_merge(repo: Repository) -> None:
     """Both sides have made the groups around the keys."""
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("a", "1"), at=0)
@@ -260,7 +260,7 @@ def test_branches_that_both_began_to_use_keys_merge(repo: Repository) -> None:
     assert branch_has(repo, CommitKey("a", "2"))
 
 
-def test_a_merge_of_equal_content_brings_keys(repo: Repository) -> None:
+def test_merge_of_equal_content_adds_keys(repo: Repository) -> None:
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("a", "1"), at=0)
     writing(repo, 1, 0, "dev").commit("the same, without a key")
@@ -270,7 +270,7 @@ def test_a_merge_of_equal_content_brings_keys(repo: Repository) -> None:
     assert branch_has(repo, CommitKey("a", "1"), "dev")
 
 
-def test_a_pick_brings_the_key_of_its_commit_alone(repo: Repository) -> None:
+def test_cherry_pick_adds_only_the_key_of_its_commit(repo: Repository) -> None:
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("nightly", "1"), at=0, branch="dev")
     picked = job(repo, CommitKey("nightly", "2"), at=1, branch="dev")
@@ -283,7 +283,7 @@ def test_a_pick_brings_the_key_of_its_commit_alone(repo: Repository) -> None:
     assert job(repo, CommitKey("nightly", "1"), at=0) is not None
 
 
-def test_a_session_that_deletes_everything_rebases_over_keys(repo: Repository) -> None:
+def test_session_that_deletes_everything_rebases_over_keys(repo: Repository) -> None:
     job(repo, CommitKey("nightly", "1"))
     session = repo.writable_session("main")
     session.store.sync_clear()
@@ -309,29 +309,29 @@ def test_zarr_reads_a_repository_with_keys(repo: Repository) -> None:
     assert members["_icefloe/keys/a%2Fb%20%2E%2E"].attrs["last"] == "1"
 
 
-def test_the_same_key_with_other_data_is_refused(repo: Repository) -> None:
+def test_same_key_with_other_data_is_refused(repo: Repository) -> None:
     job(repo, CommitKey("feed", "1", digest="aa"))
     tip = repo.lookup_branch("main")
 
     assert job(repo, CommitKey("feed", "1", digest="aa"), value=2) is None
-    with pytest.raises(InvalidInputError, match="version 1 of feed was committed with other data"):
+    with pytest.raises(InvalidInputError, match="version 1 of feed was already committed with other data"):
         job(repo, CommitKey("feed", "1", digest="bb"), value=2)
 
     assert repo.lookup_branch("main") == tip
 
 
-def test_a_key_store_that_somebody_damaged_is_refused(repo: Repository) -> None:
+def test_damaged_key_group_is_refused(repo: Repository) -> None:
     job(repo)
     session = repo.writable_session("main")
     zarr.open_group(session.store, path=f"{KEYS[1:]}/nightly").attrs.update(numbers="none")
     session.commit("damage")
 
-    with pytest.raises(FormatError, match="/_icefloe/keys/nightly is not a list of commit keys"):
+    with pytest.raises(FormatError, match="/_icefloe/keys/nightly does not contain valid commit keys"):
         job(repo)
 
 
 @pytest.mark.parametrize("text", ["", "\ud800"])
-def test_keys_without_text_are_refused(text: str) -> None:
+def test_empty_keys_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="application of a commit key"):
         CommitKey(text, "1")
     with pytest.raises(InvalidInputError, match="version of a commit key"):
@@ -345,7 +345,7 @@ VERSIONS = st.one_of(
 
 
 @given(TEXTS, TEXTS)
-def test_every_application_has_a_path_of_its_own(one: str, other: str) -> None:
+def test_each_application_has_its_own_path(one: str, other: str) -> None:
     paths = [CommitKey(app, "1").path for app in (one, other)]
 
     assert [validate(path) for path in paths] == paths

@@ -53,7 +53,7 @@ def metadata_files(repo: Repository) -> dict[str, int]:
         ([], True),
     ],
 )
-def test_the_limits_are_those_of_the_official_reader(counts: list[tuple[int, int]], fits: bool) -> None:
+def test_limits_equal_those_of_the_official_reader(counts: list[tuple[int, int]], fits: bool) -> None:
     if fits:
         check_changed_chunks(counts)
         return
@@ -63,13 +63,13 @@ def test_the_limits_are_those_of_the_official_reader(counts: list[tuple[int, int
 
 
 @pytest.mark.usefixtures("at_most_eight")
-def test_a_commit_is_refused_before_files_are_written() -> None:
+def test_too_large_commit_is_refused_before_files_are_written() -> None:
     repo = repository()
     session = written(repo.writable_session("main"), 8)
     before = metadata_files(repo)
 
     for attempt in (session.commit, session.amend, session.flush):
-        with pytest.raises(SessionStateError, match="one commit would change 8 chunks"):
+        with pytest.raises(SessionStateError, match="the commit would change 8 chunks"):
             attempt("too much")
 
     assert metadata_files(repo) == before
@@ -77,7 +77,7 @@ def test_a_commit_is_refused_before_files_are_written() -> None:
 
 
 @pytest.mark.usefixtures("at_most_eight")
-def test_a_chunk_that_is_written_often_counts_once() -> None:
+def test_repeatedly_written_chunk_counts_once() -> None:
     repo = repository()
     session = repo.writable_session("main")
     node = session._workspace.array("/a")
@@ -89,7 +89,7 @@ def test_a_chunk_that_is_written_often_counts_once() -> None:
 
 
 @pytest.mark.usefixtures("at_most_eight")
-def test_an_amended_commit_counts_what_it_amends() -> None:
+def test_amend_counts_the_amended_chunks() -> None:
     repo = repository()
     written(repo.writable_session("main"), 4).commit("four")
     session = repo.writable_session("main")
@@ -99,7 +99,7 @@ def test_an_amended_commit_counts_what_it_amends() -> None:
         session.amend("five more")
 
 
-def test_a_squash_of_many_commits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squash_with_too_many_chunks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     first = list(repo.ancestry(branch="main"))[-1].id
     session = repo.writable_session("main")
@@ -112,7 +112,7 @@ def test_a_squash_of_many_commits_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert repo.lookup_branch("main") == tip
 
 
-def test_shifts_and_reindexing_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shifts_and_reindexing_of_too_many_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository(chunks=10)
     monkeypatch.setattr(log_limits, "MAX_LOG_TABLES", 9)
     session = repo.writable_session("main")
@@ -129,7 +129,7 @@ def test_shifts_and_reindexing_are_refused_at_once(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_an_ingest_is_refused_when_it_is_planned(
+def test_too_large_ingest_is_refused_when_it_is_planned(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = archive(tmp_path, (4, 4, 4))
@@ -144,7 +144,9 @@ def test_an_ingest_is_refused_when_it_is_planned(
     assert metadata_files(repo) == before
 
 
-def test_a_rechunk_is_refused_when_it_is_planned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_large_rechunk_is_refused_when_it_is_planned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     repo = new_repo(tmp_path)
     with repo.transaction("main", message="start") as store:
         zarr.create_array(store, name="a", data=np.arange(20), chunks=(20,), dimension_names=["x"])

@@ -17,9 +17,7 @@ def repo(request: pytest.FixtureRequest) -> Repository:
     return new_repository(request.param)
 
 
-def test_a_merge_that_loses_to_a_commit_begins_anew(
-    repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merge_that_loses_a_race_is_retried(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     refs, left = repo._refs, [2]
     advance = refs.advance
@@ -38,9 +36,7 @@ def test_a_merge_that_loses_to_a_commit_begins_anew(
     assert contents(repo, "/a") == "ot0ll0"
 
 
-def test_a_squash_that_loses_to_a_commit_begins_anew(
-    repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_squash_that_loses_a_race_is_retried(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     since = repo.lookup_branch("main")
     commit(repo, "main", [Write("/a", (0,), b"x")], "one")
     check_tip, left = repo._refs.check_tip, [1]
@@ -59,7 +55,7 @@ def test_a_squash_that_loses_to_a_commit_begins_anew(
 
 
 @pytest.mark.parametrize("operation", ["merge", "squash"])
-def test_garbage_collected_meanwhile_takes_nothing_away(
+def test_concurrent_garbage_collection_deletes_nothing_needed(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a merge wrote is garbage to a collection until a branch has it."""

@@ -46,7 +46,7 @@ def table(repo: Repository) -> list[tuple[Any, ...]]:
 # Merging
 
 
-def test_nothing_new_changes_nothing(repo: Repository) -> None:
+def test_merge_without_new_commits_changes_nothing(repo: Repository) -> None:
     tip = commit(repo, "main", [Write("/a", (0,))])
 
     result = repo.merge("dev", "main", message="m")
@@ -55,7 +55,7 @@ def test_nothing_new_changes_nothing(repo: Repository) -> None:
     assert repo.lookup_branch("main") == tip
 
 
-def test_a_branch_that_did_not_move_is_moved(repo: Repository) -> None:
+def test_unchanged_branch_is_fast_forwarded(repo: Repository) -> None:
     tip = commit(repo, "dev", [Write("/a", (0,))])
 
     result = repo.merge("dev", "main", message="m")
@@ -65,7 +65,7 @@ def test_a_branch_that_did_not_move_is_moved(repo: Repository) -> None:
     assert result.changes.updated_chunks == {"/a": [[0]]}
 
 
-def test_chunks_of_both_sides_come_together(repo: Repository) -> None:
+def test_chunks_of_both_sides_are_merged(repo: Repository) -> None:
     ours, theirs = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t"), Erase("/a", (2,))])
     base = list(repo.ancestry(branch="dev"))[1].id
 
@@ -80,7 +80,7 @@ def test_chunks_of_both_sides_come_together(repo: Repository) -> None:
     assert tip.metadata == {"icefloe": {"merged": [theirs]}}
 
 
-def test_an_amended_merge_is_still_known_for_one() -> None:
+def test_amended_merge_is_still_recognized() -> None:
     repo = new_repository()
     _, theirs = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     repo.merge("dev", "main", message="both")
@@ -94,7 +94,7 @@ def test_an_amended_merge_is_still_known_for_one() -> None:
     assert repo.merge("dev", "main", message="again").outcome == "up-to-date"
 
 
-def test_nodes_of_both_sides_come_together(repo: Repository) -> None:
+def test_nodes_of_both_sides_are_merged(repo: Repository) -> None:
     part(
         repo,
         [CreateArray("/g/n"), SetAttribute("/b", 1), Delete("/g/c")],
@@ -109,7 +109,7 @@ def test_nodes_of_both_sides_come_together(repo: Repository) -> None:
     assert result.changes.updated_groups == {"/g"}
 
 
-def test_the_log_of_a_merge_says_what_it_changed_on_the_branch(repo: Repository) -> None:
+def test_log_of_a_merge_contains_its_changes_to_the_branch(repo: Repository) -> None:
     part(repo, [Write("/a", (0,), b"o")], [CreateArray("/m"), Write("/m", (0,)), Write("/a", (1,))])
 
     id = repo.merge("dev", "main", message="m").snapshot_id
@@ -118,7 +118,7 @@ def test_the_log_of_a_merge_says_what_it_changed_on_the_branch(repo: Repository)
     assert (diff.new_arrays, diff.updated_chunks) == ({"/m"}, {"/a": [[1]], "/m": [[0]]})
 
 
-def test_a_session_is_rebased_over_a_merge(repo: Repository) -> None:
+def test_session_rebases_over_a_merge(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,))])
     part(repo, [Write("/a", (0,))], [Write("/a", (1,))])
@@ -130,7 +130,7 @@ def test_a_session_is_rebased_over_a_merge(repo: Repository) -> None:
     assert [each.conflicted_chunks for each in failed.value.conflicts] == [[[1]]]
 
 
-def test_the_same_change_on_both_sides_is_no_conflict(repo: Repository) -> None:
+def test_same_change_on_both_sides_is_not_a_conflict(repo: Repository) -> None:
     same: list[Edit] = [Write("/a", (0,), b"s"), Erase("/a", (1,)), SetAttribute("/b", 1), Delete("/g")]
     part(repo, same, [*same, Write("/a", (2,), b"t")])
 
@@ -140,7 +140,7 @@ def test_the_same_change_on_both_sides_is_no_conflict(repo: Repository) -> None:
     assert result.changes.updated_chunks == {"/a": [[2]]}
 
 
-def test_what_was_written_and_put_back_is_no_change(repo: Repository) -> None:
+def test_reverted_write_is_not_a_change(repo: Repository) -> None:
     commit(repo, "dev", [Write("/a", (0,), b"t")])
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (0,), b"0"), Write("/a", (1,), b"t")])
 
@@ -149,7 +149,7 @@ def test_what_was_written_and_put_back_is_no_change(repo: Repository) -> None:
     assert contents(repo, "/a") == "ot0000"
 
 
-def test_chunks_go_with_other_attributes_and_a_larger_shape(repo: Repository) -> None:
+def test_chunks_merge_with_changed_attributes_and_a_larger_shape(repo: Repository) -> None:
     part(repo, [SetAttribute("/a", 1), resize("/b", 9)], [Write("/a", (0,), b"t"), Write("/b", (0,), b"t")])
 
     repo.merge("dev", "main", message="m")
@@ -157,7 +157,7 @@ def test_chunks_go_with_other_attributes_and_a_larger_shape(repo: Repository) ->
     assert contents(repo, "/a") == contents(repo, "/b") == "t00000"
 
 
-def test_a_second_merge_begins_at_the_first(repo: Repository) -> None:
+def test_second_merge_starts_at_the_first(repo: Repository) -> None:
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     repo.merge("dev", "main", message="first")
     commit(repo, "main", [Write("/a", (1,), b"m")])
@@ -171,7 +171,7 @@ def test_a_second_merge_begins_at_the_first(repo: Repository) -> None:
     assert result.theirs_id == theirs
 
 
-def test_branches_are_merged_both_ways(repo: Repository) -> None:
+def test_branches_merge_in_both_directions(repo: Repository) -> None:
     part(repo, [Write("/a", (0,), b"o")], [CreateArray("/n"), Write("/n", (0,), b"t")])
     repo.merge("dev", "main", message="m")
     commit(repo, "main", [Write("/n", (1,), b"m")])
@@ -184,7 +184,7 @@ def test_branches_are_merged_both_ways(repo: Repository) -> None:
     assert repo.merge("dev", "main", message="m").changes.is_empty()
 
 
-def test_a_dry_run_tells_and_writes_nothing(repo: Repository) -> None:
+def test_dry_run_reports_and_writes_nothing(repo: Repository) -> None:
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (0,), b"t"), Write("/a", (1,), b"t")])
     before = {info.key for info in repo.storage.list_prefix("")}
 
@@ -198,7 +198,7 @@ def test_a_dry_run_tells_and_writes_nothing(repo: Repository) -> None:
     assert {info.key for info in repo.storage.list_prefix("")} == before
 
 
-def test_a_tag_or_a_snapshot_is_merged_too(repo: Repository) -> None:
+def test_tags_and_snapshots_can_be_merged(repo: Repository) -> None:
     _, theirs = part(repo, [Write("/a", (0,))], [Write("/a", (1,), b"t")])
     repo.create_tag("v1", theirs)
     commit(repo, "dev", [Write("/a", (2,), b"t")])
@@ -209,14 +209,14 @@ def test_a_tag_or_a_snapshot_is_merged_too(repo: Repository) -> None:
         repo.merge("nowhere", "main", message="m")
 
 
-def test_a_strategy_has_one_of_three_names(repo: Repository) -> None:
+def test_unknown_strategy_is_refused(repo: Repository) -> None:
     wrong: Any = "mine"
 
-    with pytest.raises(ValueError, match="fail, ours, theirs, not 'mine'"):
+    with pytest.raises(ValueError, match="'mine'; expected one of fail, ours, theirs"):
         repo.merge("dev", "main", message="m", strategy=wrong)
 
 
-def test_the_table_tells_both_sides(repo: Repository) -> None:
+def test_conflict_table_describes_both_sides(repo: Repository) -> None:
     part(repo, [Write("/a", (0,), b"oo"), Delete("/b")], [Erase("/a", (0,)), Write("/b", (1,), b"t")])
 
     rows = repo.merge("dev", "main", message="m", dry_run=True).conflicts
@@ -367,7 +367,7 @@ ARRAY_N: list[Edit] = [CreateArray("/n"), Write("/n", (0,), b"a")]
         ),
     ],
 )
-def test_who_wins(
+def test_strategy_decides_which_side_wins(
     repo: Repository,
     ours: list[Edit],
     theirs: list[Edit],
@@ -397,7 +397,7 @@ def test_who_wins(
     ("ours", "theirs"),
     [([Move("/a", "/z")], [Move("/a", "/y")]), ([CreateArray("/z")], [Move("/a", "/z")])],
 )
-def test_no_strategy_decides_where_a_node_is(strategy: Any, ours: list[Edit], theirs: list[Edit]) -> None:
+def test_no_strategy_decides_the_path_of_a_node(strategy: Any, ours: list[Edit], theirs: list[Edit]) -> None:
     repo = new_repository()
     tip, _ = part(repo, ours, theirs)
 
@@ -408,7 +408,7 @@ def test_no_strategy_decides_where_a_node_is(strategy: Any, ours: list[Edit], th
     assert repo.lookup_branch("main") == tip
 
 
-def test_moves_are_merged_where_nobody_else_is_in_the_way() -> None:
+def test_moves_without_conflicts_are_merged() -> None:
     repo = new_repository()
     part(repo, [Write("/a", (0,), b"o")], [Move("/a", "/g/a")])
 
@@ -421,7 +421,7 @@ def test_moves_are_merged_where_nobody_else_is_in_the_way() -> None:
 # Picking and reverting
 
 
-def test_one_snapshot_is_picked(repo: Repository) -> None:
+def test_cherry_pick_applies_one_snapshot(repo: Repository) -> None:
     commit(repo, "dev", [Write("/a", (0,), b"x")])
     picked = commit(repo, "dev", [Write("/a", (1,), b"t"), CreateArray("/n")], "the one")
     commit(repo, "dev", [Write("/a", (2,), b"x")])
@@ -437,7 +437,7 @@ def test_one_snapshot_is_picked(repo: Repository) -> None:
     assert repo.cherry_pick(picked, branch="main").outcome == "up-to-date"
 
 
-def test_what_was_picked_is_no_conflict_in_a_later_merge(repo: Repository) -> None:
+def test_picked_changes_do_not_conflict_in_a_later_merge(repo: Repository) -> None:
     picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/a", (1,), b"t")])
     commit(repo, "dev", [Write("/n", (1,), b"t")])
     commit(repo, "main", [Write("/a", (5,), b"o")])
@@ -449,7 +449,7 @@ def test_what_was_picked_is_no_conflict_in_a_later_merge(repo: Repository) -> No
     assert result.changes.updated_chunks == {"/n": [[1]]}
 
 
-def test_a_pick_meets_conflicts(repo: Repository) -> None:
+def test_cherry_pick_reports_conflicts(repo: Repository) -> None:
     picked = commit(repo, "dev", [Write("/a", (1,), b"t")])
     commit(repo, "main", [Write("/a", (1,), b"o")])
 
@@ -461,7 +461,7 @@ def test_a_pick_meets_conflicts(repo: Repository) -> None:
     assert next(repo.ancestry(branch="main")).message == "mine"
 
 
-def test_one_snapshot_is_reverted(repo: Repository) -> None:
+def test_revert_undoes_one_snapshot(repo: Repository) -> None:
     wrong = commit(repo, "main", [Write("/a", (1,), b"x"), Delete("/g"), SetAttribute("/b", 1)], "wrong")
     commit(repo, "main", [Write("/a", (2,), b"o")])
 
@@ -473,7 +473,7 @@ def test_one_snapshot_is_reverted(repo: Repository) -> None:
     assert (tip.message, tip.metadata) == ('Revert "wrong"', {"icefloe": {"reverted": wrong}})
 
 
-def test_what_changed_again_since_is_a_conflict_for_a_revert(repo: Repository) -> None:
+def test_later_changes_conflict_with_a_revert(repo: Repository) -> None:
     wrong = commit(repo, "main", [Write("/a", (1,), b"x"), Write("/a", (2,), b"x")])
     commit(repo, "main", [Write("/a", (2,), b"o")])
 
@@ -485,7 +485,7 @@ def test_what_changed_again_since_is_a_conflict_for_a_revert(repo: Repository) -
     assert contents(repo, "/a") == "00o000"
 
 
-def test_a_move_is_reverted() -> None:
+def test_revert_undoes_a_move() -> None:
     repo = new_repository()
     moved = commit(repo, "main", [Move("/a", "/z")])
 
@@ -494,14 +494,14 @@ def test_a_move_is_reverted() -> None:
     assert paths(repo) == ["/", "/a", "/b", "/g", "/g/c"]
 
 
-def test_only_what_is_in_the_history_is_reverted(repo: Repository) -> None:
+def test_revert_needs_a_snapshot_of_the_history(repo: Repository) -> None:
     elsewhere = commit(repo, "dev", [Write("/a", (1,))])
 
     with pytest.raises(ValueError, match="not in the history of branch main"):
         repo.revert(elsewhere, branch="main")
 
 
-def test_the_first_snapshot_is_neither_picked_nor_reverted(repo: Repository) -> None:
+def test_first_snapshot_cannot_be_picked_or_reverted(repo: Repository) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
 
     with pytest.raises(ValueError, match="cannot be picked"):
@@ -513,7 +513,7 @@ def test_the_first_snapshot_is_neither_picked_nor_reverted(repo: Repository) -> 
 # Squashing
 
 
-def test_snapshots_become_one(repo: Repository) -> None:
+def test_squash_combines_snapshots(repo: Repository) -> None:
     since = repo.lookup_branch("main")
     commit(repo, "main", [Write("/a", (0,), b"x"), CreateArray("/n"), Write("/n", (0,))], "one")
     commit(repo, "main", [Write("/a", (1,), b"y"), Delete("/n"), SetAttribute("/b", 1)], "two")
@@ -531,7 +531,7 @@ def test_snapshots_become_one(repo: Repository) -> None:
     assert (log["new_arrays"], log["deleted_arrays"], len(log["updated_chunks"])) == ([], [], 1)
 
 
-def test_squashing_remembers_merges(repo: Repository) -> None:
+def test_squash_keeps_the_record_of_merges(repo: Repository) -> None:
     since, theirs = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     repo.merge("dev", "main", message="m")
     commit(repo, "main", [Write("/a", (1,), b"m")])
@@ -544,7 +544,7 @@ def test_squashing_remembers_merges(repo: Repository) -> None:
     assert contents(repo, "/a") == "omt000"
 
 
-def test_there_must_be_something_to_squash(repo: Repository) -> None:
+def test_squash_without_later_snapshots_is_refused(repo: Repository) -> None:
     tip, elsewhere = part(repo, [Write("/a", (0,))], [Write("/a", (1,))])
 
     for since in (tip, elsewhere):
@@ -552,7 +552,7 @@ def test_there_must_be_something_to_squash(repo: Repository) -> None:
             repo.squash(since, branch="main")
 
 
-def test_there_is_an_async_form_of_each(repo: Repository) -> None:
+def test_each_operation_has_an_async_form(repo: Repository) -> None:
     since, _ = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
 
     async def all_of_them() -> None:

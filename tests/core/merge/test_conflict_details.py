@@ -66,7 +66,7 @@ def weather(spec_version: int = 2) -> Repository:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_labels_and_differences_are_told(spec_version: int) -> None:
+def test_details_contain_labels_and_differences(spec_version: int) -> None:
     repo = weather(spec_version)
     put(repo, "main", {"t2m": (np.s_[:12, 5, 0], 1.5)})
     put(repo, "dev", {"t2m": (np.s_[9:, 5, 0], np.arange(9, 20, dtype="f4"))})
@@ -86,7 +86,7 @@ def test_labels_and_differences_are_told(spec_version: int) -> None:
     )
 
 
-def test_the_error_and_the_table_show_them() -> None:
+def test_error_and_table_show_details() -> None:
     repo = weather()
     for branch, value in (("main", 1), ("dev", 3)):
         put(repo, branch, {"t2m": (np.s_[0, 0, 0], value)})
@@ -100,7 +100,7 @@ def test_the_error_and_the_table_show_them() -> None:
     assert f"\n    {line}" in repr(failed.value.result.conflicts)
 
 
-def test_labels_of_both_sides_are_told_where_they_differ() -> None:
+def test_labels_of_both_sides_are_shown_if_they_differ() -> None:
     """As where two jobs append to the same array."""
     repo = weather()
     for branch, day in (("main", 20), ("dev", 25)):
@@ -123,7 +123,7 @@ def test_labels_of_both_sides_are_told_where_they_differ() -> None:
     assert any("by up to 5 days" in text for text in texts)
 
 
-def test_coordinates_of_enclosing_groups_and_other_calendars_count() -> None:
+def test_coordinates_of_enclosing_groups_and_other_calendars_are_used() -> None:
     options = {"dimension_names": ["time"], "attributes": {**DAYS, "calendar": "360_day"}}
     repo = repository(
         {
@@ -174,7 +174,7 @@ def test_values_of_any_type_are_compared(
     assert str(found) == f"dimension 0[0:{size}]: {told}"
 
 
-def test_equal_values_in_different_chunks_are_told() -> None:
+def test_equal_values_in_different_chunks_are_reported() -> None:
     repo = repository({"v": {"shape": (900,), "chunks": (900,), "dtype": "f8", "compressors": None}})
     for branch in ("main", "dev"):
         put(repo, branch, {"v": 1})
@@ -196,7 +196,7 @@ def test_a_deleted_chunk_has_the_fill_value() -> None:
     assert str(found) == "dimension 0[0:4]: 4 of 4 cells differ, by up to 5"
 
 
-def test_an_array_without_dimensions_has_no_labels() -> None:
+def test_array_without_dimensions_has_no_labels() -> None:
     repo = repository({"v": {"shape": (), "dtype": "f8"}})
     put(repo, "main", {"v": 1})
     put(repo, "dev", {"v": 3})
@@ -228,7 +228,7 @@ def test_sharded_and_uneven_chunks_are_compared() -> None:
     }
 
 
-def test_arrays_that_one_side_moved_are_compared() -> None:
+def test_moved_arrays_are_compared() -> None:
     repo = weather()
     session = repo.rearrange_session("dev")
     session.move("/t2m", "/temperature")
@@ -240,7 +240,7 @@ def test_arrays_that_one_side_moved_are_compared() -> None:
         repo.merge("dev", "main", message="m")
 
 
-def test_conflicts_of_picks_and_reverts_are_described() -> None:
+def test_conflicts_of_cherry_picks_and_reverts_are_described() -> None:
     repo = weather()
     first = put(repo, "main", {"t2m": (np.s_[0, 0, 0], 1)})
     put(repo, "main", {"t2m": (np.s_[0, 0, 0], 5)})
@@ -252,7 +252,7 @@ def test_conflicts_of_picks_and_reverts_are_described() -> None:
     assert str(picked).endswith("1 of 120 cells differs, by up to 4 K")
 
 
-def test_a_few_conflicts_are_read_and_the_rest_are_counted() -> None:
+def test_only_the_first_conflicts_are_read() -> None:
     repo = repository({"v": {"shape": (1000,), "chunks": (1,), "dtype": "i4"}})
     for branch, value in (("main", 1), ("dev", 2)):
         put(repo, branch, {"v": value})
@@ -270,7 +270,7 @@ def test_a_few_conflicts_are_read_and_the_rest_are_counted() -> None:
     ]
 
 
-def test_chunks_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_chunks_are_reported(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path)))
     session = repo.writable_session("main")
     for name, data in (("time", np.arange(900)), ("v", np.zeros(900))):
@@ -293,7 +293,7 @@ def test_chunks_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert merged.outcome == "merged"
 
 
-def test_virtual_chunks_that_are_not_authorized_are_named(tmp_path: Path) -> None:
+def test_unauthorized_virtual_chunks_are_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(8))
     prefix = f"file://{tmp_path}/"
     config = RepositoryConfig.default()
@@ -317,10 +317,10 @@ def test_virtual_chunks_that_are_not_authorized_are_named(tmp_path: Path) -> Non
     assert read is not None
     assert (read.num_differing, read.largest_difference) == (1, 5)
     assert unread is not None
-    assert "authorise the virtual chunk container" in str(unread)
+    assert "authorize the virtual chunk container" in str(unread)
 
 
-def test_chunks_that_are_too_large_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_chunks_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icefloe.core.merge.conflict_details._MOST_BYTES", 100)
     repo = repository({"v": {"shape": (100,), "chunks": (100,), "dtype": "f8"}})
     for branch, value in (("main", 1), ("dev", 2)):

@@ -32,7 +32,7 @@ def expire_fork(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["fail", "ours", "theirs"])
-def test_a_merge_begins_at_an_expired_snapshot(strategy: Any) -> None:
+def test_merge_uses_an_expired_common_ancestor(strategy: Any) -> None:
     repo = new_repository(2)
     expire_fork(repo)
 
@@ -46,7 +46,7 @@ def test_a_merge_begins_at_an_expired_snapshot(strategy: Any) -> None:
 
 @pytest.mark.parametrize("strategy", ["fail", "ours", "theirs"])
 @pytest.mark.parametrize(("spec", "collected"), [(1, False), (1, True), (2, True)])
-def test_a_merge_whose_base_is_lost_is_refused(spec: int, strategy: Any, collected: bool) -> None:
+def test_merge_fails_when_the_common_ancestor_was_deleted(spec: int, strategy: Any, collected: bool) -> None:
     repo = new_repository(spec)
     expire_fork(repo)
     if collected:
@@ -61,7 +61,7 @@ def test_a_merge_whose_base_is_lost_is_refused(spec: int, strategy: Any, collect
     assert repo.lookup_branch("main") == before
 
 
-def test_the_base_may_be_the_tip_of_a_branch_that_a_history_has_inherited() -> None:
+def test_common_ancestor_may_be_an_inherited_tip() -> None:
     repo = new_repository(2)
     commit(repo, "main", [Write("/a", (1,), b"1")])
     commit(repo, "main", [Write("/a", (2,), b"2")])
@@ -76,7 +76,7 @@ def test_the_base_may_be_the_tip_of_a_branch_that_a_history_has_inherited() -> N
 
 
 @pytest.mark.parametrize("strategy", ["fail", "ours", "theirs"])
-def test_squashing_past_the_fork_does_not_hide_it(repo: Repository, strategy: Any) -> None:
+def test_squash_does_not_hide_the_common_ancestor(repo: Repository, strategy: Any) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
     part(repo, [Write("/a", (1,), b"o")], [Delete("/b"), Write("/a", (2,), b"t")])
     repo.squash(first, branch="main")
@@ -92,7 +92,7 @@ def test_squashing_past_the_fork_does_not_hide_it(repo: Repository, strategy: An
     assert repo.merge("dev", "main", message="m").outcome == "up-to-date"
 
 
-def test_an_amended_squash_still_knows_what_it_replaced() -> None:
+def test_amended_squash_keeps_its_replaced_snapshots() -> None:
     repo = new_repository(2)
     first = list(repo.ancestry(branch="main"))[-1].id
     commit(repo, "dev", [Delete("/b")])
@@ -108,7 +108,7 @@ def test_an_amended_squash_still_knows_what_it_replaced() -> None:
 
 
 @pytest.mark.parametrize("collected", [True, False])
-def test_a_merge_that_expired_is_found_or_the_next_one_is_refused(collected: bool) -> None:
+def test_expired_merge_is_found_or_the_next_merge_is_refused(collected: bool) -> None:
     repo = new_repository(2)
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     repo.create_tag("fork", list(repo.ancestry(branch="dev"))[1].id)  # it stays
@@ -124,7 +124,7 @@ def test_a_merge_that_expired_is_found_or_the_next_one_is_refused(collected: boo
         assert contents(repo, "/a") == "oot000"
 
 
-def test_different_changes_are_merged_whatever_expired_in_between() -> None:
+def test_disjoint_changes_merge_whatever_expired_in_between() -> None:
     repo = new_repository(2)
     repo.create_tag("fork", repo.lookup_branch("main"))
     commit(repo, "main", [Write("/a", (0,), b"o")])
@@ -138,7 +138,7 @@ def test_different_changes_are_merged_whatever_expired_in_between() -> None:
     assert "/b" not in paths(repo)
 
 
-def test_a_commit_whose_parent_expired_is_picked_and_reverted_until_that_is_collected(
+def test_commit_with_an_expired_parent_can_be_picked_until_collection(
     repo: Repository,
 ) -> None:
     commit(repo, "dev", [Write("/a", (0,), b"x")])
@@ -157,7 +157,7 @@ def test_a_commit_whose_parent_expired_is_picked_and_reverted_until_that_is_coll
             operation(picked, branch="dev")
 
 
-def test_an_array_that_the_base_lacks_and_one_side_may_have_emptied_is_a_conflict(repo: Repository) -> None:
+def test_possibly_emptied_array_without_base_is_a_conflict(repo: Repository) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
     picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/n", (1,), b"t")])
     repo.merge("dev", "main", message="forward")

@@ -23,7 +23,7 @@ def parted(ours: Sequence[Sequence[Edit]], theirs: Sequence[Sequence[Edit]]) -> 
     return repo
 
 
-def test_what_they_did_goes_to_where_we_moved_it() -> None:
+def test_their_changes_follow_our_move() -> None:
     repo = parted(
         [[Move("/g", "/h"), Move("/a", "/h/a")]],
         [[Write("/a", (0,), b"t"), Write("/g/c", (1,), b"t"), CreateArray("/g/n"), Delete("/b")]],
@@ -37,7 +37,7 @@ def test_what_they_did_goes_to_where_we_moved_it() -> None:
     assert result.changes.updated_chunks == {"/h/a": [[0]], "/h/c": [[1]]}
 
 
-def test_what_they_moved_keeps_what_we_did() -> None:
+def test_our_changes_follow_their_move() -> None:
     repo = parted(
         [[Write("/a", (0,), b"o"), CreateArray("/g/n")]],
         [[Move("/g", "/h")], [Write("/a", (1,), b"t"), Write("/h/c", (2,), b"t")], [Move("/a", "/h/a")]],
@@ -52,7 +52,7 @@ def test_what_they_moved_keeps_what_we_did() -> None:
     assert repo.diff(from_snapshot_id=result.ours_id, to_branch="main") == result.changes
 
 
-def test_two_nodes_change_places() -> None:
+def test_two_nodes_swap_paths() -> None:
     repo = parted([[Write("/a", (0,), b"o")]], [[Move("/a", "/x"), Move("/b", "/a"), Move("/x", "/b")]])
 
     repo.merge("dev", "main", message="m")
@@ -60,7 +60,7 @@ def test_two_nodes_change_places() -> None:
     assert (contents(repo, "/b"), contents(repo, "/a")) == ("o00000", "000000")
 
 
-def test_a_node_comes_to_where_a_deleted_one_was() -> None:
+def test_node_moves_to_the_path_of_a_deleted_node() -> None:
     repo = parted([[Write("/b", (0,), b"o")]], [[Delete("/a")], [Move("/b", "/a")]])
 
     result = repo.merge("dev", "main", message="m")
@@ -70,7 +70,7 @@ def test_a_node_comes_to_where_a_deleted_one_was() -> None:
     assert repo.diff(from_snapshot_id=result.ours_id, to_branch="main") == result.changes
 
 
-def test_both_moved_a_node_to_the_same_place() -> None:
+def test_same_move_on_both_sides_is_not_a_conflict() -> None:
     repo = parted([[Move("/a", "/z")]], [[Move("/a", "/z")], [Write("/z", (0,), b"t")]])
 
     repo.merge("dev", "main", message="m")
@@ -92,14 +92,14 @@ def test_both_moved_a_node_to_the_same_place() -> None:
         ([[Move("/b", "/z")]], [[Move("/a", "/z")]], T.MoveToExistingNode,
          ("/z", "moved /b to /z", "moved /a to /z")),
         ([[Write("/a", (0,))]], [[Delete("/a")], [Move("/b", "/a")]], T.MoveToExistingNode,
-         ("/a", "left it where it was", "deleted /a, moved /b to /a")),
+         ("/a", "did not move it", "deleted /a, moved /b to /a")),
         ([[Delete("/g")]], [[Move("/a", "/g/a")]], T.NewNodeInDeletedGroup,
-         ("/a", "left it where it was", "moved /a to /g/a")),
+         ("/a", "did not move it", "moved /a to /g/a")),
         ([[Move("/a", "/g/a")]], [[Delete("/g")]], T.NewNodeInDeletedGroup,
-         ("/a", "moved /a to /g/a", "left it where it was")),
+         ("/a", "moved /a to /g/a", "did not move it")),
     ],
 )  # fmt: skip
-def test_places_that_do_not_go_together(
+def test_incompatible_moves_conflict(
     ours: list[list[Edit]], theirs: list[list[Edit]], kind: T, row: tuple[str, str, str]
 ) -> None:
     repo = parted(ours, theirs)
@@ -114,7 +114,7 @@ def test_places_that_do_not_go_together(
     assert repo.lookup_branch("main") == tip
 
 
-def test_groups_are_not_moved_into_each_other() -> None:
+def test_groups_cannot_be_moved_into_each_other() -> None:
     repo = new_repository()
     commit(repo, "main", [CreateGroup("/h")])
     repo.reset_branch("dev", repo.lookup_branch("main"))
@@ -129,7 +129,7 @@ def test_groups_are_not_moved_into_each_other() -> None:
     ]
 
 
-def test_conflicts_in_what_moved_nodes_hold_are_decided() -> None:
+def test_conflicts_inside_moved_nodes_are_resolved() -> None:
     sides: Any = [[Write("/a", (0,), b"o")]], [[Move("/a", "/z")], [Write("/z", (0,), b"t")]]
     repo = parted(*sides)
 
@@ -140,7 +140,7 @@ def test_conflicts_in_what_moved_nodes_hold_are_decided() -> None:
     assert contents(repo, "/z") == "t00000"
 
 
-def test_a_deleted_node_that_was_taken_along_is_kept_by_the_strategy_ours() -> None:
+def test_strategy_ours_keeps_a_deleted_node_in_a_moved_group() -> None:
     repo = parted([[Write("/g/c", (0,), b"o")]], [[Move("/g", "/h")], [Delete("/h/c")]])
 
     result = repo.merge("dev", "main", message="m", strategy="ours")
@@ -150,7 +150,7 @@ def test_a_deleted_node_that_was_taken_along_is_kept_by_the_strategy_ours() -> N
     assert repo.diff(from_snapshot_id=result.ours_id, to_branch="main") == result.changes
 
 
-def test_a_commit_before_a_move_is_picked_and_reverted() -> None:
+def test_commit_before_a_move_can_be_picked_and_reverted() -> None:
     repo = new_repository()
     labelled = commit(repo, "main", [SetAttribute("/a", 1), Write("/a", (0,), b"x")])
     commit(repo, "main", [Move("/a", "/g/a")])

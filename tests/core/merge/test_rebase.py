@@ -203,7 +203,7 @@ T = ConflictType
         ),
     ],
 )
-def test_conflict(
+def test_conflicting_changes_fail_the_rebase(
     repo: Repository, theirs: list[Edit], ours: list[Edit], expected: list[tuple[Any, ...]]
 ) -> None:
     session = collide(repo, theirs, ours)
@@ -253,7 +253,7 @@ def test_conflict(
         ),
     ],
 )
-def test_conflict_of_moves(
+def test_conflicting_moves_fail_the_rebase(
     repo_v2: Repository, theirs: list[Edit], ours: list[Edit], expected: list[tuple[Any, ...]]
 ) -> None:
     session = collide(repo_v2, theirs, ours)
@@ -279,7 +279,7 @@ def test_conflict_of_moves(
         ),
     ],
 )
-def test_no_conflict(repo: Repository, theirs: list[Edit], ours: list[Edit]) -> None:
+def test_compatible_changes_rebase(repo: Repository, theirs: list[Edit], ours: list[Edit]) -> None:
     session = collide(repo, theirs, ours)
 
     assert conflicts(session) == []
@@ -288,7 +288,7 @@ def test_no_conflict(repo: Repository, theirs: list[Edit], ours: list[Edit]) -> 
     assert len(list(repo.ancestry(branch="main"))) == 4
 
 
-def test_chunks_of_both_sides_are_there_afterwards(repo: Repository) -> None:
+def test_chunks_of_both_sides_survive_a_rebase(repo: Repository) -> None:
     session = collide(
         repo, [Write("/a", (1,), b"t"), Erase("/a", (2,))], [Write("/a", (3,), b"o"), Erase("/a", (4,))]
     )
@@ -299,7 +299,7 @@ def test_chunks_of_both_sides_are_there_afterwards(repo: Repository) -> None:
     assert contents(repo, "/a") == "0t.o.0"
 
 
-def test_new_metadata_goes_over_new_chunks(repo: Repository) -> None:
+def test_new_metadata_keeps_their_chunks(repo: Repository) -> None:
     session = collide(repo, [Write("/a", (1,), b"t")], [resize("/a", 8), Write("/a", (7,), b"o")])
 
     session.rebase(ConflictDetector())
@@ -308,7 +308,7 @@ def test_new_metadata_goes_over_new_chunks(repo: Repository) -> None:
     assert contents(repo, "/a", 8) == "0t0000.o"
 
 
-def test_a_node_deleted_by_both_sides_is_gone(repo: Repository) -> None:
+def test_node_deleted_by_both_sides_is_gone(repo: Repository) -> None:
     session = collide(repo, [Delete("/g/c")], [Delete("/g")])
 
     session.rebase(ConflictDetector())
@@ -317,7 +317,7 @@ def test_a_node_deleted_by_both_sides_is_gone(repo: Repository) -> None:
     assert paths(repo) == ["/", "/a", "/b"]
 
 
-def test_a_deleted_node_that_they_replaced_is_theirs(repo: Repository) -> None:
+def test_node_that_we_deleted_and_they_replaced_is_theirs(repo: Repository) -> None:
     session = collide(repo, [Delete("/a"), CreateArray("/a"), Write("/a", (0,), b"t")], [Delete("/a")])
 
     session.rebase(ConflictDetector())
@@ -326,7 +326,7 @@ def test_a_deleted_node_that_they_replaced_is_theirs(repo: Repository) -> None:
     assert contents(repo, "/a", 1) == "t"
 
 
-def test_a_node_that_they_deleted_and_we_replaced_is_ours(repo: Repository) -> None:
+def test_node_that_they_deleted_and_we_replaced_is_ours(repo: Repository) -> None:
     session = collide(repo, [Delete("/a")], [Delete("/a"), CreateArray("/a"), Write("/a", (0,), b"o")])
 
     session.rebase(ConflictDetector())
@@ -335,7 +335,7 @@ def test_a_node_that_they_deleted_and_we_replaced_is_ours(repo: Repository) -> N
     assert contents(repo, "/a", 1) == "o"
 
 
-def test_what_they_put_into_a_group_goes_along_with_it(repo_v2: Repository) -> None:
+def test_their_new_nodes_move_with_the_group(repo_v2: Repository) -> None:
     session = collide(repo_v2, [CreateGroup("/g/h"), CreateArray("/g/h/n")], [Move("/g", "/z")])
 
     session.rebase(ConflictDetector())
@@ -346,7 +346,7 @@ def test_what_they_put_into_a_group_goes_along_with_it(repo_v2: Repository) -> N
     assert [each["to"] for each in moved] == ["/z", "/z/c", "/z/h", "/z/h/n"]
 
 
-def test_what_they_deleted_in_a_moved_group_is_gone(repo_v2: Repository) -> None:
+def test_nodes_that_they_deleted_in_a_moved_group_are_gone(repo_v2: Repository) -> None:
     session = collide(repo_v2, [Delete("/g/c")], [Move("/g", "/z")])
 
     session.rebase(ConflictDetector())
@@ -355,7 +355,7 @@ def test_what_they_deleted_in_a_moved_group_is_gone(repo_v2: Repository) -> None
     assert paths(repo_v2) == ["/", "/a", "/b", "/z"]
 
 
-def test_chunks_they_wrote_into_a_moved_array_move_with_it(repo_v2: Repository) -> None:
+def test_their_chunks_move_with_the_array(repo_v2: Repository) -> None:
     session = collide(repo_v2, [Write("/a", (1,), b"t")], [Move("/a", "/z")])
 
     session.rebase(ConflictDetector())
@@ -373,7 +373,7 @@ BOTH_WROTE: tuple[list[Edit], list[Edit]] = (
 
 
 @pytest.mark.parametrize(("solver", "expected"), [(USE_OURS, "0too00"), (USE_THEIRS, "0tto00")])
-def test_chunks_that_both_wrote_are_those_of_the_side_chosen(
+def test_solver_chooses_between_double_writes(
     repo: Repository, solver: ConflictSolver, expected: str
 ) -> None:
     session = collide(repo, *BOTH_WROTE)
@@ -384,11 +384,11 @@ def test_chunks_that_both_wrote_are_those_of_the_side_chosen(
     assert contents(repo, "/a") == expected
 
 
-def test_the_version_of_nobody_fails(repo: Repository) -> None:
+def test_version_selection_fail_fails_the_rebase(repo: Repository) -> None:
     assert conflicts(collide(repo, *BOTH_WROTE), FAIL) == [(T.ChunkDoubleUpdate, "/a", [[2]])]
 
 
-def test_their_chunk_is_not_chosen_where_our_shape_drops_it(repo: Repository) -> None:
+def test_their_chunk_outside_our_shape_cannot_be_chosen(repo: Repository) -> None:
     session = collide(repo, [Write("/a", (5,))], [Erase("/a", (5,)), resize("/a", 4)])
 
     assert conflicts(session, USE_THEIRS) == [(T.ChunkDoubleUpdate, "/a", [[5]])]
@@ -398,7 +398,7 @@ def test_their_chunk_is_not_chosen_where_our_shape_drops_it(repo: Repository) ->
 @pytest.mark.parametrize(
     "theirs", [[Write("/g/c", (1,))], [SetAttribute("/g/c", 1)], [SetAttribute("/g", 1)]]
 )
-def test_what_they_updated_is_deleted_unless_asked_otherwise(repo: Repository, theirs: list[Edit]) -> None:
+def test_updated_node_is_deleted_unless_configured_otherwise(repo: Repository, theirs: list[Edit]) -> None:
     session = collide(repo, theirs, [Delete("/g")])
 
     assert len(conflicts(session, FAIL)) == 1
@@ -407,7 +407,7 @@ def test_what_they_updated_is_deleted_unless_asked_otherwise(repo: Repository, t
     assert paths(repo) == ["/", "/a", "/b"]
 
 
-def test_who_gave_way_in_every_chunk_is_in_nobodys_way(repo: Repository) -> None:
+def test_array_without_own_chunks_left_does_not_conflict(repo: Repository) -> None:
     gave_way = collide(repo, [Write("/a", (1,))], [Write("/a", (1,)), Write("/b", (1,))])
     deletes = repo.writable_session("main")
     make(deletes, [Delete("/a")])
@@ -417,7 +417,7 @@ def test_who_gave_way_in_every_chunk_is_in_nobodys_way(repo: Repository) -> None
     assert conflicts(deletes) == []
 
 
-def test_one_conflict_that_is_not_solved_leaves_all_as_it_was(repo: Repository) -> None:
+def test_one_unsolved_conflict_leaves_the_session_unchanged(repo: Repository) -> None:
     session = collide(
         repo,
         [Write("/a", (1,), b"t"), SetAttribute("/b", 1)],
@@ -430,7 +430,7 @@ def test_one_conflict_that_is_not_solved_leaves_all_as_it_was(repo: Repository) 
     assert session.status().updated_chunks == {"/a": [[1]]}
 
 
-def test_a_solver_of_ones_own_decides_case_by_case(repo: Repository) -> None:
+def test_custom_solver_decides_case_by_case(repo: Repository) -> None:
     class LeaveA(ConflictSolver):
         def choose(self, conflict: Conflict) -> VersionSelection:
             return VersionSelection.UseTheirs if conflict.path == "/a" else VersionSelection.UseOurs
@@ -445,7 +445,7 @@ def test_a_solver_of_ones_own_decides_case_by_case(repo: Repository) -> None:
     assert (contents(repo, "/a"), contents(repo, "/b")) == ("0t0000", "0w0000")
 
 
-def test_a_solver_must_be_one(repo: Repository) -> None:
+def test_solver_of_another_type_is_refused(repo: Repository) -> None:
     session = collide(repo, *BOTH_WROTE)
     nonsense: Any = "ours"
 
@@ -455,7 +455,7 @@ def test_a_solver_must_be_one(repo: Repository) -> None:
         session.commit("ours", rebase_with=nonsense)
 
 
-def test_a_solver_that_says_nothing_solves_nothing(repo: Repository) -> None:
+def test_default_solver_solves_nothing(repo: Repository) -> None:
     session = collide(repo, *BOTH_WROTE)
     base = session.snapshot_id
 
@@ -470,7 +470,7 @@ def test_a_solver_that_says_nothing_solves_nothing(repo: Repository) -> None:
 # How far it gets
 
 
-def test_a_rebase_stops_before_the_commit_it_fails_on(repo: Repository) -> None:
+def test_failed_rebase_stops_before_the_conflicting_commit(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o"), Write("/b", (1,), b"o")])
     good = commit(repo, Write("/a", (1,), b"t"), Write("/a", (2,), b"t"))
@@ -485,7 +485,7 @@ def test_a_rebase_stops_before_the_commit_it_fails_on(repo: Repository) -> None:
     assert session.status().updated_chunks == {"/a": [], "/b": [[1]]}
 
 
-def test_who_gave_way_in_all_chunks_is_in_nobodys_way(repo: Repository) -> None:
+def test_commit_without_own_chunks_left_does_not_conflict(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o")])
     commit(repo, Write("/a", (1,), b"t"))
@@ -496,7 +496,7 @@ def test_who_gave_way_in_all_chunks_is_in_nobodys_way(repo: Repository) -> None:
     assert session.snapshot_id == tip
 
 
-def test_a_session_at_the_tip_is_rebased_already(repo: Repository) -> None:
+def test_rebase_at_the_tip_does_nothing(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,))])
 
@@ -505,7 +505,7 @@ def test_a_session_at_the_tip_is_rebased_already(repo: Repository) -> None:
     assert session.status().updated_chunks == {"/a": [[1]]}
 
 
-def test_a_branch_that_is_gone_is_left_to_the_commit(repo: Repository) -> None:
+def test_rebase_ignores_a_deleted_branch(repo: Repository) -> None:
     repo.create_branch("other", repo.lookup_branch("main"))
     session = repo.writable_session("other")
     make(session, [Write("/a", (1,))])
@@ -517,7 +517,7 @@ def test_a_branch_that_is_gone_is_left_to_the_commit(repo: Repository) -> None:
         session.commit("ours", rebase_with=ConflictDetector())
 
 
-def test_a_branch_reset_to_another_history_is_a_conflict(repo: Repository) -> None:
+def test_branch_reset_to_another_history_is_a_conflict(repo: Repository) -> None:
     start = repo.lookup_branch("main")
     commit(repo, Write("/a", (2,)))
     session = repo.writable_session("main")
@@ -533,7 +533,7 @@ def test_a_branch_reset_to_another_history_is_a_conflict(repo: Repository) -> No
 
 
 @pytest.mark.parametrize("kind", ["readonly_session", "committed"])
-def test_a_read_only_session_is_not_rebased(repo: Repository, kind: str) -> None:
+def test_read_only_session_cannot_be_rebased(repo: Repository, kind: str) -> None:
     session = repo.readonly_session("main")
     if kind == "committed":
         session = repo.writable_session("main")
@@ -548,7 +548,7 @@ def test_a_read_only_session_is_not_rebased(repo: Repository, kind: str) -> None
 # Commits that rebase
 
 
-def test_a_commit_rebases_and_says_how_often(repo: Repository) -> None:
+def test_commit_records_its_rebase_attempts(repo: Repository) -> None:
     session = collide(repo, [Write("/a", (1,))], [Write("/a", (2,))])
 
     session.commit("ours", {"__icechunk": {"mine": 1}, "more": 2}, rebase_with=ConflictDetector())
@@ -557,7 +557,7 @@ def test_a_commit_rebases_and_says_how_often(repo: Repository) -> None:
     assert metadata == {"__icechunk": {"mine": 1, "rebase_attempts": 1}, "more": 2}
 
 
-def test_a_commit_that_needs_no_rebase_says_so_too(repo: Repository) -> None:
+def test_commit_without_rebase_records_zero_attempts(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (2,))])
 
@@ -566,13 +566,13 @@ def test_a_commit_that_needs_no_rebase_says_so_too(repo: Repository) -> None:
     assert next(repo.ancestry(branch="main")).metadata == {"__icechunk": {"rebase_attempts": 0}}
 
 
-def test_a_plain_commit_says_nothing_of_rebasing(repo: Repository) -> None:
+def test_plain_commit_records_no_rebase_attempts(repo: Repository) -> None:
     commit(repo, Write("/a", (1,)))
 
     assert next(repo.ancestry(branch="main")).metadata == {}
 
 
-def test_without_tries_a_commit_does_not_rebase(repo: Repository) -> None:
+def test_commit_without_rebase_tries_does_not_rebase(repo: Repository) -> None:
     session = collide(repo, [Write("/a", (1,))], [Write("/a", (2,))])
 
     with pytest.raises(ConflictError) as lost:
@@ -582,7 +582,7 @@ def test_without_tries_a_commit_does_not_rebase(repo: Repository) -> None:
     assert lost.value.actual_parent == repo.lookup_branch("main")
 
 
-def test_a_transaction_rebases(repo: Repository) -> None:
+def test_transaction_rebases(repo: Repository) -> None:
     with repo.transaction("main", message="ours", rebase_with=ConflictDetector()) as store:
         make(store.session, [Write("/a", (2,), b"o")])
         commit(repo, Write("/a", (1,), b"t"))
@@ -590,7 +590,7 @@ def test_a_transaction_rebases(repo: Repository) -> None:
     assert contents(repo, "/a") == "0to000"
 
 
-def test_the_changes_of_the_other_side_may_be_all_that_is_left(repo: Repository) -> None:
+def test_commit_may_be_empty_after_a_rebase(repo: Repository) -> None:
     session = collide(repo, [Write("/a", (1,), b"t")], [Write("/a", (1,), b"o")])
 
     session.commit("ours", rebase_with=USE_THEIRS)
@@ -619,7 +619,7 @@ def split_repository() -> Repository:
         pytest.param(Write("/a", (1,), b"t"), 1, id="one-window-of-two"),
     ],
 )
-def test_manifests_of_windows_that_nobody_else_changed_are_kept(theirs: Edit, rewritten: int) -> None:
+def test_manifests_of_unchanged_windows_are_reused(theirs: Edit, rewritten: int) -> None:
     repo = split_repository()
     session = repo.writable_session("main")
     make(session, [Write("/a", (0,), b"o"), Write("/a", (2,), b"o")])

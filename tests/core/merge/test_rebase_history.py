@@ -44,7 +44,7 @@ def expire(repo: Repository, retained: SnapshotId, *released: SnapshotId) -> Non
     refs.update(change)
 
 
-def test_an_expired_base_is_found_by_its_log(repo: Repository) -> None:
+def test_expired_base_is_found_by_its_log(repo: Repository) -> None:
     base = commit(repo, Write("/a", (1,)))
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o")])
@@ -59,7 +59,7 @@ def test_an_expired_base_is_found_by_its_log(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("edit", [Write("/a", (1,)), SetAttribute("/a", 1)])
-def test_what_expired_snapshots_changed_is_a_conflict_all_the_same(repo: Repository, edit: Edit) -> None:
+def test_changes_of_expired_snapshots_conflict(repo: Repository, edit: Edit) -> None:
     base = SnapshotId.parse(repo.lookup_branch("main"))
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o")])
@@ -75,7 +75,7 @@ def test_what_expired_snapshots_changed_is_a_conflict_all_the_same(repo: Reposit
     assert session.snapshot_id == str(base)
 
 
-def test_a_log_that_is_gone_stops_the_rebase(repo: Repository) -> None:
+def test_missing_log_stops_the_rebase(repo: Repository) -> None:
     base = SnapshotId.parse(repo.lookup_branch("main"))
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o")])

@@ -45,7 +45,7 @@ def values(repo: Repository) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_writer_whose_clock_is_ahead_is_refused(
+def test_writer_with_a_clock_ahead_is_refused(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)
@@ -65,7 +65,7 @@ def test_a_writer_whose_clock_is_ahead_is_refused(
 
 @pytest.mark.parametrize("seconds", [-300, 300])
 @pytest.mark.parametrize("version", [1, 2])
-def test_clocks_may_differ_a_little(
+def test_small_clock_differences_are_tolerated(
     tmp_path: Path, version: int, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)
@@ -94,7 +94,7 @@ def let_a_wrong_clock_through(repo: Repository, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_others_go_on_after_a_writer_whose_clock_was_ahead(
+def test_others_continue_after_a_writer_with_a_clock_ahead(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repo = repository(tmp_path, version)
@@ -118,7 +118,7 @@ def test_others_go_on_after_a_writer_whose_clock_was_ahead(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_writer_whose_clock_is_behind_is_told_so(
+def test_writer_with_a_clock_behind_is_refused(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)

@@ -63,7 +63,7 @@ def messages(repo: Repository) -> list[str]:
     return [info.message for info in repo.ancestry(branch="main")][:-1]
 
 
-def test_a_commit_is_known_again(repo: Repository, storage: Losing) -> None:
+def test_commit_is_recognized_after_a_lost_response(repo: Repository, storage: Losing) -> None:
     storage.losses = 1
 
     id = commit(repo)
@@ -72,7 +72,7 @@ def test_a_commit_is_known_again(repo: Repository, storage: Losing) -> None:
     assert messages(repo) == ["x"]
 
 
-def test_a_commit_is_known_again_below_one_of_another_writer(repo: Repository, storage: Losing) -> None:
+def test_commit_is_recognized_below_another_commit(repo: Repository, storage: Losing) -> None:
     other = Repository.open(storage)
     storage.in_between = lambda: commit(other, "on top")
     storage.losses = 1
@@ -83,7 +83,7 @@ def test_a_commit_is_known_again_below_one_of_another_writer(repo: Repository, s
     assert [info.id for info in repo.ancestry(branch="main")][1] == id
 
 
-def test_a_commit_is_known_again_when_the_log_of_updates_is_short(storage: Losing) -> None:
+def test_commit_is_recognized_with_a_short_ops_log(storage: Losing) -> None:
     config = RepositoryConfig(num_updates_per_repo_info_file=1)
     repo = Repository.create(storage, config)
     other = Repository.open(storage, config)
@@ -110,9 +110,7 @@ def test_a_commit_is_known_again_when_the_log_of_updates_is_short(storage: Losin
         pytest.param(lambda repo: repo.writable_session("main").flush("f"), id="flush"),
     ],
 )
-def test_every_change_of_a_repo_info_is_made_once(
-    storage: Losing, change: Callable[[Repository], Any]
-) -> None:
+def test_each_repo_info_change_is_applied_once(storage: Losing, change: Callable[[Repository], Any]) -> None:
     repo = Repository.create(storage)
     repo.create_branch("old", repo.lookup_branch("main"))
     repo.create_tag("old", repo.lookup_branch("main"))
@@ -124,7 +122,7 @@ def test_every_change_of_a_repo_info_is_made_once(
     assert len(list(repo.ops_log())) == entries + 1
 
 
-def test_a_new_name_without_an_answer_is_claimed_by_nobody() -> None:
+def test_new_ref_after_a_lost_response_raises_an_error() -> None:
     """In V1 the file of somebody else's branch or tag looks the same."""
     storage = LosingOutright()
     repo = Repository.create(storage, spec_version=1)
@@ -137,7 +135,7 @@ def test_a_new_name_without_an_answer_is_claimed_by_nobody() -> None:
     assert (repo.list_branches(), repo.list_tags()) == ({"main", "new"}, {"new"})
 
 
-def test_an_amended_commit_is_known_again(storage: Losing) -> None:
+def test_amended_commit_is_recognized_after_a_lost_response(storage: Losing) -> None:
     repo = Repository.create(storage)
     commit(repo)
     session = repo.writable_session("main")
@@ -149,7 +147,7 @@ def test_an_amended_commit_is_known_again(storage: Losing) -> None:
     assert messages(repo) == ["better"]
 
 
-def test_a_write_that_did_not_happen_is_reported(repo: Repository, storage: Losing) -> None:
+def test_failed_write_is_reported(repo: Repository, storage: Losing) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise StorageError("no answer")
 
@@ -164,7 +162,7 @@ def test_a_write_that_did_not_happen_is_reported(repo: Repository, storage: Losi
     assert (repo.list_branches(), repo.list_tags()) == ({"main"}, set())
 
 
-def test_a_reset_from_anywhere_is_tried_again_while_others_commit(repo: Repository, storage: Losing) -> None:
+def test_unconditional_reset_is_retried_while_others_commit(repo: Repository, storage: Losing) -> None:
     other, start = Repository.open(storage), repo.lookup_branch("main")
     put, left = MemoryStorage.put, [3]
 
@@ -183,7 +181,7 @@ def test_a_reset_from_anywhere_is_tried_again_while_others_commit(repo: Reposito
     assert (left, repo.lookup_branch("main")) == ([0], start)
 
 
-def test_a_reset_from_elsewhere_is_a_conflict(repo: Repository) -> None:
+def test_reset_from_another_tip_is_a_conflict(repo: Repository) -> None:
     start = repo.lookup_branch("main")
     commit(repo)
 
@@ -193,7 +191,7 @@ def test_a_reset_from_elsewhere_is_a_conflict(repo: Repository) -> None:
     assert lost.value.kind == "branch-update-conflict"
 
 
-def test_tries_come_to_an_end(storage: Losing) -> None:
+def test_number_of_attempts_is_limited(storage: Losing) -> None:
     from icefloe.config import RepoUpdateRetryConfig, StorageRetriesSettings
 
     retries = StorageRetriesSettings(max_tries=3, initial_backoff_ms=1, max_backoff_ms=1)

@@ -65,13 +65,13 @@ LEADING_OUT = [
 
 
 @pytest.mark.parametrize("location", STORED)
-def test_the_form_a_location_is_stored_in(location: str) -> None:
+def test_locations_are_stored_in_normal_form(location: str) -> None:
     assert stored_form(location) == STORED[location]
     assert stored_form(STORED[location]) == STORED[location]
 
 
 @pytest.mark.parametrize("location", MALFORMED)
-def test_what_is_no_absolute_url_is_refused(location: str) -> None:
+def test_relative_urls_are_refused(location: str) -> None:
     with pytest.raises(BadLocationError) as caught:
         checked_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=False)
 
@@ -80,7 +80,7 @@ def test_what_is_no_absolute_url_is_refused(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", LEADING_OUT)
-def test_nothing_leads_out_of_a_container(location: str) -> None:
+def test_locations_cannot_lead_out_of_a_container(location: str) -> None:
     with pytest.raises(BadLocationError) as caught:
         checked_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=True)
     with pytest.raises(InvalidInputError):
@@ -89,7 +89,7 @@ def test_nothing_leads_out_of_a_container(location: str) -> None:
     assert caught.value.row == 1
 
 
-def test_dots_that_are_no_segments_are_fine() -> None:
+def test_dots_inside_segments_are_allowed() -> None:
     locations = ["s3://bucket/.hidden/..a/b..", "file:///data/...", "s3://bucket/a/.."[:-1] + "x"]
 
     stored, homeless = checked_locations(Blobs.from_texts(locations), CONTAINERS, validate=True)
@@ -98,7 +98,7 @@ def test_dots_that_are_no_segments_are_fine() -> None:
     assert not homeless.any()
 
 
-def test_a_location_is_in_the_container_with_the_longest_prefix() -> None:
+def test_container_with_the_longest_prefix_is_used() -> None:
     assert CONTAINERS.find("s3://bucket/deep/er/x") is CONTAINERS.named["deep"]
     assert CONTAINERS.find("vcc://deep/x") is CONTAINERS.named["deep"]
     assert CONTAINERS.find("vcc://deep") is None
@@ -106,7 +106,7 @@ def test_a_location_is_in_the_container_with_the_longest_prefix() -> None:
     assert CONTAINERS.find("https://bucket/x") is None
 
 
-def test_server_names_that_only_begin_like_a_container_are_elsewhere() -> None:
+def test_server_names_with_a_common_prefix_do_not_match() -> None:
     locations = ["s3://bucket@evil/x", "s3://bucket.evil/x", "s3://bucket", "file:///database/x"]
 
     _, homeless = checked_locations(Blobs.from_texts(locations), CONTAINERS, validate=True)
@@ -114,7 +114,7 @@ def test_server_names_that_only_begin_like_a_container_are_elsewhere() -> None:
     assert homeless.all()
 
 
-def test_containers_that_make_no_sense_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_containers_are_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     local = ObjectStoreConfig.LocalFileSystem("/data")
 
     found = Containers.of(
@@ -137,7 +137,7 @@ LOCATIONS = st.builds(lambda head, tail: head + "/".join(tail), HEADS, st.lists(
 
 
 @given(st.lists(LOCATIONS, max_size=12), st.booleans())
-def test_many_locations_are_judged_as_one_by_one(locations: list[str], validate: bool) -> None:
+def test_bulk_check_equals_single_checks(locations: list[str], validate: bool) -> None:
     expected: list[str] = []
     homeless: list[bool] = []
     bad: int | None = None

@@ -79,7 +79,7 @@ def test_small_chunks_become_inline(server: RangeServer, session: Session) -> No
     assert stored(session)[3] == server.files["a"][7:107]
 
 
-def test_a_region_touches_some_chunks(session: Session) -> None:
+def test_region_selects_chunks(session: Session) -> None:
     assert session.materialize("/a", (slice(SIZE * 2 + 1, SIZE * 4 + 1),)) == 3
     assert session.materialize("/a", (slice(SIZE * 2, SIZE * 4),)) == 0
     assert session.materialize("/a", [-1]) == 1
@@ -89,7 +89,7 @@ def test_a_region_touches_some_chunks(session: Session) -> None:
     assert native == [2, 3, 4, COUNT - 1]
 
 
-def test_a_region_may_name_dimensions(server: RangeServer, session: Session) -> None:
+def test_region_may_use_dimension_names(server: RangeServer, session: Session) -> None:
     zarr.create_array(
         session.store,
         name="n",
@@ -114,7 +114,7 @@ def test_a_region_may_name_dimensions(server: RangeServer, session: Session) -> 
         session.materialize("/n", [4])
 
 
-def test_nothing_changes_where_a_file_is_not_what_it_was(server: RangeServer, session: Session) -> None:
+def test_changed_file_leaves_references_unchanged(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/a"
     server.etags["a"] = '"new"'
     session.store.set_virtual_ref("a/c/5", url, offset=0, length=SIZE, checksum="old")
@@ -135,14 +135,14 @@ def test_nothing_changes_where_a_file_is_not_what_it_was(server: RangeServer, se
     assert set(kinds(session)) == {ChunkType.virtual}
 
 
-def test_a_read_only_session_copies_nothing(session: Session) -> None:
+def test_read_only_session_cannot_materialize(session: Session) -> None:
     session.commit("virtual")
 
     with pytest.raises(ReadOnlyError):
         session.materialize("/a")
 
 
-def test_requests_are_for_ranges_near_each_other_in_one_file() -> None:
+def test_nearby_ranges_of_one_file_share_a_request() -> None:
     offsets = [0, 10, 40, 1000, 1010, 5, 0]
     refs = ArrayManifest.virtual(
         [[number] for number in range(7)], ["a", "a", "a", "a", "a", "a", "b"], offsets, [10] * 7

@@ -52,7 +52,7 @@ def test_names_with_spaces_and_signs_are_found(session: Session, folder: Path) -
     assert read_ref(session, f"file://{folder}/ä b%25%23%3F.nc") == b"1234"
 
 
-def test_files_need_authorisation_too(folder: Path) -> None:
+def test_files_need_authorization(folder: Path) -> None:
     session = session_with(f"file://{folder}/", local_filesystem_store(str(folder)), None)
 
     with failure(ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER):
@@ -60,7 +60,7 @@ def test_files_need_authorisation_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["name", "shorter", "longer", "other"])
-def test_permission_is_for_the_prefix_of_a_container_and_nothing_else(folder: Path, key: str) -> None:
+def test_authorization_covers_only_the_prefix_of_a_container(folder: Path, key: str) -> None:
     prefix = f"file://{folder}/"
     given = {"name": "data", "shorter": f"file://{folder.parent}/", "longer": f"{prefix}deep/", "other": "x:"}
     config = RepositoryConfig()
@@ -74,7 +74,7 @@ def test_permission_is_for_the_prefix_of_a_container_and_nothing_else(folder: Pa
         read_ref(session, f"{prefix}a.nc")
 
 
-def test_credentials_of_another_kind_are_refused_when_opening(folder: Path) -> None:
+def test_credentials_of_another_type_are_refused_when_opening(folder: Path) -> None:
     store, prefix = local_filesystem_store(str(folder)), f"file://{folder}/"
 
     with failure(ErrorKind.STORAGE_OTHER):
@@ -105,7 +105,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("location", OUTSIDE)
-def test_manifests_of_anybody_lead_to_no_file_outside(session: Session, folder: Path, location: str) -> None:
+def test_malicious_manifests_cannot_read_files_outside(session: Session, folder: Path, location: str) -> None:
     place = location.format(folder=folder, parent=folder.parent)
     node = session._workspace.array("/a")
     session._workspace.put_refs(node, ArrayManifest.virtual([[0]], [place], [0], [4]))
@@ -115,7 +115,7 @@ def test_manifests_of_anybody_lead_to_no_file_outside(session: Session, folder: 
 
 
 @pytest.mark.parametrize("location", OUTSIDE)
-def test_no_file_outside_can_be_referred_to(session: Session, folder: Path, location: str) -> None:
+def test_references_to_files_outside_are_refused(session: Session, folder: Path, location: str) -> None:
     place = location.format(folder=folder, parent=folder.parent)
 
     with pytest.raises(InvalidInputError):
@@ -138,7 +138,7 @@ def test_links_out_of_the_container_are_refused(session: Session, folder: Path) 
     assert read_ref(session, f"file://{folder}/inside", 1, 4) == bytes(range(1, 5))
 
 
-def test_a_container_may_be_a_link_itself(folder: Path) -> None:
+def test_container_may_be_a_symbolic_link(folder: Path) -> None:
     (folder.parent / "other name").symlink_to(folder)
     prefix = f"file://{folder.parent}/other%20name/"
     session = session_with(prefix, local_filesystem_store(str(folder)), ACCESS)
@@ -146,7 +146,7 @@ def test_a_container_may_be_a_link_itself(folder: Path) -> None:
     assert read_ref(session, f"{prefix}a.nc") == bytes(range(4))
 
 
-def test_pipes_and_folders_are_no_files(session: Session, folder: Path) -> None:
+def test_pipes_and_folders_are_not_read(session: Session, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
     for name in ("pipe", ".x/../", "missing"):
@@ -156,7 +156,7 @@ def test_pipes_and_folders_are_no_files(session: Session, folder: Path) -> None:
         read_ref(session, f"file://{folder}/pipe")
 
 
-def test_ranges_beyond_the_end_of_a_file_are_errors(session: Session, folder: Path) -> None:
+def test_ranges_beyond_the_end_of_a_file_are_refused(session: Session, folder: Path) -> None:
     for offset in (98, 100, 5000, 2**62):
         with failure(ErrorKind.VIRTUAL_CHUNK_FETCH) as caught:
             read_ref(session, f"file://{folder}/a.nc", offset, 4)
@@ -165,14 +165,14 @@ def test_ranges_beyond_the_end_of_a_file_are_errors(session: Session, folder: Pa
         assert "100 bytes" in caught.value.message
 
 
-def test_a_file_with_its_recorded_time_is_read(session: Session, folder: Path) -> None:
+def test_file_with_its_recorded_time_is_read(session: Session, folder: Path) -> None:
     os.utime(folder / "a.nc", (1_700_000_000, 1_700_000_000))
     recorded = datetime.fromtimestamp(1_700_000_000, UTC)
 
     assert read_ref(session, f"file://{folder}/a.nc", 0, 4, recorded) == bytes(range(4))
 
 
-def test_a_change_within_the_recorded_second_is_noticed(session: Session, folder: Path) -> None:
+def test_change_within_the_recorded_second_is_detected(session: Session, folder: Path) -> None:
     """Times are stored in whole seconds, rounded down: rather a false alarm than bytes of another version."""
     os.utime(folder / "a.nc", ns=(0, 1_700_000_000_500_000_000))
 
@@ -183,7 +183,7 @@ def test_a_change_within_the_recorded_second_is_noticed(session: Session, folder
     assert read_ref(session, f"file://{folder}/a.nc", 0, 4, later) == bytes(range(4))
 
 
-def test_a_file_with_a_later_time_is_refused(session: Session, folder: Path) -> None:
+def test_file_with_a_later_time_is_refused(session: Session, folder: Path) -> None:
     os.utime(folder / "a.nc", (1_700_000_001, 1_700_000_001))
 
     with pytest.raises(StorageError) as caught:
@@ -205,7 +205,7 @@ def test_local_files_have_the_etags_of_the_object_store_library(session: Session
     assert tag.strip('"') in caught.value.message
 
 
-def test_a_file_that_vanished_is_an_error(session: Session, folder: Path) -> None:
+def test_missing_file_raises_an_error(session: Session, folder: Path) -> None:
     read_ref(session, f"file://{folder}/a.nc")
     (folder / "a.nc").unlink()
 
@@ -215,7 +215,7 @@ def test_a_file_that_vanished_is_an_error(session: Session, folder: Path) -> Non
     assert f"file://{folder}/a.nc of chunk (0,) of /a" in caught.value.message
 
 
-def test_sessions_elsewhere_may_read_what_was_authorised(session: Session, folder: Path) -> None:
+def test_pickled_sessions_keep_their_authorization(session: Session, folder: Path) -> None:
     read_ref(session, f"file://{folder}/a.nc")
     session.commit("virtual")
 

@@ -73,18 +73,18 @@ def no_keys() -> S3StaticCredentials:
     ],
     ids=["anonymous", "static", "refreshable"],
 )
-def test_objects_are_read_with_every_kind_of_credentials(
+def test_objects_are_read_with_all_types_of_credentials(
     endpoint: str, bucket: S3Store, credentials: Any
 ) -> None:
     assert read_ref(session_on(endpoint, credentials), URL, 10, 4) == bytes(range(10, 14))
 
 
-def test_credentials_that_cannot_be_had_are_an_error(endpoint: str, bucket: S3Store) -> None:
+def test_unavailable_credentials_raise_an_error(endpoint: str, bucket: S3Store) -> None:
     with pytest.raises(IcechunkError, match="the vault is closed"):
         read_ref(session_on(endpoint, s3_refreshable_credentials(no_keys)), URL)
 
 
-def test_the_bucket_is_that_of_the_container(endpoint: str, bucket: S3Store) -> None:
+def test_bucket_comes_from_the_container(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
 
     for location in ("s3://archive/other.nc", "s3://other/data/a.nc", "s3://archive.data/a"):
@@ -94,7 +94,7 @@ def test_the_bucket_is_that_of_the_container(endpoint: str, bucket: S3Store) -> 
             read_ref(session, location, validate=False)
 
 
-def test_versions_are_told_apart(endpoint: str, bucket: S3Store) -> None:
+def test_changed_versions_are_refused(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
     meta = obstore.head(bucket, "data/a b.nc")
     tag, time = meta["e_tag"], meta["last_modified"]
@@ -112,7 +112,7 @@ def test_versions_are_told_apart(endpoint: str, bucket: S3Store) -> None:
     assert "chunk (0,) of /a" in caught.value.message
 
 
-def test_ranges_beyond_the_end_and_missing_objects(endpoint: str, bucket: S3Store) -> None:
+def test_ranges_beyond_the_end_and_missing_objects_raise_errors(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
 
     for offset in (98, 100, 5000):
@@ -123,7 +123,7 @@ def test_ranges_beyond_the_end_and_missing_objects(endpoint: str, bucket: S3Stor
         read_ref(session, "s3://archive/data/missing")
 
 
-def test_large_chunks_come_in_parts(endpoint: str, bucket: S3Store) -> None:
+def test_large_chunks_are_read_in_parts(endpoint: str, bucket: S3Store) -> None:
     data = bytes(range(256)) * 120_000
     obstore.put(bucket, "data/large", data)
     session = session_on(endpoint, s3_anonymous_credentials())
@@ -131,7 +131,7 @@ def test_large_chunks_come_in_parts(endpoint: str, bucket: S3Store) -> None:
     assert read_ref(session, "s3://archive/data/large", 5, len(data) - 5) == data[5:]
 
 
-def test_keys_with_empty_segments_cannot_be_named(endpoint: str, bucket: S3Store) -> None:
+def test_keys_with_empty_segments_are_refused(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
 
     with failure(ErrorKind.INVALID_VIRTUAL_REF) as caught:

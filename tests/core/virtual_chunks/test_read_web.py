@@ -44,12 +44,12 @@ def zarr_array(session: Session) -> Any:
     return zarr.open_array(session.store, path="a")
 
 
-def test_a_lone_read_asks_for_its_bytes_and_no_more(server: RangeServer, session: Session) -> None:
+def test_single_read_requests_only_its_bytes(server: RangeServer, session: Session) -> None:
     assert read_ref(session, f"{server.url}/data/a.nc", 10, 4) == bytes(range(10, 14))
     assert server.asked == [("data/a.nc", 10, 14)]
 
 
-def test_names_are_sent_as_they_are(server: RangeServer, session: Session) -> None:
+def test_names_are_sent_percent_encoded_once(server: RangeServer, session: Session) -> None:
     server.files["data/ä b%2e?#.nc"] = b"1234"
 
     assert read_ref(session, f"{server.url}/data/ä b%252e%3F%23.nc") == b"1234"
@@ -80,7 +80,7 @@ def test_neighbouring_chunks_take_few_requests(server: RangeServer, order: str) 
     assert server.connections <= 64
 
 
-def test_chunks_far_from_each_other_are_read_apart(server: RangeServer, session: Session) -> None:
+def test_distant_chunks_are_read_separately(server: RangeServer, session: Session) -> None:
     server.files["data/far.nc"] = bytes(4_000_000)
     for number in range(4):
         offset = number * 1_000_000
@@ -91,7 +91,7 @@ def test_chunks_far_from_each_other_are_read_apart(server: RangeServer, session:
     assert sorted(stop - start for _, start, stop in server.asked) == [4] * 4
 
 
-def test_readers_side_by_side_get_the_right_bytes(server: RangeServer) -> None:
+def test_concurrent_readers_get_the_right_bytes(server: RangeServer) -> None:
     size = 64
     data = np.random.default_rng(2).integers(0, 256, 600 * size, np.uint8).tobytes()
     server.files["data/x"] = data
@@ -117,16 +117,14 @@ def test_readers_side_by_side_get_the_right_bytes(server: RangeServer) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["503", "hang up", "cut short"])
-def test_passing_trouble_is_waited_out(server: RangeServer, session: Session, trouble: str) -> None:
+def test_transient_failures_are_retried(server: RangeServer, session: Session, trouble: str) -> None:
     server.answers = [trouble, trouble]
 
     assert read_ref(session, f"{server.url}/data/a.nc") == bytes(range(4))
 
 
 @pytest.mark.parametrize("trouble", ["503", "hang up", "cut short", "whole file", "wrong range"])
-def test_lasting_trouble_is_an_error_that_names_the_chunk(
-    server: RangeServer, session: Session, trouble: str
-) -> None:
+def test_permanent_failure_names_the_chunk(server: RangeServer, session: Session, trouble: str) -> None:
     server.answers = [trouble] * 10
 
     with failure(ErrorKind.VIRTUAL_CHUNK_FETCH) as caught:
@@ -135,7 +133,7 @@ def test_lasting_trouble_is_an_error_that_names_the_chunk(
     assert f"{server.url}/data/a.nc of chunk (0,) of /a" in caught.value.message
 
 
-def test_after_trouble_the_next_read_goes_well(server: RangeServer, session: Session) -> None:
+def test_read_after_a_failure_succeeds(server: RangeServer, session: Session) -> None:
     server.answers = ["503"] * 3
     with failure(ErrorKind.VIRTUAL_CHUNK_FETCH):
         read_ref(session, f"{server.url}/data/a.nc")
@@ -143,7 +141,7 @@ def test_after_trouble_the_next_read_goes_well(server: RangeServer, session: Ses
     assert read_ref(session, f"{server.url}/data/a.nc") == bytes(range(4))
 
 
-def test_a_missing_file_and_a_range_beyond_the_end(server: RangeServer, session: Session) -> None:
+def test_missing_file_and_range_beyond_the_end_raise_errors(server: RangeServer, session: Session) -> None:
     with failure(ErrorKind.VIRTUAL_CHUNK_FETCH):
         read_ref(session, f"{server.url}/data/missing.nc")
     for offset in (98, 100, 5000):
@@ -152,7 +150,7 @@ def test_a_missing_file_and_a_range_beyond_the_end(server: RangeServer, session:
         assert "100 bytes" in caught.value.message
 
 
-def test_the_last_chunks_of_a_file_are_read_ahead_of_nothing(server: RangeServer, session: Session) -> None:
+def test_nothing_is_read_beyond_the_end_of_a_file(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/data/a.nc"
     for number in range(4):
         session.store.set_virtual_ref(f"a/c/{number}", url, offset=84 + 4 * number, length=4)
@@ -188,7 +186,7 @@ def test_redirects_elsewhere_are_refused(server: RangeServer, session: Session, 
         assert "secret" not in {path for path, _, _ in server.asked}
 
 
-def test_an_etag_must_be_the_recorded_one(server: RangeServer, session: Session) -> None:
+def test_changed_etag_is_refused(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/data/a.nc"
     server.etags["data/a.nc"] = '"one"'
 
@@ -206,7 +204,7 @@ def test_an_etag_must_be_the_recorded_one(server: RangeServer, session: Session)
         session.store.get_sync("a/c/0")
 
 
-def test_a_time_must_not_be_later_than_the_recorded_one(server: RangeServer, session: Session) -> None:
+def test_later_modification_time_is_refused(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/data/a.nc"
     server.modified["data/a.nc"] = DATE
 
@@ -215,7 +213,7 @@ def test_a_time_must_not_be_later_than_the_recorded_one(server: RangeServer, ses
         read_ref(session, url, 0, 4, datetime.fromtimestamp(SECONDS - 1, UTC))
 
 
-def test_bytes_read_ahead_are_of_the_recorded_version(server: RangeServer, session: Session) -> None:
+def test_bytes_read_ahead_have_the_recorded_version(server: RangeServer, session: Session) -> None:
     """What was fetched with one etag serves no reference that was recorded with another."""
     url = f"{server.url}/data/a.nc"
     server.etags["data/a.nc"] = '"one"'
@@ -231,7 +229,7 @@ def test_bytes_read_ahead_are_of_the_recorded_version(server: RangeServer, sessi
     assert last.to_bytes() == bytes(4)
 
 
-def test_many_chunks_of_a_file_of_which_one_is_beyond_the_end(server: RangeServer, session: Session) -> None:
+def test_chunk_beyond_the_end_does_not_affect_others(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/data/a.nc"
     for number, offset in enumerate((88, 92, 96, 100)):
         session.store.set_virtual_ref(f"a/c/{number}", url, offset=offset, length=4)
@@ -242,7 +240,7 @@ def test_many_chunks_of_a_file_of_which_one_is_beyond_the_end(server: RangeServe
     assert "chunk (3,) of /a" in caught.value.message
 
 
-def test_reads_are_joined_as_far_as_the_limits_allow(server: RangeServer) -> None:
+def test_reads_are_combined_within_the_limits(server: RangeServer) -> None:
     server.files["data/b.nc"] = bytes(1000)
     url = f"{server.url}/data/"
 

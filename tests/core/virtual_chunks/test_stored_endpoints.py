@@ -83,7 +83,7 @@ def access(scheme: str, credential: Any) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_a_stored_endpoint_gets_no_credentials(tmp_path: Path, server: Recorder, scheme: str) -> None:
+def test_stored_endpoint_receives_no_credentials(tmp_path: Path, server: Recorder, scheme: str) -> None:
     storage = written(tmp_path, scheme, store_at(scheme, server.url))
     repo = Repository.open(storage, authorize_virtual_chunk_access=access(scheme, KEYS[scheme]))
 
@@ -96,7 +96,7 @@ def test_a_stored_endpoint_gets_no_credentials(tmp_path: Path, server: Recorder,
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_an_endpoint_in_the_callers_configuration_gets_them(
+def test_endpoint_in_the_callers_configuration_receives_credentials(
     tmp_path: Path, server: Recorder, scheme: str
 ) -> None:
     store = store_at(scheme, server.url)
@@ -111,7 +111,7 @@ def test_an_endpoint_in_the_callers_configuration_gets_them(
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_who_has_no_credentials_may_read_anywhere(tmp_path: Path, server: Recorder, scheme: str) -> None:
+def test_anonymous_reads_are_allowed_everywhere(tmp_path: Path, server: Recorder, scheme: str) -> None:
     storage = written(tmp_path, scheme, store_at(scheme, server.url))
 
     repo = Repository.open(storage, authorize_virtual_chunk_access=access(scheme, ANONYMOUS[scheme]))
@@ -120,7 +120,7 @@ def test_who_has_no_credentials_may_read_anywhere(tmp_path: Path, server: Record
     assert "authorization" not in server.requests[0]
 
 
-def test_keys_of_the_environment_are_credentials_too(
+def test_credentials_of_the_environment_are_protected(
     tmp_path: Path, server: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MYKEY")
@@ -133,7 +133,7 @@ def test_keys_of_the_environment_are_credentials_too(
     assert server.requests == []
 
 
-def test_upgrades_vouch_for_nobody(tmp_path: Path, server: Recorder) -> None:
+def test_upgrades_do_not_make_endpoints_trusted(tmp_path: Path, server: Recorder) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "old"))
     Repository.create(storage, config_for("s3", s3_store(server.url)), spec_version=1).save_config()
     repo = Repository.open(storage, authorize_virtual_chunk_access=access("s3", KEYS["s3"]))
@@ -184,7 +184,7 @@ MINIO = icefloe.s3_storage(
         (icefloe.local_filesystem_store("/data"), MEMORY, None),
     ],
 )  # fmt: skip
-def test_which_endpoints_are_foreign(
+def test_foreign_endpoints_are_recognized(
     store: Any, storage: icefloe.Storage, foreign: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
@@ -196,7 +196,7 @@ def test_which_endpoints_are_foreign(
     assert (found is None) if foreign is None else foreign in str(found)
 
 
-def test_endpoints_compare_as_clients_take_them() -> None:
+def test_endpoints_are_compared_after_normalization() -> None:
     assert same_endpoint("http://h:80/", "http://H")
     assert not same_endpoint("http://h", "https://h")
     assert leads_to(
@@ -207,7 +207,7 @@ def test_endpoints_compare_as_clients_take_them() -> None:
     assert not leads_to(icefloe.gcs_store(), icefloe.gcs_store({"base_url": "x"}))
 
 
-def test_a_command_names_the_endpoint_and_wants_it_repeated(
+def test_command_asks_to_confirm_a_foreign_endpoint(
     tmp_path: Path, server: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "MYKEY")
@@ -229,7 +229,7 @@ def test_a_command_names_the_endpoint_and_wants_it_repeated(
     assert "authorization" not in server.requests[-1]
 
 
-def test_a_command_that_wants_no_endpoint_takes_none(
+def test_superfluous_endpoint_confirmation_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f"

@@ -39,7 +39,7 @@ def read(payload: bytes | np.ndarray[Any, Any], root: fb.Table) -> list[dict[str
 
 @QUICK
 @given(samples())
-def test_what_the_builder_writes_the_reader_reads(sample: tuple[fb.Table, list[dict[str, Any]]]) -> None:
+def test_reader_reads_what_the_builder_writes(sample: tuple[fb.Table, list[dict[str, Any]]]) -> None:
     root, rows = sample
 
     payload = build(root, from_rows(root, [{"rows": rows}]), "sample")
@@ -49,7 +49,7 @@ def test_what_the_builder_writes_the_reader_reads(sample: tuple[fb.Table, list[d
 
 @QUICK
 @given(samples(), st.none() | st.integers(1, 10**6))
-def test_any_legal_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int | None) -> None:
+def test_any_valid_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int | None) -> None:
     root, rows = sample
 
     payload = flatbuffer_writer.write(root, {"rows": rows}, seed)
@@ -59,7 +59,7 @@ def test_any_legal_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]],
 
 @QUICK
 @given(samples(), st.integers(1, 10**6))
-def test_single_look_ups_agree_with_columns(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int) -> None:
+def test_single_lookups_agree_with_columns(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int) -> None:
     root, rows = sample
     payload = Payload(flatbuffer_writer.write(root, {"rows": rows}, seed), "sample")
 
@@ -105,7 +105,7 @@ def comparable(value: Any, kind: fb.Field) -> Any:
 
 @QUICK
 @given(samples(), st.data())
-def test_rows_are_taken_and_joined(
+def test_rows_are_selected_and_joined(
     sample: tuple[fb.Table, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
     root, rows = sample
@@ -124,7 +124,7 @@ def test_rows_are_taken_and_joined(
     assert to_rows(table, joined, "sample") == [*rows, *(row for part in expected for row in part)]
 
 
-def test_tables_with_a_vtable_each_are_read() -> None:
+def test_tables_with_separate_vtables_are_read() -> None:
     table = fb.Table("Sample", {f"f{slot}": fb.u32(slot) for slot in range(6)})
     root = fb.Table("Root", {"rows": fb.children(0, table, required=True)})
     # Which of six fields a row has makes its vtable: 40 different ones in one block.
@@ -157,7 +157,7 @@ def test_children_may_be_shared_between_parents() -> None:
     assert found == [{"rows": [{"name": "same"}] * 3, "one": {"name": "same"}}]
 
 
-def test_the_builder_refuses_a_row_without_a_required_field() -> None:
+def test_builder_refuses_a_row_without_a_required_field() -> None:
     table = fb.Table("Sample", {"name": fb.text(0, required=True)})
     root = fb.Table("Root", {"rows": fb.children(0, table)})
 
@@ -166,7 +166,7 @@ def test_the_builder_refuses_a_row_without_a_required_field() -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_a_missing_required_field_is_named(seed: int | None) -> None:
+def test_missing_required_field_is_named(seed: int | None) -> None:
     loose = fb.Table("Sample", {"name": fb.text(0), "other": fb.u32(1)})
     strict = fb.Table("Sample", {"name": fb.text(0, required=True), "other": fb.u32(1)})
     written, read_as = (fb.Table("Root", {"rows": fb.children(0, table)}) for table in (loose, strict))

@@ -47,7 +47,7 @@ def child_of(root: fb.Table) -> fb.Table:
 
 @QUICK
 @given(samples())
-def test_rows_that_were_built_are_read_either_way(sample: Sample) -> None:
+def test_built_rows_are_read_by_both_readers(sample: Sample) -> None:
     root, rows = sample
 
     payload = build_row(root, {"rows": rows}, "sample")
@@ -58,7 +58,7 @@ def test_rows_that_were_built_are_read_either_way(sample: Sample) -> None:
 
 @QUICK
 @given(samples(), st.none() | st.integers(1, 10**6))
-def test_any_legal_layout_is_read(sample: Sample, seed: int | None) -> None:
+def test_any_valid_layout_is_read(sample: Sample, seed: int | None) -> None:
     root, rows = sample
 
     payload = flatbuffer_writer.write(root, {"rows": rows}, seed)
@@ -91,7 +91,7 @@ def outcome(read: Any) -> Any:
 
 @QUICK
 @given(samples())
-def test_payloads_of_many_items_are_read_as_columns(sample: Sample) -> None:
+def test_payloads_with_many_items_are_read_as_columns(sample: Sample) -> None:
     root, rows = sample
     payload = Payload(build(root, from_rows(root, [{"rows": rows}]), "sample"), "sample")
 
@@ -133,7 +133,7 @@ def test_records_are_the_same_in_every_form(sample: Sample, few: int, data: st.D
             assert len(added) == len(expected)
 
 
-def test_tables_that_were_dropped_are_not_kept_for_ever() -> None:
+def test_dropped_tables_are_eventually_removed() -> None:
     table = fb.Table("Sample", {"name": fb.text(0)})
     rows: list[dict[str, Any]] = [{"name": f"{row:100d}"} for row in range(40)]
     records = Records(table, "sample", columns=from_rows(table, rows))
@@ -148,7 +148,7 @@ def test_tables_that_were_dropped_are_not_kept_for_ever() -> None:
     assert len(records) == 40
 
 
-def test_a_number_is_replaced_in_all_blocks() -> None:
+def test_number_is_replaced_in_all_blocks() -> None:
     table = fb.Table("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     rows = [{"name": None if row % 2 else "x" * row, "place": row} for row in range(9)]
     records = Records(table, "sample", rows=rows)
@@ -162,7 +162,7 @@ def test_a_number_is_replaced_in_all_blocks() -> None:
     assert [row["name"] for row in found] == [row["name"] for row in rows]
 
 
-def test_a_number_that_a_writer_left_out_gets_a_place() -> None:
+def test_omitted_number_gets_a_position() -> None:
     """The builders of the official library leave out what is the default."""
     table = fb.Table("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     columns = from_rows(table, [{"name": "x", "place": row} for row in range(40)])
@@ -176,14 +176,14 @@ def test_a_number_that_a_writer_left_out_gets_a_place() -> None:
     assert list(records.rows()) == list(Records(table, "sample", columns=columns).rows())
 
 
-def test_a_row_without_a_required_field_is_refused() -> None:
+def test_row_without_a_required_field_is_refused() -> None:
     table = fb.Table("Sample", {"name": fb.text(0, required=True)})
 
     with pytest.raises(FormatError, match=r"Sample\.name is required"):
         build_row(table, {}, "sample")
 
 
-def test_a_number_that_does_not_fit_is_refused() -> None:
+def test_too_large_number_is_refused() -> None:
     table = fb.Table("Sample", {"count": fb.u32(0)})
 
     with pytest.raises(FormatError, match="sample: Sample"):

@@ -83,7 +83,7 @@ ALPHA_VARIANTS = {"maps": as_maps, "suffixes": with_suffix, "history the other w
 
 
 @pytest.mark.parametrize("variant", ALPHA_VARIANTS)
-def test_a_variant_of_message_pack_is_read_the_same(variant: str) -> None:
+def test_messagepack_variants_are_equivalent(variant: str) -> None:
     files = golden.load(ALPHA).files
     expected = described(Repository.open(place(files)))
 
@@ -178,14 +178,14 @@ DRAFT_VARIANTS: dict[str, Callable[[Mapping[str, bytes]], dict[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("variant", DRAFT_VARIANTS)
-def test_a_variant_of_the_draft_is_read_the_same(variant: str) -> None:
+def test_draft_variants_are_equivalent(variant: str) -> None:
     files = golden.load(DRAFT).files
     expected = described(Repository.open(place(files)))
 
     assert described(Repository.open(place(DRAFT_VARIANTS[variant](files)))) == expected
 
 
-def test_a_number_that_json_could_not_hold_is_not_a_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_number_beyond_json_is_not_a_number(caplog: pytest.LogCaptureFixture) -> None:
     files = {
         path: data.replace(b'{"Float32": "NaN"}', b'{"Float32": null}')
         for path, data in golden.load(DRAFT).files.items()
@@ -208,7 +208,7 @@ def test_a_number_that_json_could_not_hold_is_not_a_number(caplog: pytest.LogCap
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_rare_data_types_are_rebuilt(data_type: Any, fill: Any, shown: str, expected: Any) -> None:
+def test_rare_data_types_are_reconstructed(data_type: Any, fill: Any, shown: str, expected: Any) -> None:
     path = "snapshots/MA67EQEME6VRHHPT5BHG"
     codec = [["vlen-utf8" if shown == "string" else "vlen-bytes", None]] if shown != "raw_bytes" else None
 
@@ -226,7 +226,7 @@ def test_rare_data_types_are_rebuilt(data_type: Any, fill: Any, shown: str, expe
 
 
 @pytest.mark.parametrize("number", [0, 100, 1099511627775])
-def test_sequence_numbers_are_those_of_the_document(number: int) -> None:
+def test_sequence_numbers_follow_the_documentation(number: int) -> None:
     from icefloe.legacy.codec.refs import sequence_file, sequence_number
 
     assert sequence_number(sequence_file(number)) == number

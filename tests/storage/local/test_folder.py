@@ -121,7 +121,7 @@ def test_kill_during_put_leaves_old_or_new_content(tmp_path: Path, delay_s: floa
     storage.put("repo", b"the lock is free", Unchanged(version))
 
 
-def test_a_killed_holder_leaves_the_lock_free(tmp_path: Path) -> None:
+def test_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
     with processes.started(HOLD_LOCK, tmp_path) as holder:
         assert holder.stdout.readline() == "locked\n"
 
@@ -132,7 +132,7 @@ def test_a_killed_holder_leaves_the_lock_free(tmp_path: Path) -> None:
         pass
 
 
-def test_swap_holds_whatever_the_stored_settings_say(tmp_path: Path) -> None:
+def test_conditional_writes_ignore_stored_settings(tmp_path: Path) -> None:
     settings = StorageSettings(unsafe_use_conditional_update=False, unsafe_use_conditional_create=False)
     storage = LocalStorage(tmp_path).with_settings(settings)
     version = storage.put("repo", b"first", ABSENT)
@@ -156,7 +156,7 @@ def test_default_settings_are_the_official_ones(tmp_path: Path) -> None:
     }
 
 
-def test_names_on_disk_are_those_of_the_official_library(tmp_path: Path) -> None:
+def test_names_on_disk_equal_those_of_the_official_library(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     # The directories icechunk 2.3.0 made for branches x?y, one for each character ?.
     official = {
@@ -175,7 +175,7 @@ def test_names_on_disk_are_those_of_the_official_library(tmp_path: Path) -> None
     assert listed == {f"refs/branch.x{character}y/ref.json" for character in official}
 
 
-def test_no_litter_is_left_or_listed(tmp_path: Path) -> None:
+def test_no_temporary_files_are_left_or_listed(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     version = storage.put("repo", b"a", ABSENT)
     for _ in range(3):
@@ -229,7 +229,7 @@ def test_sweep_removes_old_temporary_files_of_the_caller_only(tmp_path: Path) ->
     assert (tmp_path / f"repo/chunks/a#{number + 1}").is_symlink()
 
 
-def test_temporary_names_are_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_names_are_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path)
     monkeypatch.setattr(os, "urandom", lambda size: bytes(size))
     monkeypatch.setattr(os, "replace", lambda *names: os._exit(0))
@@ -260,7 +260,7 @@ def test_nothing_is_deleted_through_a_link(tmp_path: Path) -> None:
     assert storage.get("refs/x/ref.json")[0] == b"mine"
 
 
-def test_listings_end_with_links_in_a_circle_and_leave_pipes_out(tmp_path: Path) -> None:
+def test_listings_handle_circular_links_and_skip_pipes(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "repo")
     storage.put("refs/x/ref.json", b"")
     storage.put("chunks/a", b"")
@@ -332,7 +332,7 @@ def test_files_are_synced_before_the_ref_moves(tmp_path: Path, synced: list[str]
     assert synced == ["repo", "root"]
 
 
-def test_sync_is_for_those_who_leave_the_ref_to_others(tmp_path: Path, synced: list[str]) -> None:
+def test_sync_makes_earlier_writes_durable(tmp_path: Path, synced: list[str]) -> None:
     storage = LocalStorage(tmp_path)
     storage.put("chunks/c", b"x")
     storage.put("chunks/deleted", b"x")
@@ -345,7 +345,7 @@ def test_sync_is_for_those_who_leave_the_ref_to_others(tmp_path: Path, synced: l
     assert sorted(synced) == ["c", "chunks", tmp_path.name]
 
 
-def test_a_backup_is_another_name_that_outlives_the_original(tmp_path: Path, synced: list[str]) -> None:
+def test_backup_is_a_hard_link_that_outlives_the_original(tmp_path: Path, synced: list[str]) -> None:
     storage = LocalStorage(tmp_path)
     version = storage.put("repo", b"first", ABSENT)
     synced.clear()
@@ -363,9 +363,7 @@ def test_a_backup_is_another_name_that_outlives_the_original(tmp_path: Path, syn
     assert not storage.exists("overwritten/repo.2")
 
 
-def test_a_backup_is_a_copy_where_files_have_one_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backup_is_a_copy_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise OSError(errno.EPERM, "no hard links here")
 
@@ -378,7 +376,7 @@ def test_a_backup_is_a_copy_where_files_have_one_name(
     assert storage.get("overwritten/repo.1") == (b"first", version)
 
 
-def test_many_unsynced_files_do_not_pile_up(
+def test_number_of_unsynced_files_is_limited(
     tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icefloe.storage.local.folder._MAX_UNSYNCED", 10)
@@ -399,7 +397,7 @@ def test_nothing_is_synced_when_syncing_is_off(tmp_path: Path, synced: list[str]
     assert synced == []
 
 
-def test_reading_makes_no_folders(tmp_path: Path) -> None:
+def test_reading_creates_no_folders(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "nowhere")
 
     assert list(storage.list_prefix()) == []
@@ -421,7 +419,7 @@ def test_storage_follows_its_folder_not_the_working_directory(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_permission_is_an_io_error(tmp_path: Path) -> None:
+def test_folder_without_permission_raises_an_io_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
 
     with pytest.raises(StorageError) as caught:
@@ -431,7 +429,7 @@ def test_a_folder_without_permission_is_an_io_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["a" * 300, "file/below", "folder"])
-def test_what_the_file_system_cannot_take_is_an_io_error(tmp_path: Path, path: str) -> None:
+def test_file_system_errors_raise_io_errors(tmp_path: Path, path: str) -> None:
     storage = LocalStorage(tmp_path)
     storage.put("file", b"x")
     storage.put("folder/file", b"x")

@@ -16,7 +16,7 @@ official: Any = pytest.importorskip("icechunk")
 NAMES = ["plain", "with space", "tilde~", "hash#", "分支", "a%41", "[x]", "dots..", "é"]
 
 
-def test_refs_of_the_official_library_are_found_by_name(tmp_path: Path) -> None:
+def test_refs_of_the_official_library_are_found(tmp_path: Path) -> None:
     create: dict[str, Any] = {"spec_version": 1} if official.__version__ >= "2" else {}
     repository = official.Repository.create(official.local_filesystem_storage(str(tmp_path)), **create)
     snapshot = repository.lookup_branch("main")
@@ -35,7 +35,7 @@ def test_refs_of_the_official_library_are_found_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(official.Storage, "list_objects"), reason="this release cannot list")
-def test_the_official_library_does_not_list_what_is_aside(tmp_path: Path) -> None:
+def test_official_library_does_not_list_temporary_files(tmp_path: Path) -> None:
     storage = local_filesystem_storage(str(tmp_path))
     storage.put("chunks/a", b"x")
     storage.put("repo", b"x", ABSENT)

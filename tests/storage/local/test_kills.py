@@ -63,7 +63,9 @@ def assert_intact(
 
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_version: int, plan: str) -> None:
+def test_writer_killed_before_any_file_operation_leaves_a_valid_repository(
+    tmp_path: Path, spec_version: int, plan: str
+) -> None:
     states = after_each_step(tmp_path / "whole", spec_version, plan)
     first = random.randrange(EVERY)
     code, printed = processes.run(WRITER, tmp_path, spec_version, plan, EVERY, first)
@@ -76,7 +78,7 @@ def test_a_writer_killed_before_any_touch_of_its_folder(tmp_path: Path, spec_ver
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_a_writer_killed_from_outside_at_any_moment(tmp_path: Path, spec_version: int) -> None:
+def test_writer_killed_at_any_moment_leaves_a_valid_repository(tmp_path: Path, spec_version: int) -> None:
     states = after_each_step(tmp_path / "whole", spec_version, "writes")
 
     with processes.started(TELLING_WRITER, tmp_path / "killed", spec_version) as writer:

@@ -43,7 +43,7 @@ def _files(folder: Path, count: int) -> list[str]:
     return list(map(str, files))
 
 
-def test_files_their_folders_and_what_is_aside_are_synced_once(
+def test_files_folders_and_temporary_files_are_synced_once(
     tmp_path: Path, disk: float, synced: list[tuple[str, int]]
 ) -> None:
     unsynced = Unsynced()
@@ -61,7 +61,7 @@ def test_files_their_folders_and_what_is_aside_are_synced_once(
     assert synced[0][0] == "aside"  # it tells how busy the disk is
 
 
-def test_a_quick_disk_syncs_a_few_files_in_one_thread(
+def test_fast_disk_syncs_a_few_files_in_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[tuple[str, int]]
 ) -> None:
     monkeypatch.setattr(syncing, "_SLOW_S", QUICK_DISK)
@@ -72,7 +72,7 @@ def test_a_quick_disk_syncs_a_few_files_in_one_thread(
 
 
 @pytest.mark.parametrize(("slow_s", "count"), [(SLOW_DISK, 3), (QUICK_DISK, 100)])
-def test_threads_help_where_the_disk_is_slow_or_there_is_much(
+def test_threads_help_on_a_slow_disk_or_with_many_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_s: float, count: int
 ) -> None:
     own, done, helped = threading.get_ident(), [], threading.Event()
@@ -93,14 +93,14 @@ def test_threads_help_where_the_disk_is_slow_or_there_is_much(
     assert helped.is_set()
 
 
-def test_what_was_deleted_since_is_left_out(tmp_path: Path, disk: float) -> None:
+def test_deleted_files_are_skipped(tmp_path: Path, disk: float) -> None:
     files = _files(tmp_path, 4)
     os.unlink(files[2])
 
     sync_all(files)
 
 
-def test_a_disk_that_fails_is_told_of(tmp_path: Path, disk: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_failure_is_reported(tmp_path: Path, disk: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(descriptor: int) -> None:
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith("file70"):
             raise OSError(5, "the disk is broken")

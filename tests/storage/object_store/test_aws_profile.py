@@ -77,19 +77,19 @@ def signed_for(proxy: Proxy, storage: Storage) -> tuple[str, str]:
     return key, region
 
 
-def test_the_default_profile(proxy: Proxy) -> None:
+def test_default_profile_is_used(proxy: Proxy) -> None:
     assert signed_for(proxy, storage_at(proxy)) == ("default-key", "eu-north-1")
     assert signed_for(proxy, storage_at(proxy, region="us-west-2")) == ("default-key", "us-west-2")
 
 
-def test_a_named_profile_with_a_token(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_profile_with_a_token_is_used(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "other")
 
     assert signed_for(proxy, storage_at(proxy, from_env=True)) == ("other-key", "eu-south-1")
     assert proxy.seen[-1].headers["x-amz-security-token"] == "other-token"
 
 
-def test_the_environment_goes_first(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_has_precedence(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-2")
@@ -97,13 +97,15 @@ def test_the_environment_goes_first(proxy: Proxy, monkeypatch: pytest.MonkeyPatc
     assert signed_for(proxy, storage_at(proxy, from_env=True)) == ("environment-key", "eu-west-2")
 
 
-def test_given_keys_take_the_region_of_the_profile(proxy: Proxy) -> None:
+def test_given_keys_use_the_region_of_the_profile(proxy: Proxy) -> None:
     given = storage_at(proxy, access_key_id="given", secret_access_key=SECRET)
 
     assert signed_for(proxy, given) == ("given", "eu-north-1")
 
 
-def test_without_files_the_region_is_the_oldest(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_profile_files_the_default_region_is_used(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/nowhere")
 
     given = storage_at(proxy, access_key_id="given", secret_access_key=SECRET)
@@ -111,7 +113,7 @@ def test_without_files_the_region_is_the_oldest(proxy: Proxy, monkeypatch: pytes
     assert signed_for(proxy, given) == ("given", "us-east-1")
 
 
-def test_profiles_that_tell_where_keys_can_be_had_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_with_sso_or_roles_are_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "sso")
 
     assert not has_profile_keys_from_env()
@@ -131,7 +133,9 @@ def printing(home: Path, document: str) -> str:
 KEYS = {"Version": 1, "AccessKeyId": "printed-key", "SecretAccessKey": SECRET}
 
 
-def test_keys_that_a_program_prints(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_a_credential_process_are_used(
+    proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expires = "2099-01-01T00:00:00Z"
     document = json.dumps({**KEYS, "SessionToken": "token", "Expiration": expires})
     process_profile(home, printing(home, document), monkeypatch)
@@ -147,9 +151,7 @@ def test_keys_that_a_program_prints(proxy: Proxy, home: Path, monkeypatch: pytes
     assert signed_for(proxy, storage_at(proxy))[0] == "printed-key"
 
 
-def test_printed_keys_that_do_not_expire_are_asked_for_again(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_printed_keys_without_expiration_are_renewed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process_profile(home, printing(home, json.dumps(KEYS)), monkeypatch)
 
     assert profile_keys().expires_after is not None
@@ -158,14 +160,14 @@ def test_printed_keys_that_do_not_expire_are_asked_for_again(
 @pytest.mark.parametrize(
     ("printed", "words"),
     [
-        (SECRET, "no JSON"),
-        ("[]", "no keys"),
-        (json.dumps({**KEYS, "Version": 2}), "no keys"),
-        (json.dumps({**KEYS, "Expiration": SECRET}), "no keys"),
-        (json.dumps({"Version": 1, "SecretAccessKey": SECRET}), "no keys"),
+        (SECRET, "not print JSON"),
+        ("[]", "not print keys"),
+        (json.dumps({**KEYS, "Version": 2}), "not print keys"),
+        (json.dumps({**KEYS, "Expiration": SECRET}), "not print keys"),
+        (json.dumps({"Version": 1, "SecretAccessKey": SECRET}), "not print keys"),
     ],
 )
-def test_programs_that_print_something_else(
+def test_invalid_output_of_a_credential_process_is_refused(
     printed: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_profile(home, printing(home, printed), monkeypatch)
@@ -181,11 +183,11 @@ def test_programs_that_print_something_else(
     [
         ("/no/such/program", "cannot be run"),
         ("false", "exit code 1"),
-        ('"', "no command"),
+        ('"', "not a valid command"),
         ("", "cannot be run"),
     ],
 )
-def test_programs_that_do_not_run(
+def test_failing_credential_process_is_reported(
     command: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_profile(home, command, monkeypatch)
@@ -194,7 +196,7 @@ def test_programs_that_do_not_run(
         profile_keys()
 
 
-def test_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
         (home / ".aws" / name).rename(home / name)
         monkeypatch.setenv(variable, str(home / name))
@@ -202,7 +204,7 @@ def test_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.Mo
     assert signed_for(proxy, storage_at(proxy)) == ("default-key", "eu-north-1")
 
 
-def test_a_pickle_names_no_key_and_looks_again(proxy: Proxy, home: Path) -> None:
+def test_pickle_contains_no_keys_and_reads_them_again(proxy: Proxy, home: Path) -> None:
     data = pickle.dumps(storage_at(proxy))
     (home / ".aws" / "credentials").write_text(CREDENTIALS.replace("default-key", "renewed-key"))
 
@@ -210,17 +212,17 @@ def test_a_pickle_names_no_key_and_looks_again(proxy: Proxy, home: Path) -> None
     assert signed_for(proxy, pickle.loads(data))[0] == "renewed-key"
 
 
-def test_keys_that_went_away(home: Path) -> None:
+def test_removed_keys_are_reported(home: Path) -> None:
     (home / ".aws" / "credentials").unlink()
 
-    with pytest.raises(InvalidInputError, match="no aws_access_key_id any more"):
+    with pytest.raises(InvalidInputError, match="no longer has aws_access_key_id"):
         profile_keys()
 
 
-def test_a_file_that_is_something_else(proxy: Proxy, home: Path) -> None:
+def test_invalid_profile_file_is_refused(proxy: Proxy, home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"{SECRET}\n")
 
-    with pytest.raises(StorageError, match=r"\.aws/credentials is no file of AWS profiles") as caught:
+    with pytest.raises(StorageError, match=r"\.aws/credentials is not a valid file of AWS") as caught:
         storage_at(proxy)
 
     assert caught.value.kind == ErrorKind.STORAGE_CONFIG

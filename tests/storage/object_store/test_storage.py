@@ -67,7 +67,7 @@ def first_puts(fate: str, times: int = 1) -> Callable[[Request], str | None]:
 
 @pytest.mark.parametrize("fate", ["lose-answer", "lose-request", "503"])
 @pytest.mark.parametrize("use_metadata", [True, False])
-def test_a_conditional_write_survives_a_fault(
+def test_conditional_write_survives_a_fault(
     storage: Storage, proxy: Proxy, fate: str, use_metadata: bool
 ) -> None:
     storage = storage.with_settings(QUICK.merge(StorageSettings(unsafe_use_metadata=use_metadata)))
@@ -80,7 +80,7 @@ def test_a_conditional_write_survives_a_fault(
     assert storage.get("repo") == (b"second", replaced)
 
 
-def test_an_answer_lost_many_times_is_still_ours(storage: Storage, proxy: Proxy) -> None:
+def test_repeatedly_lost_response_is_still_recognized(storage: Storage, proxy: Proxy) -> None:
     proxy.fault = first_puts("lose-answer", times=3)
 
     storage.put("repo", b"first", ABSENT)
@@ -89,7 +89,7 @@ def test_an_answer_lost_many_times_is_still_ours(storage: Storage, proxy: Proxy)
 
 
 @pytest.mark.parametrize("use_metadata", [True, False])
-def test_a_lost_answer_is_recognised_without_another_try(
+def test_lost_response_is_recognized_without_a_retry(
     storage: Storage, proxy: Proxy, use_metadata: bool
 ) -> None:
     once = StorageSettings(retries=StorageRetriesSettings(1), unsafe_use_metadata=use_metadata)
@@ -100,7 +100,7 @@ def test_a_lost_answer_is_recognised_without_another_try(
     assert sum(request.method == "PUT" for request in proxy.seen) == 1
 
 
-def test_a_lost_answer_is_no_excuse_for_a_conflict(new_s3: S3Maker, storage: Storage, proxy: Proxy) -> None:
+def test_conflict_after_a_lost_response_is_detected(new_s3: S3Maker, storage: Storage, proxy: Proxy) -> None:
     """Another writer comes between our lost write request and our next try."""
     version = storage.put("repo", b"start", ABSENT)
     prefix = storage.describe()["prefix"]
@@ -120,7 +120,7 @@ def test_a_lost_answer_is_no_excuse_for_a_conflict(new_s3: S3Maker, storage: Sto
     assert storage.get("repo")[0] == b"theirs"
 
 
-def test_equal_content_of_another_writer_is_not_ours(new_s3: S3Maker, storage: Storage) -> None:
+def test_equal_content_of_another_writer_is_not_recognized(new_s3: S3Maker, storage: Storage) -> None:
     """Two clients create the same tag on the same snapshot: one of them must hear that it exists."""
     other = new_s3(prefix=storage.describe()["prefix"])
     without_metadata = QUICK.merge(StorageSettings(unsafe_use_metadata=False))
@@ -133,7 +133,7 @@ def test_equal_content_of_another_writer_is_not_ours(new_s3: S3Maker, storage: S
                 ours.put(f"refs/tag.{tag}/ref.json", b"same", ABSENT)
 
 
-def test_conditional_writes_carry_an_id(storage: Storage, proxy: Proxy) -> None:
+def test_conditional_writes_have_an_id(storage: Storage, proxy: Proxy) -> None:
     storage.put("repo", b"x", ABSENT, metadata={"icspecver": "2"})
     storage.put("chunk", b"x")
 
@@ -151,7 +151,7 @@ def test_reads_are_retried(storage: Storage, proxy: Proxy) -> None:
     assert storage.get("a")[0] == b"content"
 
 
-def test_a_server_that_stays_away_is_an_error_after_some_tries(storage: Storage, proxy: Proxy) -> None:
+def test_unreachable_server_raises_an_error_after_retries(storage: Storage, proxy: Proxy) -> None:
     proxy.fault = lambda request: "503"
 
     for call in (
@@ -167,7 +167,7 @@ def test_a_server_that_stays_away_is_an_error_after_some_tries(storage: Storage,
     assert len(proxy.seen) < 40  # a few times four tries
 
 
-def test_timeouts_by_settings(storage: Storage, proxy: Proxy) -> None:
+def test_timeouts_follow_settings(storage: Storage, proxy: Proxy) -> None:
     timeouts = StorageTimeoutSettings(operation_attempt_timeout_ms=100, operation_timeout_ms=300)
     hasty = storage.with_settings(QUICK.merge(StorageSettings(timeouts=timeouts)))
     proxy.latency_s = 1.0
@@ -178,7 +178,7 @@ def test_timeouts_by_settings(storage: Storage, proxy: Proxy) -> None:
     assert "retry_timeout: 300ms" in caught.value.message
 
 
-def test_only_silence_ends_a_read_by_default() -> None:
+def test_slow_read_does_not_time_out_while_bytes_arrive() -> None:
     """obstore's own limit of 30 seconds a request would end large transfers over slow lines."""
     settings = StorageSettings().effective()
 
@@ -200,7 +200,7 @@ def drop_metadata(request: Request) -> str | None:
     return None
 
 
-def test_a_lost_answer_is_recognised_where_metadata_is_dropped(storage: Storage, proxy: Proxy) -> None:
+def test_lost_response_is_recognized_without_metadata(storage: Storage, proxy: Proxy) -> None:
     lose = first_puts("lose-answer")
     proxy.fault = lambda request: drop_metadata(request) or lose(request)
 
@@ -217,7 +217,7 @@ def ignore_conditions(request: Request) -> str | None:
     return None
 
 
-def test_the_probe_finds_out_a_server_that_ignores_conditions(storage: Storage, proxy: Proxy) -> None:
+def test_probe_detects_a_server_that_ignores_conditions(storage: Storage, proxy: Proxy) -> None:
     proxy.fault = ignore_conditions
 
     report = probe(storage)
@@ -229,7 +229,7 @@ def test_the_probe_finds_out_a_server_that_ignores_conditions(storage: Storage, 
     assert list(storage.list_prefix()) == []
 
 
-def test_the_probe_finds_out_unsafe_settings(storage: Storage) -> None:
+def test_probe_detects_unsafe_settings(storage: Storage) -> None:
     unsafe = StorageSettings(unsafe_use_conditional_update=False)
 
     report = probe(storage.with_settings(QUICK.merge(unsafe)))
@@ -239,7 +239,7 @@ def test_the_probe_finds_out_unsafe_settings(storage: Storage) -> None:
     assert "create only if absent" not in failed
 
 
-def test_the_probe_of_an_unreachable_place_reports_it() -> None:
+def test_probe_reports_an_unreachable_storage() -> None:
     nowhere = s3_storage(
         bucket="b",
         prefix="p",
@@ -265,7 +265,7 @@ def quoted_tags_refused(request: Request) -> str | None:
     return None
 
 
-def test_a_store_that_wants_bare_tags_gets_them(storage: Storage, proxy: Proxy) -> None:
+def test_store_that_needs_unquoted_etags_is_supported(storage: Storage, proxy: Proxy) -> None:
     proxy.fault = quoted_tags_refused
     first = storage.put("repo", b"first", ABSENT)
 
@@ -325,7 +325,7 @@ def test_large_objects_are_written_in_parts(storage: Storage, proxy: Proxy) -> N
     assert storage.get("big")[0] == data
 
 
-def test_storage_classes_by_kind(storage: Storage, proxy: Proxy) -> None:
+def test_storage_classes_depend_on_the_kind_of_object(storage: Storage, proxy: Proxy) -> None:
     classes = StorageSettings(storage_class="STANDARD_IA", chunks_storage_class="GLACIER_IR")
     classed = storage.with_settings(classes)
 
@@ -336,7 +336,7 @@ def test_storage_classes_by_kind(storage: Storage, proxy: Proxy) -> None:
     assert puts == ["GLACIER_IR", "STANDARD_IA"]
 
 
-def test_a_failed_bulk_delete_tells_what_is_left(storage: Storage, proxy: Proxy) -> None:
+def test_failed_bulk_delete_reports_remaining_objects(storage: Storage, proxy: Proxy) -> None:
     for key in ("a", "b", "c"):
         storage.put(key, b"x")
 
@@ -385,7 +385,7 @@ def test_given_keys_are_not_mixed_with_the_environment(
     assert "Credential=access/" in headers["authorization"]
 
 
-def test_keys_from_the_environment(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_the_environment_are_used(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "environment-token")
@@ -455,14 +455,14 @@ def fail_to_get() -> S3StaticCredentials:
     raise RuntimeError("vault is sealed")
 
 
-def test_a_failing_credentials_function_says_so(proxy: Proxy) -> None:
+def test_failing_credentials_function_is_reported(proxy: Proxy) -> None:
     with pytest.raises(InvalidInputError, match="vault is sealed") as caught:
         refreshing(proxy.url, fail_to_get).with_settings(QUICK).get("a")
 
     assert caught.value.kind == ErrorKind.INVALID_CREDENTIALS
 
 
-def test_headers_by_role(proxy: Proxy) -> None:
+def test_headers_depend_on_the_role(proxy: Proxy) -> None:
     storage = s3_storage(
         bucket=BUCKET,
         prefix="headers",
@@ -509,7 +509,7 @@ def test_weakly_consistent_tigris_is_read_only(proxy: Proxy) -> None:
         assert caught.value.kind == ErrorKind.READ_ONLY_STORAGE
 
 
-def test_a_repository_cannot_be_created_at_the_root_of_a_bucket(s3_url: str) -> None:
+def test_repository_cannot_be_created_at_the_root_of_a_bucket(s3_url: str) -> None:
     storage = s3_storage(bucket=BUCKET, prefix=None, endpoint_url=s3_url, allow_http=True, anonymous=True)
 
     with pytest.raises(InvalidInputError) as caught:
@@ -525,7 +525,7 @@ def _use_in_child(storage: Storage, results: multiprocessing.SimpleQueue[str]) -
         results.put(error.message)
 
 
-def test_a_forked_child_is_told(new_s3: S3Maker) -> None:
+def test_forked_child_raises_an_error(new_s3: S3Maker) -> None:
     storage = new_s3()
     storage.put("a", b"x")
     context = multiprocessing.get_context("fork")
@@ -541,7 +541,7 @@ def test_a_forked_child_is_told(new_s3: S3Maker) -> None:
     assert "'spawn' or 'forkserver'" in results.get()
 
 
-def test_pickles_hold_credentials_and_reprs_do_not(storage: Storage) -> None:
+def test_pickles_contain_credentials_and_reprs_do_not(storage: Storage) -> None:
     pickled = pickle.dumps(storage)
 
     assert SECRET.encode() in pickled
@@ -569,7 +569,7 @@ def test_errors_hide_signatures_in_urls(storage: Storage) -> None:
         ("https://s3.example.com", False, "bucket", ("https://bucket.s3.example.com", True)),
     ],
 )
-def test_how_buckets_are_addressed(
+def test_buckets_are_addressed_by_host_or_path(
     endpoint: str | None, path_style: bool, bucket: str, expected: tuple[str | None, bool]
 ) -> None:
     options = S3Options(endpoint_url=endpoint, force_path_style=path_style)

@@ -48,7 +48,7 @@ def careless(request: pytest.FixtureRequest, new_s3: S3Maker) -> Storage:
     return new_s3(request.getfixturevalue("proxy").url)
 
 
-def test_the_probe_finds_it_out_and_leaves_nothing(careless: Storage) -> None:
+def test_probe_detects_ignored_conditions_and_cleans_up(careless: Storage) -> None:
     report = probe(careless)
 
     assert not report.safe
@@ -59,8 +59,8 @@ def test_the_probe_finds_it_out_and_leaves_nothing(careless: Storage) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_repository_is_created_there(careless: Storage, version: int) -> None:
-    with pytest.raises(StorageError, match="overwrites objects") as caught:
+def test_repository_is_not_created_without_conditional_writes(careless: Storage, version: int) -> None:
+    with pytest.raises(StorageError, match="overwrites existing objects") as caught:
         Repository.create(careless, spec_version=version)
 
     assert caught.value.kind == ErrorKind.STORAGE_CONFIG
@@ -69,7 +69,9 @@ def test_no_repository_is_created_there(careless: Storage, version: int) -> None
     assert list(careless.list_prefix()) == []
 
 
-def test_one_who_says_so_is_warned_and_let(careless: Storage, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsafe_settings_are_allowed_with_a_warning(
+    careless: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "icefloe"):
         repo = Repository.create(careless, UNSAFE)
         repo.create_tag("v1", repo.lookup_branch("main"))
@@ -80,7 +82,7 @@ def test_one_who_says_so_is_warned_and_let(careless: Storage, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_no_ref_moves_in_a_repository_that_is_there(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
+def test_refs_do_not_move_without_conditional_writes(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
     Repository.create(new_s3(prefix=f"moved-{version}"), spec_version=version)
     repo = Repository.open(new_s3(proxy.url, prefix=f"moved-{version}"))
     tip = repo.lookup_branch("main")
@@ -94,13 +96,13 @@ def test_no_ref_moves_in_a_repository_that_is_there(new_s3: S3Maker, proxy: Prox
         lambda: repo.save_config(),
         lambda: session.commit("lost"),
     ):
-        with pytest.raises(StorageError, match="commits of two writers would be lost"):
+        with pytest.raises(StorageError, match="commits of concurrent writers would be lost"):
             move()
 
     assert (repo.list_branches(), repo.list_tags(), repo.lookup_branch("main")) == ({"main"}, set(), tip)
 
 
-def test_updates_alone_are_found_out_too(new_s3: S3Maker, proxy: Proxy) -> None:
+def test_ignored_conditional_updates_are_detected(new_s3: S3Maker, proxy: Proxy) -> None:
     def ignore_updates(request: Request) -> str | None:
         request.headers.pop("if-match", None)
         return None
@@ -111,7 +113,7 @@ def test_updates_alone_are_found_out_too(new_s3: S3Maker, proxy: Proxy) -> None:
         Repository.create(new_s3(proxy.url))
 
 
-def test_an_honest_server_is_asked_once(new_s3: S3Maker, proxy: Proxy) -> None:
+def test_correct_server_is_checked_once(new_s3: S3Maker, proxy: Proxy) -> None:
     proxy.fault = None
     repo = Repository.create(new_s3(proxy.url))
     before = len(proxy.seen)
@@ -124,7 +126,7 @@ def test_an_honest_server_is_asked_once(new_s3: S3Maker, proxy: Proxy) -> None:
     assert not any("icefloe-probe" in info.key for info in repo.storage.list_prefix())
 
 
-def test_the_question_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> None:
+def test_check_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> None:
     proxy.fault = None
 
     new_s3(proxy.url).require_conditional_writes()
@@ -133,7 +135,7 @@ def test_the_question_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_readers_do_not_ask(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
+def test_readers_do_not_check(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
     """Not even of a server that would not be trusted."""
     session = Repository.create(new_s3(prefix=f"read-{version}"), spec_version=version).writable_session(
         "main"
@@ -159,7 +161,7 @@ def test_readers_do_not_ask(new_s3: S3Maker, proxy: Proxy, version: int) -> None
         ("https://amazonaws.com.example.org", None, False),
     ],
 )
-def test_amazon_itself_is_not_asked(
+def test_amazon_is_not_checked(
     endpoint: str | None, variable: str | None, is_amazon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)

@@ -103,9 +103,7 @@ def attributes_of(stored: Any, place: str) -> Mapping[str, Any]:
         return {}
     name, content = variant(stored, f"{place}: user_attributes")
     if name == "Ref":
-        raise refused(
-            f"{place}: attributes in a separate file are not supported, because their format is not documented"
-        )
+        raise refused(f"{place}: attributes in a separate file are not supported")
     if name != "Inline":
         raise refused(f"{place}: unknown kind of attributes {name!r}")
     found = pairs(content, f"{place}: attributes")

@@ -139,7 +139,7 @@ class ObjectStorage(Storage):
         self.check_writable()
         if not isinstance(self._place, HttpPlace) and not self._place.prefix:
             raise InvalidInputError(
-                "a repository cannot be created in the root of a bucket; pass a prefix",
+                "a repository cannot be created at an empty prefix, the root of a bucket; pass a prefix",
                 kind=ErrorKind.EMPTY_PREFIX_CREATION,
             )
 
