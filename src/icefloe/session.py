@@ -24,13 +24,13 @@ from icefloe.core.commit.gc_race import check_presence, rescue
 from icefloe.core.commit.idempotency import CommitKey, has_key, key_added
 from icefloe.core.commit.manifests import write_early
 from icefloe.core.handle import Handle
+from icefloe.core.materialize import Region, materialize
 from icefloe.core.receipts import Receipt, merge_receipts, place_of
 from icefloe.core.refs.backoff import give_way
 from icefloe.core.refs.base import CollectedError, RefStore, unsupported
 from icefloe.core.refs.v2 import check_flag, check_writable
 from icefloe.core.reindex import reindex, shift
-from icefloe.core.virtual_chunks.materialize import Region, materialize
-from icefloe.core.virtual_chunks.references import all_locations
+from icefloe.core.virtual_refs import all_locations
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
     ConflictError,

@@ -21,7 +21,7 @@ from icefloe._internal.private_imports import zarr_default_buffers
 from icefloe.config.display import Shown, Tree, qualified
 from icefloe.core.changeset import rank_of
 from icefloe.core.listing import Listing
-from icefloe.core.virtual_chunks.references import (
+from icefloe.core.virtual_refs import (
     ChunkBatch,
     Failed,
     VirtualColumns,

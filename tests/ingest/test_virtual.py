@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError, Repository
-from icefloe.core.commit.early_manifests import EarlyManifest
+from icefloe.core.early_manifests import EarlyManifest
 from icefloe.ingest.ledger.table import read_ledger
 from tests.support.ingest.files import (
     CHUNKED,

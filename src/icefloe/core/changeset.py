@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from icefloe._internal.ids import NodeId
-from icefloe.core.commit.early_manifests import EarlyManifest
+from icefloe.core.early_manifests import EarlyManifest
 from icefloe.encoding.flatbuffers.records import FEW
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords

@@ -13,7 +13,7 @@ import numpy as np
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.paths import validate
 from icefloe.core.changeset import ArrayDelta, ChangeSet
-from icefloe.core.commit.early_manifests import EarlyManifest, ReadManifest
+from icefloe.core.early_manifests import EarlyManifest, ReadManifest
 from icefloe.encoding.columns import constant, is_constant
 from icefloe.encoding.packed_columns import ColumnPacker, ColumnUnpacker
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError

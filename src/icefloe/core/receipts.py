@@ -26,7 +26,7 @@ from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import ancestors
 from icefloe.core.changeset import ChangeSet, rank_of
 from icefloe.core.changeset_codec import decode_changes, encode_changes
-from icefloe.core.commit.early_manifests import ReadManifest
+from icefloe.core.early_manifests import ReadManifest
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, FormatError, SessionStateError
 from icefloe.format import coordinates

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe._internal.ids import encode_column
-from icefloe.core.virtual_chunks.references import absolute_texts
+from icefloe.core.virtual_refs import absolute_texts
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot

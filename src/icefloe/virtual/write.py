@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from zarr.buffer import default_buffer_prototype
 
-from icefloe.core.virtual_chunks.references import VirtualColumns, checksum_of
+from icefloe.core.virtual_refs import VirtualColumns, checksum_of
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe.config.repository import SplitSizes
 from icefloe.core.changeset import ArrayDelta
-from icefloe.core.commit.early_manifests import EarlyManifest, early_manifest
+from icefloe.core.early_manifests import EarlyManifest, early_manifest
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords

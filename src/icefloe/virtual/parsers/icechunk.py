@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import encode_column
 from icefloe.config import VirtualChunkContainer
 from icefloe.core.virtual_chunks.locations import Containers
-from icefloe.core.virtual_chunks.references import absolute_texts
+from icefloe.core.virtual_refs import absolute_texts
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import DEFAULT_VERSION, resolve_version

@@ -22,8 +22,8 @@ from icefloe import (
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.changeset_codec import decode_changes, encode_changes
-from icefloe.core.commit.early_manifests import EarlyManifest
 from icefloe.core.commit.flush import flush
+from icefloe.core.early_manifests import EarlyManifest
 from icefloe.distributed import receipt
 from icefloe.errors import FormatError
 from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo

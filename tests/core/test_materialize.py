@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from icefloe.config import http_store
-from icefloe.core.virtual_chunks.materialize import request_groups
+from icefloe.core.materialize import request_groups
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.credentials import Credentials
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, ReadOnlyError
