@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -42,9 +42,6 @@ from icefloe.format.snapshot import (
     NodeSnapshot,
     Snapshot,
 )
-
-if TYPE_CHECKING:
-    from icefloe.core.commit.manifests import Place, Rewritten
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):
@@ -93,8 +90,8 @@ class Workspace:
         self._base = base
         self.assets = assets
         self.changes = changes or ChangeSet()
-        self.rewritten: dict[Place, Rewritten] = {}
-        """Manifests that the latest commit attempt wrote."""
+        self.rewritten: dict[Any, Any] = {}
+        """Manifests that the latest commit attempt wrote; see `core.commit.flush`."""
         self.all_anew = False
         """Whether a commit rewrites all manifests with the current splitting rules."""
         self._lock: threading.RLock = fork_safe_lock(reentrant=True)

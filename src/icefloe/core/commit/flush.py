@@ -130,7 +130,7 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) ->
     """Write the new manifests of arrays. Manifests of an earlier attempt are reused if they would be the
     same.
     """
-    earlier = workspace.rewritten
+    earlier: dict[Place, Rewritten] = workspace.rewritten
 
     def write(item: tuple[NodeSnapshot, Place, Sources]) -> tuple[Place, Rewritten]:
         node, place, sources = item
@@ -146,8 +146,8 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) ->
         return place, Rewritten(sources, tuple(refs), tuple(map(workspace.assets.write_manifest, made)))
 
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
-    workspace.rewritten = dict(executor.map(Task(write, "tasks"), items))
-    return workspace.rewritten
+    rewritten = workspace.rewritten = dict(executor.map(Task(write, "tasks"), items))
+    return rewritten
 
 
 def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
