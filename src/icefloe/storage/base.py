@@ -387,7 +387,18 @@ class Storage(ABC):
         """
 
     def size_of(self, path: str) -> int:
-        """Return the size of an object in bytes, without reading it."""
+        """Return the size of an object in bytes.
+
+        Parameters
+        ----------
+        path
+            The path of the object.
+
+        Returns
+        -------
+        int
+            The number of bytes.
+        """
         return self.head(path)[0].size_bytes
 
     def exists(self, path: str) -> bool:
