@@ -59,8 +59,8 @@ def test_other_values_become_json_like(value: object, expected: object) -> None:
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ({"a": [1, {2}]}, "value['a'][1] is a set, which metadata cannot hold"),
-        (object(), "value is a object, which metadata cannot hold"),
+        ({"a": [1, {2}]}, "value['a'][1] is a set, which metadata cannot contain"),
+        (object(), "value is a object, which metadata cannot contain"),
         ([1j], "value[0] is a complex"),
         ({"t": np.datetime64("2020-01-01")}, "value['t'] is a date"),
         ({"x": np.longdouble(1)}, "value['x'] is a longdouble"),

@@ -174,7 +174,7 @@ SNAPSHOTS: dict[str, Row] = {
         manifest_files_v2=[{"id": object_id(i)} for i in (1, 0)]
     ),
     "a manifest file without an id": snapshot(manifest_files_v2=[{"size_bytes": 1}]),
-    "metadata has 'a' twice": snapshot(
+    "duplicate metadata 'a'": snapshot(
         metadata=[{"name": "a", "value": flexbuffers.dumps(1)} for _ in range(2)]
     ),
     "metadata 'a'": snapshot(metadata=[{"name": "a", "value": b"\xff\xff\xff"}]),

@@ -113,7 +113,7 @@ def test_gap_in_a_branch_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     repo = Repository.open(place(files_of(ALPHA, without=("refs/branch.main/ZZZZZZZY.json",))))
 
     assert repo.lookup_branch("main") == "MA67EQEME6VRHHPT5BHG"
-    assert "branch main: no files for its commits 1" in caplog.text
+    assert "branch main: the files of commits 1 are missing" in caplog.text
 
 
 def test_branch_without_its_first_file_is_found() -> None:

@@ -235,7 +235,7 @@ def test_inconsistent_columns_are_refused(session: Session) -> None:
         set_refs("a", (2,), urls, two, two, arr_offset=(0, 0))
     with pytest.raises(TypeError, match="location 1 must be a str"):
         set_refs("a", (2,), none, two, two)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="whole numbers"):
+    with pytest.raises(TypeError, match="1-d array of integers"):
         set_refs("a", (2,), urls, floats, two)
     with refused(ErrorKind.INVALID_VIRTUAL_REF):
         set_refs("a", (2,), urls, np.array([0, -1]), two + 1)
