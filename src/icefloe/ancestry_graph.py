@@ -149,7 +149,13 @@ class AncestryGraph:
         return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
 
     def shapes(self) -> GraphShapes:
-        """Return the drawing without texts, in pixels. Each commit takes a row of `row_px`."""
+        """Return the drawing without texts, in pixels. Each commit takes a row of `row_px`.
+
+        Returns
+        -------
+        GraphShapes
+            The lines, points and labels.
+        """
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         width = 2 * _MARGIN_PX + _LANE_PX * max((lane.column for lane in self._lanes), default=0)
         return GraphShapes(
