@@ -207,7 +207,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("urls",),
         ("factories",),
         ("object_store",),
-        ("local", "memory", "probe", "redirect"),
+        ("local", "memory", "probe", "read_only", "redirect"),
         ("base",),
         ("",),
     ),
