@@ -28,7 +28,8 @@ from icefloe.config import (
 from icefloe.errors import IcechunkError
 from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.storage.base import Storage
-from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage
+from icefloe.testing.flaky import Crashed, Fault, FlakyStorage
+from icefloe.testing.storages import Call
 from tests.support.histories import commit, copy_of, lived_in, now, objects, repository, values
 
 # At how many requests of each verb it is broken off; ICEFLOE_CRASHES=1000 leaves none out.

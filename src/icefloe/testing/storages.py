@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from icefloe.config import Attribution, StorageSettings
@@ -16,12 +17,27 @@ from icefloe.storage.base import (
     PutCondition,
     Storage,
     StorageObjectInfo,
+    Unchanged,
     Version,
 )
 
 __all__ = ["LatencyStorage", "PassingStorage"]
 
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to a storage."""
+
+    verb: str
+    path: str
+    writes: bool = False
+    repeatable: bool = False
+    """True if the request has no effect when it arrives again later."""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path}"
 
 
 class PassingStorage(Storage):
@@ -89,33 +105,28 @@ class PassingStorage(Storage):
 
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
-        self.reading()
-        return self._finish(self._inner.get(path))
+        return self._send(Call("get", path), lambda: self._inner.get(path))
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
         # docstring inherited
-        self.reading()
-        return self._finish(self._inner.get_if_changed(path, version))
+        call = Call("get if changed", path)
+        return self._send(call, lambda: self._inner.get_if_changed(path, version))
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        self.reading()
-        return self._finish(self._inner.get_range(path, start, stop))
+        return self._send(Call("get range of", path), lambda: self._inner.get_range(path, start, stop))
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         # docstring inherited
-        self.reading()
-        return self._finish(self._inner.get_ranges(path, ranges))
+        return self._send(Call("get ranges of", path), lambda: self._inner.get_ranges(path, ranges))
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
-        self.reading()
-        return self._finish(self._inner.head(path))
+        return self._send(Call("head", path), lambda: self._inner.head(path))
 
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         # docstring inherited
-        self.reading()
-        return self._finish(self._inner.list_prefix(prefix))
+        return iter(self._send(Call("list", prefix), lambda: list(self._inner.list_prefix(prefix))))
 
     def put(
         self,
@@ -127,19 +138,23 @@ class PassingStorage(Storage):
         metadata: Mapping[str, str] | None = None,
     ) -> Version:
         # docstring inherited
-        self.writing()
-        return self._finish(self._inner.put(path, data, condition, kind=kind, metadata=metadata))
+        content = bytes(data)
+        # Objects that are written once get the same content again, and versions are never reused.
+        repeatable = condition == ALWAYS or isinstance(condition, Unchanged)
+        call = Call(f"put if {type(condition).__name__.lower()}", path, True, repeatable)
+        return self._send(
+            call, lambda: self._inner.put(path, content, condition, kind=kind, metadata=metadata)
+        )
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
         # docstring inherited
-        self.writing()
-        self._inner.copy(source, target, version)
-        self.done()
+        call = Call(f"copy {source} to", target, True)
+        self._send(call, lambda: self._inner.copy(source, target, version))
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
-        self.writing()
-        return self._finish(self._inner.delete(paths))
+        keys = list(paths)
+        return self._send(Call("delete", " ".join(keys), True), lambda: self._inner.delete(keys))
 
     def remove_empty_folder(self, folder: str) -> None:
         # docstring inherited
@@ -149,7 +164,10 @@ class PassingStorage(Storage):
         # docstring inherited
         self._inner.sync()
 
-    def _finish(self, result: R) -> R:
+    def _send(self, call: Call, request: Callable[[], R]) -> R:
+        """Run a request between the hooks. All requests for objects go through this method."""
+        (self.writing if call.writes else self.reading)()
+        result = request()
         self.done()
         return result
 

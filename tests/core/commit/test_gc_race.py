@@ -17,7 +17,8 @@ from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.distributed import merge_sessions, receipt
 from icefloe.errors import SnapshotNotFoundError, StorageError
 from icefloe.session import ForkSession
-from icefloe.testing.flaky import Call, Fault, FlakyStorage
+from icefloe.testing.flaky import Fault, FlakyStorage
+from icefloe.testing.storages import Call
 from tests.support.histories import LONG_AGO, commit, names, now, repository
 
 

@@ -39,7 +39,8 @@ from icefloe.format.spec import spec_of
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
-from icefloe.testing.flaky import Call, Crashed, Fault, FlakyStorage, Weather
+from icefloe.testing.flaky import Crashed, Fault, FlakyStorage, Weather
+from icefloe.testing.storages import Call
 from tests.support.simulation.branch_model import perform
 from tests.support.simulation.checker import BRANCH_WORK, Checker, Operation
 from tests.support.simulation.scheduler import Baton, determined

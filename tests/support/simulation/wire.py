@@ -20,7 +20,8 @@ from obstore.store import MemoryStore
 from icefloe.storage import Storage
 from icefloe.storage.object_store.clients import Source
 from icefloe.storage.object_store.storage import ObjectStorage
-from icefloe.testing.flaky import Call, Crashed, Fault, Weather
+from icefloe.testing.flaky import Crashed, Fault, Weather
+from icefloe.testing.storages import Call
 
 R = TypeVar("R")
 
