@@ -10,13 +10,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import tifffile
 import xarray as xr
 
 import icefloe
-from icefloe import Credentials, InvalidInputError, Repository
+from icefloe import InvalidInputError, Repository
 from icefloe._internal.executor import ThreadExecutor
 from icefloe.ingest.ledger.table import read_ledger
-from tests.support.ingest.files import aged, days, new_repo, run, write
+from tests.support.ingest.files import aged, days, new_repo, run, tree, write
+from tests.support.servers.files import file_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 MODES = ["native", "virtual", "hybrid"]
@@ -72,22 +74,6 @@ layouts = pytest.mark.parametrize(
     ("make", "name", "groups"), LAYOUTS, ids=lambda value: getattr(value, "__name__", "")
 )
 modes = pytest.mark.parametrize("mode", MODES)
-
-
-def tree(repo: Repository, branch: str = "main") -> dict[str, xr.Dataset]:
-    """Return the groups of a repository that have data, loaded, without inheritance."""
-    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
-    allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
-    store = (
-        Repository.open(repo.storage, authorize_virtual_chunk_access=allowed).readonly_session(branch).store
-    )
-    options: dict[str, Any] = {"filename_or_obj": store, "engine": "zarr", "consolidated": False}
-    found = xr.open_groups(**options)
-    return {
-        path.strip("/"): dataset.load()
-        for path, dataset in found.items()
-        if dataset.data_vars and not path.startswith("/_icefloe")
-    }
 
 
 def wanted(file: str) -> dict[str, xr.Dataset]:
@@ -271,3 +257,49 @@ def test_a_file_without_groups_is_stored_as_before(tmp_path: Path) -> None:
     store = repo.readonly_session("main").store
     columns = set(xr.open_zarr(store, group="_icefloe/ledger", consolidated=False).variables)
     assert columns.isdisjoint({"target_group", "source_group"})
+
+
+@modes
+def test_smaller_versions_of_an_image_are_no_data(tmp_path: Path, mode: str) -> None:
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        file.write(np.arange(4096, dtype="u2").reshape(64, 64), subifds=1, tile=(16, 16))
+        file.write(np.arange(1024, dtype="u2").reshape(32, 32), subfiletype=1, tile=(16, 16))
+    aged(tmp_path / "a.tif")
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "a.tif", mode=mode)
+
+    assert tree(repo).keys() == {""}
+
+
+# Icechunk repositories
+
+
+def stored(folder: Path) -> Repository:
+    """Create a repository with two versions: the tag v1 has one group less, and other values."""
+    repo = Repository.create(icefloe.local_filesystem_storage(str(folder)))
+    session = repo.writable_session("main")
+    days(0, 2).to_zarr(session.store, group="air", consolidated=False)
+    repo.create_tag("v1", session.commit("one"))
+    session = repo.writable_session("main")
+    (days(0, 2) + 1).to_zarr(session.store, group="air", consolidated=False, mode="w")
+    days(0, 2).to_zarr(session.store, group="soil", consolidated=False)
+    session.commit("two")
+    return repo
+
+
+@modes
+@pytest.mark.parametrize("is_remote", [False, True], ids=["folder", "url"])
+def test_a_version_of_a_repository_is_a_source(tmp_path: Path, mode: str, is_remote: bool) -> None:
+    stored(tmp_path / "source")
+    with file_server(tmp_path) as url:
+        name = f"{url}/source" if is_remote else str(tmp_path / "source")
+        now, then = new_repo(tmp_path), new_repo(tmp_path)
+
+        run(now, name, mode=mode)
+        run(then, f"{name}@v1", mode=mode)
+        again = run(now, name, mode=mode)
+
+        assert again.outcome.wanted == ()
+        assert_same(tree(now), {"air": days(0, 2) + 1, "soil": days(0, 2)})
+        assert_same(tree(then), {"air": days(0, 2)})

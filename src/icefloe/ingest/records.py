@@ -121,6 +121,16 @@ class VariableSchema:
     """Why they cannot."""
 
     @property
+    def own_dims(self) -> tuple[str, ...]:
+        """The dimensions that the variable has in its source, without those that were added to it."""
+        return tuple(dim for dim in self.dims if dim in self.raw_dims)
+
+    @property
+    def is_text_in_characters(self) -> bool:
+        """Whether single characters are stored, which xarray shows as words."""
+        return self.raw_dims != self.own_dims
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """Equal for equal schemas, and hashable."""
         plain = (
@@ -164,6 +174,10 @@ class FileSchema:
     """All data variables of the file, if it lacks some of those that were asked for."""
     group: str = ""
     """The group that it goes to, relative to the target group."""
+    part: str | None = None
+    """Of a GRIB file: the kind of the part that this is, or empty if it is the whole of several parts."""
+    kinds: tuple[str, ...] = ()
+    """The kinds of all parts of the GRIB file."""
 
     def variable(self, name: str) -> VariableSchema | None:
         """The variable with this name."""

@@ -153,6 +153,25 @@ PRESENT: Mapping[str, Any] = {
 """The present defaults of xarray."""
 
 
+def tree(repo: Repository, branch: str = "main") -> dict[str, xr.Dataset]:
+    """Return the groups of a repository that have data, loaded, without inheritance."""
+    prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
+    allowed: dict[str, Any] = {
+        prefix: Credentials.HttpAccess() if prefix.startswith("http") else Credentials.LocalFileSystemAccess()
+        for prefix in prefixes
+    }
+    store = (
+        Repository.open(repo.storage, authorize_virtual_chunk_access=allowed).readonly_session(branch).store
+    )
+    options: dict[str, Any] = {"filename_or_obj": store, "engine": "zarr", "consolidated": False}
+    found = xr.open_groups(**options)
+    return {
+        path.strip("/"): dataset.load()
+        for path, dataset in found.items()
+        if dataset.data_vars and not path.startswith("/_icefloe")
+    }
+
+
 def expected(files: Sequence[str], **options: Any) -> xr.Dataset:
     """Combine the files with xarray. Files with the same content are combined once."""
     options = {**FUTURE, **options}

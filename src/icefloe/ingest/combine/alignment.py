@@ -7,7 +7,7 @@ changes their pieces. xarray then finds equal labels and aligns nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,29 +18,94 @@ from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.options import Combining
 
 _REINDEXING = ("outer", "inner", "left", "right")
+_HOLES = ("do not form a hypercube", "join='exact'")
+"""Parts of xarray's messages about files that do not fill a grid."""
 
 
 def combine_aligned(datasets: Sequence[xr.Dataset], how: Combining) -> Any:
-    """Combine datasets as `xarray.combine_by_coords` or `combine_nested` does."""
+    """Combine datasets as `xarray.combine_by_coords` or `combine_nested` does.
+
+    Datasets with different variables are merged afterwards. Unless a join is chosen, variables may lack
+    labels along the dimensions in which files follow each other: a file may not be there yet.
+    """
     arguments = how.arguments()
     join = arguments["join"]
     if how.concat_dim is not None:
-        aligned = _align(datasets, join, lambda _: 0, exclude=how.concat_dim)
-        complete = _with_missing_variables(aligned, how.concat_dim)
-        return xr.combine_nested(complete, concat_dim=how.concat_dim, **arguments)
-    if join not in _REINDEXING:
+        groups = _with_common_variables(datasets)
+        found: list[Any] = [_combine_along(how.concat_dim, group, arguments) for group in groups]
+    else:
+        # combine_by_coords concatenates datasets with the same variables, and then merges the results. Both
+        # steps align. In the first one, tiles that begin with the same label lie in one row of the grid.
+        groups = _with_same_variables(datasets)
+        found = [_combine_by_coords(_align(each, join, lambda i: str(i[0])), arguments) for each in groups]
+    if len(found) == 1:
+        return found[0]
+    merging = {name: arguments[name] for name in ("compat", "join", "combine_attrs")}
+    if how.join is None:
+        moving = [dim for dim in _moving_dimensions(groups) if _may_have_holes(dim, datasets)]
+        found = _align(found, "outer", lambda _: 0, only=moving)
+    return xr.merge(_align(found, join, lambda _: 0), **merging)
+
+
+def _combine_along(dim: str, datasets: Sequence[xr.Dataset], arguments: Mapping[str, Any]) -> xr.Dataset:
+    aligned = _align(datasets, arguments["join"], lambda _: 0, exclude=dim)
+    complete = _with_missing_variables(aligned, dim)
+    return xr.combine_nested(complete, concat_dim=dim, **arguments)
+
+
+def _combine_by_coords(datasets: Sequence[xr.Dataset], arguments: Mapping[str, Any]) -> Any:
+    """Combine by coordinates, also if places of the grid are empty, as in the last run of a forecast."""
+    try:
         return xr.combine_by_coords(list(datasets), **arguments)
-    # combine_by_coords concatenates datasets with the same variables, and then merges the results. Both steps
-    # align. In the first one, tiles that begin with the same label lie in one row of the grid.
+    except ValueError as error:
+        moving = set(_moving_dimensions([datasets]))
+        may_have_holes = all(_may_have_holes(dim, datasets) for dim in moving)
+        if not may_have_holes or not any(text in str(error) for text in _HOLES):
+            raise
+    merging = {name: arguments[name] for name in ("compat", "join", "combine_attrs")}
+    return xr.merge(_align(datasets, "outer", lambda _: 0, only=moving), **merging)
+
+
+def _with_same_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
     groups: dict[tuple[str, ...], list[xr.Dataset]] = {}
     for each in sorted(datasets, key=_names):
         groups.setdefault(_names(each), []).append(each)
-    found: list[Any] = [
-        xr.combine_by_coords(_align(group, join, lambda labels: str(labels[0])), **arguments)
-        for group in groups.values()
-    ]
-    merging = {name: arguments[name] for name in ("compat", "join", "combine_attrs")}
-    return found[0] if len(found) == 1 else xr.merge(_align(found, join, lambda _: 0), **merging)
+    return list(groups.values())
+
+
+def _with_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
+    """Split datasets into groups that have no variable in common, in their order."""
+    numbers = list(range(len(datasets)))  # of the first dataset of the group that each belongs to
+    first: dict[str, int] = {}
+    for number, dataset in enumerate(datasets):
+        met = {numbers[first[name]] for name in _names(dataset) if name in first}
+        least = min(met, default=number)
+        numbers = [least if each in met else each for each in numbers]
+        numbers[number] = least
+        for name in _names(dataset):
+            first.setdefault(name, number)
+    groups: dict[int, list[xr.Dataset]] = {}
+    for number, dataset in zip(numbers, datasets, strict=True):
+        groups.setdefault(number, []).append(dataset)
+    return list(groups.values())
+
+
+def _moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[str]:
+    """Yield the dimensions in which datasets with the same variables follow each other."""
+    for datasets in groups:
+        for dim in dict.fromkeys(str(dim) for each in datasets for dim in each.indexes if dim in each.dims):
+            indexes = [each.indexes[dim] for each in datasets if dim in each.indexes]
+            if any(not index.equals(indexes[0]) for index in indexes[1:]):
+                yield dim
+
+
+def _may_have_holes(dim: str, datasets: Sequence[xr.Dataset]) -> bool:
+    """Tell whether files may be missing along a dimension: one of times, steps, members or levels."""
+    index = next(each.indexes[dim] for each in datasets if dim in each.indexes)
+    if index.dtype.kind in "mM" or isinstance(index, xr.CFTimeIndex):
+        return True
+    levels = {each.attrs.get("GRIB_typeOfLevel") for data in datasets for each in data.data_vars.values()}
+    return dim in levels or (dim == "number" and levels != {None})
 
 
 def _names(dataset: xr.Dataset) -> tuple[str, ...]:
@@ -52,6 +117,7 @@ def _align(
     join: str,
     row: Callable[[Any], Hashable],
     exclude: str | None = None,
+    only: Collection[str] | None = None,
 ) -> list[xr.Dataset]:
     """Align datasets along each dimension with those for whose labels `row` returns the same value."""
     found = list(datasets)
@@ -60,7 +126,9 @@ def _align(
     for dim in dict.fromkeys(str(dim) for each in found for dim in each.indexes if dim in each.dims):
         rows: dict[Hashable, list[int]] = {}
         for number, each in enumerate(found):
-            if dim != exclude and dim in each.indexes and each.sizes[dim]:
+            if dim == exclude or (only is not None and dim not in only):
+                continue
+            if dim in each.indexes and each.sizes[dim]:
                 rows.setdefault(row(each.indexes[dim]), []).append(number)
         for members in rows.values():
             indexes = [found[number].indexes[dim] for number in members]

@@ -29,6 +29,7 @@ from icefloe.ingest.combine.static_fields import (
 )
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import Finding, bad_files, order_problems
+from icefloe.ingest.inspect.scalar_coordinates import expand
 from icefloe.ingest.options import Combining, Options
 from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, Stored, VariableSchema, first_label
 
@@ -154,6 +155,8 @@ def _combine(
     existing, rows = state.existing, state.rows
     new = list(files)
     old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
+    old = [replace(part, schema=_with_dimensions_of(part.schema, new)) for part in old]
+    new, old = _read_alike(new, old)
     given = [Given(EXISTING, part.schema, part.box) for part in old]
     given += [Given(number, file, {}) for number, file in enumerate(new)]
     if left_alone := only_stored(given, how):
@@ -207,6 +210,32 @@ def _empty_datasets(
     else:
         datasets += runs.empty_datasets(digests)
     return _in_order(datasets, how.concat_dim)
+
+
+def _with_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSchema:
+    """Turn scalar coordinates of a part of the repository into dimensions, if they are in new files."""
+    dims = dict.fromkeys(dim for file in new for dim in file.sizes)
+    added = {each.name for file in new for each in file.variables if each.dims != each.own_dims}
+    return expand(schema, list(dims), added)
+
+
+def _read_alike(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[list[FileSchema], list[Part]]:
+    """Leave coordinates whose values are not known everywhere to the tasks, as data."""
+    schemas = [*new, *(part.schema for part in old)]
+    unknown = {
+        each.name
+        for schema in schemas
+        for each in schema.variables
+        if each.is_coordinate and each.name not in schema.values
+    }
+
+    def without(schema: FileSchema) -> FileSchema:
+        if unknown.isdisjoint(schema.values):
+            return schema
+        values = {name: value for name, value in schema.values.items() if name not in unknown}
+        return replace(schema, values=values)
+
+    return list(map(without, new)), [replace(part, schema=without(part.schema)) for part in old]
 
 
 def _offer_to_replace(finding: Finding, twice: Sequence[str]) -> Finding:

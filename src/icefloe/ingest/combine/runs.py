@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -197,12 +197,11 @@ def _joined(
     shape[:, axis] = lengths
     starts = np.zeros_like(shape)
     starts[:, axis] = lengths.cumsum() - lengths
-    lacks = [variable.dims.index(each) if each in variable.dims else -1 for each in dims]
-    axes = np.tile(np.array(lacks, np.int64), (len(run), 1))
+    axes = np.tile(np.array(_axes(variable, dims), np.int64), (len(run), 1))
     pieces = Pieces(numbers, starts, shape, np.zeros_like(shape), axes)
     origins = {}
     for number, file in run:
-        stored = tuple(file.sizes[each] for each in variable.dims)
+        stored = tuple(file.sizes[each] for each in variable.own_dims)
         origins[number] = Origin(stored, digests.get((number, variable.name)))
     whole = [*sizes[:axis], int(lengths.sum()), *sizes[axis + 1 :]]
     return PieceArray(variable.name, whole, np.dtype(variable.dtype), pieces, origins)
@@ -291,6 +290,7 @@ def _empty_variable(
     if data is None:
         shape = [schema.sizes[dim] for dim in variable.dims]
         pieces = Pieces.whole(number, shape, [begin.get(dim, 0) for dim in variable.dims])
+        pieces = replace(pieces, axes=np.array([_axes(variable, variable.dims)], np.int64).reshape(1, -1))
         dtype = np.dtype(variable.dtype)
         origin = Origin(_stored_shape(schema, variable, begin), digests.get((number, variable.name)))
         data = PieceArray(variable.name, shape, dtype, pieces, {number: origin})
@@ -299,7 +299,13 @@ def _empty_variable(
 
 def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of the variable where it comes from; of a part of it, one that no part can have."""
-    return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.dims)
+    return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.own_dims)
+
+
+def _axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
+    """Return which dimension of the source each of these is; -1 for one that it lacks."""
+    own = variable.own_dims
+    return [own.index(dim) if dim in own else -1 for dim in dims]
 
 
 def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:

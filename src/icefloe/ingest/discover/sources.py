@@ -36,6 +36,8 @@ SUFFIXES = (
 """What is taken from a folder, and nothing else."""
 _OTHERS = "; of a folder files with known endings are taken (.nc, .grib, .tif, .zarr, ...), by a pattern any"
 _LISTS = (".txt", ".list", ".urls")
+_REPOSITORY = ("repo", "refs/branch.main/ref.json")
+"""Files that every Icechunk repository has, of version 2 and 1."""
 _ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _FILE_URL = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
@@ -76,8 +78,16 @@ class Source:
 
     @property
     def is_repository(self) -> bool:
-        """Whether it is a version of an Icechunk repository of this machine; `etag` is its snapshot."""
-        return self.is_store and not self.is_remote and bool(self.etag)
+        """Whether it is a version of an Icechunk repository; `etag` is its snapshot."""
+        return self.is_store and bool(self.etag)
+
+    @property
+    def repository_address(self) -> str:
+        """Where the repository is read from, without the version."""
+        if not self.is_remote and os.path.isdir(self.url):
+            return self.url
+        folder, _, name = self.address.rpartition("/")
+        return f"{folder}/{name.partition('@')[0]}"
 
     @property
     def address(self) -> str:
@@ -209,7 +219,21 @@ class _Finder:
             lines = _lines(text.getvalue(), shown(name))
             yield from self.all(line if _URL.match(line) else f"{folder}/{line}{ending}" for line in lines)
         else:
-            yield _looked(server, whole, ending)
+            yield self._remote_repository(server, whole, ending) or _looked(server, whole, ending)
+
+    def _remote_repository(self, server: Server, whole: str, ending: str) -> Source | None:
+        """Find an Icechunk repository by its files, or with `@` and a version that version of it."""
+        folder, _, name = whole.rpartition("/")
+        name, _, version = name.partition("@")
+        location = f"{folder}/{name}"
+        for file in _REPOSITORY:
+            with suppress(ObjectNotFoundError):
+                server.look(f"{location}/{file}{ending}")
+                break
+        else:
+            return None
+        repo = Repository.open(storage_from_url(location + ending, **self._options))
+        return _of_version(repo, version, whole)
 
     def _server(self, name: str) -> Server:
         origin = origin_of(name)
@@ -266,11 +290,15 @@ def _repository(path: Path) -> Source | None:
     if not is_repository(str(folder)):
         return None
     whole = folder.absolute()
-    repo = Repository.open(storage_from_url(str(whole)))
+    url = f"{whole}@{version}" if version else str(whole)
+    return _of_version(Repository.open(storage_from_url(str(whole))), version, url)
+
+
+def _of_version(repo: Repository, version: str, url: str) -> Source:
     snapshot = repo.lookup_snapshot(resolve_version(repo, version or DEFAULT_VERSION))
     written_us = int(snapshot.written_at.timestamp() * 1_000_000)
-    url = f"{whole}@{version}" if version else str(whole)
-    return Source(url, 0, written_us, snapshot.id, is_store=True)
+    plain = shown(url)
+    return Source(plain, 0, written_us, snapshot.id, None if plain == url else url, is_store=True)
 
 
 def _of_path(path: Path) -> Source:

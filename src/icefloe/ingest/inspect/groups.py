@@ -19,8 +19,9 @@ from icefloe.ingest.ledger.table import HIDDEN
 from icefloe.ingest.records import Reading
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.parsers.kerchunk import is_parquet
+from icefloe.virtual.parsers.tiff import OVERVIEW
 
-_ENGINES = (None, "netcdf4", "h5netcdf", "zarr")
+ENGINES = (None, "netcdf4", "h5netcdf", "zarr")
 """Engines that take the path of a group."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -30,7 +31,7 @@ def list_groups(source: Source, reading: Reading) -> list[str]:
 
     There are none if the reading selects a group, or names an engine that knows no groups.
     """
-    if reading.group or reading.engine not in _ENGINES:
+    if reading.group or reading.engine not in ENGINES:
         return []
     return [path for path in _list_groups(source, reading) if path.partition("/")[0] != HIDDEN]
 
@@ -58,8 +59,12 @@ def _is_of_references(source: Source) -> bool:
 
 
 def groups_of(dataset: VirtualDataset) -> list[str]:
-    """List the paths of groups below the root of a parsed file that have variables."""
-    return [path for path, group in dataset.walk() if path and (group.variables or group.refused)]
+    """List the paths of groups of a parsed file that have variables, without smaller versions of an image."""
+    return [
+        path
+        for path, group in dataset.walk()
+        if path and not path.startswith((OVERVIEW, HIDDEN)) and (group.variables or group.refused)
+    ]
 
 
 def _zarr_groups(group: zarr.Group) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -14,7 +14,7 @@ import xarray as xr
 
 from icefloe._internal.warnings import quiet
 from icefloe.errors import Hint, IcechunkError
-from icefloe.ingest.discover.remote import index_of
+from icefloe.ingest.discover.remote import index_of, server_of
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.engines import (
@@ -28,16 +28,20 @@ from icefloe.ingest.inspect.engines import (
 )
 from icefloe.ingest.records import Reading, Stored
 from icefloe.session import Session
+from icefloe.virtual import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.parsers.grib.groups import Kind
 from icefloe.virtual.parsers.kerchunk import is_parquet
 
 if TYPE_CHECKING:
-    from icefloe.virtual import VirtualDataset
     from icefloe.virtual.parsers.hdf5.file import Members
 
 _CHUNK_CACHE_BYTES = 1 << 20
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 """What xarray takes cfgrib for."""
+_HEAD_BYTES = 4096
+_NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
+"""Beginnings of files that may contain the name of the format."""
 _UNNAMED = {"phony_dims": "sort"}
 """Dimensions without a name get those that netCDF4 gives them."""
 
@@ -72,6 +76,8 @@ def _with_inherited(
 ) -> xr.Dataset:
     """Add the coordinates of dimensions that a group of a file has from the groups above it."""
     path = (reading.group or "").strip("/")
+    if Kind.parse(path) is not None:
+        return raw
     while path and (lacking := [dim for dim in raw.sizes if dim not in raw.variables]):
         path = path.rpartition("/")[0]
         above = {name: value for name, value in options.items() if name != "group"}
@@ -80,7 +86,7 @@ def _with_inherited(
         try:
             opened = _dataset(source, replace(reading, group=path or None), above, glance=glance)
         except (OSError, KeyError, ValueError, CannotVirtualizeError):
-            break  # the levels of a GRIB file, say, are no groups
+            break  # what is above is no group
         with opened as parent:
             for dim in lacking:
                 found = parent.variables.get(dim)
@@ -109,9 +115,9 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         engine = "zarr"
     if engine in (None, "zarr") and is_zip(path):
         path, engine = zipped_store(path), "zarr"
+    if "group" in options and is_grib(source, reading):  # cfgrib has no groups
+        return _referred(source, reading, options)
     if engine is None and path.lower().endswith(_GRIB) and importlib.util.find_spec("cfgrib") is not None:
-        if "group" in options:  # cfgrib has none: references make them of levels and steps that do not fit
-            return _referred(source, reading, options)
         engine = "cfgrib"
     if engine == "cfgrib":
         options = {"indexpath": index_of(path), **options}
@@ -130,6 +136,19 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         if reading.engine is not None or not none_fits(error):
             raise
         return _referred(source, reading, options)
+
+
+def is_grib(source: Source, reading: Reading) -> bool:
+    """Tell whether a source is a GRIB file that is opened without options of an engine."""
+    if source.is_store or reading.engine not in (None, "cfgrib") or reading.open_options:
+        return False
+    if source.is_remote and source.size_bytes > 0:
+        server = server_of(source.address, reading.storage_options)
+        head = server.part(source.address, 0, min(_HEAD_BYTES, source.size_bytes))
+    else:
+        with open(local_path(source, reading.storage_options), "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    return b"GRIB" in head and head[:4] not in _NOT_GRIB
 
 
 @contextmanager
@@ -162,27 +181,48 @@ def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> x
     return found
 
 
+_grib_files: OrderedDict[Source, VirtualDataset] = OrderedDict()
+_KEPT_FILES = 4
+
+
+def grib_parts(source: Source, reading: Reading) -> VirtualDataset:
+    """Parse a GRIB file into references, its parts as groups. A few files are kept for their other parts."""
+    whole = replace(source, group="")
+    found = _grib_files.get(whole)
+    if found is None:
+        with open_virtualized(whole, reading, grib_parts=True) as (found, _):
+            _grib_files[whole] = found
+    _grib_files.move_to_end(whole)
+    while len(_grib_files) > _KEPT_FILES:
+        _grib_files.popitem(last=False)
+    return found
+
+
 def virtualized(source: Source, reading: Reading) -> VirtualDataset:
     """Parse a source into references to its chunks."""
+    group = reading.of(source).group or ""
+    if Kind.parse(group) is not None:
+        return grib_parts(source, reading).groups[group]
     with open_virtualized(source, reading) as (dataset, _):
         return dataset
 
 
 def open_virtualized(
-    source: Source, reading: Reading
+    source: Source, reading: Reading, *, grib_parts: bool = False
 ) -> AbstractContextManager[tuple[VirtualDataset, Members | None]]:
     """Parse a source into references, and keep an HDF5 file open (see `parse_and_keep_open`)."""
     from icefloe.virtual.open import parse_and_keep_open
     from icefloe.virtual.parsers import ParseOptions
 
     group = (reading.of(source).group or "").strip("/")
-    wanted = ParseOptions(group or None)
+    wanted = ParseOptions(group or None, grib_parts=grib_parts)
     reach = reading.reach_from(source)
     if source.is_repository:
         # The branch may have moved since it was found.
-        folder = source.url if os.path.isdir(source.url) else source.url.rpartition("@")[0]
+        address = source.repository_address
+        location = reference_location(address) if source.is_remote else address
         pinned = replace(wanted, version=f"snapshot:{source.etag}")
-        return parse_and_keep_open(folder, pinned, "icechunk", reach)
+        return parse_and_keep_open(location, pinned, "icechunk", reach)
     if not source.is_remote:
         return parse_and_keep_open(source.url, wanted, access=reach)
     location = reference_location(source.address)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
+_TABLE_CELLS = 1 << 20
+"""Times in a table, such as those of runs and steps of a forecast, are as small as this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,13 @@ def schema_of(source: Source, raw: xr.Dataset, content_id: str, names: tuple[str
 
 
 def by_value(dataset: xr.Dataset) -> Iterator[str]:
-    """The variables that go home with values: coordinates of at most one dimension, and bounds of times.
+    """The variables that go home with values: coordinates of one dimension, tables and bounds of times.
 
     Bounds of times may be counted in units that differ from file to file, without saying so themselves.
     """
     for name, variable in dataset.coords.items():
-        if variable.ndim <= 1:
+        is_table = variable.ndim == 2 and variable.size <= _TABLE_CELLS and is_time(variable.variable)
+        if variable.ndim <= 1 or is_table:
             yield str(name)
             bounds = dataset.variables.get(variable.attrs.get("bounds", variable.encoding.get("bounds")))
             if bounds is not None and bounds.ndim <= 2 and is_time(variable.variable):

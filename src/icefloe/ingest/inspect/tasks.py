@@ -27,11 +27,13 @@ from icefloe.ingest.inspect.agreement import (
     compare,
     label_problems,
 )
-from icefloe.ingest.inspect.groups import groups_of, list_groups
+from icefloe.ingest.inspect.grib_groups import choose_groups
+from icefloe.ingest.inspect.groups import ENGINES, groups_of, list_groups
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
-from icefloe.ingest.inspect.open import open_virtualized, virtualized
+from icefloe.ingest.inspect.open import grib_parts, is_grib, open_virtualized, virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
+from icefloe.ingest.inspect.scalar_coordinates import expand_scalars
 from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file
 from icefloe.ingest.ledger.compare import Renamed, Selection, find_renamed
 from icefloe.ingest.ledger.table import LedgerRow
@@ -97,6 +99,12 @@ def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
 
 def _inspect_groups(source: Source, reading: Reading) -> list[FileSchema | BadFile]:
     """Look into all groups of a file: a schema for each that has data, or a single bad file."""
+    try:
+        parts = grib_parts(source, reading) if not reading.group and is_grib(source, reading) else None
+    except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
+        return [BadFile(source, reason(error))]
+    if parts is not None:
+        return _inspect_parts(source, parts, reading)
     root = inspect_file(InspectFileTask(source, reading))
     try:
         groups = list_groups(source, reading)
@@ -110,6 +118,24 @@ def _inspect_group(source: Source, path: str, reading: Reading) -> FileSchema | 
     if isinstance(found, BadFile):
         return replace(found, reason=f"group {path}: {found.reason}")
     return replace(found, group=path)
+
+
+def _inspect_parts(source: Source, parsed: VirtualDataset, reading: Reading) -> list[FileSchema | BadFile]:
+    """Look into a GRIB file: a schema for all of it if it fits into one dataset, and one for each part.
+
+    A single part is that of all.
+    """
+    found: list[FileSchema | BadFile] = []
+    kinds = list(parsed.groups)
+    if parsed.variables or not kinds:
+        whole = inspect_file(InspectFileTask(source, reading))
+        part = kinds[0] if len(kinds) == 1 else ""
+        found.append(whole if isinstance(whole, BadFile) else replace(whole, part=part, kinds=tuple(kinds)))
+    if len(kinds) > 1:
+        for kind in kinds:
+            each = inspect_file(InspectFileTask(replace(source, group=kind), reading))
+            found.append(each if isinstance(each, BadFile) else replace(each, part=kind, kinds=tuple(kinds)))
+    return _with_data(found[0], found[1:], reading)
 
 
 def _with_data(
@@ -131,13 +157,13 @@ def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
     known, shared = Known(), _Shared()
     found: list[FileSchema | BadFile] = []
     for source in task.sources:
-        root, dataset, why = _looked(source, task.reading, known)
-        groups = _groups_with_references(source, task.reading, dataset)
-        for schema in _with_data(root, groups, task.reading):
+        schemas, dataset, why = _inspect_with_references(source, task.reading, known)
+        by_path = {} if dataset is None else dict(dataset.walk())
+        for schema in schemas:
             if isinstance(schema, BadFile):
                 found.append(schema)
                 continue
-            mine = None if dataset is None else dict(dataset.walk())[schema.group]
+            mine = by_path.get(schema.source.group)
             if mine is not None:
                 writer.put(len(found), Parsed.of(mine))
                 schema = replace(schema, places=_places(source, mine))
@@ -149,11 +175,23 @@ def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
     ]
 
 
+def _inspect_with_references(
+    source: Source, reading: Reading, known: Known
+) -> tuple[list[FileSchema | BadFile], VirtualDataset | None, str]:
+    """Look into all groups of a file, and parse it: the schemas, its references, and why it has none."""
+    with suppress(Exception):  # whoever opens it will say what is wrong
+        if not reading.group and is_grib(source, reading):
+            parsed = grib_parts(source, reading)
+            return _inspect_parts(source, parsed, reading), parsed, ""
+    root, dataset, why = _looked(source, reading, known)
+    return _with_data(root, _groups_with_references(source, reading, dataset), reading), dataset, why
+
+
 def _groups_with_references(
     source: Source, reading: Reading, dataset: VirtualDataset | None
 ) -> list[FileSchema | BadFile]:
     """Look into the groups below the root of a file, which a parser may have found already."""
-    if reading.group:
+    if reading.group or reading.engine not in ENGINES:
         return []
     try:
         groups = groups_of(dataset) if dataset is not None else list_groups(source, reading)
@@ -395,15 +433,23 @@ def inspect_sources(
         cache.add(each for each in found if isinstance(each, FileSchema))
     bad = [each for each in found if isinstance(each, BadFile)]
     _refuse_unknown_variables(options.reading.variables, found, list(stored.values()))
-    bad += _without_former_groups(found, rows)
+    files = choose_groups([each for each in found if isinstance(each, FileSchema)], stored)
+    bad += _without_former_groups(files, rows)
     lost = {each.source.url for each in bad}
-    files = shared([each for each in found if isinstance(each, FileSchema) and each.source.url not in lost])
+    files = [each for each in files if each.source.url not in lost]
+    concat_dim = options.combining.concat_dim
+    files = shared(
+        [
+            each
+            for group, mine in split_by_group(files).items()
+            for each in expand_scalars(mine, stored.get(group), concat_dim)
+        ]
+    )
     findings = [
         Finding(file.source.url, name, _LEFT_OUT, "note", _TAKE_ALONE)
         for file in files
         for name in file.left_out
     ]
-    concat_dim = options.combining.concat_dim
     if files:
         findings += _new_dimension([*files, *stored.values()], concat_dim)
     is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
@@ -429,15 +475,13 @@ def inspect_sources(
     )
 
 
-def _without_former_groups(
-    found: Sequence[FileSchema | BadFile], rows: Sequence[LedgerRow]
-) -> Iterator[BadFile]:
+def _without_former_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) -> Iterator[BadFile]:
     """Find changed files that lack a group that they had: what the repository has of it would stay."""
     before: dict[str, set[str]] = {}
     for row in rows:
         before.setdefault(row.source, set()).add(row.target_group)
     now: dict[str, set[str]] = {}
-    files = [each for each in found if isinstance(each, FileSchema) and each.source.url in before]
+    files = [each for each in found if each.source.url in before]
     for file in files:
         now.setdefault(file.source.url, set()).add(file.group)
     for file in {each.source.url: each for each in files}.values():

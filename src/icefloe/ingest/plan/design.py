@@ -17,11 +17,18 @@ from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.inspect.tasks import Inspected
-from icefloe.ingest.options import Options
+from icefloe.ingest.options import Mode, Options
 from icefloe.ingest.plan.arrays import check_layout, coordinate_target, new_target
-from icefloe.ingest.plan.references import Referral, as_document, bounds_in, refer, refuse_misfits
+from icefloe.ingest.plan.references import (
+    Referral,
+    as_document,
+    bounds_in,
+    keeps_chunks,
+    refer,
+    refuse_misfits,
+)
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, Target, VariableSchema, ways_of
+from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, ways_of
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _LEAST_CHUNK_BYTES = 16 << 10
@@ -41,6 +48,8 @@ class Design:
     plan: Plan
     attrs: Mapping[str, Any]
     referral: Referral
+    kept: frozenset[str]
+    """Arrays that get more dimensions and keep their chunks."""
 
     @property
     def group(self) -> str:
@@ -58,7 +67,7 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
     if existing is None:
         check_layout(options.layout, dict.fromkeys([*map(str, dataset.sizes), *inspected.dims]))
     known = existing.targets if existing is not None else {}
-    here = ways_of([existing.schema]) if existing is not None else {}
+    here = _existing_ways(existing, options.mode) if existing is not None else {}
     by_name = {name: (*ways.get(name, ()), *here.get(name, ())) for name in (*ways, *here)}
     attrs, group_attrs = _coordinate_attributes(dataset)
     bounds = bounds_in(dataset)
@@ -90,11 +99,30 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
         referral = refer(targets, dataset, combined.files, documents)
         if options.mode == "virtual":
             refuse_misfits(referral)
-    plan = make_plan(targets, arrays, cuts, options.memory_bytes, executor.parallelism, referral.chosen)
+    kept = frozenset(
+        target.name
+        for target in targets
+        if target.is_new
+        and target.name in known
+        and keeps_chunks(known[target.name], target, arrays[target.name])
+    )
+    settled = referral.chosen | {(EXISTING, name) for name in kept}
+    plan = make_plan(targets, arrays, cuts, options.memory_bytes, executor.parallelism, settled)
     _refuse_compounds(targets, plan)
     copied = frozenset(_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
-    return Design(combined, tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral)
+    return Design(combined, tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral, kept)
+
+
+def _existing_ways(existing: Existing, mode: Mode) -> Ways:
+    """Describe the existing arrays like variables of a file, which they become if they get a dimension."""
+    found = ways_of([existing.schema])
+    if mode == "native":
+        return found
+    return {
+        name: [replace(each, document=existing.targets[name].document) for each in ways]
+        for name, ways in found.items()
+    }
 
 
 def _new_chunks(target: Target, existing: Target | None) -> int:

@@ -15,7 +15,7 @@ import xarray as xr
 
 from icefloe._internal.amounts import bytes_text
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.combine.pieces import PieceArray
+from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.agreement import Finding
 from icefloe.ingest.inspect.packing import attributes_of_zarr, decoded
 from icefloe.ingest.records import FileSchema, Target, VariableSchema
@@ -104,7 +104,7 @@ def _tiny_chunks(target: Target) -> str:
 
 def _has_dimensions(file: FileSchema, name: str) -> bool:
     variable = file.variable(name)
-    return variable is not None and bool(variable.dims)
+    return variable is not None and bool(variable.own_dims)
 
 
 def _is_scaled_by_float32(variable: VariableSchema | None) -> bool:
@@ -131,11 +131,11 @@ def _misfits(
         sizes = [files[number].sizes.get(dim, 1) for dim in target.dims]
         if variable is None or variable.document is None:
             yield number, variable.refusal if variable is not None else "it is not there"
-        elif variable.raw_dims != variable.dims:
+        elif variable.is_text_in_characters:
             yield number, "it is text in single characters, which xarray shows as words"
         elif fits.document is None:
             yield number, "the array is not stored in a way that can be referred to"
-        elif not variable.dims:
+        elif not variable.own_dims:
             yield number, "it has no dimensions"
         elif not straight[row]:
             yield number, "its dimensions are in another order than those of the array"
@@ -200,10 +200,10 @@ def as_document(
     gives the times of the files are copied: they are small, and would be there once for each.
     """
     first = schemas[0]
-    if first.document is None or not first.dims or first.raw_dims != first.dims:
+    if first.document is None or not first.own_dims or first.is_text_in_characters:
         return target  # text in single characters, say
     document = json.loads(first.document)
-    if tuple(document["dimension_names"]) != first.dims or (is_bounds and first.dims != target.dims):
+    if tuple(document["dimension_names"]) != first.own_dims or (is_bounds and first.dims != target.dims):
         return target  # an engine may see a file in another way than the parser of references
     wide = widened(document, target.dims)
     if wide is None:
@@ -220,6 +220,22 @@ def as_document(
     told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
     attrs = {**told, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
     return replace(target, chunks=chunks_of(wide), shards=None, attrs=attrs, document=json.dumps(wide))
+
+
+def keeps_chunks(found: Target, target: Target, array: PieceArray) -> bool:
+    """Tell whether an array that gets more dimensions can keep its chunks, each at other coordinates."""
+    if found.document is None or target.document is None:
+        return False
+    mine = fitted(json.loads(found.document), target.dims, target.chunks)
+    if mine is None or chunks_of(mine) != target.chunks:
+        return False
+    there, here = (properties_of(each, loaded=False) for each in (json.loads(target.document), mine))
+    pieces = array.pieces.taken(array.pieces.source == EXISTING)
+    chunks = np.array(target.chunks, np.int64)
+    sizes = np.array([dict(zip(found.dims, found.shape, strict=True)).get(dim, 1) for dim in target.dims])
+    ends = pieces.source_starts + pieces.shape
+    whole = (pieces.starts % chunks == 0) & (pieces.source_starts % chunks == 0)
+    return bool((whole & ((ends % chunks == 0) | (ends == sizes))).all()) and not differences(there, here)
 
 
 def refuse_misfits(referral: Referral) -> None:

@@ -14,7 +14,8 @@ import zarr
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
-from icefloe.ingest.combine.pieces import EXISTING
+from icefloe.format.manifest import ArrayManifest
+from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.packing import zarr_attributes
 from icefloe.ingest.ledger.table import Ledger, LedgerRow, region_text, write_ledger
@@ -23,7 +24,7 @@ from icefloe.ingest.plan.arrays import create
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, Stored
+from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, Stored, Target, join
 from icefloe.ingest.write.chunks import WriteTask, Written, spill_blocks, write
 from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
 from icefloe.ingest.write.spill import delete_spills
@@ -177,13 +178,42 @@ def _make_room(session: Session, designed: Design, codec: str) -> None:
         group = zarr.open_group(session.store, path=designed.group, mode="a")
         for target in designed.targets:
             if target.is_new:
+                path = f"/{join(designed.group, target.name)}"
+                refs = None
+                if target.name in designed.kept:
+                    refs = session._workspace.refs(session._workspace.array(path))
                 if target.name in group:
                     del group[target.name]
                 create(group, target, codec)
+                if refs is not None:
+                    _put_chunks(session, path, refs, target, designed)
             else:
                 array: Any = group[target.name]
                 if array.shape != target.shape:
                     array.resize(target.shape)
+
+
+def _put_chunks(session: Session, path: str, refs: ArrayManifest, target: Target, designed: Design) -> None:
+    """Put the chunks of an array that got more dimensions where they are now."""
+    array: Any = designed.combined.dataset.variables[target.name].data
+    pieces = array.pieces.taken(array.pieces.source == EXISTING)
+    chunks = np.array(target.chunks, np.int64)
+    node = session._workspace.array(path)
+    for starts, first, shape, axes in zip(
+        pieces.starts // chunks,
+        pieces.source_starts // chunks,
+        -(-pieces.shape // chunks),
+        pieces.axes,
+        strict=True,
+    ):
+        own = axes >= 0
+        begin = np.zeros(refs.rank, np.int64)
+        count = np.zeros(refs.rank, np.int64)
+        begin[axes[own]], count[axes[own]] = first[own], shape[own]
+        mine = refs.within([range(at, at + n) for at, n in zip(begin.tolist(), count.tolist(), strict=True)])
+        coords = np.tile(starts, (len(mine.coords), 1))
+        coords[:, own] += mine.coords[:, axes[own]] - first[own]
+        session._workspace.put_refs(node, replace(mine, coords=coords.astype(np.uint32)))
 
 
 class _Tasks:
@@ -283,7 +313,7 @@ def _lacking(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """The dimensions of arrays, by number, that variables of a file lack."""
-    own = {each.name: each.dims for each in file.variables if each.dims != dims.get(each.name)}
+    own = {each.name: each.own_dims for each in file.variables if each.own_dims != dims.get(each.name)}
     return {
         name: tuple(axis for axis, dim in enumerate(dims[name]) if dim not in own[name])
         for name in names
@@ -329,8 +359,9 @@ def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[Led
     combined, group = designed.combined, designed.combined.state.below
     mine = {file.source.url for file in combined.files}
     moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
+    added = _added_dimensions(designed)
     old = [
-        _moved(row, moves) if moves and row.target_group == group else row
+        _moved(row, moves, added) if (moves or added) and row.target_group == group else row
         for row in rows
         if row.target_group != group or row.source not in mine
     ]
@@ -364,9 +395,26 @@ def _mode_of(referred: set[str], designed: Design) -> str:
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"
 
 
-def _moved(row: LedgerRow, moves: Moves) -> LedgerRow:
-    """A row whose cells now lie further along, because others were put before them, or between them."""
-    where = {}
+def _added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
+    """Find where existing data is along dimensions that it did not have."""
+    combined = designed.combined
+    existing = combined.state.existing
+    found: dict[str, tuple[int, int]] = {}
+    if existing is None:
+        return found
+    for variable in combined.dataset.variables.values():
+        if not isinstance(variable.data, PieceArray):
+            continue
+        mine = variable.data.pieces.taken(variable.data.pieces.source == EXISTING)
+        for axis, dim in enumerate(map(str, variable.dims)):
+            if len(mine) and (mine.axes[:, axis] < 0).all() and dim not in existing.schema.sizes:
+                found[dim] = int(mine.starts[:, axis].min()), int(mine.stops[:, axis].max())
+    return found
+
+
+def _moved(row: LedgerRow, moves: Moves, added: Mapping[str, tuple[int, int]]) -> LedgerRow:
+    """Move a row whose cells lie further along now, because others were put before or between them."""
+    where = {dim: span for dim, span in added.items() if dim not in row.box()}
     for dim, (start, stop) in row.box().items():
         first, last = (_moved_by(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))
         where[dim] = (start + first, stop + last)

@@ -29,6 +29,8 @@ class ParseOptions:
     """Largest chunk of a contiguous variable; None for one chunk."""
     version: str | None = None
     """The version of an Icechunk repository (see `resolve_version`); None for the branch main."""
+    grib_parts: bool = False
+    """Whether groups are all parts of a GRIB file, named by their kinds, also if it fits into one dataset."""
 
     def drops(self, path: str) -> bool:
         """Check whether a variable is excluded."""

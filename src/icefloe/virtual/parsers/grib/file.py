@@ -7,8 +7,8 @@ coordinates becomes a group, where cfgrib returns several datasets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from icefloe.virtual.codecs import GRIB, to_rows
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
+from icefloe.virtual.parsers.grib.groups import Kind, level_text, name_groups
 from icefloe.virtual.parsers.grib.message import Message, headers_of, messages_of
 from icefloe.virtual.sources import SourceFile
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable, loaded_variable
@@ -65,6 +66,7 @@ _COORDINATES: Final[dict[str, dict[str, Any]]] = {
         "long_name": "time since forecast_reference_time",
         "standard_name": "forecast_period",
         "units": "hours",
+        "dtype": "timedelta64[ns]",  # without it xarray shows numbers
     },
     "valid_time": {
         "long_name": "time",
@@ -75,6 +77,24 @@ _COORDINATES: Final[dict[str, dict[str, Any]]] = {
     "latitude": {"long_name": "latitude", "standard_name": "latitude", "units": "degrees_north"},
     "longitude": {"long_name": "longitude", "standard_name": "longitude", "units": "degrees_east"},
 }
+
+
+_PRESSURE: Final = {"long_name": "pressure", "positive": "down", "standard_name": "air_pressure"}
+_DEPTH: Final = {"long_name": "soil depth", "units": "m", "positive": "down", "standard_name": "depth"}
+_LEVELS: Final[dict[str, dict[str, Any]]] = {
+    "isobaricInhPa": {**_PRESSURE, "units": "hPa", "stored_direction": "decreasing"},
+    "isobaricInPa": {**_PRESSURE, "units": "Pa", "stored_direction": "decreasing"},
+    "isobaricLayer": {**_PRESSURE, "units": "Pa"},
+    "depthBelowLand": _DEPTH,
+    "depthBelowLandLayer": _DEPTH,
+    "heightAboveGround": {
+        "long_name": "height above the surface",
+        "units": "m",
+        "positive": "up",
+        "standard_name": "height",
+    },
+}
+"""Attributes of levels, as cfgrib has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +134,11 @@ class _Cube:
         found = {place[axis] for place in self.fields if place[axis] is not None}
         return tuple(sorted(found, reverse=axis == 3 and self.level_name in _FALLING))
 
+    def kind(self) -> Kind:
+        """What distinguishes it from variables of other groups."""
+        levels = self.values(_AXES.index("level"))
+        return Kind(self.level_name, str(self.keys.get("stepType")), level_text(levels))
+
     def coordinates(self) -> tuple[Any, ...]:
         """Return a key that is equal for variables with the same coordinates."""
         axes = tuple(self.values(axis) for axis in range(len(_AXES)))
@@ -124,30 +149,78 @@ def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     """Parse a GRIB file. All chunks are in source 0."""
     scan = _Scan(file, options)
     scan.run()
-    groups: dict[tuple[Any, ...], dict[str, _Cube]] = {}
-    for cube in scan.cubes.values():
-        members = groups.setdefault(cube.coordinates(), {})
-        while cube.name in members:  # a second variable of this name gets its own group
-            members = groups.setdefault((*cube.coordinates(), len(groups)), {})
-        members[cube.name] = cube
-    datasets = [_dataset(cubes, options) for cubes in groups.values()]
-    if len(datasets) <= 1:
-        variables = datasets[0] if datasets else {}
-        return _chosen(VirtualDataset(variables, (), scan.attributes, {}, tuple(scan.refused)), options, file)
-    names = _group_names([next(iter(cubes.values())) for cubes in groups.values()])
-    parts = {
-        name: VirtualDataset(each, (), scan.attributes) for name, each in zip(names, datasets, strict=True)
+    cubes = list(scan.cubes.values())
+    refused = tuple(scan.refused)
+
+    def dataset(mine: Iterable[_Cube]) -> VirtualDataset:
+        variables = _dataset({cube.name: cube for cube in mine}, options)
+        return VirtualDataset(variables, (), scan.attributes, {}, refused)
+
+    if options.group is not None:
+        return dataset(_selected(cubes, options.group, file))
+    whole = dataset(cubes if _is_one(cubes) else [])
+    parts = _parts(cubes)
+    if options.grib_parts:
+        return replace(whole, groups={str(kind): dataset(mine) for kind, mine in parts.items()})
+    if not _is_one(cubes):
+        names = name_groups(parts)
+        for kind, mine in parts.items():
+            part = replace(dataset(mine), refused=())
+            whole = _with_group(whole, names[kind].split("/"), part)
+    return whole
+
+
+def _is_one(cubes: Sequence[_Cube]) -> bool:
+    """Tell whether variables fit into one dataset."""
+    names = {cube.name for cube in cubes}
+    return len({cube.coordinates() for cube in cubes}) <= 1 and len(names) == len(cubes)
+
+
+def _parts(cubes: Sequence[_Cube]) -> dict[Kind, list[_Cube]]:
+    """Split variables by their kind into parts with the same coordinates, the largest first."""
+    found: dict[Kind, dict[tuple[Any, ...], list[_Cube]]] = {}
+    for cube in cubes:
+        alike = found.setdefault(cube.kind(), {})
+        again = 0  # the same variable in another way is kept apart
+        while any(cube.name == each.name for each in alike.get((cube.coordinates(), again), ())):
+            again += 1
+        alike.setdefault((cube.coordinates(), again), []).append(cube)
+    return {
+        replace(kind, number=number): mine
+        for kind, alike in found.items()
+        for number, mine in enumerate(sorted(alike.values(), key=_place_in_order), start=1)
     }
-    return _chosen(VirtualDataset({}, (), scan.attributes, parts, tuple(scan.refused)), options, file)
 
 
-def _chosen(dataset: VirtualDataset, options: ParseOptions, file: SourceFile) -> VirtualDataset:
-    if options.group is None:
-        return dataset
-    if options.group not in dataset.groups:
-        names = ", ".join(dataset.groups) or "none"
-        raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}; it has {names}")
-    return dataset.groups[options.group]
+def _place_in_order(cubes: Sequence[_Cube]) -> tuple[Any, ...]:
+    return (
+        -len(cubes[0].fields),
+        str(cubes[0].keys.get("md5GridSection")),
+        sorted(each.name for each in cubes),
+    )
+
+
+def _with_group(dataset: VirtualDataset, path: Sequence[str], group: VirtualDataset) -> VirtualDataset:
+    """Add a group at a path below a dataset. A group that is there keeps the groups below it."""
+    name, *rest = path
+    there = dataset.groups.get(name, VirtualDataset({}, ()))
+    new = _with_group(there, rest, group) if rest else replace(group, groups=there.groups)
+    return replace(dataset, groups={**dataset.groups, name: new})
+
+
+def _selected(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_Cube]:
+    """Select a part by its kind or name, or the messages that the path describes, if they fit together."""
+    parts = _parts(cubes)
+    names = name_groups(parts)
+    for kind, mine in parts.items():
+        if path == str(kind) or (path == names[kind] and not _is_one(cubes)):
+            return mine
+    found = [cube for cube in cubes if cube.kind().matches(path)]
+    if found and _is_one(found):
+        return found
+    listed = ", ".join(names[kind] for kind in parts) if not _is_one(cubes) else "none"
+    wrong = f"{path!r} selects what does not fit into one dataset" if found else f"has no group {path!r}"
+    raise CannotVirtualizeError(f"{file.location} {wrong}; it has {listed}")
 
 
 class _Scan:
@@ -285,23 +358,9 @@ def _grid_of(handle: Any, grid_type: str) -> _Grid:
     return _Grid(("y", "x"), shape, None, None, located=True)
 
 
-def _group_names(cubes: Sequence[_Cube]) -> list[str]:
-    """Name groups by type of level; if that is ambiguous, also by type of step, and then by number."""
-    names: list[str] = []
-    levels = [cube.level_name for cube in cubes]
-    for cube in cubes:
-        name = cube.level_name
-        if levels.count(name) > 1:
-            name = f"{name}_{cube.keys.get('stepType')}"
-        base, number = name, 1
-        while name in names:
-            number += 1
-            name = f"{base}_{number}"
-        names.append(name)
-    return names
-
-
 def _dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, VirtualVariable]:
+    if not cubes:
+        return {}
     first = next(iter(cubes.values()))
     variables = {name: _variable(cube) for name, cube in cubes.items()}
     coordinates = {**_header_coordinates(first), **_grid_coordinates(first)}
@@ -362,6 +421,8 @@ def _header_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
             continue
         name = cube.level_name if kind == "level" else kind
         described = _COORDINATES.get(name, {"long_name": f"level of kind {name}", "units": "1"})
+        if kind == "level":
+            described = {**described, **_LEVELS.get(name, {})}
         array = np.array(values if len(values) > 1 else values[0])
         found[name] = loaded_variable((name,) if array.ndim else (), array, described)
     time, step = (np.asarray(found[name].chunks) for name in ("time", "step"))

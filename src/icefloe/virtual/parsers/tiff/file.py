@@ -20,6 +20,7 @@ from icefloe.virtual.dataset import VirtualDataset, choose_group
 from icefloe.virtual.decoders.tiff import decode_segment
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
+from icefloe.virtual.parsers.tiff import OVERVIEW
 from icefloe.virtual.parsers.tiff.georeference import locate_pixels
 from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
@@ -85,7 +86,7 @@ def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile)
             variables[name] = located.pop("")
             variables |= {other: each for other, each in located.items() if not options.drops(other)}
     image, *overviews = [VirtualDataset(found, (), refused=tuple(refused)) for found, refused in levels]
-    groups = {f"overview_{depth}": each for depth, each in enumerate(overviews, 1)}
+    groups = {f"{OVERVIEW}{depth}": each for depth, each in enumerate(overviews, 1)}
     return replace(image, attributes=_file_attributes(opened), groups=groups)
 
 

@@ -1,0 +1,87 @@
+"""Names for the parts of GRIB files that do not fit into one dataset.
+
+A part are messages that can share coordinates. Its name says what distinguishes it: the type of level, then
+the type of step where a type of level has several, then the level where variables lie on different ones, and
+a number as a last resort.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_TEXT: Final = re.compile(r"typeOfLevel=([^,]*),stepType=([^,]*)(?:,level=([^,]*))?(?:,number=(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kind:
+    """What distinguishes a part of a GRIB file. As text, it selects the part like a group."""
+
+    level_type: str
+    step_type: str
+    level: str = ""
+    """The level, if there is only one."""
+    number: int = 1
+    """Counts parts that are alike in everything else, and have other coordinates."""
+
+    def __str__(self) -> str:
+        level = f",level={self.level}" if self.level else ""
+        number = f",number={self.number}" if self.number > 1 else ""
+        return f"typeOfLevel={self.level_type},stepType={self.step_type}{level}{number}"
+
+    @staticmethod
+    def parse(text: str) -> Kind | None:
+        """Parse the text of a kind; None if it is something else, the path of a group for example."""
+        found = _TEXT.fullmatch(text)
+        return None if found is None else Kind(found[1], found[2], found[3] or "", int(found[4] or 1))
+
+    def matches(self, path: str) -> bool:
+        """Tell whether a path of level type, step type and level, each as far as given, is about it."""
+        level_type, *rest = path.split("/")
+        return level_type == self.level_type and rest in (
+            *([], [self.step_type], [self.level]),
+            [self.step_type, self.level],
+        )
+
+
+def level_text(levels: Collection[float]) -> str:
+    """Return the level of a variable as text; empty if there is not exactly one."""
+    return f"{next(iter(levels)):g}" if len(levels) == 1 else ""
+
+
+def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) -> dict[Kind, str]:
+    """Name a group for each kind. Those that are `named` keep their names.
+
+    Levels count: leave them out of kinds whose variables are all on the same levels. No group is below
+    another one: xarray opens a tree only if groups have the coordinates of those above.
+    """
+    names = dict(named or {})
+    everything = {*kinds, *names}
+    for kind in sorted(everything - names.keys()):
+        alike = [each for each in everything if each.level_type == kind.level_type]
+        same_step = [each for each in alike if each.step_type == kind.step_type]
+        path = [kind.level_type]
+        if len(same_step) < len(alike):
+            path.append(kind.step_type)
+        if any(each.level != kind.level for each in same_step):
+            path.append(kind.level or "levels")
+        name = "/".join(path)
+        if any(f"{name}/".startswith(f"{other}/") for other in names.values() if other):
+            name = "_".join(path)
+        used = [*names.values()]
+        if any(not names[each] for each in alike if each in names):  # the root has the levels as an array
+            name = "_".join(path)
+            used.append(kind.level_type)
+        names[kind] = _numbered(name, kind.number, used)
+    return names
+
+
+def _numbered(name: str, number: int, used: Collection[str]) -> str:
+    """Add a number to a name, unless it is 1 and nothing else has the name."""
+    found = f"{name}_{number}" if number > 1 else name
+    while found in used:
+        number += 1
+        found = f"{name}_{number}"
+    return found

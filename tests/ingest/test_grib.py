@@ -1,0 +1,335 @@
+"""GRIB files: split as cfgrib splits them, into groups that later files join, alike in all modes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cfgrib
+import numpy as np
+import pytest
+import xarray as xr
+
+from icefloe import InvalidInputError, Repository
+from tests.support.ingest.files import new_repo, run, tree
+from tests.support.ingest.grib import height, pressure, surface, write_grib
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+modes = pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
+STEPS = (0, 6, 12)
+
+
+def forecast(path: Path, date: int = 20240101) -> str:
+    """Write a file as weather services do: several types of level, and fields that are accumulated."""
+    return write_grib(
+        path,
+        *(surface("sp", step=step, date=date) for step in STEPS),
+        *(surface("tp", step=step, date=date) for step in STEPS[1:]),
+        *(pressure("t", level, step=step, date=date) for level in (850, 500) for step in STEPS),
+        *(height("2t", step=step, date=date) for step in STEPS),
+        *(height("10u", step=step, date=date) for step in STEPS),
+    )
+
+
+GROUPS = {
+    "surface/instant": ["sp"],
+    "surface/accum": ["tp"],
+    "isobaricInhPa": ["t"],
+    "heightAboveGround/2": ["t2m"],
+    "heightAboveGround/10": ["u10"],
+}
+
+
+def by_name(repo: Repository) -> dict[str, list[str]]:
+    return {path: sorted(map(str, each.data_vars)) for path, each in tree(repo).items()}
+
+
+def assert_values(found: xr.Dataset, wanted: xr.Dataset) -> None:
+    """Assert that variables and coordinates are equal; attributes are those of another library."""
+    for name in (*wanted.data_vars, *wanted.dims):
+        if name in wanted.variables:
+            xr.testing.assert_equal(found[name].drop_vars(_others(found[name])), _plain(wanted[name]))
+
+
+def _plain(array: xr.DataArray) -> xr.DataArray:
+    return array.drop_vars(_others(array))
+
+
+def _others(array: xr.DataArray) -> list[Any]:
+    return [name for name in array.coords if name not in array.dims]
+
+
+def by_cfgrib(file: str) -> list[xr.Dataset]:
+    return [each.load() for each in cfgrib.open_datasets(file, backend_kwargs={"indexpath": ""})]
+
+
+@modes
+def test_the_parts_of_a_file_become_groups(tmp_path: Path, mode: str) -> None:
+    file = forecast(tmp_path / "a.grib2")
+    repo = new_repo(tmp_path)
+
+    report = run(repo, file, mode=mode)
+
+    assert by_name(repo) == GROUPS
+    found = tree(repo)
+    for dataset in by_cfgrib(file):
+        names = sorted(map(str, dataset.data_vars))
+        (path,) = [path for path, each in GROUPS.items() if each == names]
+        assert_values(found[path], dataset)
+    assert len(report.commits) == 1
+
+
+@modes
+def test_names_do_not_depend_on_the_order_of_messages(tmp_path: Path, mode: str) -> None:
+    file = Path(forecast(tmp_path / "a.grib2"))
+    parts = file.read_bytes().split(b"GRIB")[1:]
+    other = write_grib(tmp_path / "b.grib2", *(b"GRIB" + part for part in reversed(parts)))
+    repo = new_repo(tmp_path)
+
+    run(repo, other, mode=mode)
+
+    assert by_name(repo) == GROUPS
+
+
+@modes
+def test_later_files_join_the_groups(tmp_path: Path, mode: str) -> None:
+    """Also an analysis, which has nothing accumulated, and one that comes first."""
+    analysis = write_grib(
+        tmp_path / "0.grib2", surface("sp", date=20240101), pressure("t", 850), pressure("t", 500)
+    )
+    later = forecast(tmp_path / "1.grib2", 20240102)
+    last = write_grib(
+        tmp_path / "2.grib2",
+        *(surface("sp", step=step, date=20240103) for step in STEPS),
+        *(pressure("t", level, step=step, date=20240103) for level in (850, 500) for step in STEPS),
+    )
+    together, one_by_one = new_repo(tmp_path), new_repo(tmp_path)
+
+    run(together, [later, last], mode=mode)
+    run(one_by_one, later, mode=mode)
+    run(one_by_one, last, mode=mode)
+    fresh = new_repo(tmp_path)
+    run(fresh, analysis, mode=mode)
+
+    assert by_name(together) == by_name(one_by_one) == GROUPS
+    for path, each in tree(together).items():
+        xr.testing.assert_identical(tree(one_by_one)[path], each)
+    assert tree(together)["surface/instant"]["sp"].sizes["time"] == 2
+    assert tree(together)["surface/accum"].sizes.get("time", 1) == 1
+    assert by_name(fresh) == {"surface": ["sp"], "isobaricInhPa": ["t"]}
+
+
+@modes
+def test_a_new_step_type_leaves_the_old_group_where_it_is(tmp_path: Path, mode: str) -> None:
+    first = write_grib(
+        tmp_path / "0.grib2",
+        *(surface("sp", step=step) for step in STEPS),
+        *(pressure("t", level, step=step) for level in (850, 500) for step in STEPS),
+    )
+    repo = new_repo(tmp_path)
+    run(repo, first, mode=mode)
+
+    run(repo, forecast(tmp_path / "1.grib2", 20240102), mode=mode)
+
+    found = tree(repo)
+    assert found["surface"]["sp"].sizes["time"] == 2
+    assert list(found["surface_accum"].data_vars) == ["tp"]
+    xr.open_datatree(repo.readonly_session("main").store, engine="zarr", consolidated=False).close()  # type: ignore[arg-type]
+
+
+@modes
+def test_a_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: str) -> None:
+    file = write_grib(tmp_path / "a.grib2", surface("sp", step=6), surface("tp", step=6))
+    repo = new_repo(tmp_path)
+
+    run(repo, file, mode=mode)
+
+    assert by_name(repo) == {"": ["sp", "tp"]}
+    (wanted,) = by_cfgrib(file)
+    assert_values(tree(repo)[""], wanted)
+
+
+@modes
+def test_what_the_root_has_stays_there(tmp_path: Path, mode: str) -> None:
+    first = write_grib(tmp_path / "0.grib2", *(surface("sp", step=step) for step in STEPS))
+    repo = new_repo(tmp_path)
+    run(repo, first, mode=mode)
+
+    run(repo, forecast(tmp_path / "1.grib2", 20240102), mode=mode)
+
+    found = tree(repo)
+    assert found[""]["sp"].sizes["time"] == 2
+    assert {path for path in found if path} == {
+        "surface_accum",
+        "isobaricInhPa",
+        "heightAboveGround/2",
+        "heightAboveGround/10",
+    }
+
+
+@modes
+@pytest.mark.parametrize(
+    "group", ["surface/accum", "heightAboveGround/10", "isobaricInhPa", "heightAboveGround/instant/2"]
+)
+def test_one_group_can_be_selected(tmp_path: Path, mode: str, group: str) -> None:
+    repo = new_repo(tmp_path)
+
+    run(repo, forecast(tmp_path / "a.grib2"), mode=mode, source_group=group)
+
+    (names,) = by_name(repo).values()
+    assert names == GROUPS[group.replace("/instant", "")]
+
+
+def test_a_selection_is_about_messages_and_not_about_the_file(tmp_path: Path) -> None:
+    """A file of an archive may lack what makes the name longer in others."""
+    files = [
+        forecast(tmp_path / "0.grib2"),
+        write_grib(tmp_path / "1.grib2", *(surface("sp", step=step, date=20240102) for step in STEPS)),
+    ]
+    repo = new_repo(tmp_path)
+
+    run(repo, files, source_group="surface/instant")
+
+    assert tree(repo)[""]["sp"].sizes["time"] == 2
+
+
+def test_a_group_that_does_not_fit_into_one_dataset(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="surface/accum"):
+        run(new_repo(tmp_path), forecast(tmp_path / "a.grib2"), source_group="surface")
+
+
+@modes
+def test_numbers_are_a_last_resort_and_stay(tmp_path: Path, mode: str) -> None:
+    """Variables on other levels, in another order in another file."""
+
+    def file(number: int, names: Sequence[str]) -> str:
+        levels: Mapping[str, Sequence[int]] = {"t": (850, 700, 500), "u": (850, 500)}
+        date = 20240101 + number
+        fields = [pressure(name, level, date=date) for name in names for level in levels[name]]
+        return write_grib(tmp_path / f"{number}.grib2", *fields)
+
+    repo = new_repo(tmp_path)
+
+    run(repo, file(0, "tu"), mode=mode)
+    run(repo, file(1, "ut"), mode=mode)
+    run(repo, file(2, "u"), mode=mode)
+
+    assert by_name(repo) == {"isobaricInhPa": ["t"], "isobaricInhPa_2": ["u"]}
+    found = tree(repo)
+    assert found["isobaricInhPa"].sizes["time"] == 2
+    assert found["isobaricInhPa_2"].sizes["time"] == 3
+    assert not np.isnan(found["isobaricInhPa_2"]["u"].values).any()
+
+
+def test_named_variables_select_groups(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+
+    run(repo, forecast(tmp_path / "a.grib2"), variables=["tp", "t"])
+
+    assert by_name(repo) == {"surface/accum": ["tp"], "isobaricInhPa": ["t"]}
+
+
+# Many small files
+
+
+def per_step(folder: Path, names: Sequence[str], steps: Sequence[int], date: int = 20240101) -> list[str]:
+    """Write a file for each variable and step."""
+    make = {"sp": surface, "tp": surface, "2t": height, "10u": height}
+    return [
+        write_grib(folder / f"{date}-{name}-{step:03}.grib2", make[name](name, step=step, date=date))
+        for name in names
+        for step in steps
+    ]
+
+
+def merged(files: Sequence[str], dims: Sequence[str] = ("step",)) -> xr.Dataset:
+    """Merge variables, the files of each put together along dimensions."""
+    found = [xr.open_dataset(file, engine="cfgrib", backend_kwargs={"indexpath": ""}) for file in files]
+    by_name: dict[str, list[xr.Dataset]] = {}
+    for each in found:
+        expanded = each.drop_vars("valid_time").expand_dims(list(dims))
+        by_name.setdefault(str(next(iter(each.data_vars))), []).append(expanded)
+    parts = [xr.combine_by_coords(some, combine_attrs="override") for some in by_name.values()]
+    result = xr.merge([part for part in parts if isinstance(part, xr.Dataset)], join="outer")
+    return result.load()
+
+
+@modes
+def test_a_file_for_each_variable_and_step(tmp_path: Path, mode: str) -> None:
+    files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
+    repo, later = new_repo(tmp_path), new_repo(tmp_path)
+
+    run(repo, files, mode=mode)
+    run(later, files[:1], mode=mode)
+    run(later, files[:4], mode=mode)
+    run(later, files, mode=mode)
+
+    wanted = merged(files)
+    assert by_name(repo) == by_name(later) == {"": ["sp", "tp"]}
+    for found in (tree(repo)[""], tree(later)[""]):
+        assert_values(found, wanted)
+        assert found["valid_time"].values.tolist() == (found["time"] + found["step"]).values.tolist()
+
+
+@modes
+def test_a_file_for_each_variable_run_and_step(tmp_path: Path, mode: str) -> None:
+    """The last run is not complete yet."""
+    files = [
+        *per_step(tmp_path, ["sp", "tp"], [6, 12, 18], 20240101),
+        *per_step(tmp_path, ["sp", "tp"], [6, 12], 20240102),
+    ]
+    repo, later = new_repo(tmp_path), new_repo(tmp_path)
+
+    run(repo, files, mode=mode)
+    for end in (6, 8, len(files)):
+        run(later, files[:end], mode=mode)
+
+    wanted = merged(files[:-4], ["time", "step"]).combine_first(merged(files, ["time", "step"]))
+    for found in (tree(repo)[""], tree(later)[""]):
+        assert_values(found, wanted)
+        assert np.isnan(found["sp"].values[1, 2]).all()
+
+
+@modes
+def test_variables_at_other_heights_go_to_groups(tmp_path: Path, mode: str) -> None:
+    files = per_step(tmp_path, ["2t", "10u"], [0, 6])
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode=mode)
+
+    assert by_name(repo) == {"heightAboveGround/2": ["t2m"], "heightAboveGround/10": ["u10"]}
+    assert_values(tree(repo)["heightAboveGround/2"], merged(files[:2]))
+
+
+@modes
+def test_a_file_for_each_level_and_step(tmp_path: Path, mode: str) -> None:
+    files = [
+        write_grib(tmp_path / f"{level}-{step}.grib2", pressure("t", level, step=step))
+        for level in (850, 500)
+        for step in (0, 6)
+    ]
+    repo = new_repo(tmp_path)
+
+    run(repo, files, mode=mode)
+
+    found = tree(repo)[""]["t"]
+    assert found.dims == ("step", "isobaricInhPa", "latitude", "longitude")
+    for file in files:
+        with xr.open_dataset(file, engine="cfgrib", backend_kwargs={"indexpath": ""}) as wanted:
+            labels = {"step": wanted["step"].values, "isobaricInhPa": wanted["isobaricInhPa"].values}
+            np.testing.assert_array_equal(found.sel(labels).values, wanted["t"].values)
+
+
+@modes
+def test_a_dimension_can_be_named(tmp_path: Path, mode: str) -> None:
+    files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
+    repo = new_repo(tmp_path)
+
+    run(repo, files[:4], mode=mode, concat_dim="step")
+    run(repo, files, mode=mode, concat_dim="step")
+
+    assert_values(tree(repo)[""], merged(files))
