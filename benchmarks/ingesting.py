@@ -10,7 +10,7 @@ import importlib
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py
 import numpy as np
@@ -46,7 +46,7 @@ def _setup_days(folder: Path) -> None:
         dataset.to_netcdf(folder / f"{day:03}.nc", engine="h5netcdf", encoding=encoding)
 
 
-def _ours(mode: str, kind: str, cores: int = engines.WORKERS, **options: Any) -> Any:
+def _ours(mode: Literal["native", "virtual"], kind: str, cores: int = engines.WORKERS, **options: Any) -> Any:
     def prepare(folder: Path, scratch: Path) -> Job:
         from icefloe.spark import ingest
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import icefloe
 from icefloe import pipeline
+from icefloe._internal.executor import ProcessExecutor
 from icefloe.ingest.options import known_options
 from tests.support.ingest.files import Travelling, archive, assert_same, expected, read
 
@@ -28,7 +33,8 @@ def test_files_go_into_a_new_repository(tmp_path: Path) -> None:
 def test_no_executor_starts_for_files_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, repo = archive(tmp_path / "files"), tmp_path / "repo"
     icefloe.ingest_files(files, repo, executor=Travelling())
-    monkeypatch.setattr(pipeline, "_start_executor", None)
+    monkeypatch.setattr("icefloe.spark.executor.default_executor", None)
+    monkeypatch.setattr(pipeline, "ProcessExecutor", None)
 
     report = icefloe.ingest_files(files, repo)
 
@@ -41,3 +47,50 @@ def test_every_option_is_spelled_out() -> None:
     own = {"sources", "repo", "executor", "dry_run", "progress", "source_options"}
 
     assert set(parameters) - own == known_options()
+
+
+def test_spark_ingest_has_the_same_options() -> None:
+    from icefloe.spark.ingest_files import ingest
+
+    own = inspect.signature(icefloe.ingest_files).parameters
+    on_spark = inspect.signature(ingest).parameters
+
+    assert list(on_spark) == ["spark", *(name for name in own if name != "executor")]
+    assert all(on_spark[name] == own[name] for name in on_spark if name != "spark")
+
+
+def test_processes_replace_spark_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = archive(tmp_path / "files")
+    started: list[str] = []
+
+    @contextmanager
+    def no_java(progress: object = None) -> Iterator[None]:
+        started.append("spark")
+        yield None
+
+    monkeypatch.setattr("icefloe.spark.executor.default_executor", no_java)
+
+    def processes(*args: Any, **options: Any) -> Any:
+        started.append("processes")
+        return ProcessExecutor(*args, **options)
+
+    monkeypatch.setattr(pipeline, "ProcessExecutor", processes)
+
+    icefloe.ingest_files(files, tmp_path / "repo")
+
+    assert started == ["spark", "processes"]
+    assert_same(read(icefloe.open(str(tmp_path / "repo"))), expected(files))
+
+
+def test_processes_replace_spark_without_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "icefloe.spark.executor", None)
+
+    with pipeline._start_executor(None) as executor:
+        assert isinstance(executor, ProcessExecutor)
+
+
+@pytest.mark.spark
+def test_the_active_spark_session_is_the_default(spark: Any) -> None:
+    with pipeline._start_executor(None) as executor:
+        assert executor.has_sql
+    assert spark.range(3).count() == 3

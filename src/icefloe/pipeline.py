@@ -8,16 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 from icefloe._internal.executor import Executor, ProcessExecutor, Progress
-from icefloe.ingest.discover.sources import discover
-from icefloe.ingest.job import run
-from icefloe.ingest.ledger.compare import compare_with_ledger
-from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, make_options
+from icefloe.ingest.job import discover_for, ingest
+from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
 from icefloe.ingest.publish.audit import refuse_unrunnable
-from icefloe.ingest.publish.staging import has_work
 from icefloe.ingest.report import Report
-from icefloe.ingest.target_repository import repository_at
+from icefloe.ingest.target_repository import open_target
 from icefloe.repository import Repository
-from icefloe.storage import storage_from_url
 
 __all__ = ["ingest_files"]
 
@@ -26,7 +22,7 @@ def ingest_files(
     sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     repo: Repository | str | os.PathLike[str],
     *,
-    executor: Executor | None = None,
+    executor: Executor | AbstractContextManager[Executor] | None = None,
     concat_dim: str | None = None,
     chunks: Mapping[str, int] | None = None,
     shards: Mapping[str, int] | None = None,
@@ -67,7 +63,8 @@ def ingest_files(
     repo
         A repository, or the path or URL of one, which is created if it does not exist.
     executor
-        Where tasks run. By default the active Spark session, otherwise Spark in local mode, otherwise (if
+        Where tasks run; a context manager that yields an executor is entered only if there is work to do. By
+        default the active Spark session, otherwise Spark in local mode, otherwise (if
         pyspark or Java is not available) processes on this machine.
     concat_dim
         The dimension along which files follow each other. By default their coordinates decide.
@@ -131,58 +128,18 @@ def ingest_files(
     ConflictError
         If others kept changing the same arrays.
     """
-    options = make_options(
-        concat_dim=concat_dim,
-        chunks=chunks,
-        shards=shards,
-        codec=codec,
-        mode=mode,
-        group=group,
-        branch=branch,
-        message=message,
-        metadata=metadata or {},
-        variables=variables,
-        engine=engine,
-        source_group=source_group,
-        open_options=open_options or {},
-        storage_options=source_options or {},
-        compat=compat,
-        data_vars=data_vars,
-        coords=coords,
-        join=join,
-        commit_every=commit_every,
-        on_bad_file=on_bad_file,
-        on_change=on_change,
-        checks=tuple(check if isinstance(check, Check) else Check(check) for check in checks),
-        memory_bytes=memory_bytes,
-        manifest_references=manifest_references,
-    )
-    if executor is not None:
+    options = options_from(locals())
+    if isinstance(executor, Executor):
         refuse_unrunnable(options.checks, on_spark=executor.has_sql)
-    found = discover(sources, options.reading.storage_options, skip=on_bad_file == "skip")
-    with _open_repository(repo, storage_options, dry_run=dry_run) as target:
-        selection = compare_with_ledger(target, found, options)
-        if not has_work(target, selection, branch):  # before Spark starts
-            return Report.of(selection).completed(found)
-        with _start_executor(executor, progress) as started:
-            refuse_unrunnable(options.checks, on_spark=started.has_sql)
-            return run(target, selection, options, started, dry_run=dry_run)
-
-
-def _open_repository(
-    repo: Repository | str | os.PathLike[str], options: Mapping[str, Any] | None, *, dry_run: bool
-) -> AbstractContextManager[Repository]:
-    if isinstance(repo, Repository):
-        return nullcontext(repo)
-    return repository_at(storage_from_url(repo, **(options or {})), dry_run=dry_run)
+        executor = executor if progress is None else executor.with_progress(progress)
+    found = discover_for(sources, options)
+    with open_target(repo, storage_options, dry_run=dry_run) as target:
+        return ingest(target, found, options, executor or _start_executor(progress), dry_run=dry_run)
 
 
 @contextmanager
-def _start_executor(executor: Executor | None, progress: Progress | None) -> Iterator[Executor]:
-    """Yield the given executor, or the default one, which is stopped at the end."""
-    if executor is not None:
-        yield executor if progress is None else executor.with_progress(progress)
-        return
+def _start_executor(progress: Progress | None) -> Iterator[Executor]:
+    """Start the default executor: Spark, or processes without pyspark or Java. It stops at the end."""
     try:
         from icefloe.spark.executor import default_executor
     except ModuleNotFoundError:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from icefloe._internal.executor import Executor
 from icefloe.ingest.combine.existing import TargetState, read_target
 from icefloe.ingest.combine_batch import combine_batch, refuse_problems
-from icefloe.ingest.discover.sources import discover
+from icefloe.ingest.discover.sources import Discovered, discover
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.reference_spill import Spill
 from icefloe.ingest.inspect.tasks import Inspected, inspect_sources
@@ -35,19 +36,30 @@ _ATTEMPTS = 5
 
 def ingest(
     repo: Repository,
-    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Discovered,
     options: Options,
-    executor: Executor,
+    executor: Executor | AbstractContextManager[Executor],
     *,
     dry_run: bool = False,
 ) -> Report:
-    """Ingest the sources that are not in the repository yet. See `icefloe.ingest_files`."""
-    refuse_unrunnable(options.checks, on_spark=executor.has_sql)
-    found = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
+    """Ingest new sources. See `icefloe.ingest_files`. A context manager is entered only if there is work."""
+    found = sources if isinstance(sources, Discovered) else discover_for(sources, options)
+    if isinstance(executor, Executor):
+        refuse_unrunnable(options.checks, on_spark=executor.has_sql)
+        executor = nullcontext(executor)
     selection = compare_with_ledger(repo, found, options)
     if not has_work(repo, selection, options.branch):
         return Report.of(selection).completed(found)
-    return run(repo, selection, options, executor, dry_run=dry_run)
+    with executor as started:
+        refuse_unrunnable(options.checks, on_spark=started.has_sql)
+        return run(repo, selection, options, started, dry_run=dry_run)
+
+
+def discover_for(
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Options
+) -> Discovered:
+    """Find the sources of an ingest. Names that match nothing are errors, unless bad files are skipped."""
+    return discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
 
 
 def run(

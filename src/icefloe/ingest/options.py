@@ -260,6 +260,15 @@ def make_options(**given: Any) -> Options:
     return Options(**parts, **given)
 
 
+def options_from(arguments: Mapping[str, Any]) -> Options:
+    """Create Options from the arguments of `icefloe.ingest_files` or `icefloe.spark.ingest`."""
+    given = {name: arguments[name] for name in known_options() if name in arguments}
+    given["storage_options"] = arguments["source_options"] or {}
+    checks = [check if isinstance(check, Check) else Check(check) for check in given["checks"]]
+    mappings = {name: given[name] or {} for name in ("metadata", "open_options")}
+    return make_options(**{**given, **mappings, "checks": tuple(checks)})
+
+
 def _names(given: Any) -> tuple[str, ...]:
     names = tuple(given or ()) if isinstance(given, list | tuple | None) else (given,)
     if not all(isinstance(name, str) and name for name in names):

@@ -34,6 +34,8 @@ class Recipe:
     repository: str
     repository_options: Mapping[str, Any] = field(repr=False)
     options: Options
+    arguments: Mapping[str, Any]
+    """The options as arguments of `icefloe.ingest_files`."""
     executor: str
     """`spark[:MASTER]`, `processes[:N]` or `threads`; empty for the default."""
     spark_conf: Mapping[str, str]
@@ -59,6 +61,8 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
         asked = {"checks": _checks(file, checks), **options, **(overrides or {})}
+        if "source_options" in asked:
+            asked["storage_options"] = asked.pop("source_options")
         chosen = make_options(**{str(name): value for name, value in asked.items()})
     except _RecipeError:
         raise
@@ -69,6 +73,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         _placed(file, repository),
         _mapping(file, found, "repository_options"),
         chosen,
+        {**asked, "storage_options": None, "source_options": chosen.reading.storage_options},
         str(found.get("executor", "")),
         {str(name): _setting(value) for name, value in _mapping(file, found, "spark_conf").items()},
     )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe._internal.executor import Progress
 from icefloe.ingest import job
-from icefloe.ingest.options import DEFAULT_MEMORY_BYTES
+from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
 from icefloe.ingest.report import Report
 from icefloe.ingest.rewrite import rechunk as rechunking
 from icefloe.ingest.rewrite.rechunk import RechunkReport
-from icefloe.ingest.target_repository import repository_at
+from icefloe.ingest.target_repository import open_target
 from icefloe.query.options import describe_location
 from icefloe.repository import Repository
 from icefloe.spark.dataframe import describe_jobs
@@ -29,10 +28,33 @@ def ingest(
     sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     repo: Repository | str | os.PathLike[str],
     *,
+    concat_dim: str | None = None,
+    chunks: Mapping[str, int] | None = None,
+    shards: Mapping[str, int] | None = None,
+    codec: str = "zstd",
+    mode: Literal["native", "virtual", "hybrid"] = "native",
+    group: str = "",
+    branch: str = "main",
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    variables: str | Sequence[str] = (),
+    engine: str | None = None,
+    source_group: str | None = None,
+    open_options: Mapping[str, Any] | None = None,
+    compat: str | None = None,
+    data_vars: str | None = None,
+    coords: str | None = None,
+    join: str | None = None,
+    commit_every: int | None = None,
+    on_bad_file: Literal["stop", "skip"] = "stop",
+    on_change: Literal["report", "ingest"] = "report",
+    checks: Sequence[str | Check] = DEFAULT_CHECKS,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    manifest_references: int = 500_000,
     dry_run: bool = False,
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    **options: Any,
+    source_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Ingest files into a repository on Spark, exactly once.
 
@@ -46,14 +68,24 @@ def ingest(
         Paths, patterns, folders or URLs, or text files that list them.
     repo
         A repository, or its path or URL, where it is created if it does not exist.
+    concat_dim, compat, data_vars, coords, join
+        How files are combined.
+    chunks, shards, codec, mode, manifest_references
+        How data is stored.
+    group, branch, message, metadata, commit_every
+        The group for the arrays, the branch to publish to, and its commits.
+    variables, engine, source_group, open_options, source_options
+        How files are read.
+    on_bad_file, on_change, checks
+        What to do about bad and changed files, and the conditions for publishing.
+    memory_bytes
+        The memory of a task, in addition to the interpreter and its modules.
     dry_run
         Report what would be done, without writing.
     progress
         Called with a label, the number of finished items and their total.
     storage_options
         Options of the storage if `repo` is a path or URL, such as `region`.
-    **options
-        Options of `icefloe.ingest_files`, such as `concat_dim`, `chunks` and `mode`.
 
     Returns
     -------
@@ -67,23 +99,12 @@ def ingest(
     ConflictError
         If other writers kept changing the same arrays.
     """
-    from icefloe.ingest.options import make_options
-
-    executor = SparkExecutor(spark, progress=progress)
-    if "source_options" in options:
-        options["storage_options"] = options.pop("source_options")
-    chosen = make_options(**options)
-    if isinstance(repo, Repository):
-        opened: AbstractContextManager[Repository] = nullcontext(repo)
-    else:
-        opened = repository_at(storage_from_url(repo, **(storage_options or {})), dry_run=dry_run)
-    with (
-        opened as found,
-        describe_jobs(
-            spark, f"ingest into {chosen.branch} of {describe_location(found)}, group {chosen.group}"
-        ),
-    ):
-        return job.ingest(found, sources, chosen, executor, dry_run=dry_run)
+    options = options_from(locals())
+    with open_target(repo, storage_options, dry_run=dry_run) as target:
+        title = f"ingest into {branch} of {describe_location(target)}, group {group}"
+        with describe_jobs(spark, title):
+            executor = SparkExecutor(spark, progress=progress)
+            return job.ingest(target, sources, options, executor, dry_run=dry_run)
 
 
 def rechunk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,8 @@ from icefloe.cli.params import (
 )
 from icefloe.cli.progress import show_logs
 from icefloe.errors import Hint
-from icefloe.storage.base import Storage
 
 if TYPE_CHECKING:
-    from icefloe.ingest import Options
     from icefloe.ingest.report import Report
 
 
@@ -161,15 +160,11 @@ def ingest(
     icefloe ingest files.txt data/repo --concat-dim time --commit-every 100 --dry-run
     icefloe ingest --recipe recipe.yaml --executor spark:local[2] --report report.html
     """
-    from icefloe import storage_from_url
-    from icefloe.ingest import make_options
-
     if recipe is None:
         if repo is None or not sources:
             raise click.UsageError("pass SOURCES and then REPO, or --recipe")
-        storage = storage_from_url(repo, **options)
-        library = make_options(**_library_options(given))
-        return _ingest(storage, sources, library, executor, out, report, dry_run=dry_run)
+        typed = _library_options(given)
+        return _ingest(sources, repo, options, typed, executor, out, report, dry_run=dry_run)
     if repo is not None:
         raise click.UsageError("a recipe names its sources and its repository: omit SOURCES and REPO")
     from icefloe.ingest.recipe import load_recipe
@@ -181,51 +176,44 @@ def ingest(
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
     found = load_recipe(recipe, _library_options(typed))
-    storage = storage_from_url(found.repository, **{**found.repository_options, **options})
     chosen = executor.text or (found.executor and ExecutorType()(found.executor))
     executor = ExecutorChoice(chosen, {**found.spark_conf, **executor.spark_conf})
     sys.path.insert(0, str(Path(recipe).absolute().parent))  # checks in Python are imported from there
-    return _ingest(storage, found.sources, found.options, executor, out, report, dry_run=dry_run)
+    storage_options = {**found.repository_options, **options}
+    place = found.repository, storage_options
+    return _ingest(found.sources, *place, found.arguments, executor, out, report, dry_run=dry_run)
 
 
 def _ingest(
-    storage: Storage,
-    sources: Any,
-    options: Options,
+    sources: Sequence[str],
+    repo: str,
+    storage_options: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     executor: ExecutorChoice,
     out: Output,
     file: Path | None,
     *,
     dry_run: bool,
 ) -> int:
-    from icefloe.ingest.discover.sources import discover
-    from icefloe.ingest.job import run as run_job
-    from icefloe.ingest.ledger.compare import compare_with_ledger
     from icefloe.ingest.publish.audit import refuse_unrunnable
-    from icefloe.ingest.publish.staging import has_work
-    from icefloe.ingest.report import Report
-    from icefloe.ingest.target_repository import repository_at
+    from icefloe.pipeline import ingest_files
+    from icefloe.storage import storage_from_url
 
     # Report mistakes before Spark starts.
+    storage = storage_from_url(repo, **storage_options)
     if is_file(storage):
         path = storage.describe()["path"]
         raise click.UsageError(
             f"{path} is a file, and a repository is a folder; REPO comes after the sources"
         )
     executor = executor.or_default(out)
-    refuse_unrunnable(options.checks, on_spark=executor.is_spark)
-    found = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
-    with show_logs("icefloe.ingest", out.progress.say), repository_at(storage, dry_run=dry_run) as repo:
-        selection = compare_with_ledger(repo, found, options)
-        if has_work(repo, selection, options.branch):
-            # Stop Spark first: its tasks may still write when an empty repository is removed.
-            with running_executor(executor, out) as running:
-                report = run_job(repo, selection, options, running, dry_run=dry_run)
-        else:
-            report = Report.of(selection).completed(found)
+    refuse_unrunnable(arguments.get("checks", ()), on_spark=executor.is_spark)
+    arguments = {**arguments, "storage_options": storage_options, "dry_run": dry_run}
+    with show_logs("icefloe.ingest", out.progress.say):
+        report = ingest_files(sources, repo, executor=running_executor(executor, out), **arguments)
     if file is not None:
         file.write_text(report.to_html(), encoding="utf-8")
-    took_changed = options.on_change == "ingest"
+    took_changed = arguments.get("on_change") == "ingest"
     out.value(report.to_dict(), _text(report, dry_run=dry_run, took_changed=took_changed))
     if report.bad and report.published is None and report.ok and not dry_run:
         return FAILED
@@ -253,8 +241,6 @@ def _library_options(given: dict[str, Any]) -> dict[str, Any]:
         found["variables"] = [name.strip() for name in found["variables"].split(",") if name.strip()]
     if "checks" in found:
         found["checks"] = _checks(found["checks"])
-    if "source_options" in found:
-        found["storage_options"] = found.pop("source_options")
     if "memory" in found:
         found["memory_bytes"] = found.pop("memory") << 20
     return found
