@@ -77,20 +77,20 @@ class SparkExecutor(Executor):
 
     def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
         # docstring inherited
-        orders = [cloudpickle.dumps(item) for item in items]
-        if not orders:
+        pickled_items = [cloudpickle.dumps(item) for item in items]
+        if not pickled_items:
             return
-        tasks = self._spark_tasks(task, len(orders))
+        tasks = self._spark_tasks(task, len(pickled_items))
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return _run(task.run, orders, batches)
+            return _run(task.run, pickled_items, batches)
 
         with translate_failures():
-            numbers: Any = self._spark.range(0, len(orders), 1, tasks)
+            numbers: Any = self._spark.range(0, len(pickled_items), 1, tasks)
         results = map_in_arrow(numbers, run, _SCHEMA)
         # Collected once and used once: Spark would repeat the work for every other use of the frame.
         named = nullcontext() if self._title is None else describe_jobs(self._spark, self._title)
-        with translate_failures(), self._watch(task.label, tasks, len(orders)), named:
+        with translate_failures(), self._watch(task.label, tasks, len(pickled_items)), named:
             rows = results.collect()
         for row in sorted(rows, key=lambda row: int(row["number"])):
             yield unpack_outcome(row["result"])
@@ -123,13 +123,13 @@ class SparkExecutor(Executor):
 
 
 def _run(
-    function: Callable[[Any], Any], orders: Sequence[bytes], batches: Iterator[pa.RecordBatch]
+    function: Callable[[Any], Any], pickled_items: Sequence[bytes], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run the items with these numbers on an executor."""
     give_back_large_buffers()
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            result = pack_outcome(partial(_run_item, function, orders[number]))
+            result = pack_outcome(partial(_run_item, function, pickled_items[number]))
             yield pa.RecordBatch.from_pydict(
                 {"number": [number], "result": [result]},
                 schema=pa.schema([("number", pa.int64()), ("result", pa.binary())]),
@@ -137,8 +137,8 @@ def _run(
     freeze_modules()
 
 
-def _run_item(function: Callable[[Any], Any], order: bytes) -> Any:
-    return function(pickle.loads(order))
+def _run_item(function: Callable[[Any], Any], pickled_item: bytes) -> Any:
+    return function(pickle.loads(pickled_item))
 
 
 def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) -> bytes:

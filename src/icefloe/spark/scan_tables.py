@@ -69,13 +69,13 @@ class Scan(TableScan):
             A row per group.
         """
         terms = [by] if isinstance(by, str) else list(by)
-        order = plan_aggregation(self, terms, results, count_slots(self.spark))
-        whole = order.whole and bool(order.plan.partitions or terms)
-        schema = order.schema if whole else order.partial_schema
-        title = self.title_of(sorted({result.variable for result in order.results}))
-        frame = aggregate_frame(self.spark, self.session, order, schema, title)
+        aggregation = plan_aggregation(self, terms, results, count_slots(self.spark))
+        whole = aggregation.whole and bool(aggregation.plan.partitions or terms)
+        schema = aggregation.schema if whole else aggregation.partial_schema
+        title = self.title_of(sorted({result.variable for result in aggregation.results}))
+        frame = aggregate_frame(self.spark, self.session, aggregation, schema, title)
         describe_next_jobs(self.spark, [title])
-        return frame if whole else _combine(frame, order)
+        return frame if whole else _combine(frame, aggregation)
 
 
 def scan(
@@ -149,23 +149,24 @@ def scan_frame(spark: SparkSession, scan: TableScan) -> DataFrame:
 
 
 def aggregate_frame(
-    spark: SparkSession, session: Session, order: Aggregation, schema: pa.Schema, title: str
+    spark: SparkSession, session: Session, aggregation: Aggregation, schema: pa.Schema, title: str
 ) -> DataFrame:
     """Make a data frame of what each task finds for its groups: results or moments."""
-    read = partial(reduce_partition, session, order)
-    return make_frame(spark, order.plan.partitions, read, to_ddl(schema), f"{title} aggregate")
+    read = partial(reduce_partition, session, aggregation)
+    return make_frame(spark, aggregation.plan.partitions, read, to_ddl(schema), f"{title} aggregate")
 
 
-def _combine(frame: Any, order: Aggregation) -> DataFrame:
+def _combine(frame: Any, aggregation: Aggregation) -> DataFrame:
     """Combine the moments of groups that several tasks share."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    keys = [quote_name(key.name) for key in order.keys]
+    keys = [quote_name(key.name) for key in aggregation.keys]
     outputs = [
-        F.expr(combine_moments(each.function, each.variable)).alias(each.name) for each in order.results
+        F.expr(combine_moments(each.function, each.variable)).alias(each.name) for each in aggregation.results
     ]
     joined: Any = frame.groupBy(*keys).agg(*outputs)
     fields = [
-        f"CAST({quote_name(f.name)} AS {to_spark_type(f.type)}) AS {quote_name(f.name)}" for f in order.schema
+        f"CAST({quote_name(f.name)} AS {to_spark_type(f.type)}) AS {quote_name(f.name)}"
+        for f in aggregation.schema
     ]
     return joined.selectExpr(*fields)  # type: ignore[no-any-return]

@@ -115,17 +115,17 @@ class IcechunkWriter(DataSourceArrowWriter):
         # docstring inherited
         with hide_tracebacks():
             repo = self._options.open()
-            if self._job.find_commit(repo) is not None:
+            if self._job.request.find_commit(repo) is not None:
                 return
             written = [message for message in messages if isinstance(message, WriteReceipt)]
-            session = repo.writable_session_at(self._job.order.branch, self._base)
+            session = repo.writable_session_at(self._job.request.branch, self._base)
             claimed = _collect_claims(written)
             session._merge_receipts([message.receipt for message in written if message.receipt is not None])
             rows = [batch for message in written for batch in _unpack(message.fragments)]
             if rows:
                 self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
             if session.has_uncommitted_changes:
-                self._job.commit(repo, session)
+                self._job.request.commit_once(repo, session)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         # Spark also calls this after a commit that succeeded but whose response was lost, so nothing may be

@@ -106,7 +106,7 @@ def write(
         If another writer changed the same chunks.
     """
     version = None if txn_version is None else str(txn_version)
-    order = CommitRequest(branch, message, dict(metadata or {}), txn_app_id, version, parse_solver(solver))
+    request = CommitRequest(branch, message, dict(metadata or {}), txn_app_id, version, parse_solver(solver))
     template = Template(
         tuple(dims) if dims is not None else None,
         dict(chunks or {}),
@@ -114,10 +114,10 @@ def write(
         index_by_variable(fill_value),
         append_dim,
     )
-    job = WriteJob(group, mode, template, order)
+    job = WriteJob(group, mode, template, request)
     opened = open_repository(repo, storage_options)
     session = job.start(opened)
-    if (done := job.find_commit(opened)) is not None:
+    if (done := request.find_commit(opened)) is not None:
         return done
     spark: Any = df.sparkSession
     title = f"write {', '.join(df.columns)} to {branch} of {describe_location(opened)}{group}"
@@ -128,7 +128,7 @@ def write(
             return session.snapshot_id
         target = job.prepare(session, convert_schema(df.schema), names, keys)
         session._merge_receipts(_write_blocks(df, target, session.fork()))
-    return job.commit(opened, session)
+    return request.commit_once(opened, session)
 
 
 def _collect_keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:

@@ -247,26 +247,28 @@ def _estimate_means(session: Session, made: Plan, variables: set[str]) -> dict[s
     return found
 
 
-def reduce_partition(session: Session, order: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
+def reduce_partition(session: Session, aggregation: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
     """Reduce one partition to final results, or to moments that are combined later."""
-    blocks = list(order.plan.blocks(partition))
-    found = Moments(order.axes, order.plan.table.columns, order.moments, order.shifts, blocks)
-    for block, values in read_blocks(session, order.plan, partition):
+    blocks = list(aggregation.plan.blocks(partition))
+    found = Moments(
+        aggregation.axes, aggregation.plan.table.columns, aggregation.moments, aggregation.shifts, blocks
+    )
+    for block, values in read_blocks(session, aggregation.plan, partition):
         found.add(block, values)
     shape = tuple(len(groups) for groups in found.groups)
-    columns = [_repeat_key(key, found.groups[key.axis], shape) for key in order.keys]
-    moments = {(moment.variable, moment.name): found.column(moment) for moment in order.moments}
-    if order.whole:
-        columns += [_finish(result, moments) for result in order.results]
-        yield pa.RecordBatch.from_arrays(columns, schema=order.schema)
+    columns = [_repeat_key(key, found.groups[key.axis], shape) for key in aggregation.keys]
+    moments = {(moment.variable, moment.name): found.column(moment) for moment in aggregation.moments}
+    if aggregation.whole:
+        columns += [_finish(result, moments) for result in aggregation.results]
+        yield pa.RecordBatch.from_arrays(columns, schema=aggregation.schema)
         return
-    for moment in order.moments:
+    for moment in aggregation.moments:
         values_here = moments[moment.variable, moment.name]
         empty = None
         if moment.name in ("sum", *EXTREMES):
             empty = moments[moment.variable, "count"] == 0
         columns.append(pa.array(values_here, moment.arrow, mask=empty))
-    yield pa.RecordBatch.from_arrays(columns, schema=order.partial_schema)
+    yield pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
 
 
 def _repeat_key(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:

@@ -62,9 +62,9 @@ class MetadataRelation:
         """List the units of work, one per task."""
         return list(get_metadata_table(self.name).tasks(self.view))
 
-    def read(self, order: Any) -> Iterator[pa.RecordBatch]:
+    def read(self, item: Any) -> Iterator[pa.RecordBatch]:
         """Read the rows of one unit of work."""
-        return get_metadata_table(self.name).read(self.view, order)
+        return get_metadata_table(self.name).read(self.view, item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class ArrayRelation:
         if found is None:
             return None
         moments = found.moments or (make_moment("cells", None),)
-        order = plan_moments(scan, found.terms, found.shown, moments, slots)
-        if order.estimated_rows * _WORTH_IT > order.plan.rows:
+        aggregation = plan_moments(scan, found.terms, found.shown, moments, slots)
+        if aggregation.estimated_rows * _WORTH_IT > aggregation.plan.rows:
             return None
-        return found.edits, order
+        return found.edits, aggregation
 
-    def aggregate_title(self, needs: Needs, order: Aggregation) -> str:
+    def aggregate_title(self, needs: Needs, aggregation: Aggregation) -> str:
         """Name the repository, the version and the variables that are aggregated."""
-        return self._scan_all(needs).title_of(column.name for column in order.plan.table.columns)
+        return self._scan_all(needs).title_of(column.name for column in aggregation.plan.table.columns)
 
     def _scan_all(self, needs: Needs) -> TableScan:
         table = self._choose_table(needs)

@@ -80,6 +80,29 @@ class CommitRequest:
         key = {} if self.app is None else {APP: self.app, VERSION: self.version}
         return {**self.metadata, **key}
 
+    def find_commit(self, repo: Repository) -> str | None:
+        """Find the commit that an earlier run of the job made: the one with the same key on the branch.
+
+        If that commit has expired, or was squashed or merged, return the tip of the branch, which contains
+        its data. Releases before the key store kept keys only in commit metadata.
+        """
+        if self.key is None:
+            return None
+        for info in repo.ancestry(branch=self.branch):
+            if str(info.metadata.get(APP)) == self.app and str(info.metadata.get(VERSION)) == self.version:
+                return info.id
+        tip = repo.readonly_session(self.branch)
+        return tip.snapshot_id if has_key(tip._workspace.base, self.key) else None
+
+    def commit_once(self, repo: Repository, session: Session) -> str:
+        """Commit a session unless its key is on the branch already, and return the id of the commit."""
+        if self.key is None:
+            return session.commit(self.message, self.properties, rebase_with=self.solver, rebase_tries=_TRIES)
+        made = session.commit_once(
+            self.message, self.properties, key=self.key, rebase_with=self.solver, rebase_tries=_TRIES
+        )
+        return made or self.find_commit(repo) or session.snapshot_id
+
 
 def parse_solver(word: str | ConflictSolver | None) -> ConflictSolver | None:
     """Find a conflict solver by name: none, detect, ours or theirs."""
@@ -97,28 +120,3 @@ def check_branch(repo: Repository, branch: str) -> None:
         raise RefNotFoundError(
             f"{branch} is a tag, which cannot be written to; pass a branch", kind=ErrorKind.BRANCH_NOT_FOUND
         )
-
-
-def find_commit(repo: Repository, order: CommitRequest) -> str | None:
-    """Find the commit with the key of a request on its branch.
-
-    If that commit has expired, or was squashed or merged, return the tip of the branch, which contains its
-    data. Releases before the key store kept keys only in commit metadata.
-    """
-    if order.key is None:
-        return None
-    for info in repo.ancestry(branch=order.branch):
-        if str(info.metadata.get(APP)) == order.app and str(info.metadata.get(VERSION)) == order.version:
-            return info.id
-    tip = repo.readonly_session(order.branch)
-    return tip.snapshot_id if has_key(tip._workspace.base, order.key) else None
-
-
-def commit_once(repo: Repository, session: Session, order: CommitRequest) -> str:
-    """Commit a session unless its key is on the branch already, and return the id of the one commit."""
-    if order.key is None:
-        return session.commit(order.message, order.properties, rebase_with=order.solver, rebase_tries=_TRIES)
-    made = session.commit_once(
-        order.message, order.properties, key=order.key, rebase_with=order.solver, rebase_tries=_TRIES
-    )
-    return made or find_commit(repo, order) or session.snapshot_id

@@ -13,7 +13,7 @@ from icefloe.query.decode import Values
 from icefloe.query.encode import invalid_rows, merge_keys, to_keys
 from icefloe.query.options import Options
 from icefloe.query.write.blocks import BLOCK, place_rows, write_sorted
-from icefloe.query.write.idempotency import CommitRequest, check_branch, commit_once, find_commit
+from icefloe.query.write.idempotency import CommitRequest, check_branch
 from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, find_dims, prepare
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -29,7 +29,7 @@ class WriteJob:
     group: str
     mode: str
     template: Template
-    order: CommitRequest
+    request: CommitRequest
 
     def __post_init__(self) -> None:
         if self.mode not in (APPEND, OVERWRITE):
@@ -40,13 +40,13 @@ class WriteJob:
     @staticmethod
     def from_options(options: Options, mode: str) -> WriteJob:
         """Read the options of a Spark write."""
-        order = CommitRequest.from_options(options)
-        return WriteJob(options.group, mode, Template.from_options(options), order)
+        request = CommitRequest.from_options(options)
+        return WriteJob(options.group, mode, Template.from_options(options), request)
 
     def start(self, repo: Repository) -> Session:
         """Open a session on the branch that the job commits to."""
-        check_branch(repo, self.order.branch)
-        return repo.writable_session(self.order.branch)
+        check_branch(repo, self.request.branch)
+        return repo.writable_session(self.request.branch)
 
     def dims(self, session: Session, columns: Sequence[str]) -> tuple[str, ...]:
         """Find the dimensions of the rows."""
@@ -71,14 +71,6 @@ class WriteJob:
             if start in claimed:
                 raise duplicate_block(start)
         write_sorted(session, target, iter(ordered.to_batches()))
-
-    def find_commit(self, repo: Repository) -> str | None:
-        """Find the commit that an earlier run of this job made; None if there is none."""
-        return find_commit(repo, self.order)
-
-    def commit(self, repo: Repository, session: Session) -> str:
-        """Commit the session once, even if the job runs several times, and return the id."""
-        return commit_once(repo, session, self.order)
 
 
 def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:
