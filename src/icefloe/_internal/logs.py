@@ -11,8 +11,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from icefloe._internal import telemetry
-from icefloe._internal.printable import printable, printable_lines
-from icefloe._internal.redaction import redact
 
 if TYPE_CHECKING:
     import logging
@@ -115,6 +113,9 @@ def _apply(directive: str, *, to_stdout: bool) -> None:
 
 def _stream_handler(to_stdout: bool) -> logging.Handler:
     import logging
+
+    from icefloe._internal.printable import printable, printable_lines
+    from icefloe._internal.redaction import redact  # re and urllib double the time of `import icefloe`
 
     class Console(logging.StreamHandler):  # type: ignore[type-arg]  # the stream is a property
         """A handler that writes to the current sys.stdout or sys.stderr, even after they were replaced."""

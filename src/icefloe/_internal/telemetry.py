@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from icefloe._internal.extras import TELEMETRY, pip_install
 from icefloe._version import __version__
 
 if TYPE_CHECKING:
@@ -57,6 +56,8 @@ def start_from_env(parse_filter: Callable[[str], dict[str, int]]) -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         import logging
+
+        from icefloe._internal.extras import TELEMETRY, pip_install
 
         logging.getLogger(_PACKAGE).warning(
             "spans are not exported to %s because OpenTelemetry is not installed: %s",
