@@ -178,7 +178,7 @@ def test_what_names_stand_for_in_a_bucket(seaweedfs: Place, tmp_path: Path) -> N
         ({"access_key_id": "nobody"}, "1.nc", "the credentials are (not accepted|wrong)|permission denied"),
         ({}, "nothing.nc", "there is no object 's3://archive/nothing.nc'"),
         ({}, "nothing-*.nc", "nothing matches 's3://archive/nothing-"),
-        ({"endpoint_url": "http://127.0.0.1:1"}, "1.nc", "cannot be reached: check the endpoint"),
+        ({"endpoint_url": "http://127.0.0.1:1"}, "1.nc", "cannot be reached; check the endpoint"),
         ({"allow_http": "false"}, "1.nc", "allow_http=True"),
         ({"colour": "red"}, "1.nc", "unknown storage option 'colour'"),
     ],
