@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from icefloe.config.display import Tree, call, literal, qualified
+from icefloe.config.display import Shown, Tree, call, literal, qualified
 
 _MAX_BYTES = 128
 _CLIENT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?")
@@ -13,7 +13,7 @@ _FORBIDDEN = re.compile(r'[^\x20-\x7e]|[()\\;="]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Attribution:
+class Attribution(Shown):
     """The software that sends requests, its workload and the principal on whose behalf it runs.
 
     Each text has at most 128 bytes of printable ASCII.
@@ -55,13 +55,8 @@ class Attribution:
     def __repr__(self) -> str:
         return call(qualified("", "Attribution"), self._fields())
 
-    def __str__(self) -> str:
-        return self._tree().as_text()
-
-    def _repr_html_(self) -> str:
-        return self._tree().as_html()
-
-    def _tree(self) -> Tree:
+    def tree(self) -> Tree:
+        # docstring inherited
         return Tree(qualified("", "Attribution"), tuple(self._fields().items()))
 
 

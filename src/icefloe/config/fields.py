@@ -15,7 +15,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, dataclass_transform
 
-from icefloe.config.display import Tree, call, literal, qualified
+from icefloe.config.display import Shown, Tree, call, literal, qualified
 from icefloe.errors import ErrorKind, FormatError
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ def setting(
 
 
 @dataclass
-class ConfigPart:
+class ConfigPart(Shown):
     """Base class of all configuration classes. Parts compare by value, can be copied, pickled and merged."""
 
     module: ClassVar[str] = "config"
@@ -277,12 +277,6 @@ class ConfigPart:
     def __repr__(self) -> str:
         shown = {f.name: literal(getattr(self, f.name)) for f in self._shown_order()}
         return call(qualified(self.module, type(self).__name__), shown)
-
-    def __str__(self) -> str:
-        return self.tree().as_text()
-
-    def _repr_html_(self) -> str:
-        return self.tree().as_html()
 
     def tree(self) -> Tree:
         """Return the part with its defaults as a tree for display.

@@ -4,14 +4,14 @@ them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 from urllib.parse import urlsplit
 
-from icefloe.config.display import Tree, call, literal, qualified, veiled
+from icefloe.config.display import Shown, Tree, call, literal, qualified, veiled
 from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_part, setting
 
 
@@ -85,7 +85,7 @@ class S3Options(ConfigPart):
     )
 
 
-class _Store(ABC):
+class _Store(Shown):
     """Base class of object store configurations: their names on disk, URL schemes and reprs."""
 
     tag: ClassVar[str]
@@ -105,12 +105,6 @@ class _Store(ABC):
 
     def __repr__(self) -> str:
         return f"{qualified('config', type(self).__qualname__)}({', '.join(self.shown().values())})"
-
-    def __str__(self) -> str:
-        return self.tree().as_text()
-
-    def _repr_html_(self) -> str:
-        return self.tree().as_html()
 
 
 class _S3Family(_Store):
@@ -273,7 +267,7 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
 
 
 @dataclass(repr=False)
-class VirtualChunkContainer:
+class VirtualChunkContainer(Shown):
     """The store from which virtual chunks are read whose location starts with a URL prefix.
 
     Parameters
@@ -366,12 +360,6 @@ class VirtualChunkContainer:
             "store": repr(self.store),
         }
         return call(qualified("virtual", "VirtualChunkContainer"), shown)
-
-    def __str__(self) -> str:
-        return self.tree().as_text()
-
-    def _repr_html_(self) -> str:
-        return self.tree().as_html()
 
 
 def s3_store(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -195,6 +196,12 @@ class ChangeSet:
             self.chunks[node.id] = ArrayDelta(node.path, rank_of(node))
         return self.chunks[node.id]
 
+    def nodes_by_type(self) -> dict[str, list[NodeSnapshot]]:
+        """Return the changed nodes by kind of change and type of node; see `by_type`."""
+        return by_type(
+            new=self.created.values(), deleted=self.deleted.values(), updated=self.updated.values()
+        )
+
     def copy(self) -> ChangeSet:
         """Return an independent copy."""
         chunks = {node: delta.copy() for node, delta in self.chunks.items()}
@@ -206,6 +213,15 @@ class ChangeSet:
             dict(self.moved),
             self.moved_back,
         )
+
+
+def by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapshot]]:
+    """Split lists of nodes into groups and arrays, under the names of transaction logs and diffs."""
+    return {
+        f"{name}_{kind}": [node for node in each if isinstance(node.node_data, ArrayNodeData) is is_array]
+        for name, each in nodes.items()
+        for kind, is_array in (("groups", False), ("arrays", True))
+    }
 
 
 def rank_of(node: NodeSnapshot) -> int:

@@ -62,14 +62,7 @@ def pack(value: object) -> bytes:
 
 def unpack(data: bytes | bytearray | memoryview) -> object:
     """Decode exactly one value of `pack`; raise FormatError if it is damaged."""
-    whole = bytes(data)
-    try:
-        _check_complete(whole)
-        return cast(object, msgpack.unpackb(whole, ext_hook=_refuse_extension, max_ext_len=0))
-    except FormatError:
-        raise
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise _damaged(str(error) or type(error).__name__) from None
+    return cast(object, _unpack(data))
 
 
 def _check_complete(data: bytes) -> None:

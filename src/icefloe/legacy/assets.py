@@ -275,20 +275,9 @@ class LegacyAssets(AssetStore):
         """Return the path of a chunk object; None if it is missing."""
         return self.listing(self.folders.chunks).get(bytes(id))
 
-    # Writing
-
     def write_chunk(self, data: Buffer) -> NoReturn:
         # docstring inherited
         raise read_only_format("writing chunks")
 
-    def write_manifest(self, manifest: Manifest) -> NoReturn:
-        # docstring inherited
-        raise read_only_format("writing manifests")
-
-    def write_snapshot(self, snapshot: Snapshot) -> NoReturn:
-        # docstring inherited
-        raise read_only_format("writing snapshots")
-
-    def write_transaction_log(self, log: TransactionLog) -> NoReturn:
-        # docstring inherited
-        raise read_only_format("writing transaction logs")
+    def _put(self, path: str, data: bytes, file_type: str) -> NoReturn:
+        raise read_only_format(f"writing {path}")

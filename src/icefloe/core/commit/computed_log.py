@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from icefloe._internal.ids import NodeId
 from icefloe.core.assets import AssetStore
-from icefloe.core.changeset import rank_of
+from icefloe.core.changeset import by_type, rank_of
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -28,20 +29,9 @@ def computed_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> Trans
         changed = _changed(then, earlier, now, node)
         if len(changed):
             chunks[node.id] = changed
-    return TransactionLog.of(
-        after.id,
-        chunks,
-        new_groups=_ids(born, arrays=False),
-        new_arrays=_ids(born, arrays=True),
-        deleted_groups=_ids(dead, arrays=False),
-        deleted_arrays=_ids(dead, arrays=True),
-        updated_groups=_ids(updated, arrays=False),
-        updated_arrays=_ids(updated, arrays=True),
-    )
-
-
-def _ids(nodes: list[NodeSnapshot], *, arrays: bool) -> list[NodeId]:
-    return [node.id for node in nodes if isinstance(node.node_data, ArrayNodeData) is arrays]
+    lists = by_type(new=born, deleted=dead, updated=updated)
+    ids: dict[str, Any] = {name: [node.id for node in nodes] for name, nodes in lists.items()}
+    return TransactionLog.of(after.id, chunks, **ids)
 
 
 def _coords(workspace: Workspace, node: NodeSnapshot) -> Coords:

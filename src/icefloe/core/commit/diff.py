@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from icefloe.core.changeset import ChangeSet
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
+from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.snapshots import Diff
 
@@ -24,16 +25,10 @@ def session_diff(workspace: Workspace) -> Diff:
 
 
 def _diff_of(changes: ChangeSet) -> Diff:
-    def paths(nodes: Mapping[str, NodeSnapshot], arrays: bool) -> set[str]:
-        return {path for path, node in nodes.items() if isinstance(node.node_data, ArrayNodeData) is arrays}
-
+    lists = changes.nodes_by_type()
+    paths: dict[str, Any] = {name: {node.path for node in nodes} for name, nodes in lists.items()}
     return Diff(
-        new_groups=paths(changes.created, arrays=False),
-        new_arrays=paths(changes.created, arrays=True),
-        deleted_groups=paths(changes.deleted, arrays=False),
-        deleted_arrays=paths(changes.deleted, arrays=True),
-        updated_groups=paths(changes.updated, arrays=False),
-        updated_arrays=paths(changes.updated, arrays=True),
+        **paths,
         updated_chunks={delta.path: delta.coords().tolist() for delta in changes.chunks.values()},
         moved_nodes=[(source, path) for path, source in sorted(changes.moved.items())],
     )

@@ -172,25 +172,19 @@ def log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
 def _log_of(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     changes = workspace.changes
 
-    def ids(nodes: Iterable[NodeSnapshot], arrays: bool) -> list[NodeId]:
-        return [node.id for node in nodes if isinstance(node.node_data, ArrayNodeData) is arrays]
-
     moves = []
     for path, source in changes.moved.items():
         node = workspace.node(path)
         if node is not None and path != source:
             kind = NodeType.ARRAY if isinstance(node.node_data, ArrayNodeData) else NodeType.GROUP
             moves.append(MoveOperation(source, path, node.id, kind))
+    lists = changes.nodes_by_type()
+    ids: dict[str, Any] = {name: [node.id for node in nodes] for name, nodes in lists.items()}
     return TransactionLog.of(
         id,
         UpdatedChunks.of({node: delta.coords() for node, delta in changes.chunks.items()}),
         moves,
-        new_groups=ids(changes.created.values(), arrays=False),
-        new_arrays=ids(changes.created.values(), arrays=True),
-        deleted_groups=ids(changes.deleted.values(), arrays=False),
-        deleted_arrays=ids(changes.deleted.values(), arrays=True),
-        updated_groups=ids(changes.updated.values(), arrays=False),
-        updated_arrays=ids(changes.updated.values(), arrays=True),
+        **ids,
     )
 
 

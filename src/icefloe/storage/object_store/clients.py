@@ -149,14 +149,7 @@ class S3Place:
         client = _client_options(settings, role, self.headers.of(role), user_agent, stream_timeout_s)
         if options.allow_http:
             client["allow_http"] = True
-        return S3Store(
-            self.bucket,
-            prefix=self.prefix or None,
-            config=config,  # type: ignore[arg-type]  # a TypedDict there
-            client_options=client,  # type: ignore[arg-type]
-            retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
-            credential_provider=source.provider,
-        )
+        return S3Store(self.bucket, **_common(self, settings, role, config, client, source))
 
     @property
     def is_amazon(self) -> bool:
@@ -216,19 +209,12 @@ class GcsPlace:
                 config["service_account_key"] = key
             case GcsCredentials.Static(GcsStaticCredentials.ApplicationCredentials(path)):
                 config["application_credentials"] = path
-        return GCSStore(
-            self.bucket,
-            prefix=self.prefix or None,
-            config=config,  # type: ignore[arg-type]
-            client_options={**_client_options(settings, role, self.headers.of(role), user_agent), **client},  # type: ignore[arg-type]
-            retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
-            credential_provider=source.provider,
-        )
+        client = {**_client_options(settings, role, self.headers.of(role), user_agent), **client}
+        return GCSStore(self.bucket, **_common(self, settings, role, config, client, source))
 
     def describe(self) -> dict[str, str]:
         """Return the parts of the location to display."""
-        shown = {"type": "GCS", "bucket": self.bucket, "prefix": self.prefix}
-        return {key: value for key, value in shown.items() if value}
+        return {"type": "GCS", "bucket": self.bucket, **({"prefix": self.prefix} if self.prefix else {})}
 
     def source(self) -> Source:
         """Return the source of the credentials."""
@@ -261,15 +247,9 @@ class AzurePlace:
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
-        return AzureStore(
-            self.container,
-            prefix=self.prefix or None,
-            account_name=self.account,
-            config=config,  # type: ignore[arg-type]
-            client_options={**_client_options(settings, role, {}, user_agent), **client},  # type: ignore[arg-type]
-            retry_config=_retry_config(settings, role),  # type: ignore[arg-type]
-            credential_provider=source.provider,
-        )
+        client = {**_client_options(settings, role, {}, user_agent), **client}
+        common = _common(self, settings, role, config, client, source)
+        return AzureStore(self.container, account_name=self.account, **common)
 
     def describe(self) -> dict[str, str]:
         """Return the parts of the location to display."""
@@ -409,6 +389,24 @@ def _client_options(
     elif role is Role.READ and stream_timeout_s:
         options["read_timeout"] = timedelta(seconds=stream_timeout_s)
     return options
+
+
+def _common(
+    place: S3Place | GcsPlace | AzurePlace,
+    settings: EffectiveStorageSettings,
+    role: Role,
+    config: dict[str, Any],
+    client: dict[str, Any],
+    source: Source,
+) -> dict[str, Any]:
+    """Return the arguments that the stores of all providers share."""
+    return {
+        "prefix": place.prefix or None,
+        "config": config,
+        "client_options": client,
+        "retry_config": _retry_config(settings, role),
+        "credential_provider": source.provider,
+    }
 
 
 def _retry_config(settings: EffectiveStorageSettings, role: Role) -> dict[str, Any]:
