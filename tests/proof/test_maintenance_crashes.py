@@ -1,4 +1,4 @@
-"""The upkeep broken off at every request to the storage, and writers at work between any two of them.
+"""Maintenance interrupted at every storage request, and writers between any two requests.
 
 Whatever happens, what branches and tags lead to is there with the values it had, and the next run of the same
 verb ends where an unbroken one does.
@@ -37,7 +37,7 @@ CRASHES = int(os.environ.get("ICEFLOE_CRASHES", "4"))
 
 
 class Death:
-    """The process dies at one request, before or after it had its effect; nothing gets through thereafter."""
+    """The crash of a process at one request, before or after its effect. Later requests fail."""
 
     def __init__(self, at: int, how: Fault) -> None:
         self.left, self.how = at, how
@@ -60,14 +60,14 @@ class Death:
 
 
 def seen(storage: Storage) -> dict[str, Any]:
-    """What every branch and tag holds."""
+    """Return the content of every branch and tag."""
     repo = Repository.open(storage)
     found: dict[str, Any] = {name: values(repo, branch=name) for name in repo.list_branches()}
     return found | {f"tag {name}": values(repo, tag=name) for name in repo.list_tags()}
 
 
 def needs_care(version: int) -> Storage:
-    """A repository with garbage, expired snapshots, two branches and a tag."""
+    """Create a repository with garbage, expired snapshots, two branches and a tag."""
     repo = lived_in(version)
     for value in (10, 18, 26):
         commit(repo, value)
@@ -85,7 +85,7 @@ def split(storage: Storage) -> Repository:
 
 
 def lose_a_chunk(storage: Storage) -> None:
-    """The chunk that main has at 5."""
+    """Delete the chunk at index 5 of main."""
     workspace = Repository.open(storage).readonly_session("main")._workspace
     ref: Any = workspace.ref(workspace.array("/a"), (5,))
     storage.delete([f"chunks/{ref.chunk_id}"])
@@ -96,7 +96,7 @@ def source(path: str, coords: tuple[int, ...]) -> Any:
 
 
 def upgrade(storage: Storage) -> None:
-    """Nothing is left to do where only the answer to the last request was missing."""
+    """Upgrade the repository; accept that a previous attempt finished without a response."""
     repo = Repository.open(storage)
     if repo.spec_version == SpecVersion.v1 or has_files_of_version_1(storage):
         icefloe.upgrade_icechunk_repository(repo, dry_run=False)
@@ -116,7 +116,7 @@ VERBS: dict[str, Callable[[Storage], object]] = {
 
 
 def shape(verb: str, storage: Storage) -> Any:
-    """What must be the same however often a verb was broken off before it came to its end."""
+    """Return the state that must not depend on interruptions."""
     repo = Repository.open(storage)
     if verb in ("rewrite", "repair"):  # a commit each; the broken ones left orphans
         return seen(storage), len(repo.list_manifest_files(repo.lookup_branch("main")))
@@ -161,7 +161,7 @@ def test_operation_interrupted_at_any_request_resumes(verb: str, version: int) -
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_writers_between_requests_of_a_collection_lose_nothing(version: int) -> None:
-    """A session that was open before commits, and a branch is put on a snapshot that was about to go."""
+    """An open session commits, and a branch is created at a snapshot that is about to be deleted."""
 
     class Meanwhile(Death):
         def __init__(self, at: int, act: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Writers, readers, expiration, retention and garbage collection in any order, beside a plain model.
+"""Writers, readers, expiration, retention and garbage collection in random order, compared with a model.
 
 The model knows the contents of each snapshot, its ancestors, and the objects it was seen to refer to. After
 each step every branch and tag holds what the model says; a collection leaves every object that something live
@@ -41,7 +41,7 @@ CHUNKS = st.integers(0, SIZE - 1)
 
 @dataclass
 class Known:
-    """A snapshot as the model has it."""
+    """A snapshot in the model."""
 
     values: tuple[int, ...]
     parent: str | None
@@ -51,7 +51,7 @@ class Known:
 
 @dataclass
 class Open:
-    """A session, and what it would commit."""
+    """An open session and the content that it would commit."""
 
     session: Session
     branch: str
@@ -60,8 +60,8 @@ class Open:
     dirty: bool = False
 
 
-class UpkeepMachine(RuleBasedStateMachine):
-    """Two writers, one reader, and somebody who cleans up."""
+class MaintenanceMachine(RuleBasedStateMachine):
+    """A state machine with two writers, a reader and maintenance."""
 
     def __init__(self, version: int) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class UpkeepMachine(RuleBasedStateMachine):
         self.known[id] = Known(values, parent, now(), frozenset(self._objects_of(id)))
 
     def _objects_of(self, id: str) -> Iterator[str]:
-        """What a snapshot refers to, one reference after the other."""
+        """Return the objects that a snapshot refers to, read one by one."""
         yield f"snapshots/{id}"
         workspace = self.repo.readonly_session(snapshot_id=id)._workspace
         for node in workspace.arrays_with_chunks(workspace.paths()):
@@ -111,7 +111,7 @@ class UpkeepMachine(RuleBasedStateMachine):
         return {id for tip in (*self.branches.values(), *self.tags.values()) for id in self._line(tip)}
 
     def _some(self, seed: int) -> str:
-        """A live snapshot that has the array."""
+        """Return an existing snapshot that contains the array."""
         found = sorted(self._live() - {self.root})
         return found[seed % len(found)]
 
@@ -260,7 +260,7 @@ class UpkeepMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_maintenance_among_writers_and_readers(version: int) -> None:
-    machine: Any = partial(UpkeepMachine, version)
+    machine: Any = partial(MaintenanceMachine, version)
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -1,4 +1,4 @@
-"""Merges of random branches, beside merges of their trees in the model."""
+"""Merges of random branches, compared with merges of their model trees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = 40
 
 
 def commit_changes(repo: Repository, branch: str, tree: Tree, source: Random) -> tuple[Tree, set[Cell]]:
-    """Some commits of random changes; the tree they lead to, and the chunks they wrote."""
+    """Commit random changes; return the resulting tree and the written chunks."""
     written: set[Cell] = set()
     for _ in range(source.randrange(1, 4)):
         moves = repo.spec_version == 2 and source.random() < 0.4
@@ -37,7 +37,7 @@ def commit_changes(repo: Repository, branch: str, tree: Tree, source: Random) ->
 
 
 def merge_seed(seed: int, spec_version: int) -> str:
-    """What became of a random merge, after it was compared with the model."""
+    """Merge two random branches, compare the result with the model, and return the outcome."""
     source = Random(seed)
     storage = in_memory_storage()
     config = RepositoryConfig(inline_chunk_threshold_bytes=source.choice((0, 512)))

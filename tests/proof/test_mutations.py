@@ -1,4 +1,4 @@
-"""Does the checker see anything at all? Each test breaks the engine in one place, which must be found."""
+"""Tests of the checker itself: each breaks the engine in one place, and the checker must detect it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_merge_that_loses_a_chunk_is_detected(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_squash_that_loses_concurrent_commits_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It puts its snapshot over whatever the branch has by then."""
+    """Let squash overwrite the branch unconditionally."""
     monkeypatch.setattr(
         RefStoreV1, "reset_branch", lambda self, name, snapshot, _=None: self._move(name, snapshot, None, "")
     )
@@ -119,7 +119,7 @@ def test_response_before_the_ref_moved_is_detected(monkeypatch: pytest.MonkeyPat
     assert_found("v2", "was acknowledged, but changed the refs 0 times")
 
 
-@pytest.mark.parametrize("world", ["v1-upkeep", "v2-upkeep"])
+@pytest.mark.parametrize("world", ["v1-maintenance", "v2-maintenance"])
 def test_collection_that_overlooks_a_manifest_is_detected(
     world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,14 +138,14 @@ def test_collection_that_deletes_recent_objects_is_detected(
 
     monkeypatch.setattr(gc, "collect", hasty)
 
-    assert_found("v2-upkeep", "not old enough")
+    assert_found("v2-maintenance", "not old enough")
 
 
-@pytest.mark.parametrize("world", ["v1-upkeep", "v2-upkeep"])
+@pytest.mark.parametrize("world", ["v1-maintenance", "v2-maintenance"])
 def test_collection_that_does_not_read_refs_again_is_detected(
     world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes by the refs as they were when it began."""
+    """Let the collection use the refs from its start."""
     monkeypatch.setattr(gc._Plan, "_spare", lambda self, snapshots, may_miss=False: None)
 
     assert_found(world, "which are in use")
@@ -154,7 +154,7 @@ def test_collection_that_does_not_read_refs_again_is_detected(
 def test_commit_that_ignores_a_collection_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RefStoreV2, "collected_since", lambda self, info, since: False)
 
-    assert_found("v2-upkeep", "is missing", first=79)
+    assert_found("v2-maintenance", "is missing", first=79)
 
 
 def test_expiration_that_loses_logs_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,4 +163,4 @@ def test_expiration_that_loses_logs_is_detected(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("icefloe.maintenance.expire.pruned", forgetful)
 
-    assert_found("v2-upkeep", "expire")
+    assert_found("v2-maintenance", "expire")

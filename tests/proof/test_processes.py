@@ -1,4 +1,4 @@
-"""Real processes on one repository: no money is lost, and every acknowledged commit is in the history."""
+"""Concurrent processes on one repository: no transfer and no acknowledged commit is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches and tags put on a snapshot that is garbage, while garbage is collected, at every pair of requests.
+"""Branches and tags created at an unused snapshot during a collection, for every interleaving of requests.
 
 The collection stops before one of its requests, somebody gets as far as one of theirs, the collection goes on
 to its end, and then they do. A ref stands on what is whole, or was refused.
@@ -30,7 +30,7 @@ VERBS = ("get", "get_if_changed", "put", "delete", "exists", "list_prefix", "lis
 
 
 class Stopping(PassingStorage):
-    """Calls back before one of its requests."""
+    """A storage that calls a function before one of its requests."""
 
     def __init__(self, inner: Storage, at: int, act: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -46,7 +46,7 @@ class Stopping(PassingStorage):
 
 
 def with_garbage(version: int) -> tuple[Repository, str]:
-    """A repository, and a snapshot of two that no ref leads to."""
+    """Create a repository with two unused snapshots, and return it with the id of one."""
     repo = repository(version)
     commit(repo, 1)
     repo.create_branch("dev", repo.lookup_branch("main"))
@@ -58,14 +58,14 @@ def with_garbage(version: int) -> tuple[Repository, str]:
 
 
 def requests(act: Callable[[Storage], object], storage: Storage) -> int:
-    """How many requests something takes."""
+    """Count the requests of an operation."""
     counting = Stopping(copy_of(storage), 10**9, lambda: None)
     act(counting)
     return 10**9 - counting.left
 
 
 def interleaved(storage: Storage, orphan: str, how: str, collected: int, put: int) -> str:
-    """What becomes of the one who puts the ref."""
+    """Create a ref at one request of a collection, and return the outcome."""
     here, there = threading.Event(), threading.Event()
     outcome: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Merges, picks and reverts in random histories that expire and are squashed, beside a brute-force model.
+"""Merges, cherry-picks and reverts in random expired and squashed histories, compared with a simple model.
 
 The model keeps every state that a commit ever had, and the true graph of commits: nothing in it expires. An
 operation must give what a three-way merge of these states gives, or refuse.
@@ -31,12 +31,12 @@ State: TypeAlias = dict[bytes, tuple[str, bytes, Cells]]
 
 
 class Clash(Exception):  # noqa: N818 - never leaves this module
-    """Both sides changed something in different ways."""
+    """A conflict: both sides changed the same item differently."""
 
 
 @dataclass
 class Commit:
-    """What the model keeps of a commit for good."""
+    """The permanent record of a commit in the model."""
 
     state: State
     parent: str | None
@@ -45,7 +45,7 @@ class Commit:
 
 
 class World:
-    """A repository, and all that was ever committed to it."""
+    """A repository and a record of all its commits."""
 
     def __init__(self, seed: int, spec_version: int) -> None:
         self.random = Random(seed)
@@ -61,7 +61,7 @@ class World:
             self.repo.create_branch(branch, self.repo.lookup_branch("main"))
 
     def observe(self, snapshot: str) -> State:
-        """Read all that a snapshot has."""
+        """Read the whole content of a snapshot."""
         workspace = self.repo.readonly_session(snapshot_id=snapshot)._workspace
         found: State = {}
         for path in workspace.paths():
@@ -98,17 +98,17 @@ class World:
         return found
 
     def bases(self, one: str, other: str) -> list[str]:
-        """The common ancestors that are ancestors of no other one."""
+        """Return the common ancestors that are not ancestors of another common ancestor."""
         common = self.ancestors(one) & self.ancestors(other)
         return [id for id in common if not any(id in self.ancestors(each) - {each} for each in common)]
 
     def had(self, tip: str, base: str, node: bytes, cell: int) -> bool:
-        """Whether a chunk was there at any time after the base."""
+        """Return True if a chunk existed at any time after the base."""
         states = [self.commits[id].state for id in self.ancestors(tip) - self.ancestors(base)]
         return any(node in state and cell in state[node][2] for state in states)
 
     def merged(self, base: str, ours: str, theirs: str) -> tuple[State, bool]:
-        """The merged state, and whether refusing it as a conflict is right too."""
+        """Return the merged state, and whether a conflict would be correct, too."""
         before, here, there = (self.commits[id].state for id in (base, ours, theirs))
         result: State = {}
         doubtful = False
@@ -183,7 +183,7 @@ class World:
             self.check("revert", undone, self.tip(branch), parent, run, branch)
 
     def check(self, kind: str, base: str, ours: str, theirs: str, run: Any, branch: str) -> None:
-        """Do something for real, and compare what became of it with the model."""
+        """Run an operation, and compare its result with the model."""
         try:
             expected: State | None
             expected, doubtful = self.merged(base, ours, theirs)

@@ -1,4 +1,4 @@
-"""Histories of several writers in bad weather, each decided by a seed.
+"""Simulated histories of several writers with storage faults, each determined by a seed.
 
 A seed that fails is run again, with its schedule, by `python -m tests.support.simulation.replay WORLD SEED`.
 """
@@ -14,12 +14,12 @@ import pytest
 from tests.support.simulation.worlds import WORLDS, run_seed
 
 BATCH = 5
-# Seeds of each world; half as many of those with upkeep. `make torture` runs more.
+# Seeds of each world; half as many of those with maintenance. `make torture` runs more.
 HISTORIES = int(os.environ.get("ICEFLOE_HISTORIES", "20"))
 BATCHES = [
     (world, first)
     for world in WORLDS
-    for first in range(0, HISTORIES // 2 if world.endswith("upkeep") else HISTORIES, BATCH)
+    for first in range(0, HISTORIES // 2 if world.endswith("maintenance") else HISTORIES, BATCH)
 ]
 
 
@@ -27,7 +27,7 @@ BATCHES = [
 def test_no_commit_is_lost(world: str, first: int, record_property: Callable[[str, Any], None]) -> None:
     histories = [run_seed(world, seed) for seed in range(first, first + BATCH)]
 
-    for name in ("steps", "commits", "merges", "upkeep", "crashes", "faults"):
+    for name in ("steps", "commits", "merges", "maintenance", "crashes", "faults"):
         record_property(f"proof {name}", sum(getattr(history, name) for history in histories))
     record_property("proof histories", len(histories))
     failed = [(history.seed, history.violation) for history in histories if history.violation is not None]

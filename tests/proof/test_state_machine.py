@@ -43,7 +43,7 @@ SESSIONS = st.integers(0, 2)
 
 
 class RepositoryMachine(RuleBasedStateMachine):
-    """Three sessions at most, on three branches at most."""
+    """A state machine with at most three sessions on at most three branches."""
 
     def __init__(self, make_storage: Callable[[], Storage], spec_version: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         return twin
 
     def _do(self, operation: Operation, function: Callable[[], Any]) -> bool:
-        """Whether an operation was done; what it did is compared with the model either way."""
+        """Run an operation in both the repository and the model; return True if it succeeded."""
         try:
             with self.checker.operation(operation):
                 try:
@@ -82,7 +82,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         return True
 
     def _expected(self, allowed: Callable[[], object]) -> bool:
-        """Whether the model allows something."""
+        """Return True if the model allows an operation."""
         try:
             allowed()
         except KeyError:

@@ -1,4 +1,4 @@
-"""A package's public names, with the arguments and members behind them, in a form that JSON can hold."""
+"""Describe the public names of a package, with their arguments and members, as JSON."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _BUILT_IN = (object, BaseException, Exception, KeyError, ValueError, int, str)
 
 
 def describe(package: str) -> Description:
-    """Version and modules of an importable package."""
+    """Describe the version and the modules of a package."""
     top = importlib.import_module(package)
     return {"version": top.__version__, "modules": {name: describe_module(package, name) for name in MODULES}}
 
 
 def describe_module(package: str, name: str) -> dict[str, Description]:
-    """The public names of a module, without details of those that the package itself has too."""
+    """Describe the public names of a module. Names that the package also has are not repeated in detail."""
     top = importlib.import_module(package)
     module = importlib.import_module(f"{package}.{name}") if name else top
     known = _public_names(top) if name else set()
@@ -65,7 +65,7 @@ def describe_module(package: str, name: str) -> dict[str, Description]:
 
 
 def _public_names(module: ModuleType) -> set[str]:
-    """The names a module lists, and those of what it defines."""
+    """Return the names that a module lists or defines."""
     listed = set(getattr(module, "__all__", ())) - {"__version__"}
     made_here = {
         name
@@ -78,7 +78,7 @@ def _public_names(module: ModuleType) -> set[str]:
 
 
 def describe_value(value: Any) -> Description:
-    """A function with its arguments, a class with its members, or the bare fact that something is there."""
+    """Describe a function with its arguments, a class with its members, or any other value."""
     if inspect.isclass(value):
         members = {name: describe_member(value, name) for name in _own_members(value)}
         return {"kind": "class", "members": members} | ({} if is_enum(value) else arguments(value))
@@ -88,7 +88,7 @@ def describe_value(value: Any) -> Description:
 
 
 def describe_member(cls: type, name: str) -> Description:
-    """A method with its arguments, a nested class, or a plain attribute."""
+    """Describe a method with its arguments, a nested class, or an attribute."""
     raw, value = inspect.getattr_static(cls, name), getattr(cls, name)
     if inspect.isclass(value):
         return {"kind": "class"} | arguments(value)
@@ -101,7 +101,7 @@ def describe_member(cls: type, name: str) -> Description:
 
 
 def _own_members(cls: type) -> Iterator[str]:
-    """Public members, but for those inherited from another package."""
+    """Return the public members that are not inherited from another package."""
     if is_enum(cls):
         yield from sorted(_enum_members(cls))
         return
@@ -113,7 +113,7 @@ def _own_members(cls: type) -> Iterator[str]:
 
 
 def is_enum(cls: type) -> bool:
-    """Whether it is an enum, of Python's or of a native class that behaves like one."""
+    """Return True for a Python enum, or a native class that behaves like one."""
     return issubclass(cls, enum.Enum) or bool(_enum_members(cls))
 
 
@@ -124,7 +124,7 @@ def _enum_members(cls: type) -> set[str]:
 
 
 def arguments(value: Any) -> Description:
-    """Mark, name and default of each argument, as one text; nothing where Python does not know them."""
+    """Return the kind, name and default of all arguments as text; empty if Python cannot tell."""
     try:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):

@@ -42,7 +42,7 @@ def commit(repo: Repository, branch: str, edits: Sequence[Edit], message: str = 
 
 
 def part(repo: Repository, ours: Sequence[Edit], theirs: Sequence[Edit]) -> tuple[str, str]:
-    """Let the branches part: ours on main, theirs on dev."""
+    """Commit our changes to main and their changes to dev."""
     return commit(repo, "main", ours), commit(repo, "dev", theirs)
 
 

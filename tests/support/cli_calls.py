@@ -1,4 +1,4 @@
-"""Every command of the CLI, as it is typed at a repository with hostile names."""
+"""Arguments for every command, for a repository with hostile names."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CALLS: dict[str, list[list[str]]] = {
 
 
 def commands(group: Any, prefix: str = "") -> Iterator[str]:
-    """Every command that click knows, with those of groups."""
+    """Return all commands, including those of groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

@@ -159,7 +159,7 @@ num_updates_per_repo_info_file: 7
 
 
 class TaggedLoader(yaml.SafeLoader):
-    """Reads `!tag value` as the one-key map {tag: value}, the plain form of a tagged enum."""
+    """A YAML loader that reads `!tag value` as {tag: value}, the plain form of a tagged enum."""
 
 
 def _tagged(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> dict[str, Any]:

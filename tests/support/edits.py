@@ -1,4 +1,4 @@
-"""Small changes to a hierarchy as values, made through any Zarr store: ours or the official package's."""
+"""Small changes to a hierarchy, as values that can be applied to any Zarr store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CreateArray:
 
 @dataclass(frozen=True)
 class SetAttribute:
-    """Other attributes for a group or an array."""
+    """A change of the attributes of a group or an array."""
 
     path: str
     value: int
@@ -34,7 +34,7 @@ class SetAttribute:
 
 @dataclass(frozen=True)
 class SetDocument:
-    """Another part of an array's zarr.json: its shape, its codecs."""
+    """A change of a part of the zarr.json of an array, such as its shape or codecs."""
 
     path: str
     part: str
@@ -56,7 +56,7 @@ class Erase:
 
 @dataclass(frozen=True)
 class Delete:
-    """A node with all below it."""
+    """The deletion of a node and everything below it."""
 
     path: str
 
@@ -71,12 +71,12 @@ Edit = CreateGroup | CreateArray | SetAttribute | SetDocument | Write | Erase | 
 
 
 def resize(path: str, *shape: int) -> SetDocument:
-    """Another shape in the zarr.json alone."""
+    """Return a change of the shape in the zarr.json."""
     return SetDocument(path, "shape", list(shape))
 
 
 def make(session: Any, edits: Sequence[Edit]) -> None:
-    """Make changes in a session, one after the other."""
+    """Apply changes to a session, one after the other."""
     for edit in edits:
         _make(session, edit)
 

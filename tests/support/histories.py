@@ -1,4 +1,4 @@
-"""Small repositories with a history, and what is stored in them."""
+"""Small repositories with a history, and functions that read their content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from icefloe.storage.base import Storage
 
 
 def now() -> datetime:
-    """A time after all that was done so far, and before all that is done later."""
+    """Return a time after all earlier and before all later operations."""
     time.sleep(0.002)
     moment = datetime.now(UTC)
     time.sleep(0.002)
@@ -23,7 +23,7 @@ def now() -> datetime:
 
 
 def repository(version: int = 2, storage: icefloe.Storage | None = None) -> Repository:
-    """One array, in the first commit of main."""
+    """Create a repository with one array in the first commit."""
     config = icefloe.RepositoryConfig.default()
     config.inline_chunk_threshold_bytes = 0
     place = storage or icefloe.in_memory_storage()
@@ -35,7 +35,7 @@ def repository(version: int = 2, storage: icefloe.Storage | None = None) -> Repo
 
 
 def commit(repo: Repository, value: int, branch: str = "main") -> str:
-    """A commit that writes one chunk."""
+    """Commit one chunk."""
     session = repo.writable_session(branch)
     array = zarr.open_array(session.store, path="a")
     array[value % 8] = value
@@ -43,7 +43,7 @@ def commit(repo: Repository, value: int, branch: str = "main") -> str:
 
 
 def history(repo: Repository, branch: str = "main") -> list[str]:
-    """The messages of a branch, newest first."""
+    """Return the messages of a branch, newest first."""
     return [info.message for info in repo.ancestry(branch=branch)]
 
 
@@ -51,12 +51,12 @@ LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 def names(repo: Repository, folder: str) -> set[str]:
-    """The objects in a folder."""
+    """Return the names of the objects in a folder."""
     return {key for key, _ in repo.storage.list_objects(prefix=folder)}
 
 
 def overwrite_ten_times() -> Repository:
-    """One chunk written over and over: nine chunk objects that only old snapshots need."""
+    """Overwrite one chunk, so that nine chunk objects belong only to old snapshots."""
     repo = repository()
     for value in range(8, 88, 8):
         commit(repo, value)
@@ -64,20 +64,20 @@ def overwrite_ten_times() -> Repository:
 
 
 def objects(storage: Storage) -> dict[str, int]:
-    """Everything that is immutable, with its size."""
+    """Return all immutable objects with their sizes."""
     folders = ("chunks", "manifests", "transactions", "snapshots")
     return {k: size for k, size in storage.list_objects() if k.split("/")[0] in folders}
 
 
 def values(repo: Repository, **ref: Any) -> list[int]:
-    """What one state of a repository holds."""
+    """Return the content of one state of a repository."""
     session = repo.readonly_session(**(ref or {"branch": "main"}))
     found: list[int] = np.asarray(zarr.open_array(session.store, path="a", mode="r")[:]).tolist()
     return found
 
 
 def lived_in(version: int = 2) -> Repository:
-    """A repository with two branches, a tag, a deleted tag and something that no ref leads to."""
+    """Create a repository with two branches, a tag, a deleted tag and unused objects."""
     repo = repository(version)
     first = commit(repo, 1)
     repo.create_tag("v1", first)
@@ -93,7 +93,7 @@ def lived_in(version: int = 2) -> Repository:
 
 
 def copy_of(storage: Storage) -> Storage:
-    """The same objects at another place."""
+    """Copy all objects to another storage."""
     other = in_memory_storage()
     for key, _ in storage.list_objects():
         other.put(key, storage.get(key)[0])

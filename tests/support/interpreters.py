@@ -1,4 +1,4 @@
-"""Run a program in a fresh interpreter that has `icechunk` standing for `icefloe`."""
+"""Run a program in a new interpreter in which `icechunk` is icefloe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORKER += "    return Repository.__module__, icechunk.storage.__name__, icechunk
 
 
 def run(tmp_path: Path, code: str, *arguments: str, worker: str = WORKER) -> str:
-    """What a program prints that finds no other icechunk than ours."""
+    """Run a program that imports icefloe as icechunk, and return its output."""
     (tmp_path / "worker.py").write_text(worker)
     (tmp_path / "program.py").write_text(code)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -1,4 +1,4 @@
-"""A writer that is killed: its steps, and what is to be seen after each of them. Run by `test_kills.py`.
+"""A writer that is killed between its steps, and the expected state after each step. Run by `test_kills.py`.
 
 Called with a folder, the version of the format, the name of a plan and how often to kill, it runs the steps
 of the plan in one forked child after another. Each child kills itself (SIGKILL) before its n-th touch of the
@@ -60,7 +60,7 @@ def _save_config(repo: Repository) -> None:
 
 
 def _begin(repo: Repository) -> None:
-    """A session that the branch will leave behind; nothing is to be seen of it yet."""
+    """Open a session without committing; its changes are not visible."""
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="b", shape=(2,), chunks=(1,), dtype="i4")[:] = 7
     _begun.append(session)
@@ -136,7 +136,7 @@ def steps(plan: str, spec_version: int) -> list[str]:
 
 
 def seen(folder: Path) -> Any:
-    """All that a reader sees: history and values behind each branch and tag, and the configuration."""
+    """Return everything that a reader sees: histories, values and the configuration."""
     storage = LocalStorage(folder)
     if not Repository.exists(storage):
         return None
@@ -157,7 +157,7 @@ def _version(repo: Repository, **ref: str) -> list[Any]:
 
 
 def run(folder: Path, spec_version: int, plan: str, done: Callable[[str], None]) -> None:
-    """All steps of a plan, each of which is acknowledged."""
+    """Run all steps of a plan, and acknowledge each."""
     repo = create(folder, spec_version)
     done("create")
     for name in steps(plan, spec_version):
@@ -166,7 +166,7 @@ def run(folder: Path, spec_version: int, plan: str, done: Callable[[str], None])
 
 
 def _killed_before(touch: int, folder: Path, spec_version: int, plan: str) -> tuple[list[str], bool]:
-    """What a child acknowledged that is killed before a touch of its folder, and whether it came so far."""
+    """Kill a child process before one of its file operations; return what it acknowledged."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -190,11 +190,11 @@ def _killed_before(touch: int, folder: Path, spec_version: int, plan: str) -> tu
 
 
 def void(_: object) -> None:
-    """Nothing, of whatever."""
+    """Ignore all arguments."""
 
 
 def main(root: Path, spec_version: int, plan: str, every: int, first: int) -> None:
-    """Print one line of JSON for each kill: where, and what was acknowledged before."""
+    """Print one line of JSON for each kill: its position, and the acknowledged steps."""
     run(root / "imports", spec_version, plan, void)  # loads all that children will need
     gc.freeze()
     touch, killed = first, True

@@ -52,7 +52,7 @@ class Program:
 
 @contextmanager
 def started(code: str, *arguments: object) -> Iterator[Program]:
-    """Run the text of a program with `sys.argv[1:]`; at the end it is killed if it still runs."""
+    """Run a program in a new process, and kill it at the end of the block if it is still running."""
     multiprocessing.set_forkserver_preload(list(_PRELOADED))
     reader, writer = _CONTEXT.Pipe(duplex=False)
     process = _CONTEXT.Process(target=_execute, args=(code, tuple(map(str, arguments)), writer))
@@ -68,14 +68,14 @@ def started(code: str, *arguments: object) -> Iterator[Program]:
 
 
 def run(code: str, *arguments: object) -> tuple[int, str]:
-    """Run the text of a program to its end; its exit code and what it printed, with its traceback."""
+    """Run a program to its end; return its exit code and its output."""
     with started(code, *arguments) as program:
         printed = program.stdout.read()
         return program.wait(), printed
 
 
 def _execute(code: str, arguments: tuple[str, ...], stdout: Connection) -> None:
-    """Be the program."""
+    """Run the program in this process."""
     os.dup2(stdout.fileno(), 1)
     os.dup2(stdout.fileno(), 2)
     stdout.close()

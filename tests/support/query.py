@@ -28,7 +28,7 @@ from tests.support.spark.weather import CHUNKS, read_all, repository, weather
 def write_table(
     session: Session, rows: pa.Table, template: Template | None = None, mode: str = "append", group: str = "/"
 ) -> None:
-    """What Spark does with a frame, in one process."""
+    """Write a data frame as Spark does, in one process."""
     template = template or Template()
     dims = find_dims(session, group, rows.schema.names, template)
     whole = rows.combine_chunks()
@@ -73,7 +73,7 @@ def pruned(need: Needs) -> tuple[Table, Selection]:
 
 
 class _Spread:
-    """An aggregate that SQLite has not."""
+    """An aggregate function that SQLite lacks."""
 
     def __init__(self) -> None:
         self._values: list[float] = []

@@ -1,4 +1,4 @@
-"""The source files as syntax trees, for the tests that hold the house rules."""
+"""Source files as syntax trees, for tests of the house rules."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def component_of(module_name: str) -> str:
 
 
 def parse(name: str, text: str, *, is_package: bool = False) -> Module:
-    """A module out of a string; the self-checks make bad samples with it."""
+    """Return a module with the given text, for tests of the rules themselves."""
     return Module(name, text, is_package)
 
 
 @cache
 def source_modules() -> tuple[Module, ...]:
-    """Every module of the package, ordered by name."""
+    """Return all modules of the package, sorted by name."""
     return tuple(_modules_below(ROOT / "src", ROOT / "src" / PACKAGE))
 
 
 @cache
 def outside_modules() -> tuple[Module, ...]:
-    """The Python files of tests, benchmarks and the demonstration."""
+    """Return the modules of tests, benchmarks and the demo."""
     folders = [ROOT / name for name in ("tests", "benchmarks", "demo") if (ROOT / name).is_dir()]
     return tuple(module for folder in folders for module in _modules_below(ROOT, folder))
 
@@ -89,7 +89,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @cache
 def imports_of(module: Module) -> tuple[Import, ...]:
-    """Find all imports, also those inside functions and the constant ones made by `importlib`."""
+    """Return all imports, including those in functions and constant ones through `importlib`."""
     type_only = {
         id(inner)
         for node in module.nodes

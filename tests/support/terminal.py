@@ -11,7 +11,7 @@ from icefloe.cli import main as app
 
 
 class Terminal:
-    """Types commands at one repository."""
+    """A runner of commands for one repository."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], repo: str) -> None:
         self._capsys = capsys
@@ -19,7 +19,7 @@ class Terminal:
         self.errors = ""
 
     def __call__(self, command: str, *words: str, code: int = 0) -> str:
-        """What a command prints; it must end with the given exit code."""
+        """Run a command, check its exit code, and return its output."""
         self._capsys.readouterr()
         found = app.main([*command.split(), self.repo, *words])
         printed = self._capsys.readouterr()
@@ -28,5 +28,5 @@ class Terminal:
         return printed.out
 
     def json(self, command: str, *words: str, code: int = 0) -> Any:
-        """The same for programs."""
+        """Run a command with `--json`, and return the parsed output."""
         return json.loads(self(command, *words, "--json", code=code))

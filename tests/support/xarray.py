@@ -9,7 +9,7 @@ from icefloe.session import Session
 
 
 def dataset(start: int = 0, days: int = 4) -> xr.Dataset:
-    """A small dataset of every kind of variable; time goes on from `start`."""
+    """Return a small dataset with variables of every kind; its times begin at `start`."""
     values = np.arange(days * 6, dtype="f4").reshape(days, 2, 3) + start
     return xr.Dataset(
         {

@@ -12,7 +12,7 @@ GROUP = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
 
 
 def array_document(shape: Sequence[int], chunks: Sequence[int] | None = None, **changes: Any) -> bytes:
-    """The zarr.json of an array of bytes."""
+    """Return the zarr.json of an array of bytes."""
     document: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",
@@ -31,5 +31,5 @@ def array_document(shape: Sequence[int], chunks: Sequence[int] | None = None, **
 
 
 def buffer(data: bytes) -> Buffer:
-    """Bytes as zarr hands them to a store."""
+    """Return bytes as a zarr buffer."""
     return cpu.Buffer.from_bytes(data)

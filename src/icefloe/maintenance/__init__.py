@@ -1,1 +1,1 @@
-"""The upkeep of a repository: expiring history, collecting what nothing needs, rewriting, counting."""
+"""Maintenance: garbage collection, expiration, statistics, clones, upgrades, verification and repair."""

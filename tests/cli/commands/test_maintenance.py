@@ -1,4 +1,4 @@
-"""Commands for the upkeep, as typed."""
+"""Maintenance commands on the command line."""
 
 from __future__ import annotations
 

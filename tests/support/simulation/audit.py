@@ -1,4 +1,4 @@
-"""What is really stored: a repository read file by file through the format alone, without the engine.
+"""Read a repository file by file with the format package, without the engine.
 
 Every reference is followed to its end, from refs over snapshots and manifests to chunk objects; what is
 missing or contradicts itself is a `Violation`. Contents are those of `tests.support.simulation.model`.
@@ -37,12 +37,12 @@ from tests.support.simulation.model import Changes, PlainTree, Refs, Tree
 
 
 class Violation(AssertionError):  # noqa: N818 - it is the word of those who check histories
-    """Something is in a repository that must not be, or is missing."""
+    """A violated invariant of a repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The refs of a repository and what goes with them."""
+    """The refs of a repository, with its snapshots and status."""
 
     refs: Refs
     parents: Mapping[str, str | None] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Stored:
 
 
 class Audit:
-    """Reads a repository and remembers which write-once files it has found to be whole."""
+    """A reader of a repository that remembers which immutable files are intact."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -65,7 +65,7 @@ class Audit:
         self._chunks: dict[str, list[str]] = {}
 
     def stored(self) -> Stored:
-        """The refs as they are now. Every MUST on the repo info file is checked by its decoder."""
+        """Return the current refs. The decoder checks every MUST for the repo info file."""
         try:
             data, _ = self.storage.get(REPO_PATH)
         except ObjectNotFoundError:
@@ -103,7 +103,7 @@ class Audit:
         return Stored(Refs(found[RefKind.BRANCH], tags, frozenset(deleted)))
 
     def parent(self, id: str, stored: Stored) -> str | None:
-        """The parent of a snapshot."""
+        """Return the parent of a snapshot."""
         if stored.parents:
             if id not in stored.parents:
                 raise Violation(f"snapshot {id} is not in the repo info file")
@@ -112,7 +112,7 @@ class Audit:
         return None if parent is None else str(parent)
 
     def history(self, id: str, stored: Stored) -> list[str]:
-        """A snapshot and its ancestors, newest first."""
+        """Return a snapshot and its ancestors, newest first."""
         found: list[str] = []
         at: str | None = id
         while at is not None:
@@ -123,7 +123,7 @@ class Audit:
         return found
 
     def everything(self) -> Stored:
-        """The refs as they are now, after all that they lead to was found to be whole."""
+        """Return the current refs after checking everything that they lead to."""
         stored = self.stored()
         if "main" not in stored.refs.branches:
             raise Violation("there is no branch main")
@@ -133,7 +133,7 @@ class Audit:
         return stored
 
     def needed(self, stored: Stored) -> set[str]:
-        """The paths of all that must not be deleted: what snapshots in the history need."""
+        """Return the paths of all objects that snapshots in the history use."""
         ids = set(stored.parents)
         for tip in {*stored.refs.branches.values(), *stored.refs.tags.values()}:
             ids.update(self.history(tip, stored))
@@ -158,20 +158,20 @@ class Audit:
         return self._chunks[manifest]
 
     def written_at_us(self, path: str) -> int | None:
-        """When an object was written by the clock of the storage; None where there is none."""
+        """Return the time of an object by the clock of the storage; None if it does not exist."""
         try:
             return to_microseconds(self.storage.head(path)[0].created_at)
         except ObjectNotFoundError:
             return None
 
     def snapshot(self, id: str) -> Snapshot:
-        """A snapshot file."""
+        """Read a snapshot file."""
         if id not in self._snapshots:
             self._snapshots[id] = read_snapshot(self._get(f"{SNAPSHOTS}/{id}"), SnapshotId.parse(id))
         return self._snapshots[id]
 
     def tree(self, id: str) -> PlainTree:
-        """All that a snapshot holds, after every file it needs was read."""
+        """Return the content of a snapshot after reading every file that it uses."""
         if id not in self._trees:
             snapshot = self.snapshot(id)
             self._check_log(snapshot)
@@ -179,11 +179,11 @@ class Audit:
         return self._trees[id]
 
     def log(self, id: str) -> TransactionLog:
-        """The transaction log of a snapshot."""
+        """Read the transaction log of a snapshot."""
         return read_transaction_log(self._get(f"{TRANSACTIONS}/{id}"), SnapshotId.parse(id))
 
     def logged_changes(self, id: str, base: str, tree: Tree, base_tree: Tree) -> Changes:
-        """What the log of a snapshot says was done to make it of another, in the words of the model."""
+        """Return the changes in the log of a snapshot as changes of the model."""
         log = self.log(id)
         paths = [{node.id: node.path for node in self.snapshot(each).nodes} for each in (id, base)]
         keys = [
@@ -238,7 +238,7 @@ class Audit:
         return rows, label, values
 
     def _manifest(self, id: ManifestId, node: NodeId, rank: int) -> tuple[int, list[tuple[int, int]]]:
-        """The size of a manifest, and the chunks of one array in it with the number that each holds."""
+        """Return the size of a manifest, and the numbers in the chunks of one array."""
         if (id, node) not in self._manifests:
             packed = self._get(f"{MANIFESTS}/{id}")
             refs = read_manifest(packed, id).array(node, rank)
@@ -270,10 +270,10 @@ class Audit:
 
 
 def chunk_bytes(value: int) -> bytes:
-    """A number as a chunk holds it."""
+    """Encode a number as a chunk."""
     return np.int64(value).tobytes()
 
 
 def number(data: bytes) -> int:
-    """The number in a chunk."""
+    """Decode the number in a chunk."""
     return int(np.frombuffer(data, np.int64)[0])

@@ -28,7 +28,7 @@ TOTAL = 100 * ACCOUNTS
 
 
 def storage_at(place: dict[str, Any]) -> Storage:
-    """A folder, or a prefix on an S3 server."""
+    """Return the storage of a folder or of an S3 prefix."""
     if "folder" in place:
         return local_filesystem_storage(place["folder"])
     return s3_storage(
@@ -42,7 +42,7 @@ def storage_at(place: dict[str, Any]) -> Storage:
 
 
 def found(place: dict[str, Any], spec_version: int) -> None:
-    """Open the bank, with the same amount in every account."""
+    """Create the bank, with the same amount in every account."""
     config = RepositoryConfig(inline_chunk_threshold_bytes=0)
     session = Repository.create(storage_at(place), config, spec_version=spec_version).writable_session("main")
     session.store.set_sync("accounts/zarr.json", cpu.Buffer.from_bytes(document(ACCOUNTS, 0)))
@@ -52,7 +52,7 @@ def found(place: dict[str, Any], spec_version: int) -> None:
 
 
 def run(place: dict[str, Any], count: int, transfers: int, seed: int) -> list[str]:
-    """Let so many processes make transfers at once; the commits that were acknowledged to them."""
+    """Run concurrent processes that make transfers; return the acknowledged commits."""
     program = "import sys; from tests.support.simulation import bank; bank.main(*sys.argv[1:])"
     acknowledged: list[str] = []
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def run(place: dict[str, Any], count: int, transfers: int, seed: int) -> list[st
 
 
 def check(place: dict[str, Any], acknowledged: list[str]) -> int:
-    """Every acknowledged commit is in the history, nothing else is, and no money came or went; how many."""
+    """Check that the history has exactly the acknowledged commits and no money was lost."""
     audit = Audit(storage_at(place))
     stored = audit.everything()
     history = audit.history(stored.refs.branches["main"], stored)
@@ -93,7 +93,7 @@ def _balance(session: Session, account: int) -> int:
 
 
 def _transfer(repo: Repository, source: random.Random) -> str:
-    """Try until it succeeds: who meets a conflict reads the balances again."""
+    """Retry a transfer until it succeeds. After a conflict the balances are read again."""
     while True:
         session = repo.writable_session("main")
         payer, payee = source.sample(range(ACCOUNTS), 2)

@@ -1,4 +1,4 @@
-"""What merges, picks, reverts and squashes must give, over the commits of the model."""
+"""The expected results of merges, cherry-picks, reverts and squashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.simulation.model import Cell, Commit, Tree
 
 
 class BranchModel:
-    """Work on branches, by the names of the methods of a repository."""
+    """A model of branch operations, with the method names of a repository."""
 
     def __init__(self, commits: Mapping[str, Commit], flushed_at: Callable[[str], int]) -> None:
         """With all commits there are, and when each was written: of several bases the newest is taken."""
@@ -18,14 +18,14 @@ class BranchModel:
         self._flushed_at = flushed_at
 
     def expected(self, kind: str, tip: str, snapshot: str) -> Tree | None:
-        """What a branch holds after something was done on its tip; None where there are conflicts."""
+        """Return the expected content of a branch after an operation; None if there are conflicts."""
         if kind == "squash":
             return self._commits[tip].tree
         base, target = self._ends(kind, tip, snapshot)
         return merged(self._commits[base].tree, self._commits[tip].tree, self._commits[target].tree)
 
     def may_fail(self, kind: str, tip: str, snapshot: str) -> bool:
-        """Whether conflicts may be met."""
+        """Return True if conflicts are possible."""
         if kind == "squash":
             return False
         base, target = self._ends(kind, tip, snapshot)
@@ -37,17 +37,17 @@ class BranchModel:
         return may_clash(before, ours, theirs, our_cells, their_cells)
 
     def is_done(self, kind: str, tip: str, snapshot: str) -> bool:
-        """Whether nothing is left to be done."""
+        """Return True if the operation has no effect."""
         if kind == "merge":
             return snapshot in self._reachable(tip)
         return kind != "squash" and self.expected(kind, tip, snapshot) == self._commits[tip].tree
 
     def merges(self, kind: str, tip: str, snapshot: str) -> tuple[str, ...]:
-        """Give the snapshots beside its parent that go into what is made: a squash contains the old tip."""
+        """Return further parents of the new snapshot: a squash contains the old tip."""
         return {"merge": (snapshot,), "squash": (tip,)}.get(kind, ())
 
     def history(self, tip: str) -> list[str]:
-        """A snapshot and its ancestors, newest first."""
+        """Return a snapshot and its ancestors, newest first."""
         found: list[str] = []
         at: str | None = tip
         while at is not None:
@@ -56,14 +56,14 @@ class BranchModel:
         return found
 
     def _ends(self, kind: str, tip: str, snapshot: str) -> tuple[str, str]:
-        """What is compared with the tip: the base, and the state with the changes."""
+        """Return the base, and the state with the changes to apply."""
         parent = self._commits[snapshot].parent or snapshot
         if kind == "merge":
             return max(self._reachable(tip) & self._reachable(snapshot), key=self._flushed_at), snapshot
         return (snapshot, parent) if kind == "revert" else (parent, snapshot)
 
     def _reachable(self, tip: str) -> set[str]:
-        """A snapshot and all that went into it."""
+        """Return a snapshot and everything that was merged into it."""
         found: set[str] = set()
         waiting = [tip]
         while waiting:
@@ -74,13 +74,13 @@ class BranchModel:
         return found
 
     def _cells_between(self, one: str, other: str) -> set[Cell]:
-        """All chunks that were written on the way, and perhaps some more."""
+        """Return a superset of the chunks that were written in between."""
         ids = self._reachable(one) ^ self._reachable(other)
         return {cell for id in ids for cell in self._commits[id].changes.cells}
 
 
 def perform(repo: Repository, kind: str, branch: str, snapshot: str) -> str | None:
-    """Do it; the tip of the branch afterwards."""
+    """Run the operation, and return the new tip of the branch."""
     match kind:
         case "merge":
             return repo.merge(snapshot, branch, message="merge").snapshot_id

@@ -1,4 +1,4 @@
-"""Is what happened to a repository what its writers asked for? Each change of its refs beside the model."""
+"""Check every change of the refs of a repository against the model and the requests of the writers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LOGGED = {
 }
 """The entry in the ops log that each kind of operation makes; a merge may be a reset, too."""
 BRANCH_WORK = ("merge", "cherry_pick", "revert", "squash")
-UPKEEP = ("expire", "collect")
+MAINTENANCE = ("expire", "collect")
 
 
 @dataclass(eq=False, slots=True)
 class Operation:
-    """One thing that a writer asks for, and how it ended."""
+    """An operation of a writer, and its outcome."""
 
     kind: str
     branch: str = ""
@@ -69,7 +69,7 @@ class Operation:
 
 
 class Checker:
-    """Follows a repository from state to state. Whoever writes says which operation is at work."""
+    """An observer of a repository that compares each new state with the running operation."""
 
     def __init__(self, storage: Storage) -> None:
         self._audit = Audit(storage)
@@ -84,29 +84,29 @@ class Checker:
 
     @property
     def refs(self) -> Refs:
-        """The refs as they were last seen."""
+        """Return the refs as last observed."""
         return self._stored.refs
 
     def tree(self, snapshot: str) -> model.Tree:
-        """What a snapshot holds."""
+        """Return the content of a snapshot."""
         if snapshot not in self.commits:
             raise Violation(f"snapshot {snapshot} was made by nobody")
         return self.commits[snapshot].tree
 
     def written_at_us(self) -> dict[str, int]:
-        """When each snapshot that is there was written."""
+        """Return the times of all existing snapshots."""
         found = {id: self._audit.written_at_us(f"snapshots/{id}") for id in self.commits}
         return {id: at_us for id, at_us in found.items() if at_us is not None}
 
     def choices(self, kind: str, branch: str) -> list[str]:
-        """Snapshots with which something can be done to a branch; accounts are never taken away."""
+        """Return snapshots for operations on a branch; accounts are never removed."""
         if kind in ("merge", "cherry_pick"):
             return sorted(self.commits.keys() - {self.first})
         history = self.branches.history(self.refs.branches[branch])
         return history[:-2] if kind == "revert" else history[:-1]
 
     def begin(self) -> None:
-        """Take a new repository for what it should be: one empty snapshot."""
+        """Start with a new repository, which must have one empty snapshot."""
         self._stored = self._audit.everything()
         self._trail = [self._stored.refs]
         (self.first,) = self._stored.refs.branches.values()
@@ -114,7 +114,7 @@ class Checker:
 
     @contextmanager
     def operation(self, operation: Operation) -> Iterator[Operation]:
-        """Watch an operation, and compare how it ended with what it did."""
+        """Observe an operation, and compare its outcome with its effect."""
         start = len(self._trail) - 1
         try:
             yield operation
@@ -150,7 +150,7 @@ class Checker:
             raise Violation(f"{operation} says {operation.result}, but the branch went to {operation.landed}")
 
     def _was_merged(self, operation: Operation, meanwhile: list[Refs]) -> bool:
-        """Whether there was nothing to be merged or picked."""
+        """Return True if there was nothing to merge or cherry-pick."""
         tips = _tips(meanwhile, operation.branch)
         return operation.kind in BRANCH_WORK and any(
             tip == operation.result and self.branches.is_done(operation.kind, tip, operation.snapshot)
@@ -158,7 +158,7 @@ class Checker:
         )
 
     def _was_so(self, operation: Operation, meanwhile: list[Refs]) -> bool:
-        """Whether a ref was where an operation wants it; without an ops log that is all one can see."""
+        """Return True if a ref is where an operation puts it, which is all that shows without an ops log."""
         if self._stored.updates:
             return False
         wanted = operation.snapshot
@@ -172,7 +172,7 @@ class Checker:
         return False
 
     def _check_conflict(self, operation: Operation, twin: Twin, meanwhile: list[Refs]) -> None:
-        """Somebody else must have moved the branch since the session began, and in our way."""
+        """Check that another writer moved the branch and caused the conflict."""
         solver = operation.solver
         if solver is not None:
             self.follow(twin, solver)
@@ -183,7 +183,7 @@ class Checker:
             raise Violation(f"{operation} met a conflict that there was not")
 
     def deleting(self, paths: list[str], operation: Operation | None) -> None:
-        """Objects are about to be deleted: nothing may need them, and they must be old enough."""
+        """Check that objects to delete are unused and old enough."""
         if operation is None or operation.kind != "collect":
             return
         lost = self._audit.needed(self._stored) & set(paths)
@@ -195,12 +195,12 @@ class Checker:
                 raise Violation(f"{operation} deletes {path}, which is not old enough")
 
     def nothing_written(self, what: str) -> None:
-        """Something happened that must have changed nothing."""
+        """Check that an operation changed nothing."""
         if self._audit.stored() != self._stored:
             raise Violation(f"the refs changed by {what}, which was done before")
 
     def ref_written(self, operation: Operation | None) -> None:
-        """A file of refs may have changed: it must be what the operation at work asks for."""
+        """Check that a change of the refs is the effect of the running operation."""
         before, after = self._stored, self._audit.stored()
         if after == before:
             return
@@ -255,7 +255,7 @@ class Checker:
         only_moved = operation.kind == "merge" and operation.made is None
         if type(after.updates[0]).__name__ != ("BranchReset" if only_moved else _LOGGED[operation.kind]):
             raise Violation(f"{operation} is in the ops log as {after.updates[0]}")
-        if operation.kind in UPKEEP:
+        if operation.kind in MAINTENANCE:
             return
         new = after.parents.keys() - before.parents.keys()
         lost = before.parents.keys() - after.parents.keys()
@@ -263,7 +263,7 @@ class Checker:
             raise Violation(f"{operation}: snapshots {new} are new, {lost} lost")
 
     def _committed(self, operation: Operation, before: Stored, after: Stored) -> Refs:
-        """What a commit or amend must have made of the refs; its snapshot joins those we know."""
+        """Return the expected refs after a commit or amend, and record its snapshot."""
         twin, branch = operation.twin, operation.branch
         made = after.refs.branches.get(branch)
         tip = before.refs.branches[branch]
@@ -290,7 +290,7 @@ class Checker:
         return before.refs.advance(branch, tip, made)
 
     def _worked(self, operation: Operation, before: Stored, after: Stored) -> Refs:
-        """What a merge, a pick, a revert or a squash must have made of the refs."""
+        """Return the expected refs after a merge, cherry-pick, revert or squash."""
         kind, branch, snapshot = operation.kind, operation.branch, operation.snapshot
         tip, made = before.refs.branches[branch], after.refs.branches.get(branch, "")
         operation.landed = made
@@ -314,7 +314,7 @@ class Checker:
         return before.refs.advance(branch, tip, made)
 
     def _kept(self, operation: Operation, before: Stored, after: Stored) -> None:
-        """What an expiration or a collection must have left of the history."""
+        """Return the expected history after an expiration or a collection."""
         if operation.kind == "collect":
 
             def written_at_us(id: str) -> int:
@@ -331,7 +331,7 @@ class Checker:
             self.commits[id] = replace(self.commits[id], parent=parent)
 
     def _landed(self, operation: Operation, twin: Twin, tip: str) -> model.Changes:
-        """The changes of a session as they may be put on a tip; KeyError where they may not."""
+        """Return the changes of a session rebased onto a tip; KeyError if there are conflicts."""
         if tip == twin.model.base:
             return twin.model.changes.copy()
         if operation.solver is None:
@@ -344,7 +344,7 @@ class Checker:
         return found
 
     def rebased(self, twin: Twin, tip: str, solver: str) -> model.Changes | set[str]:
-        """The changes of a session as they go over a tip, or the first conflicts on the way there."""
+        """Rebase the changes of a session onto a tip; return the changes or the first conflicts."""
         changes, tree = twin.model.changes, twin.model.base_tree
         steps = self._between(twin.model.base, tip)
         if steps is None:
@@ -357,7 +357,7 @@ class Checker:
         return changes
 
     def follow(self, twin: Twin, solver: str) -> None:
-        """Let the model of a session go where a rebase took the session, even if it then failed."""
+        """Rebase the model of a session as far as the session itself was rebased."""
         base = twin.real.snapshot_id
         if base == twin.model.base:
             return
@@ -367,7 +367,7 @@ class Checker:
         twin.rebase(base, self.tree(base), changes)
 
     def _between(self, base: str, tip: str) -> list[Commit] | None:
-        """The commits after a base up to a tip, oldest first; None where it is not in that history."""
+        """Return the commits after a base up to a tip, oldest first; None if the base is not an ancestor."""
         steps: list[Commit] = []
         at: str | None = tip
         while at is not None and at != base:
@@ -376,14 +376,14 @@ class Checker:
         return None if at is None else steps[::-1]
 
     def _check_reads(self, twin: Twin, tip: str) -> None:
-        """What a commit read and then wrote must be what it would have read at its place in the order."""
+        """Check that a commit read values that are current at its position in the history."""
         cells = self.tree(tip).cells
         for cell, value in twin.reads.items():
             if cell in twin.model.changes.cells and cells.get(cell) != value:
                 raise Violation(f"a commit on {tip} had read {value} where there was {cells.get(cell)}")
 
     def _check_accounts(self, snapshot: str, before: str) -> None:
-        """Transfers leave the sum as it is. A merge may not: what both sides made the same counts once."""
+        """Check that transfers keep the sum. Merges may not: equal changes of both sides count once."""
         now, then = (
             sum(tree[ACCOUNTS][2].values()) if ACCOUNTS in tree else None
             for tree in map(self._audit.tree, (snapshot, before))
@@ -392,7 +392,7 @@ class Checker:
             raise Violation(f"the accounts of {snapshot} add up to {now}, those of {before} to {then}")
 
     def finish(self) -> None:
-        """After all is over: what is stored is what was seen last, and all of it is whole."""
+        """Check at the end that the stored state is the last observed one, and intact."""
         if self._audit.stored() != self._stored:
             raise Violation("the refs changed after the last operation")
         self._audit = Audit(self._audit.storage)  # which has to read all again

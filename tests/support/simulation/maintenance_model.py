@@ -1,4 +1,4 @@
-"""What upkeep may do: which snapshots leave a repository, and which objects may be deleted."""
+"""The allowed effects of maintenance: which snapshots are removed, and which objects may be deleted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.support.simulation.audit import Stored, Violation
 def after_expiration(
     stored: Stored, flushed_at: Callable[[str], int], cutoff_us: int
 ) -> tuple[Mapping[str, str | None], Mapping[str, tuple[str, ...]]]:
-    """The parents and the inherited logs of what an expiration leaves, refs untouched.
+    """Return the parents and inherited logs of the snapshots that an expiration keeps.
 
-    What was flushed before the time goes, but for first snapshots and what refs name. What stays without its
-    parent is tied to the first snapshot of its history, and inherits the logs of all in between.
+    Snapshots that were flushed before the time are removed, except first snapshots and tips. A kept snapshot
+    whose parent is removed gets the first snapshot as parent, and inherits the logs of all in between.
     """
     named = {*stored.refs.branches.values(), *stored.refs.tags.values()}
     gone = {
@@ -37,7 +37,7 @@ def after_expiration(
 def check_collection(
     before: Stored, after: Stored, written_at_us: Callable[[str], int], cutoff_us: int
 ) -> None:
-    """Only what no ref leads to, and what is old, may leave; the others are tied to what is left."""
+    """Check that a collection removed only old unreachable snapshots, and adjusted the parents of others."""
     reached = {
         id
         for tip in {*before.refs.branches.values(), *before.refs.tags.values()}
@@ -60,7 +60,7 @@ def check_collection(
 
 
 def ancestors(parents: Mapping[str, str | None], id: str) -> list[str]:
-    """The ancestors of a snapshot, the nearest first."""
+    """Return the ancestors of a snapshot, from the nearest to the first."""
     found = []
     at = parents[id]
     while at is not None:

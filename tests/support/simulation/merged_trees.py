@@ -1,4 +1,4 @@
-"""What a merge of branches must give, from three trees of the model alone: no logs, chunks or manifests."""
+"""The expected result of a merge, computed from three trees of the model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _Place: TypeAlias = tuple[int | None, str]
 
 
 class _Clash(Exception):  # noqa: N818 - it never leaves this module
-    """Both sides changed something in different ways."""
+    """A conflict: both sides changed the same item differently."""
 
 
 def merged(base: Tree, ours: Tree, theirs: Tree) -> Tree | None:
-    """Each place, each node and each chunk of the side that changed it; None where that cannot be.
+    """Merge positions, nodes and chunks, each from the side that changed it; None if there is a conflict.
 
-    A deletion goes only with a side that left the node as it was. What is inside a group that moved goes
-    along: its place is the same. A new node may come into another group than it was made in, if that one was
-    deleted and a group created where it was.
+    A node can be deleted only if the other side did not change it. The children of a moved group move with
+    it. A new node may end up in a different group if its own was deleted and another group was created at the
+    same path.
     """
     try:
         return _merged(base, ours, theirs)
@@ -32,8 +32,9 @@ def merged(base: Tree, ours: Tree, theirs: Tree) -> Tree | None:
 def may_clash(
     base: Tree, ours: Tree, theirs: Tree, our_cells: Collection[Cell], their_cells: Collection[Cell]
 ) -> bool:
-    """Whether a merge may be refused although it is possible: something was written twice, with the same
-    numbers in the end. Who compares references cannot know that.
+    """Return True if a merge may be rejected although it is possible, because both sides wrote equal numbers.
+
+    The engine compares references and cannot know that the numbers are equal.
     """
     gone = [{node.key for node in base.nodes.values()} - _keys(side) for side in (ours, theirs)]
     return (
@@ -91,7 +92,7 @@ def _keys(tree: Tree) -> set[int]:
 
 
 def _found(tree: Tree, key: int) -> tuple[_Place, Node, frozenset[tuple[Cell, int]]] | None:
-    """A node with its place and all that it holds."""
+    """Return a node with its position and content."""
     path = tree.path_of(key)
     if path is None:
         return None
@@ -115,7 +116,7 @@ def _path(key: int, places: dict[int, _Place]) -> str:
 
 
 def _checked(paths: dict[int, str], nodes: dict[int, Node], cells: dict[Cell, int]) -> Tree:
-    """The tree, if every node has a place of its own in a group, and every chunk one in its array."""
+    """Return the tree if every node has a unique path in a group, and every chunk lies in its array."""
     placed = {path: nodes[key] for key, path in paths.items()}
     groups = {path for path, node in placed.items() if node.rows is None}
     if (

@@ -1,4 +1,4 @@
-"""A repository in plain Python: what the engine must do, in a form short enough to be read and believed.
+"""A model of a repository in plain Python: the expected behaviour of the engine in readable form.
 
 Nodes are groups, or arrays of one dimension whose chunks hold one number each. A session is a set of changes
 over the tree of a snapshot; a rebase lays the same changes over another tree. There are no files, no ids that
@@ -23,7 +23,7 @@ _keys = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A group, or an array with so many rows of one chunk each."""
+    """A group, or an array with a number of rows of one chunk each."""
 
     key: int
     """Its identity, for as long as it lives and wherever it moves."""
@@ -34,19 +34,19 @@ class Node:
 
     @staticmethod
     def new(rows: int | None, label: int) -> Node:
-        """A node that never was before."""
+        """Return a new node."""
         return Node(next(_keys), label, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All nodes and chunks of a snapshot, or as a session sees them."""
+    """The nodes and chunks of a snapshot or session."""
 
     nodes: Mapping[str, Node] = field(default_factory=dict)
     cells: Mapping[Cell, int] = field(default_factory=dict)
 
     def plain(self) -> PlainTree:
-        """Without identities, to compare with what is stored."""
+        """Return the tree without node identities, for comparison with a stored one."""
         found: PlainTree = {path: (node.rows, node.label, {}) for path, node in self.nodes.items()}
         paths = {node.key: path for path, node in self.nodes.items()}
         for (key, index), value in self.cells.items():
@@ -54,17 +54,17 @@ class Tree:
         return found
 
     def below(self, path: str) -> list[str]:
-        """A node and all that is inside it."""
+        """Return a node and everything below it."""
         return [each for each in self.nodes if each == path or each.startswith(path + "/")]
 
     def path_of(self, key: int) -> str | None:
-        """Where a node is."""
+        """Return the path of a node."""
         return next((path for path, node in self.nodes.items() if node.key == key), None)
 
 
 @dataclass(slots=True)
 class Changes:
-    """What a session did, or what a commit did to the tree of its parent."""
+    """The changes of a session or commit relative to a tree."""
 
     created: dict[str, Node] = field(default_factory=dict)
     updated: dict[int, Node] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Changes:
         return bool(self.created or self.updated or self.deleted or self.cells or self.moved)
 
     def over(self, base: Tree) -> Tree:
-        """The changes laid over a tree."""
+        """Apply the changes to a tree."""
         nodes: dict[str, Node] = {}
         for path, node in base.nodes.items():
             if node.key not in self.deleted:
@@ -95,13 +95,13 @@ class Changes:
         return Tree(nodes, cells)
 
     def copy(self) -> Changes:
-        """The same changes, apart."""
+        """Return a copy of the changes."""
         return Changes(
             dict(self.created), dict(self.updated), dict(self.deleted), dict(self.cells), dict(self.moved)
         )
 
     def then(self, later: Changes) -> Changes:
-        """These changes and later ones made over them, as one."""
+        """Combine these changes with later ones."""
         both = self.copy()
         own = {node.key: path for path, node in self.created.items()}
         for key, path in later.deleted.items():
@@ -130,12 +130,12 @@ class Changes:
         return both
 
     def arrays(self) -> set[int]:
-        """The arrays in which chunks were written or erased."""
+        """Return the arrays with written or deleted chunks."""
         return {key for key, _ in self.cells}
 
 
 class Session:
-    """Changes over the tree of a snapshot."""
+    """A session: the tree of a snapshot and changes to it."""
 
     def __init__(self, base: str, tree: Tree, branch: str) -> None:
         self.base = base
@@ -145,11 +145,11 @@ class Session:
 
     @property
     def tree(self) -> Tree:
-        """The base with the changes over it."""
+        """Return the base with the changes applied."""
         return self.changes.over(self.base_tree)
 
     def put(self, path: str, rows: int | None, label: int) -> None:
-        """Create a node, or give it other metadata."""
+        """Create a node, or change its metadata."""
         node = self.tree.nodes.get(path)
         if node is None:
             self.changes.created[path] = Node.new(rows, label)
@@ -159,11 +159,11 @@ class Session:
             self.changes.updated[node.key] = Node(node.key, label, rows)
 
     def write(self, path: str, index: int, value: int | None) -> None:
-        """Write a chunk, or erase it."""
+        """Write or delete a chunk."""
         self.changes.cells[self.tree.nodes[path].key, index] = value
 
     def delete(self, path: str) -> None:
-        """Delete a node and all inside it."""
+        """Delete a node and everything below it."""
         tree, changes = self.tree, self.changes
         for each in tree.below(path):
             key = tree.nodes[each].key
@@ -173,7 +173,7 @@ class Session:
                 changes.deleted[key] = self.base_tree.path_of(key) or each
 
     def move(self, source: str, target: str) -> None:
-        """Move a node and all inside it."""
+        """Move a node and everything below it."""
         tree, moved = self.tree, self.changes.moved
         for path in tree.below(source):
             key = tree.nodes[path].key
@@ -183,10 +183,10 @@ class Session:
 
 
 def rebased(ours: Changes, base: Tree, commit: Commit, solver: str) -> Changes | set[str]:
-    """Changes as they go over a commit that somebody else made meanwhile, or why they do not go over it.
+    """Rebase changes over a concurrent commit; return the changes or the conflicts.
 
-    `base` is the tree that both went out from. The solver takes "ours" or "theirs" where both sides wrote a
-    chunk; the one called "nothing" solves nothing.
+    `base` is the common tree. The solver "ours" or "theirs" selects a side if both wrote the same chunk;
+    "nothing" resolves no conflicts.
     """
     theirs = commit.changes
     found = conflicts(ours, base, commit)
@@ -206,7 +206,7 @@ def rebased(ours: Changes, base: Tree, commit: Commit, solver: str) -> Changes |
 
 
 def _taken_along(ours: Changes, base: Tree, theirs: Changes) -> dict[int, str]:
-    """Where nodes go that they put into groups which we moved."""
+    """Return the new positions of nodes that the other side created in groups that we moved."""
     found: dict[int, str] = {}
     for path, node in theirs.created.items():
         for above in _ancestors(path):
@@ -217,7 +217,7 @@ def _taken_along(ours: Changes, base: Tree, theirs: Changes) -> dict[int, str]:
 
 
 def conflicts(ours: Changes, base: Tree, commit: Commit) -> set[str]:
-    """Where changes do not go with those of a commit; the words are those of `ConflictType`, nearly."""
+    """Return the conflicts with a commit, named approximately as in `ConflictType`."""
     theirs = commit.changes
     if theirs.moved:
         return {"MoveOperationCannotBeRebased"}
@@ -235,7 +235,7 @@ def conflicts(ours: Changes, base: Tree, commit: Commit) -> set[str]:
 
 
 def _lost_cells(ours: Changes, theirs: Changes) -> set[Cell]:
-    """Chunks they wrote, we did not, and for which the shape that we gave the array has no place."""
+    """Return chunks that only the other side wrote, and that are outside of our new shape."""
     return {
         (key, index)
         for key, index in theirs.cells.keys() - ours.cells.keys()
@@ -244,7 +244,7 @@ def _lost_cells(ours: Changes, theirs: Changes) -> set[Cell]:
 
 
 def _misplaced(ours: Changes, base: Tree, theirs: Changes) -> Iterator[str]:
-    """Two nodes at one path, or a node in a place that is gone or holds none."""
+    """Return nodes with the same path, or below a deleted node or an array."""
     arrays = {path for path, node in theirs.created.items() if node.rows is not None}
 
     def lost(group: str) -> bool:
@@ -300,7 +300,7 @@ def _ancestors(path: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A snapshot: its parent, what it holds, and what it changed."""
+    """A snapshot: its parent, its content and its changes."""
 
     parent: str | None
     tree: Tree
@@ -311,40 +311,40 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Refs:
-    """Everything in a repository that can change. Each method gives the value after; KeyError says no."""
+    """The mutable state of a repository. Methods return the new state, or raise KeyError if not allowed."""
 
     branches: Mapping[str, str]
     tags: Mapping[str, str] = field(default_factory=dict)
     deleted_tags: frozenset[str] = frozenset()
 
     def create_branch(self, name: str, snapshot: str) -> Refs:
-        """A new branch."""
+        """Create a branch."""
         self._refuse_if(name in self.branches, f"branch {name} exists")
         return replace(self, branches={**self.branches, name: snapshot})
 
     def delete_branch(self, name: str) -> Refs:
-        """Without a branch."""
+        """Delete a branch."""
         self._refuse_if(name == "main" or name not in self.branches, f"no branch {name} to delete")
         return replace(self, branches={each: at for each, at in self.branches.items() if each != name})
 
     def advance(self, name: str, base: str, snapshot: str) -> Refs:
-        """A branch moved by a commit or an amend, from where the writer began and nowhere else."""
+        """Move a branch by a commit or amend, if its tip is still the base."""
         self._refuse_if(self.branches.get(name) != base, f"{name} is not at {base}")
         return replace(self, branches={**self.branches, name: snapshot})
 
     def reset_branch(self, name: str, snapshot: str, expected: str | None = None) -> Refs:
-        """A branch put anywhere."""
+        """Move a branch to any snapshot."""
         self._refuse_if(name not in self.branches, f"no branch {name}")
         self._refuse_if(expected not in (None, self.branches.get(name)), f"{name} is not at {expected}")
         return replace(self, branches={**self.branches, name: snapshot})
 
     def create_tag(self, name: str, snapshot: str) -> Refs:
-        """A new tag; the name of a deleted one never comes back."""
+        """Create a tag; names of deleted tags cannot be reused."""
         self._refuse_if(name in self.tags or name in self.deleted_tags, f"tag {name} exists or existed")
         return replace(self, tags={**self.tags, name: snapshot})
 
     def delete_tag(self, name: str) -> Refs:
-        """Without a tag."""
+        """Delete a tag."""
         self._refuse_if(name not in self.tags, f"no tag {name}")
         kept = {each: at for each, at in self.tags.items() if each != name}
         return replace(self, tags=kept, deleted_tags=self.deleted_tags | {name})

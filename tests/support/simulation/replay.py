@@ -1,4 +1,4 @@
-"""Runs one seed again and prints its schedule: `python -m tests.support.simulation.replay v2 17`."""
+"""Run one seed again and print its schedule: `python -m tests.support.simulation.replay v2 17`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that take turns, as a seed says: exactly one runs at a time, so a run can be had again.
+"""A deterministic scheduler: exactly one thread runs at a time, in an order that a seed determines.
 
 With `determined` ids, clocks and random waits come from the seed too.
 """
@@ -24,11 +24,11 @@ _TICK_NS = 1_000_000
 
 
 class Stopped(BaseException):
-    """The run has ended before this thread did."""
+    """Raised in a thread when the run has ended."""
 
 
 class Baton:
-    """Hands the right to run from one thread to another, at the points where they ask for it."""
+    """A token that lets one thread run, and that passes to another thread at defined points."""
 
     def __init__(self, choices: random.Random) -> None:
         self._choices = choices
@@ -40,7 +40,7 @@ class Baton:
         """The number of the thread that runs."""
 
     def run(self, lives: Sequence[Callable[[], None]]) -> None:
-        """Run functions in threads of their own until all have ended; raises what one of them raised."""
+        """Run functions in threads until all have ended; raise the first exception."""
         self._turns = [threading.Semaphore(0) for _ in lives]
         self._alive = list(range(len(lives)))
         threads = [
@@ -57,7 +57,7 @@ class Baton:
             raise self._failure
 
     def pause(self) -> None:
-        """A point at which another thread may go on."""
+        """Let another thread run."""
         me = self.holder
         self._hand_over(me)
         if self._failure is not None:
@@ -90,7 +90,7 @@ class Baton:
 
 @contextmanager
 def determined(source: random.Random, while_asleep: Callable[[], None]) -> Iterator[None]:
-    """Let all ids, times and random waits of this package come from one source. Sleep takes no time."""
+    """Derive all ids, times and random pauses from one seed. Sleeping takes no time."""
     _load_the_engine()
     clock = _Clock(while_asleep)
     standing_in: dict[types.ModuleType, Any] = {
@@ -119,7 +119,7 @@ def determined(source: random.Random, while_asleep: Callable[[], None]) -> Itera
 
 
 def _load_the_engine() -> None:
-    """Load all modules that tell time or roll dice: some are loaded when they are needed, too late for us."""
+    """Import all modules that use clocks or random numbers before they are patched."""
     for package in ("core", "format", "maintenance", "storage"):
         folder = importlib.import_module(f"icefloe.{package}")
         for module in pkgutil.walk_packages(folder.__path__, f"icefloe.{package}."):
@@ -129,29 +129,29 @@ def _load_the_engine() -> None:
 
 
 class _Clock:
-    """A clock that moves when it is looked at."""
+    """A clock that advances whenever it is read."""
 
     def __init__(self, while_asleep: Callable[[], None]) -> None:
         self._now_ns = _START_NS
         self._while_asleep = while_asleep
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970."""
+        """Return nanoseconds since 1970."""
         self._now_ns += _TICK_NS
         return self._now_ns
 
     def time(self) -> float:
-        """Seconds since 1970."""
+        """Return seconds since 1970."""
         return self.time_ns() / 1e9
 
     def sleep(self, seconds: float) -> None:
-        """Let that time pass, and others go on."""
+        """Advance the clock, and let other threads run."""
         self._now_ns += int(seconds * 1e9)
         self._while_asleep()
 
 
 class _Module:
-    """A module, some of whose functions are others."""
+    """A module with some functions replaced."""
 
     def __init__(self, real: types.ModuleType, **others: Callable[..., Any]) -> None:
         self._real = real

@@ -1,4 +1,4 @@
-"""Several writers on one repository in bad weather, decided by a seed, with everything they do checked.
+"""Simulate several writers on one repository with storage faults, determined by a seed, and check everything.
 
     python -m tests.support.simulation --seed 17
 
@@ -59,14 +59,14 @@ _FIRST_NODES = {"/": None, ACCOUNTS: _ACCOUNTS, "/a": 4, "/g": None, "/g/c": 2}
 
 @dataclass(slots=True)
 class History:
-    """What came of a seed."""
+    """The result of a simulation."""
 
     seed: int
     steps: int = 0
     commits: int = 0
     merges: int = 0
     """Merges, picks, reverts and squashes that were done."""
-    upkeep: int = 0
+    maintenance: int = 0
     """Expirations and collections that were done."""
     crashes: int = 0
     faults: int = 0
@@ -82,15 +82,15 @@ def simulate(
     writers: int = 3,
     make_storage: Callable[[], Storage] = MemoryStorage,
     connect: Callable[[Storage, Weather], Storage] = FlakyStorage,
-    upkeep: bool = False,
+    maintenance: bool = False,
 ) -> History:
-    """Run one history. The same arguments give the same history, as far as the storage is determined.
+    """Run one simulation. The same arguments give the same history if the storage is deterministic.
 
-    `connect` makes the storage that a writer works with out of the one that is checked. With `upkeep` writers
-    also expire snapshots and collect garbage; they then neither rebase nor merge. In version 1 of the format
-    only commits are made beside collections.
+    `connect` returns the storage of a writer for the storage that is checked. With `maintenance`, writers
+    also expire snapshots and collect garbage, but neither rebase nor merge. In version 1 of the format they
+    only commit during collections.
     """
-    run = _Simulation(seed, spec_version, steps, writers, make_storage(), connect, upkeep=upkeep)
+    run = _Simulation(seed, spec_version, steps, writers, make_storage(), connect, maintenance=maintenance)
     try:
         run.run()
     except AssertionError as violation:
@@ -99,7 +99,7 @@ def simulate(
 
 
 class _Simulation:
-    """One history: the writers, the weather and the checker."""
+    """A simulation: the writers, the faults and the checker."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class _Simulation:
         storage: Storage,
         connect: Callable[[Storage, Weather], Storage],
         *,
-        upkeep: bool,
+        maintenance: bool,
     ) -> None:
-        self.upkeep = upkeep
+        self.maintenance = maintenance
         self.random = Random(seed)
         self.history = History(seed)
         self.steps_left = steps
@@ -149,7 +149,7 @@ class _Simulation:
     # The weather
 
     def sending(self, call: Call) -> Fault:
-        """A request is on its way: others may be faster."""
+        """Let other writers run before a request takes effect."""
         writer = self._current()
         if writer.crashed:
             raise Crashed
@@ -164,7 +164,7 @@ class _Simulation:
         return fault
 
     def answered(self, call: Call, fault: Fault) -> None:
-        """A request had its effect: see what it did to refs; others may go on before its answer comes."""
+        """Check the effect of a request on the refs, and let other writers run before its response."""
         if call.writes and _is_ref(call.path):
             self.checker.ref_written(self._current().operation)
         if self.late and self.random.random() < 0.3:
@@ -197,12 +197,12 @@ class _Simulation:
         return self.writers[self.baton.holder]
 
     def note(self, what: str) -> None:
-        """Put a line on the schedule."""
+        """Add a line to the schedule."""
         self.history.schedule.append(f"w{self.baton.holder} {what}")
 
 
 class _Writer:
-    """One process: a repository object, and at most one session at a time."""
+    """A simulated process with a repository and at most one session."""
 
     def __init__(self, simulation: _Simulation, number: int) -> None:
         self.simulation = simulation
@@ -216,7 +216,7 @@ class _Writer:
         self.counter = 0
 
     def live(self) -> None:
-        """Take steps until the history has enough of them."""
+        """Run steps until the history is long enough."""
         simulation = self.simulation
         while simulation.steps_left > 0:
             simulation.steps_left -= 1
@@ -243,8 +243,8 @@ class _Writer:
 
     def _without_session(self, repo: Repository) -> None:
         chance = self.random.random()
-        if self.simulation.upkeep:
-            self._without_session_among_upkeep(repo, chance)
+        if self.simulation.maintenance:
+            self._without_session_among_maintenance(repo, chance)
         elif chance < 0.6:
             self._open_session(repo)
         elif chance < 0.8:
@@ -252,7 +252,7 @@ class _Writer:
         else:
             self._work_on_a_branch(repo)
 
-    def _without_session_among_upkeep(self, repo: Repository, chance: float) -> None:
+    def _without_session_among_maintenance(self, repo: Repository, chance: float) -> None:
         modern = self.simulation.spec.refs_in_repo_info
         if chance < 0.5:
             self._open_session(repo)
@@ -262,7 +262,7 @@ class _Writer:
             self._care(repo, "expire" if modern and self.random.random() < 0.4 else "collect")
 
     def _care(self, repo: Repository, kind: str) -> None:
-        """Expire or collect what was written before now, or before some snapshot."""
+        """Expire snapshots or collect garbage before the current time or that of a snapshot."""
         checker = self.checker
         times = sorted(checker.written_at_us().values())
         cutoff_us = self.random.choice((times[-1] + 1, times[-1] + 10**12, self.random.choice(times)))
@@ -274,7 +274,7 @@ class _Writer:
             "collect": lambda: repo.garbage_collect(moment, max_concurrent_manifest_fetches=1),
         }
         self._call(operation, work[kind])
-        self.simulation.history.upkeep += operation.outcome == "done"
+        self.simulation.history.maintenance += operation.outcome == "done"
 
     def _open_session(self, repo: Repository) -> None:
         branch = self.random.choice(sorted(self.checker.refs.branches))
@@ -295,7 +295,7 @@ class _Writer:
 
     def _with_session(self, repo: Repository, twin: Twin) -> None:
         choices = ("change", "read", "rebase", "fork", *["commit"] * 6, "amend", "discard")
-        if self.simulation.upkeep:
+        if self.simulation.maintenance:
             choices = tuple(each for each in choices if each != "rebase")
         match self.random.choice(choices):
             case "change":
@@ -316,7 +316,7 @@ class _Writer:
                     self.checker.follow(twin, solver)
             case "commit":
                 rebased = self.random.choice((None, self._solver(twin)))
-                self._commit(twin, "commit", None if self.simulation.upkeep else rebased)
+                self._commit(twin, "commit", None if self.simulation.maintenance else rebased)
             case "amend" if self.simulation.spec.refs_in_repo_info:
                 self._commit(twin, "amend", None)
             case _:
@@ -401,7 +401,7 @@ class _Writer:
 
     @contextmanager
     def _trying(self, what: str, operation: Operation | None = None) -> Iterator[None]:
-        """Do something that may be refused; the checker hears how it ended."""
+        """Run an operation that may be rejected, and report its outcome to the checker."""
         simulation = self.simulation
         simulation.note(f"begin {operation or what}")
         try:
@@ -420,7 +420,7 @@ def _is_ref(path: str) -> bool:
 
 
 def _config(source: Random) -> RepositoryConfig:
-    """Chunks in manifests or in objects, manifests in one piece or in several; one request at a time."""
+    """Return a random configuration, with or without inline chunks and split manifests."""
     config = RepositoryConfig(inline_chunk_threshold_bytes=source.choice((0, 512)), max_concurrent_requests=1)
     if source.random() < 0.5:
         rules: Any = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): 2}}
@@ -429,20 +429,20 @@ def _config(source: Random) -> RepositoryConfig:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one history and print its schedule."""
+    """Run one simulation and print its schedule."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--spec-version", type=int, default=2, choices=(1, 2))
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--writers", type=int, default=3)
-    parser.add_argument("--upkeep", action="store_true", help="with expirations and collections")
+    parser.add_argument("--maintenance", action="store_true", help="with expirations and collections")
     given = parser.parse_args(arguments)
     history = simulate(
         given.seed,
         spec_version=given.spec_version,
         steps=given.steps,
         writers=given.writers,
-        upkeep=given.upkeep,
+        maintenance=given.maintenance,
     )
     lines = [*history.schedule, history.violation or "no violation"]
     sys.stdout.write("\n".join(lines) + "\n")

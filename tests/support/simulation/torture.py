@@ -1,4 +1,4 @@
-"""Histories and processes for as long as you like: `python -m tests.support.simulation.torture --minutes 30`.
+"""Run simulations and processes for a given time: `python -m tests.support.simulation.torture --minutes 30`.
 
 Prints figures, and ends with 1 if anything was violated; each failing seed comes with the command that runs
 it again.
@@ -27,14 +27,14 @@ _LONG_STEPS = 200
 
 
 def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None]:
-    """Figures of one history, and how to run it again if it failed."""
+    """Run one simulation; return statistics, and how to repeat it if it failed."""
     done = run_seed(world, seed, steps)
     figures = Counter(
         histories=1,
         steps=done.steps,
         commits=done.commits,
         merges=done.merges,
-        upkeep=done.upkeep,
+        maintenance=done.maintenance,
         crashes=done.crashes,
         faults=done.faults,
     )
@@ -45,7 +45,7 @@ def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None
 
 
 def processes(place: dict[str, Any], spec_version: int, transfers: int) -> tuple[Counter[str], str | None]:
-    """Figures of one round of processes on a bank of their own."""
+    """Run one round of processes on a new bank; return statistics."""
     try:
         bank.found(place, spec_version)
         acknowledged = bank.run(place, 4, transfers, seed=int(time.time()))
@@ -57,7 +57,7 @@ def processes(place: dict[str, Any], spec_version: int, transfers: int) -> tuple
 
 
 def work(first: int, folder: str, url: str) -> Iterator[tuple[Any, ...]]:
-    """What there is to do, without end: a round of processes now and then among the histories."""
+    """Yield simulations without end, and a round of processes now and then."""
     for number in count():
         version = 1 + number // 100 % 2
         if number % 100 == 0:
@@ -70,7 +70,7 @@ def work(first: int, folder: str, url: str) -> Iterator[tuple[Any, ...]]:
 
 
 def torture(minutes: float, jobs: int, first: int) -> tuple[Counter[str], list[str]]:
-    """Work until the time is over; the figures, and what failed."""
+    """Run until the time is over; return statistics and failures."""
     figures: Counter[str] = Counter()
     failures: list[str] = []
     deadline = time.monotonic() + minutes * 60

@@ -1,4 +1,4 @@
-"""A real session and its model, changed together; whatever is read is compared."""
+"""A session and its model, which are changed together and compared on every read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUPS = ("/g", "/h")
 
 
 class Twin:
-    """A session of a repository, and the same session of the model."""
+    """A session of a repository together with the same session of the model."""
 
     def __init__(self, session: Session, tree: model.Tree) -> None:
         self.real = session
@@ -34,7 +34,7 @@ class Twin:
     # Reading
 
     def read(self, path: str, index: int) -> int | None:
-        """The number in a chunk, which must be that of the model."""
+        """Read the number in a chunk, and compare it with the model."""
         tree = self.model.tree
         cell = (tree.nodes[path].key, index)
         found = self.real.store.get_sync(key_of(path, f"c/{index}"))
@@ -46,7 +46,7 @@ class Twin:
         return value
 
     def check_listing(self) -> None:
-        """All nodes and chunks, which must be those of the model."""
+        """Compare all nodes and chunks with the model."""
         expected = set()
         for path, (_, _, values) in self.model.tree.plain().items():
             expected |= {key_of(path, "zarr.json"), *(key_of(path, f"c/{index}") for index in values)}
@@ -57,7 +57,7 @@ class Twin:
     # Changes: what the session does in the model it does in reality
 
     def put(self, path: str, rows: int | None, label: int) -> None:
-        """Create a node or change its metadata; chunks that a smaller shape leaves outside go first."""
+        """Create a node or change its metadata, after deleting chunks outside of a smaller shape."""
         old = self.model.tree.nodes.get(path)
         for index in range(rows or 0, (old.rows or 0) if old is not None else 0):
             self.write(path, index, None)
@@ -65,7 +65,7 @@ class Twin:
         self.model.put(path, rows, label)
 
     def write(self, path: str, index: int, value: int | None) -> None:
-        """Write a chunk, or erase it."""
+        """Write or delete a chunk."""
         key = key_of(path, f"c/{index}")
         if value is None:
             self.real.store.delete_sync(key)
@@ -74,23 +74,23 @@ class Twin:
         self.model.write(path, index, value)
 
     def delete(self, path: str) -> None:
-        """Delete a node and all in it."""
+        """Delete a node and everything below it."""
         self.real.store.delete_sync(key_of(path, "zarr.json"))
         self.model.delete(path)
 
     def move(self, source: str, target: str) -> None:
-        """Move a node and all in it."""
+        """Move a node and everything below it."""
         self.real.move(source, target)
         self.model.move(source, target)
 
     def transfer(self, source: int, target: int, amount: int) -> None:
-        """Take from one account and put into another."""
+        """Transfer an amount between two accounts."""
         balances = [self.read(ACCOUNTS, index) or 0 for index in (source, target)]
         self.write(ACCOUNTS, source, balances[0] - amount)
         self.write(ACCOUNTS, target, balances[1] + amount)
 
     def fork_and_merge(self, source: Random) -> str:
-        """Let two forks write chunks, the same ones perhaps, and merge them: the second wins."""
+        """Let two forks write chunks, possibly the same ones, and merge them: the second wins."""
         tree = self.model.tree
         arrays = [path for path, node in sorted(tree.nodes.items()) if node.rows and path != ACCOUNTS]
         if not arrays or self.mode is SessionMode.rearrange:
@@ -113,25 +113,25 @@ class Twin:
         return f"fork and merge {writes}"
 
     def discard(self) -> None:
-        """Forget all changes."""
+        """Discard all changes."""
         self.real.discard_changes()
         self.model.changes = model.Changes()
 
     def rebase(self, base: str, tree: model.Tree, changes: model.Changes) -> None:
-        """The real session was rebased: let the model follow."""
+        """Rebase the model after the session was rebased."""
         self.model.base, self.model.base_tree, self.model.changes = base, tree, changes
         self.reads = {cell: value for cell, value in self.reads.items() if cell in changes.cells}
 
     @property
     def moves_money(self) -> bool:
-        """Whether accounts were changed: they do not add up if somebody else's version is taken for some."""
+        """Return True if accounts were changed: a partial merge of them would change the sum."""
         key = self.model.tree.nodes[ACCOUNTS].key
         return key in self.model.changes.arrays()
 
     # Random changes
 
     def change(self, source: Random) -> str:
-        """Do one thing of many; what it was."""
+        """Make one random change, and return its description."""
         if self.mode is SessionMode.rearrange:
             return self._move_something(source)
         nodes = self.model.tree.nodes
@@ -176,7 +176,7 @@ class Twin:
 
 
 def key_of(path: str, rest: str) -> str:
-    """The key of a document or chunk in a store."""
+    """Return the key of a document or chunk in a store."""
     return f"{path}/{rest}".lstrip("/")
 
 
@@ -186,7 +186,7 @@ def _has_parent(path: str, nodes: Any) -> bool:
 
 
 def document(rows: int | None, label: int) -> bytes:
-    """The zarr.json of a node of the model."""
+    """Return the zarr.json of a node of the model."""
     if rows is None:
         group = {"zarr_format": 3, "node_type": "group", "attributes": {"label": label}}
         return json.dumps(group).encode()

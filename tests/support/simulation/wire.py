@@ -1,4 +1,4 @@
-"""Weather on the wire of an object store: below the retries of `ObjectStorage`, not above them.
+"""Faults in the connection to an object store, below the retries of `ObjectStorage`.
 
 A lost answer is an error of obstore here, and a request that came twice is answered the second time: a
 conditional write is refused because of itself. obstore's own store in memory takes the place of a server.
@@ -27,14 +27,14 @@ R = TypeVar("R")
 
 
 class Wire:
-    """A store and the weather on the way to it."""
+    """A store, and the faults of the connection to it."""
 
     def __init__(self, store: MemoryStore, weather: Weather) -> None:
         self.store = store
         self.weather = weather
 
     def send(self, call: Call, request: Callable[[], R]) -> R:
-        """One request and its answer."""
+        """Send one request and return its response."""
         fault = self.weather.sending(call)
         if fault is Fault.CRASH_BEFORE:
             raise Crashed
@@ -57,7 +57,7 @@ class Wire:
 
 
 class _Place:
-    """A store in memory, reached through a wire or by its side door."""
+    """A store in memory, with and without faults."""
 
     encodes_keys = False
     prefix = "simulated"
@@ -77,13 +77,13 @@ class _Place:
 
 
 def make_storage() -> Storage:
-    """A store of its own, without weather."""
+    """Return a new store without faults."""
     place: Any = _Place(MemoryStore())
     return ObjectStorage(place)
 
 
 def connect(storage: Storage, weather: Weather) -> Storage:
-    """The same store through some weather."""
+    """Return the same store with faults."""
     assert isinstance(storage, ObjectStorage)
     calm: Any = storage._place
     place: Any = _Place(calm.store, weather)
@@ -92,7 +92,7 @@ def connect(storage: Storage, weather: Weather) -> Storage:
 
 @contextlib.contextmanager
 def wired() -> Iterator[None]:
-    """While this lasts, what `ObjectStorage` asks of obstore goes over the wire where there is one."""
+    """Send the requests of `ObjectStorage` through the faulty connection within the block."""
 
     class Obstore:
         def __getattr__(self, verb: str) -> Any:

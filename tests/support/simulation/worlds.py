@@ -1,4 +1,4 @@
-"""The worlds in which histories run: versions of the format, and where the weather is."""
+"""The variants of simulations: versions of the format, and where faults occur."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Final
 from tests.support.simulation import wire
 from tests.support.simulation.simulate import History, simulate
 
-WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire", "v1-upkeep", "v2-upkeep")
-"""With `wire` requests get lost below the retries of a storage, else above them. With `upkeep` snapshots
+WORLDS: Final = ("v1", "v2", "v1-wire", "v2-wire", "v1-maintenance", "v2-maintenance")
+"""With `wire` requests get lost below the retries of a storage, else above them. With `maintenance` snapshots
 expire and garbage is collected."""
 
 
 def run_seed(world: str, seed: int, steps: int = 50) -> History:
-    """One history of a world."""
+    """Run one simulation of a variant."""
     version = int(world[1])
     if not world.endswith("wire"):
-        return simulate(seed, spec_version=version, steps=steps, upkeep=world.endswith("upkeep"))
+        return simulate(seed, spec_version=version, steps=steps, maintenance=world.endswith("maintenance"))
     with wire.wired():
         return simulate(
             seed,
