@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs._site.api_reference import TOPICS, names_of, undocumented_names, unplaced_names
+from docs._site.benchmarks import expected
 from docs._site.diagrams import DIAGRAMS, FOLDER
 from docs._site.notebooks import notebooks
 from tests.support.browser import Browser, open_browser
@@ -121,3 +122,9 @@ def test_notebooks_are_those_of_their_pages() -> None:
     found = {path: path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.ipynb")}
 
     assert found == notebooks(), "run python -m docs._site.notebooks"
+
+
+def test_figures_are_those_of_the_history() -> None:
+    stale = [path.name for path, text in expected().items() if path.read_text(encoding="utf-8") != text]
+
+    assert stale == [], "run python -m docs._site.benchmarks"
