@@ -12,7 +12,7 @@ import pytest
 import icefloe
 from icefloe import Repository
 from icefloe.ingest import LedgerChunks
-from tests.support.ingest.files import archive, assert_same, days, expected, read, run, write
+from tests.support.ingest.files import aged, archive, assert_same, days, expected, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -55,6 +55,25 @@ def test_all_chunks_of_arrays_come_back(tmp_path: Path, chunk: int, packed: bool
     assert repo.verify("objects", branch="main", history=False).ok
     assert_same(read(repo), before)
     assert_same(read(repo), expected(files))
+
+
+def test_chunks_of_groups_come_back(tmp_path: Path) -> None:
+    files = []
+    for first in (0, 2):
+        path = tmp_path / f"{first}.nc"
+        days(first, 2).to_netcdf(path, group="air/surface", engine="h5netcdf")
+        files.append(str(aged(path)))
+    repo = new_repo(tmp_path)
+    run(repo, files, group="archive")
+    before = read(repo, "archive/air/surface")
+    ledger = ledger_of(repo)
+    paths = repo.readonly_session("main")._workspace.paths()
+    assert forget_chunks(repo, [path for path in paths if "_icefloe" not in path])
+
+    report = repo.repair(sources=ledger)
+
+    assert report.complete, ledger.unusable
+    assert_same(read(repo, "archive/air/surface"), before)
 
 
 def forget_chunks(repo: Repository, paths: list[str]) -> int:

@@ -6,8 +6,8 @@ are what they were.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,10 +71,18 @@ class LedgerChunks:
     def _rows_of(self, group: str, name: str) -> list[LedgerRow]:
         """The files with a variable; coordinates, which the ledger does not name, may be in any."""
         if group not in self._rows:
-            self._rows[group] = read_ledger(self.session, group)
+            self._rows[group] = list(self._ledger_rows(group))
         rows = [row for row in self._rows[group] if row.mode != "virtual"]
         named = [row for row in rows if name in row.names()]
         return named or rows
+
+    def _ledger_rows(self, group: str) -> Iterator[LedgerRow]:
+        """Yield the rows for a group, which may be in the ledger of a group above it."""
+        parts = group.split("/") if group else []
+        for count in range(len(parts), -1, -1):
+            path = "/".join(parts[count:])
+            rows = read_ledger(self.session, "/".join(parts[:count]))
+            yield from (row for row in rows if row.target_group == path)
 
     def _target(self, group: str, name: str) -> Target:
         path = f"{group}/{name}".strip("/")
@@ -88,7 +96,7 @@ class LedgerChunks:
         if source is None:
             return None
         try:
-            with opened(source, self.reading) as raw:
+            with opened(replace(source, group=row.source_group), self.reading) as raw:
                 return _values(raw, target, row, box)
         except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
             self.unusable[row.source] = f"{target.name} cannot be read: {reason(error)}"
