@@ -141,7 +141,7 @@ def test_what_zip_compresses_is_copied(tmp_path: Path) -> None:
     xr.testing.assert_equal(read_all(repo), days(4, 4))
     assert any("compressed or encrypted by zip" in finding.text for finding in report.findings)
     (tmp_path / "empty.zip").write_bytes(b"PK\x05\x06" + bytes(18))
-    with pytest.raises(InvalidInputError, match="a zip file without a Zarr store in it"):
+    with pytest.raises(InvalidInputError, match="a zip file without a Zarr store"):
         run(new_repo(tmp_path), tmp_path / "empty.zip")
 
 
