@@ -1,4 +1,4 @@
-"""Fan-out over threads and the async twins of blocking methods."""
+"""Executors on threads and processes, and async counterparts of blocking methods."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_pool_is_created_once() -> None:
 
 
 def _held_after_large_buffers(_: int) -> int:
-    """What a process holds more after buffers that grow, each freed before the next."""
+    """Return the growth of the memory of a process after it freed buffers of growing sizes."""
     before = _resident_bytes()
     kept = []
     for size in range(2, 31, 2):

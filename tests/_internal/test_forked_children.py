@@ -1,4 +1,4 @@
-"""Children that are forked while threads of the parent are at work."""
+"""Child processes that are forked while threads of the parent are running."""
 
 from __future__ import annotations
 

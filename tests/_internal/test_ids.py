@@ -1,4 +1,4 @@
-"""Object ids: the text form, tolerant parsing, types that stay apart, and columns of ids."""
+"""Object ids: text form, tolerant parsing, distinct types, and columns of ids."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from icefloe._internal.logs import TRACE, find_misspelling, parse_filter
 
 @pytest.fixture(autouse=True)
 def own_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No filter from outside, and none left behind."""
+    """Remove filters of the environment, and restore the log configuration."""
     for name in ("ICECHUNK_LOG", "ICECHUNK_NO_LOGS", "ICECHUNK_LOG_TO_STDOUT"):
         monkeypatch.delenv(name, raising=False)
     logger = logging.getLogger("icefloe")
@@ -128,9 +128,9 @@ def test_useless_caches_cause_one_warning(capfd: pytest.CaptureFixture[str]) -> 
 
     assert said.count("WARN") == 2
     assert "5 chunk references" in said
-    assert "keep 0 references" in said
+    assert "the cache holds 0;" in said
     assert "2 nodes" in said
-    assert "keep 0 nodes" in said
+    assert "holds 0 nodes" in said
 
 
 def test_debug_information_names_versions(capfd: pytest.CaptureFixture[str]) -> None:

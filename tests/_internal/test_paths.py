@@ -1,4 +1,4 @@
-"""Node paths: what is valid, how they nest, and their two orders."""
+"""Node paths: validity, nesting, and the two sort orders."""
 
 from __future__ import annotations
 

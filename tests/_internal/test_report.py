@@ -1,4 +1,4 @@
-"""What all reports can do, and tables as Arrow data."""
+"""The common methods of reports, and tables as Arrow data."""
 
 from __future__ import annotations
 

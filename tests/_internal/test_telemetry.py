@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: what is exported, where the environment says, and nothing without it."""
+"""OpenTelemetry spans: their content, the environment variables, and no export by default."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_nothing_is_exported_after_shutdown(exporter: InMemorySpanExporter) -> N
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[Any]]]:
-    """The address of an OTLP collector on loopback, and the requests it got."""
+    """Start an OTLP collector on loopback; return its address and the received requests."""
     requests: list[Any] = []
 
     def export(request: Any, context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A repository that commands are typed at."""
+"""A repository for tests of commands."""
 
 from __future__ import annotations
 

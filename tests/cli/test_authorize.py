@@ -1,4 +1,4 @@
-"""Virtual chunks in commands: they are read where the user says so."""
+"""Virtual chunks in commands: they are read only with `--authorize`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icefloe.cli import main as app
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A repository that refers to a file, and to one on a server that is not there."""
+    """Create a repository that refers to a file and to an unreachable server."""
     file = tmp_path / "archive" / "a.bin"
     file.parent.mkdir()
     file.write_bytes(np.arange(4, dtype="<i4").tobytes())
@@ -42,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def findings(capsys: pytest.CaptureFixture[str], place: Path, *words: str) -> dict[str, str]:
-    """By the last part of each location what is wrong with it."""
+    """Return the kind of each finding, by the last part of its location."""
     code = app.main(["verify", str(place / "repo"), "--level", "sources", "--json", *words])
     report: Any = json.loads(capsys.readouterr().out)
     assert code == (0 if report["ok"] else faults.FINDINGS)

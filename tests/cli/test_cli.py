@@ -1,4 +1,4 @@
-"""The command line, as typed: what it prints, what it changes, how it ends."""
+"""The command line: output, effects and exit codes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_command_and_option_has_help() -> None:
 
 
 def test_every_argument_is_documented() -> None:
-    """Those that all commands have are explained by the help of `icefloe` itself."""
+    """The help of `icefloe` itself explains the arguments that all commands have."""
     common = {"REPO", "SHELL"}
     for path, command in every_command(app.icefloe):
         for argument in command.params:

@@ -1,4 +1,4 @@
-"""The option `--executor`: which executors there are, and which one is the default."""
+"""The option `--executor`: valid values and the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints of errors, as the command line prints them."""
+"""Hints of errors on the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.source_tree import last_name, source_modules
 
 
 def library_hints() -> Iterator[dict[str, ast.expr]]:
-    """The options of every hint outside of the command line."""
+    """Return the options of all hints in the library."""
     for module in source_modules():
         for node in ast.walk(module.tree) if module.component != "cli" else ():
             if isinstance(node, ast.Call) and last_name(node.func) == "Hint":
@@ -24,7 +24,7 @@ def library_hints() -> Iterator[dict[str, ast.expr]]:
 
 
 def typed_options() -> set[str]:
-    """Every option of every command."""
+    """Return all options of all commands."""
     found: set[str] = set()
     for name in commands(icefloe):
         command: click.Command | None = icefloe

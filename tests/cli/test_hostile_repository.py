@@ -1,4 +1,4 @@
-"""A repository of somebody hostile: commands print nothing that a terminal obeys, and no forged lines."""
+"""A repository with hostile names: commands print no control characters and no forged lines."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ OUR_CODES = re.compile(r"\x1b\[(?:0|1|[34]8;[25];[0-9;]+|3[0-9]|4[0-9])m|\r\x1b\
 
 
 class Screen(io.StringIO):
-    """A terminal with colours that keeps what is written."""
+    """A terminal with colours that records its output."""
 
     encoding = "utf-8"
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Return True."""
         return True
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A hostile repository, hostile files, a recipe for them, and places for results."""
+    """Create a hostile repository, hostile files and a recipe, and locations for results."""
     folder = tmp_path_factory.mktemp("hostile")
     file = folder / "f.h5"
     for number, path in enumerate((file, folder / "g.h5")):
@@ -115,7 +115,7 @@ def build(folder: Path) -> str:
 
 
 def obeyed(text: str) -> list[str]:
-    """The characters of a text that a terminal would obey, without our own colours."""
+    """Return the control characters in a text, except our own colours."""
     rest = OUR_CODES.sub("", text).replace("\n", "").replace("\t", "")
     return [each for each in rest if not each.isprintable() and unicodedata.category(each) != "Zs"]
 
@@ -171,7 +171,7 @@ def test_json_contains_the_original_text(
 
 
 def texts(value: Any) -> Iterator[str]:
-    """Every text in a JSON document."""
+    """Return all strings in a JSON document."""
     if isinstance(value, str):
         yield value
     for each in value if isinstance(value, list) else value.items() if isinstance(value, dict) else ():

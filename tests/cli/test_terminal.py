@@ -1,4 +1,4 @@
-"""What the command line makes of terminals and pipes of all kinds."""
+"""Output to terminals and pipes, signals, and progress."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from icefloe.cli.terminal import CLOSED, run_with_streams
 
 
 class Screen(io.StringIO):
-    """A terminal that keeps what is written."""
+    """A terminal that records its output."""
 
     def isatty(self) -> bool:
-        """It is one."""
+        """Return True."""
         return True
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> str:
-    """A repository with two branches, and a message that a terminal would obey."""
+    """Create a repository with two branches and a message with control characters."""
     folder = str(tmp_path / "repo")
     repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
     with repo.transaction("main", message="red \x1b[31m alert\nand more") as store:
@@ -145,7 +145,7 @@ def test_ids_are_not_folded_in_narrow_terminals(
 
 
 def test_ctrl_c_on_spark_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    """PySpark's handler talks to the JVM, which is waited for, and py4j tells of that at length."""
+    """Without our handler, py4j would log the failed attempt to cancel jobs."""
     before = signal.signal(signal.SIGINT, lambda *_: logging.error("cancelling jobs"))
     try:
         with _stop_quietly():
@@ -161,7 +161,7 @@ def test_ctrl_c_on_spark_prints_no_traceback(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_signals_end_a_command_cleanly(name: str) -> None:
-    """What is open is closed, even if whoever sent it is impatient, and one word is said."""
+    """The command cleans up even after repeated signals, and prints one word."""
     program = (
         "import os, signal, sys; from icefloe import Repository; from icefloe.cli import main as app\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored\n"
@@ -182,7 +182,7 @@ def test_signals_end_a_command_cleanly(name: str) -> None:
 
 
 def test_unfinished_asyncio_tasks_are_not_reported() -> None:
-    """Those of zarr that were under way when one of them failed, for no space was left, say."""
+    """For example tasks of zarr that were running when another one failed."""
     program = (
         "import asyncio, sys; from icefloe.cli import main as app\n"
         "def left(_):\n"

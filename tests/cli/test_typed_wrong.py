@@ -1,4 +1,4 @@
-"""Things typed wrong: one sentence that helps, the right exit code, and never a traceback."""
+"""Invalid arguments: one helpful sentence, the right exit code, and never a traceback."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ EVERY = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file, a folder with something in it, and an archive: what is typed wrong changes none of them."""
+    """Create a file, a folder and an archive, none of which invalid commands change."""
     folder = tmp_path_factory.mktemp("typed")
     (folder / "FILE").write_text("no folder")
     (folder / "FILES").mkdir()
@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def place(folder: Path) -> str:
-    """A repository with one array, likewise."""
+    """Create a repository with one array."""
     place = str(folder / "repo")
     repo = icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
     with repo.transaction("main", message="array") as store:
@@ -206,7 +206,7 @@ def test_invalid_arguments_are_reported(
 def test_invalid_ingest_writes_nothing(
     words: list[str], code: int, sentence: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither into a repository that is there, nor a new one."""
+    """An existing repository does not change, and a new one is not created."""
     there, new = folder / "there", folder / "new"
     if not there.exists():
         icefloe.Repository.create(icefloe.storage_from_url(str(there), sync=False))
@@ -270,7 +270,7 @@ def test_no_repository_is_created_for_missing_sources(
 def test_errors_are_printed_as_json(
     words: list[str], document: dict[str, Any], place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where results are; and people see the sentence still."""
+    """JSON errors go to stdout, and the message still goes to stderr."""
     code = app.main([each.replace("REPO", place) for each in (*words, "--json")])
 
     printed = capsys.readouterr()
@@ -282,7 +282,7 @@ def test_errors_are_printed_as_json(
 def test_every_command_prints_one_json_document(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One JSON document on standard output, and nothing else there."""
+    """Stdout contains one JSON document and nothing else."""
     words = {name: str(tmp_path / name) for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE")}
     words |= {"DATA": str(folder / "data"), "FILE": str(next((folder / "data").iterdir()))}
     for name, version in (("REPO", 2), ("OLD", 1)):

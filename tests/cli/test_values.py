@@ -46,7 +46,7 @@ def repo() -> icefloe.Repository:
     ],
 )
 def test_read_returns_the_values_of_a_region(repo: icefloe.Repository, options: dict[str, Any]) -> None:
-    """Also where chunks are missing, or reach over the end."""
+    """Including missing chunks and chunks that extend beyond the array."""
     session = repo.writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(7, 9), chunks=(3, 4), **options)
     array[1:5, 2:] = np.arange(28).reshape(4, 7) % 2

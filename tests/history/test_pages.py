@@ -1,4 +1,4 @@
-"""Values made of columns are those made one by one."""
+"""Values that are built from columns equal values that are built one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KINDS: list[updates.StoredUpdate] = [
 
 
 def a_log(*, in_columns: bool) -> updates.Updates:
-    """All kinds of entries, some of them with a backup."""
+    """Return entries of all kinds, some of them with a backup."""
     made = [
         updates.Update(kind, 10**15 - at, f"repo.{at}" if at % 3 else None) for at, kind in enumerate(KINDS)
     ]

@@ -1,4 +1,4 @@
-"""What the official package tells of a repository, icefloe tells too: history, differences, files."""
+"""History, differences and files as both the official package and icefloe report them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.compat
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Any]:
-    """One repository, made by the official package and opened by both."""
+    """Create a repository with the official package, and open it with both."""
     if official.__version__ != "2.3.0":
         pytest.skip("compares with release 2.3.0")
     theirs = official.Repository.create(
@@ -81,7 +81,7 @@ def snapshots(repo: Any) -> list[str]:
 
 
 def facts(value: Any) -> Any:
-    """The fields of a public value, of either package."""
+    """Return the fields of a public value of either package."""
     names = {
         "SnapshotInfo": ("id", "parent_id", "written_at", "message", "metadata"),
         "ManifestFileInfo": ("id", "size_bytes", "num_chunk_refs"),

@@ -1,4 +1,4 @@
-"""Clones: all of a history or a part, again and again, whatever stops them."""
+"""Clones: whole or partial histories, updates, and interruptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expiration: which snapshots leave the history, and how the rest is tied together."""
+"""Expiration: which snapshots are removed, and the parents of the others."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SIZE = 1 << 21
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system of its own."""
+    """Mount a small file system."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -39,7 +39,7 @@ def write(repo: Repository, value: float) -> None:
 
 
 def full_repository(disk: Path, version: int, commits: int = 5) -> Repository:
-    """Some commits of a chunk each, and a file that takes the rest of the disk."""
+    """Create a repository with some commits, and fill the rest of the disk."""
     repo = Repository.create(local_filesystem_storage(str(disk / "repo")), spec_version=version)
     with repo.transaction("main", message="start") as store:
         zarr.create_array(store, name="a", shape=(8192,), chunks=(8192,), dtype="f8", compressors=None)

@@ -1,4 +1,4 @@
-"""Folders of a repository as columns."""
+"""Listings of folders as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: which snapshots stay, shown before and done after."""
+"""Retention policies: which snapshots are kept, with and without a dry run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def line(times: list[datetime]) -> History:
-    """One branch whose snapshots were made at some times, oldest first, after a first one."""
+    """Return a history with one branch and snapshots at the given times, oldest first."""
     infos = [SnapshotInfo(INITIAL_SNAPSHOT_ID, None, 0, "first")]
     for time in times:
         infos.append(SnapshotInfo(SnapshotId.random(), infos[-1].id, to_microseconds(time), time.isoformat()))
@@ -32,7 +32,7 @@ def line(times: list[datetime]) -> History:
 
 
 def kept(policy: RetentionPolicy, times: list[datetime], at: datetime) -> list[datetime]:
-    """The times of what a policy keeps besides the first."""
+    """Return the times of the snapshots that a policy keeps, except the first."""
     found = line(times)
     keep = select_kept(policy, found, at).keep
     infos = [found.snapshots[row] for row in np.flatnonzero(keep).tolist()]
@@ -69,7 +69,7 @@ def test_rules_are_combined() -> None:
 
 
 def lived_in(version: int = 2) -> Repository:
-    """Six commits on main, the second of them tagged; a branch from the third with two of its own."""
+    """Create six commits on main with a tag on the second, and a branch with two commits."""
     repo = repository(version)
     ids = [commit(repo, value) for value in range(1, 7)]
     repo.create_tag("v1", ids[1])

@@ -1,4 +1,4 @@
-"""Writing all manifests anew."""
+"""Rewriting of manifests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.errors import ReadOnlyError, SessionStateError
 
 
 def split_by(size: int) -> icefloe.RepositoryConfig:
-    """A configuration with at most so many chunks to a manifest."""
+    """Return a configuration with a limit of chunks per manifest."""
     splitting = ManifestSplittingConfig.from_dict(
         {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Any(): size}}
     )
@@ -23,7 +23,7 @@ def split_by(size: int) -> icefloe.RepositoryConfig:
 
 
 def two_arrays() -> Repository:
-    """Eight chunks each, in one manifest each."""
+    """Create two arrays with eight chunks in one manifest each."""
     repo = Repository.create(icefloe.in_memory_storage())
     session = repo.writable_session("main")
     for name in ("a", "b"):
@@ -33,12 +33,12 @@ def two_arrays() -> Repository:
 
 
 def counts(repo: Repository) -> list[int]:
-    """The number of references in each manifest of main."""
+    """Return the number of references in each manifest of main."""
     return sorted(file.num_chunk_refs for file in repo.list_manifest_files(repo.lookup_branch("main")))
 
 
 def values(repo: Repository, path: str) -> list[int]:
-    """All values of an array on main."""
+    """Return the values of an array on main."""
     array = zarr.open_array(repo.readonly_session("main").store, path=path, mode="r")
     return list(np.asarray(array[:]).tolist())
 

@@ -1,4 +1,4 @@
-"""Who holds the bytes, and what would be freed: compared with what a collection frees."""
+"""Storage statistics and estimates, compared with the effect of a collection."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.histories import commit, names, now, overwrite_ten_times, rep
 
 
 def chunk_bytes(repo: Repository) -> int:
-    """What lies in the folder of chunks."""
+    """Return the size of all chunk objects."""
     return sum(size for _, size in repo.storage.list_objects(prefix="chunks"))
 
 
 def random_history(seed: int) -> Repository:
-    """Writes to three arrays, one of them inline, on two branches."""
+    """Create random commits to three arrays, one of them inline, on two branches."""
     chance = random.Random(seed)
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=20)
     repo = Repository.create(in_memory_storage(), config=config)
@@ -45,7 +45,7 @@ def random_history(seed: int) -> Repository:
 
 
 def chunks_of(repo: Repository, snapshot: str) -> dict[bytes, int]:
-    """Every chunk of a snapshot with its length, one reference after the other."""
+    """Return every chunk of a snapshot with its length, read one by one."""
     workspace = repo.readonly_session(snapshot_id=snapshot)._workspace
     found: dict[bytes, int] = {}
     for node in workspace.arrays_with_chunks(workspace.paths()):

@@ -1,4 +1,4 @@
-"""From version 1 of the format to version 2."""
+"""Upgrades from version 1 of the format to version 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.histories import commit, history, names, repository
 
 
 def version_1() -> Repository:
-    """Two branches with commits of their own, two tags, one of them deleted."""
+    """Create a version 1 repository with two branches, a tag and a deleted tag."""
     repo = repository(1)
     first = commit(repo, 1)
     repo.create_branch("dev", first)
@@ -31,7 +31,7 @@ def version_1() -> Repository:
 
 
 def seen(repo: Repository) -> Any:
-    """All that users see of a repository."""
+    """Return everything that users see of a repository."""
     values = {}
     for branch in sorted(repo.list_branches()):
         array = zarr.open_array(repo.readonly_session(branch).store, path="a", mode="r")
@@ -47,7 +47,7 @@ def seen(repo: Repository) -> Any:
     "name", [name for name in golden.NAMES if name.startswith("v1-") and "expire" in name]
 )
 def test_collected_repositories_of_releases_are_upgraded(name: str) -> None:
-    """A deleted tag may point to a snapshot that was collected since."""
+    """A deleted tag may refer to a snapshot that was collected."""
     storage = in_memory_storage()
     for path, data in golden.load(name).files.items():
         storage.put(path, data)

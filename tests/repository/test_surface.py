@@ -1,4 +1,4 @@
-"""The repository's methods around the engine: opening, copies, async forms, looking inside, old versions."""
+"""Methods of repositories: opening, pickling, async methods, inspection, and old versions."""
 
 from __future__ import annotations
 

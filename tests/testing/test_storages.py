@@ -1,4 +1,4 @@
-"""Storages around another one: they pass everything on, and are asked before and after."""
+"""Storages that wrap another one and call hooks before and after requests."""
 
 from __future__ import annotations
 

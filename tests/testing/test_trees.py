@@ -1,4 +1,4 @@
-"""Trees and moves that tests draw: those called valid are taken by a session, the others are refused."""
+"""Drawn trees and moves: sessions accept the valid ones and reject the others."""
 
 from __future__ import annotations
 

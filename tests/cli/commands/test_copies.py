@@ -1,4 +1,4 @@
-"""Commands that take data elsewhere, as typed."""
+"""The commands clone and export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a second ingest and reads of what was ingested print; listings leave the ledger of ingests out."""
+"""The command ingest: repeated ingests, reports, and listings without the ledger."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = ("--executor", "spark:nowhere")
 
 @pytest.fixture(scope="module")
 def ingested(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an archive in `data`, and a repository that has it."""
+    """Ingest an archive, and return its folder."""
     folder = tmp_path_factory.mktemp("again")
     archive(folder / "data", (2, 2))
     assert app.main(["ingest", str(folder / "data"), str(folder / "repo"), "--executor", "threads"]) == 0
@@ -33,7 +33,7 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What a command prints for programs."""
+    """Run a command with --json, and return the parsed output."""
     capsys.readouterr()
     assert app.main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)

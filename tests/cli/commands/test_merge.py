@@ -16,7 +16,7 @@ from tests.support.terminal import Terminal
 
 @pytest.fixture
 def repo(tmp_path: Path) -> icefloe.Repository:
-    """Two branches that parted: main wrote 1 into the first chunk, dev 2 into the second."""
+    """Create two diverged branches: main wrote 1 to the first chunk, dev wrote 2 to the second."""
     made = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = made.writable_session("main")
     zarr.create_array(session.store, name="a", shape=(4,), chunks=(1,), dtype="i4")[:] = 0

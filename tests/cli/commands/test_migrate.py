@@ -1,4 +1,4 @@
-"""`icefloe migrate`, as typed."""
+"""The command `icefloe migrate`."""
 
 from __future__ import annotations
 

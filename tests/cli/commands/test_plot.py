@@ -1,4 +1,4 @@
-"""Arrays drawn in the terminal and into files, and what is said where there is nothing to draw."""
+"""Plots in the terminal and in files, and errors for invalid plots."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def place(tmp_path: Path) -> str:
 
 
 def plot(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """What the command prints; errors where it fails."""
+    """Run the command and return its output, or its errors if it fails."""
     capsys.readouterr()
     assert app.main(["plot", *words]) == code
     printed = capsys.readouterr()
@@ -203,7 +203,7 @@ def axis(name: str, values: Any, units: str = "", standard_name: str = "") -> Ax
 
 
 def coast_of(drawn: Slice, width: int = 80) -> list[tuple[int, int]]:
-    """The lines and columns of the characters that a picture in a terminal has for coasts."""
+    """Return the lines and columns of coastline characters in a plot."""
     lines = as_text(drawn, width).splitlines()[2:-2]
     return [
         (y, x) for y, line in enumerate(lines) for x, char in enumerate(line) if "\u2801" <= char <= "\u28ff"

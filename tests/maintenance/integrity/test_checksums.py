@@ -1,4 +1,4 @@
-"""Recorded checksums and incremental verification: every flip is found, and nothing is read twice."""
+"""Recorded checksums and incremental verification: every flipped bit is found, and nothing is read twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
 def four_commits(version: int = 2) -> Repository:
-    """Four chunks, on two branches."""
+    """Create a repository with four commits on two branches."""
     repo = repository(version)
     for value in (1, 2, 3):
         commit(repo, value)
@@ -34,14 +34,14 @@ def four_commits(version: int = 2) -> Repository:
 
 
 def immutable(storage: Storage) -> Iterator[str]:
-    """The objects that are never written again."""
+    """Return the immutable objects."""
     for key, _ in storage.list_objects():
         if key.split("/")[0] in catalogue.FOLDERS:
             yield key
 
 
 class Counting(PassingStorage):
-    """Counts what is read, by folder."""
+    """A storage that counts reads by folder."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
@@ -92,7 +92,7 @@ def test_any_missing_object_is_found(version: int) -> None:
 
 
 def repo_root(repo: Repository) -> str:
-    """The first snapshot, which needs no log."""
+    """Return the first snapshot, which needs no transaction log."""
     return [info.id for info in repo.ancestry(branch="main")][-1]
 
 
@@ -124,7 +124,7 @@ def test_checksums_are_recorded_once_and_files_are_merged() -> None:
 
 @VERSIONS
 def test_rewritten_parents_are_not_reported_as_damage(version: int) -> None:
-    """In version 1 both write snapshot files anew, with another parent."""
+    """In version 1 expiration and retention rewrite snapshot files with another parent."""
     repo = four_commits(version)
     repo.record_checksums()
     main = SnapshotId.parse(repo.lookup_branch("main"))
@@ -144,7 +144,7 @@ def test_rewritten_parents_are_not_reported_as_damage(version: int) -> None:
 
 
 def test_unrecorded_parent_is_reported_as_damage() -> None:
-    """A V1 snapshot whose parent is another than any expiration could have given it."""
+    """No expiration could have caused this parent of a version 1 snapshot."""
     repo = four_commits(1)
     repo.record_checksums()
     id = SnapshotId.parse(repo.lookup_branch("dev"))
@@ -189,7 +189,7 @@ def test_changes_of_the_repo_info_file_are_not_damage() -> None:
 
 
 def test_restored_old_repo_info_file_is_found() -> None:
-    """As by somebody who restored an older one: its ops log lacks what was recorded."""
+    """The ops log of the old file lacks the recorded entry."""
     repo = four_commits()
     older, _ = repo.storage.get("repo")
     commit(repo, 5)

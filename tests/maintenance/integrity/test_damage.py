@@ -1,4 +1,4 @@
-"""Repositories of all releases, damaged at random places: whatever is flipped or deleted is found.
+"""Repositories of all releases with random damage: every flipped bit and every deleted object is found.
 
 `make test` takes a few places of a few repositories, ICEFLOE_DAMAGES=500 so many of every one.
 """
@@ -27,7 +27,7 @@ OLDER = golden.OLDER_NAMES if DAMAGES else golden.OLDER_NAMES[::6]
 
 
 def stored(name: str) -> Storage:
-    """A repository of an official release."""
+    """Copy a repository of an official release to memory."""
     storage = in_memory_storage()
     for path, data in golden.load(name).files.items():
         storage.put(path, data)
@@ -35,7 +35,7 @@ def stored(name: str) -> Storage:
 
 
 def flipped(data: bytes, places: random.Random) -> bytes:
-    """With one bit the other way round."""
+    """Return bytes with one bit flipped."""
     bit = places.randrange(len(data) * 8)
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
@@ -43,7 +43,7 @@ def flipped(data: bytes, places: random.Random) -> bytes:
 
 
 def recorded(storage: Storage) -> list[str]:
-    """The objects that the catalogue has."""
+    """Return the objects in the catalogue."""
     known = catalogue.load(storage)
     return [
         f"{folder}/{name}"
@@ -53,7 +53,7 @@ def recorded(storage: Storage) -> list[str]:
 
 
 def samples(paths: list[str], places: random.Random) -> Iterator[str]:
-    """All folders alike, however many objects are in each."""
+    """Return the same number of objects of each folder."""
     by_folder = {
         folder: [path for path in paths if path.startswith(f"{folder}/")] for folder in catalogue.FOLDERS
     }
@@ -87,7 +87,7 @@ def test_flipped_bit_anywhere_is_found_by_its_checksum(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_deleted_object_is_found_at_its_level(name: str) -> None:
-    """A first snapshot needs no transaction log; that it was there is known to the catalogue alone."""
+    """A first snapshot needs no transaction log, so only the catalogue shows that one is missing."""
     places = random.Random(name)
     storage = stored(name)
     Repository.open(storage).record_checksums()
@@ -124,7 +124,7 @@ def test_flipped_bit_in_the_repo_info_file_is_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", OLDER)
 def test_migration_reports_missing_objects(name: str) -> None:
-    """Refs and transaction logs are not looked for: nothing else tells of them."""
+    """Missing refs and transaction logs cannot be detected."""
     storage = stored(name)
     looked_for = {"s", "m", "c", "snapshots", "manifests", "chunks"}
 
@@ -143,7 +143,7 @@ def test_migration_reports_missing_objects(name: str) -> None:
 
 @pytest.mark.parametrize("name", OLDER)
 def test_migration_of_a_damaged_repository_fails_or_is_correct(name: str) -> None:
-    """Chunks are left out: no format tells what their bytes should be."""
+    """Chunks are not damaged here, because the formats have no checksums for them."""
     places = random.Random(name)
     storage = stored(name)
     files = golden.load(name).files

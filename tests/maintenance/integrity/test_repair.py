@@ -1,4 +1,4 @@
-"""Repair: what was lost comes back from its source, or goes with consent; nothing else changes."""
+"""Repair: lost objects are restored from a source or dropped on request; nothing else changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT = [0, 1, 2, 3, 4, 0, 0, 0]
 
 
 def five_chunks(version: int = 2) -> Repository:
-    """Four commits, each of a chunk."""
+    """Create a repository with four commits of one chunk each."""
     repo = repository(version)
     for value in (1, 2, 3, 4):
         commit(repo, value)
@@ -26,21 +26,21 @@ def five_chunks(version: int = 2) -> Repository:
 
 
 def chunk_at(repo: Repository, coord: int) -> str:
-    """The object of one chunk."""
+    """Return the path of the object of a chunk."""
     workspace = repo.readonly_session("main")._workspace
     ref: Any = workspace.ref(workspace.array("/a"), (coord,))
     return f"chunks/{ref.chunk_id}"
 
 
 def broken(version: int, coord: int = 2) -> Repository:
-    """One chunk is gone."""
+    """Delete the object of a chunk."""
     repo = five_chunks(version)
     repo.storage.delete([chunk_at(repo, coord)])
     return Repository.open(repo.storage)
 
 
 def stored(path: str, coords: tuple[int, ...]) -> bytes | None:
-    """The bytes of a chunk, from a repository that has it."""
+    """Return the stored bytes of a chunk of an intact repository."""
     other = five_chunks()
     workspace = other.readonly_session("main")._workspace
     ref: Any = workspace.ref(workspace.array(path), coords)
@@ -184,7 +184,7 @@ def test_branch_with_lost_tip_is_reset_to_newest_existing_snapshot() -> None:
 
 
 def test_lost_snapshot_of_version_1_removes_its_ancestors_from_the_history() -> None:
-    """Nobody else knows what came before it: the one after it is tied to the first, as by an expiration."""
+    """Its ancestors are unknown: its child gets the first snapshot as parent, as in an expiration."""
     repo = five_chunks(1)
     repo.record_checksums()
     line = [info.id for info in repo.ancestry(branch="main")]

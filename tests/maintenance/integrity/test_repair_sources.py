@@ -1,4 +1,4 @@
-"""Repair of virtual references: files that moved are followed, those that are gone let go with consent."""
+"""Repair of virtual references: references follow moved files, or are dropped on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icefloe.credentials import LocalFileSystemAccess
 
 @pytest.fixture
 def archive(tmp_path: Path) -> tuple[Repository, Path]:
-    """An array of four virtual chunks in two files."""
+    """Create an array with four virtual chunks in two files."""
     prefix = f"file://{tmp_path}/"
     config = RepositoryConfig.default()
     config.set_virtual_chunk_container(VirtualChunkContainer(prefix, local_filesystem_store(str(tmp_path))))

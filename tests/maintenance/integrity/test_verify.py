@@ -1,4 +1,4 @@
-"""Verification: nothing is found in what is well, and all that was broken is."""
+"""Verification: no findings in intact repositories, and all damage is found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.histories import commit, names, now, repository
 
 
 def three_commits() -> Repository:
-    """Three chunks in three objects."""
+    """Create a repository with three chunk objects."""
     repo = repository()
     for value in (1, 2, 3):
         commit(repo, value)
@@ -38,7 +38,7 @@ def three_commits() -> Repository:
 
 
 def reopened(repo: Repository) -> Repository:
-    """The same repository with nothing in its caches."""
+    """Open the repository again, with empty caches."""
     return Repository.open(repo.storage)
 
 
@@ -123,7 +123,7 @@ def test_truncated_chunk_is_found() -> None:
 
 
 def _other_manifest(repo: Repository, change: Callable[[Manifest], Manifest]) -> str:
-    """The manifest of the tip, written anew."""
+    """Replace the manifest of the tip."""
     (file,) = repo.list_manifest_files(repo.lookup_branch("main"))
     path = f"manifests/{file.id}"
     manifest = read_manifest(repo.storage.get(path)[0], ManifestId.parse(file.id)).unpack()
@@ -187,7 +187,7 @@ def test_unknown_level_is_rejected() -> None:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> tuple[Repository, Path]:
-    """An array of two virtual chunks in one file, whose time of last modification is known."""
+    """Create an array with two virtual chunks in one file, with its modification time."""
     file = tmp_path / "archive.bin"
     file.write_bytes(np.arange(8, dtype="<i4").tobytes())
     prefix = f"file://{tmp_path}/"
@@ -278,7 +278,7 @@ def test_shards_and_empty_arrays_are_decoded() -> None:
 
 
 def test_chunks_of_any_size_are_decoded() -> None:
-    """A rectilinear grid, whose chunks differ in size. Older releases of zarr have none, which is told."""
+    """Rectilinear grids have chunks of different sizes; older releases of zarr report that they lack them."""
     storage = in_memory_storage()
     for path, data in golden.load("v2-2.3.0-zarrish").files.items():
         storage.put(path, data)
@@ -298,7 +298,7 @@ def test_chunks_of_any_size_are_decoded() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_missing_or_truncated_transaction_log_is_found(version: int) -> None:
-    """The first snapshot needs none; where it has one it must be whole."""
+    """The first snapshot needs no log, but an existing one must be intact."""
     repo = repository(version)
     commit(repo, 1)
     first = f"transactions/{INITIAL_SNAPSHOT_ID}"
