@@ -1,4 +1,4 @@
-"""The dicts that are stored in repositories, beside those of the official library."""
+"""The stored form of configurations, compared with that of the official library."""
 
 from __future__ import annotations
 

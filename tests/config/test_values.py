@@ -1,4 +1,4 @@
-"""Config values: defaults, checks, merging, reprs."""
+"""Configuration values: defaults, checks, merging, reprs."""
 
 from __future__ import annotations
 

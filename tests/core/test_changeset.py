@@ -1,4 +1,4 @@
-"""The changed chunks of an array, against a plain dict."""
+"""The changed chunks of an array, compared with a plain dict."""
 
 from __future__ import annotations
 

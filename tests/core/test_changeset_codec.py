@@ -1,4 +1,4 @@
-"""Change sets as bytes: they come back the same, and damaged ones are refused."""
+"""Encoded change sets: they round-trip, and damaged ones are refused."""
 
 from __future__ import annotations
 

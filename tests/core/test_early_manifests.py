@@ -1,4 +1,4 @@
-"""Manifests that writers write before the commit: taken as they are where they can be, read where not."""
+"""Manifests that are written before the commit: reused if possible, read otherwise."""
 
 from __future__ import annotations
 

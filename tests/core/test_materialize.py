@@ -1,4 +1,4 @@
-"""Virtual chunks made native, byte for byte."""
+"""Conversion of virtual chunks to native ones, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests that are read in the background when a session opens, counted at the storage."""
+"""Manifests that are preloaded when a session opens, counted at the storage."""
 
 from __future__ import annotations
 

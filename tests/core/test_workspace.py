@@ -1,4 +1,4 @@
-"""One hierarchy out of a snapshot and changes: references are found, listings follow."""
+"""The hierarchy of a snapshot and its changes: lookups and listings."""
 
 from __future__ import annotations
 

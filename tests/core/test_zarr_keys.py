@@ -1,4 +1,4 @@
-"""Store keys: what each names, and what names nothing."""
+"""Parsing of store keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of byte strings and lists against plain Python lists."""
+"""Columns of byte strings and lists, compared with Python lists."""
 
 from __future__ import annotations
 

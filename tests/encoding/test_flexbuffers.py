@@ -1,4 +1,4 @@
-"""FlexBuffers: official bytes, layouts of other writers, and damaged or hostile input."""
+"""FlexBuffers: official bytes, layouts of other writers, and damaged or malicious input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metadata can hold, and the sentence for what it cannot."""
+"""Supported metadata values, and errors for unsupported ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MessagePack: official bytes, and damaged or hostile input."""
+"""MessagePack: official bytes, and damaged or malicious input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns on their way between processes: every way of writing numbers comes back, and lies are refused."""
+"""Columns between processes: every encoding of numbers round-trips, and invalid ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are well-formed but break a rule of the specification, and what the encoder refuses to write."""
+"""Files that are well-formed but violate the specification, and values that the encoder refuses."""
 
 from __future__ import annotations
 

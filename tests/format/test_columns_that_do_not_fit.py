@@ -1,4 +1,4 @@
-"""Arguments that cannot be a manifest or a repo info are refused with a sentence, never cut to fit."""
+"""Invalid arguments of manifests and repo infos are refused, never truncated."""
 
 from __future__ import annotations
 

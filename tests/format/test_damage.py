@@ -1,4 +1,6 @@
-"""Damaged files: cut off, of the wrong kind, inflated, flipped. Always a FormatError or a sound value."""
+"""Damaged files: truncated, of the wrong type, inflated, with flipped bits. Always FormatError or a valid
+value.
+"""
 
 from __future__ import annotations
 

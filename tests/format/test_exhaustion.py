@@ -1,4 +1,4 @@
-"""Small files in which parts are shared so often that a trusting reader would need hours or terabytes."""
+"""Small files with parts that are shared so often that a naive reader would need hours or terabytes."""
 
 from __future__ import annotations
 

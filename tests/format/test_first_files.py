@@ -1,4 +1,4 @@
-"""The files of a new repository, against the encoders that write all others."""
+"""The files of a new repository, compared with the general encoders."""
 
 from __future__ import annotations
 

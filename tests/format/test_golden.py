@@ -1,4 +1,4 @@
-"""Every metadata file of every golden repository: what it decodes to, and that encoding it loses nothing."""
+"""Every metadata file of every golden repository: its decoded value, and a round trip."""
 
 from __future__ import annotations
 

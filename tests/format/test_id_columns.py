@@ -1,4 +1,4 @@
-"""Membership of ids in sorted columns of them."""
+"""Membership of ids in sorted columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual locations in bulk against what a loop over them gives."""
+"""Virtual locations as columns, compared with a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests with a few references more, made of the bytes of those before, against plain dicts."""
+"""Manifests that reuse encoded references, compared with plain dicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large snapshots are searched in their bytes; what the search cannot find, all nodes together tell."""
+"""Lookups of single nodes in large encoded snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of every kind through their files and back, and operations on columns against plain Python."""
+"""Round trips of all values, and operations on columns compared with plain Python."""
 
 from __future__ import annotations
 

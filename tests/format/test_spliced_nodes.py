@@ -1,4 +1,4 @@
-"""Many nodes of which a few are changed, again and again, against plain dicts."""
+"""Repeated small changes of many nodes, compared with plain dicts."""
 
 from __future__ import annotations
 

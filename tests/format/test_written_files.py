@@ -1,4 +1,4 @@
-"""What stands in the files we write, field by field: the orders and fields that the specification demands."""
+"""The content of written files, field by field: the order and the fields that the specification requires."""
 
 from __future__ import annotations
 

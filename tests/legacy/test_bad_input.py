@@ -1,4 +1,4 @@
-"""Missing, damaged and contradictory files: an error that names the file, or a gap that is reported."""
+"""Missing, damaged and contradictory files: errors that name the file, or reported gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories with contents of our own, in every structure: opened, compared and upgraded."""
+"""Repositories with our own content in every structure: opened, compared and upgraded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repositories of the formats before version 1, made by another encoder, through the public API."""
+"""Repositories of the formats before version 1, written by another encoder, read through the public API."""
 
 from __future__ import annotations
 

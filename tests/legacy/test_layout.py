@@ -1,4 +1,4 @@
-"""Web servers cannot be listed: looking for older formats must not stand in the way of others."""
+"""Detection of old formats must not need listings, which web servers do not support."""
 
 from __future__ import annotations
 

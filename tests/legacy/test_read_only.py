@@ -1,4 +1,6 @@
-"""What would change a repository of an older format says that it is read-only, and names the way out."""
+"""Operations that would change a repository of an old format say that it is read-only, and name the
+remedy.
+"""
 
 from __future__ import annotations
 

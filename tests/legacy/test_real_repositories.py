@@ -1,7 +1,4 @@
-"""Repositories that releases of that time wrote, and that are not ours to hand on.
-
-`ICEFLOE_OLDER_FIXTURES` names a folder of them, each with `repo/` and `expected.json`.
-"""
+"""Repositories that old releases wrote and that cannot be distributed."""
 
 from __future__ import annotations
 

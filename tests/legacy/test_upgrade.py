@@ -1,4 +1,4 @@
-"""Upgrades: what they refuse, what they leave alone, and that one which was broken off goes on."""
+"""Upgrades: what they refuse, what they keep, and how an interrupted one is resumed."""
 
 from __future__ import annotations
 

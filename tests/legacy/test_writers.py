@@ -1,4 +1,4 @@
-"""What `tests.support.legacy` writes in older formats equals, byte for byte, what another encoder wrote."""
+"""Files that `tests.support.legacy` writes equal those of another encoder, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: what they see, what they may do, how they travel and how they come home."""
+"""Forks: what they see, what they may do, and how they are pickled and merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions beyond reading and committing: moved chunks, coordinates, locations, copies of a session."""
+"""Sessions beyond reading and committing: moved chunks, coordinates, locations, pickled sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places where there is nothing to open: the error has the official type, names the place and the way out."""
+"""Locations that cannot be opened: errors have the official type and name the location and the remedy."""
 
 from __future__ import annotations
 

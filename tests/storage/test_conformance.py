@@ -1,4 +1,4 @@
-"""What every storage promises, tried on every kind of storage."""
+"""The contract of all storages, tested on each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From arguments and URLs to storages."""
+"""Creation of storages from arguments and URLs."""
 
 from __future__ import annotations
 

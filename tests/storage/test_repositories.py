@@ -1,4 +1,4 @@
-"""Repositories on every kind of storage: the same life everywhere, and races that lose nothing."""
+"""Repositories on all storages: the same operations everywhere, and races that lose nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the store works in the calling thread and where in others, and how it is listed."""
+"""Which operations of the store use threads, and how it is listed."""
 
 from __future__ import annotations
 

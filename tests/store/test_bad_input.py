@@ -1,7 +1,4 @@
-"""Wrong keys, documents, chunks and ranges: the official error type and kind, and a message that helps.
-
-Where the official package takes what it should not (api notes 5.1), the number of its bug stands beside.
-"""
+"""Invalid keys, documents, chunks and ranges raise the official type and kind of error."""
 
 from __future__ import annotations
 

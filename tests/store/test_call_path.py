@@ -1,4 +1,4 @@
-"""The number of calls behind a warm read: how far a reader of the code has to follow it."""
+"""The number of calls of a warm read, as a measure of how far a reader has to follow the code."""
 
 from __future__ import annotations
 

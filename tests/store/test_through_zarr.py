@@ -1,4 +1,4 @@
-"""What users do with zarr: every dtype, codec, grid and shape, written, committed and read back."""
+"""The use of zarr: every dtype, codec, grid and shape, written, committed and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Setting references to chunks elsewhere, one by one and in bulk, and listing them again."""
+"""Setting references to chunks elsewhere, one by one and in bulk, and listing them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Zarr's own tests of stores, with keys and values that a repository can hold.
-
-A repository holds Zarr documents and the chunks of arrays that exist, nothing else, so tests that write
-arbitrary bytes under arbitrary keys are written again with documents and chunks. `OVERRIDDEN` says which, and
-why; all others run as zarr has them.
-"""
+"""Zarr's own tests of stores, with keys and values that a repository can contain."""
 
 # Parameters differ where keys and values do, and zarr's releases differ in their private methods.
 # mypy: disable-error-code="override, attr-defined"

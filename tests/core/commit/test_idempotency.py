@@ -1,4 +1,4 @@
-"""Commits that are made once per key: in races, and after all that is done to histories."""
+"""Commits with keys happen once: in races, and after all operations on the history."""
 
 from __future__ import annotations
 

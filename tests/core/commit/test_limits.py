@@ -1,4 +1,6 @@
-"""Commits that change more chunks than a transaction log may name are refused before anything is written."""
+"""Commits with more changed chunks than a transaction log may contain are refused before anything is
+written.
+"""
 
 from __future__ import annotations
 

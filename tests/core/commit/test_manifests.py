@@ -1,4 +1,4 @@
-"""How many chunks share a manifest."""
+"""The number of chunks per manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging, picking, reverting and squashing: results, conflicts, who wins, and what is remembered."""
+"""Merge, cherry-pick, revert and squash: results, conflicts, strategies and recorded metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of conflicting chunks: coordinate labels, and how values differ."""
+"""Descriptions of conflicting chunks: coordinate labels, and differences of values."""
 
 from __future__ import annotations
 

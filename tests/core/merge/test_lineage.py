@@ -1,4 +1,4 @@
-"""Merging, picking and reverting where the history expired, was collected or was squashed."""
+"""Merge, cherry-pick and revert with histories that expired, were collected or were squashed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merges in which nodes were moved: places are merged like everything else."""
+"""Merges in which nodes were moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebasing: each rule of conflict by itself, what the solvers make of it, and how far a rebase gets."""
+"""Rebase: each conflict rule, the solvers, and partial rebases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebasing after snapshots expired: their transaction logs tell what they changed."""
+"""Rebase over expired snapshots, whose transaction logs contain their changes."""
 
 from __future__ import annotations
 

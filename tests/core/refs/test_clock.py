@@ -1,4 +1,4 @@
-"""Writers whose clocks are wrong, and those who come after them."""
+"""Writers with wrong clocks, and writers that follow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of refs whose answer is lost on its way back: they are known again, and never made twice."""
+"""Changes of refs whose response is lost: they are recognized and never applied twice."""
 
 from __future__ import annotations
 

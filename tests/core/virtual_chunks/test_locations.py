@@ -1,4 +1,4 @@
-"""Which locations are allowed, how they are stored, and that none leads out of its container."""
+"""Locations of virtual chunks: validity, stored form, and containment."""
 
 from __future__ import annotations
 

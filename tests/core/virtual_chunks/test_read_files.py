@@ -1,4 +1,4 @@
-"""Virtual chunks in local files: permission, links, and files that changed."""
+"""Virtual chunks in local files: authorization, links, and files that changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual chunks in a bucket: credentials of every kind, and objects that changed."""
+"""Virtual chunks in a bucket: all types of credentials, and objects that changed."""
 
 from __future__ import annotations
 

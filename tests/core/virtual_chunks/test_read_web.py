@@ -1,4 +1,4 @@
-"""Virtual chunks on a web server: few requests, no redirects elsewhere, no bytes of another version."""
+"""Virtual chunks on a web server: few requests, no foreign redirects, no bytes of another version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints that the configuration of a repository names: they get no credentials of its readers unasked."""
+"""Endpoints in the stored configuration of a repository receive no credentials of its readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columnar reader, the columnar builder and single look-ups, for any schema and any legal layout."""
+"""The columnar reader, the columnar builder and single lookups, for any schema and any valid layout."""
 
 from __future__ import annotations
 

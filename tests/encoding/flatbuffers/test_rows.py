@@ -1,4 +1,4 @@
-"""The row builder, the row reader and `Records` say what the columnar ones say, whatever the form at hand."""
+"""The row builder, the row reader and `Records` agree with the columnar ones."""
 
 from __future__ import annotations
 

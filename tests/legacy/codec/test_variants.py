@@ -1,4 +1,4 @@
-"""What documents leave open is read either way: maps for arrays, other names, other orders, other keys."""
+"""Variants that the documentation leaves open are all read: maps for arrays, other names, orders and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder storage: swaps between processes, crashes, names on disk, durability."""
+"""The folder storage: conditional writes between processes, crashes, names on disk, durability."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 at every point of a local writer: what was acknowledged is there, nothing is half there."""
+"""kill -9 at every point of a local writer: acknowledged writes exist, and nothing is incomplete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Syncing a folder: everything that was written, alone or with threads to help."""
+"""Syncing of a folder: all written files, with and without threads."""
 
 from __future__ import annotations
 

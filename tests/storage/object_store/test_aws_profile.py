@@ -1,4 +1,4 @@
-"""Keys and regions of the files that the AWS tools share, seen in the requests they sign."""
+"""Keys and regions of AWS profiles, observed in signed requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of object stores, seen in the requests they make."""
+"""Settings of object stores, observed in requests."""
 
 from __future__ import annotations
 

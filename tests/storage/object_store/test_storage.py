@@ -1,4 +1,4 @@
-"""Object stores when things go wrong: lost answers, careless servers, forks, credentials."""
+"""Failures of object stores: lost responses, incorrect servers, forks, credentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that ignores the conditions of writes is never trusted silently."""
+"""Servers that ignore the conditions of writes are never trusted silently."""
 
 from __future__ import annotations
 
