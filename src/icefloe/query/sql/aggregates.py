@@ -59,7 +59,7 @@ class Reduction:
 
 
 class _NotReducibleError(Exception):
-    """Raised if a SELECT needs the cells themselves."""
+    """Error for a SELECT that needs the cells themselves."""
 
 
 def reduce_select(

@@ -37,7 +37,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a query needs of each table that it reads."""
+    """The columns and rows that a query needs of each table."""
 
     needs: Mapping[int, Needs]
     """Needs by the number of the table use."""

@@ -66,7 +66,7 @@ _COORDINATES: Final[dict[str, dict[str, Any]]] = {
         "long_name": "time since forecast_reference_time",
         "standard_name": "forecast_period",
         "units": "hours",
-        "dtype": "timedelta64[ns]",  # without it xarray shows numbers
+        "dtype": "timedelta64[ns]",  # without this attribute, xarray shows numbers
     },
     "valid_time": {
         "long_name": "time",
@@ -135,7 +135,7 @@ class _Cube:
         return tuple(sorted(found, reverse=axis == 3 and self.level_name in _FALLING))
 
     def kind(self) -> Kind:
-        """What distinguishes it from variables of other groups."""
+        """Return the properties that distinguish the variable from those of other groups."""
         levels = self.values(_AXES.index("level"))
         return Kind(self.level_name, str(self.keys.get("stepType")), level_text(levels))
 
@@ -171,7 +171,7 @@ def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
 
 def _is_one(cubes: Sequence[_Cube]) -> bool:
-    """Tell whether variables fit into one dataset."""
+    """Check whether variables fit into one dataset."""
     names = {cube.name for cube in cubes}
     return len({cube.coordinates() for cube in cubes}) <= 1 and len(names) == len(cubes)
 
@@ -181,7 +181,7 @@ def _parts(cubes: Sequence[_Cube]) -> dict[Kind, list[_Cube]]:
     found: dict[Kind, dict[tuple[Any, ...], list[_Cube]]] = {}
     for cube in cubes:
         alike = found.setdefault(cube.kind(), {})
-        again = 0  # the same variable in another way is kept apart
+        again = 0  # a second variable of the same name goes to a separate part
         while any(cube.name == each.name for each in alike.get((cube.coordinates(), again), ())):
             again += 1
         alike.setdefault((cube.coordinates(), again), []).append(cube)
@@ -201,7 +201,7 @@ def _place_in_order(cubes: Sequence[_Cube]) -> tuple[Any, ...]:
 
 
 def _with_group(dataset: VirtualDataset, path: Sequence[str], group: VirtualDataset) -> VirtualDataset:
-    """Add a group at a path below a dataset. A group that is there keeps the groups below it."""
+    """Add a group at a path below a dataset. An existing group keeps its subgroups."""
     name, *rest = path
     there = dataset.groups.get(name, VirtualDataset({}, ()))
     new = _with_group(there, rest, group) if rest else replace(group, groups=there.groups)
@@ -219,7 +219,9 @@ def _selected(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_Cube
     if found and _is_one(found):
         return found
     listed = ", ".join(names[kind] for kind in parts) if not _is_one(cubes) else "none"
-    wrong = f"{path!r} selects what does not fit into one dataset" if found else f"has no group {path!r}"
+    wrong = (
+        f"{path!r} selects messages that do not fit into one dataset" if found else f"has no group {path!r}"
+    )
     raise CannotVirtualizeError(f"{file.location} {wrong}; it has {listed}")
 
 

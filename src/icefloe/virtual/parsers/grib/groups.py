@@ -1,7 +1,7 @@
 """Names for the parts of GRIB files that do not fit into one dataset.
 
-A part are messages that can share coordinates. Its name says what distinguishes it: the type of level, then
-the type of step where a type of level has several, then the level where variables lie on different ones, and
+A part consists of messages that can share coordinates. Its name contains what distinguishes it: the type of
+level; the type of step, if that type of level has several; the level, if variables lie on different ones; and
 a number as a last resort.
 """
 
@@ -17,14 +17,14 @@ _TEXT: Final = re.compile(r"typeOfLevel=([^,]*),stepType=([^,]*)(?:,level=([^,]*
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """What distinguishes a part of a GRIB file. As text, it selects the part like a group."""
+    """The properties that distinguish a part of a GRIB file. Its text selects the part like a group."""
 
     level_type: str
     step_type: str
     level: str = ""
     """The level, if there is only one."""
     number: int = 1
-    """Counts parts that are alike in everything else, and have other coordinates."""
+    """Number of the part among parts that differ only in their coordinates."""
 
     def __str__(self) -> str:
         level = f",level={self.level}" if self.level else ""
@@ -33,12 +33,12 @@ class Kind:
 
     @staticmethod
     def parse(text: str) -> Kind | None:
-        """Parse the text of a kind; None if it is something else, the path of a group for example."""
+        """Parse the text of a kind; return None for other text, such as the path of a group."""
         found = _TEXT.fullmatch(text)
         return None if found is None else Kind(found[1], found[2], found[3] or "", int(found[4] or 1))
 
     def matches(self, path: str) -> bool:
-        """Tell whether a path of level type, step type and level, each as far as given, is about it."""
+        """Check whether a path of level type and, optionally, step type and level matches."""
         level_type, *rest = path.split("/")
         return level_type == self.level_type and rest in (
             *([], [self.step_type], [self.level]),
@@ -52,10 +52,10 @@ def level_text(levels: Collection[float]) -> str:
 
 
 def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) -> dict[Kind, str]:
-    """Name a group for each kind. Those that are `named` keep their names.
+    """Choose a group name for each kind. Kinds in `named` keep their names.
 
-    Levels count: leave them out of kinds whose variables are all on the same levels. No group is below
-    another one: xarray opens a tree only if groups have the coordinates of those above.
+    Levels are part of a name, so omit them from kinds whose variables are all on the same levels. No group is
+    below another one, because xarray opens a tree only if groups share the coordinates of their parents.
     """
     names = dict(named or {})
     everything = {*kinds, *names}
@@ -71,7 +71,9 @@ def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) 
         if any(f"{name}/".startswith(f"{other}/") for other in names.values() if other):
             name = "_".join(path)
         used = [*names.values()]
-        if any(not names[each] for each in alike if each in names):  # the root has the levels as an array
+        if any(
+            not names[each] for each in alike if each in names
+        ):  # the root group has the levels as an array
             name = "_".join(path)
             used.append(kind.level_type)
         names[kind] = _numbered(name, kind.number, used)
