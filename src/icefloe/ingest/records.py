@@ -37,7 +37,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How sources are opened."""
+    """How sources are opened by xarray."""
 
     engine: str | None = None
     """The name of an xarray engine; None lets xarray choose."""
@@ -55,7 +55,7 @@ class Reading:
         return replace(self, group=source.group) if source.group else self
 
     def access_to(self, source: Source) -> Access | None:
-        """How a remote source is reached; None for one of this machine."""
+        """Return the access to a remote source; None for a local one."""
         return access_of(source.address, self.storage_options) if source.is_remote else None
 
     def access_at(self, location: str) -> Access | None:
@@ -71,7 +71,7 @@ class Reading:
             return None
 
     def reach_from(self, source: Source) -> FindAccess:
-        """How a source, and the files that it refers to, are reached."""
+        """Return a function that finds the access to a source and to the files that it references."""
         known: dict[str, StoreAccess] = {}
         if source.is_remote:
             access = access_of(source.address, self.storage_options)
@@ -88,7 +88,7 @@ class Reading:
 
 
 def attribute_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Equal for equal attributes, and hashable: types count, and so does their order."""
+    """Return a hashable key that is equal for attributes with equal values, types and order."""
     return tuple((name, type(value).__name__, _key(value)) for name, value in attrs.items())
 
 
@@ -132,7 +132,7 @@ class VariableSchema:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal schemas, and hashable."""
+        """A hashable key that is equal for equal schemas."""
         plain = (
             getattr(self, field.name) for field in fields(self) if field.name not in ("attrs", "packing")
         )
@@ -154,7 +154,7 @@ class SpillRange:
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """All that the driver needs to know of a file."""
+    """The schema of a file: everything the driver needs to know."""
 
     source: Source
     variables: tuple[VariableSchema, ...]
@@ -180,7 +180,7 @@ class FileSchema:
     """The kinds of all parts of the GRIB file."""
 
     def variable(self, name: str) -> VariableSchema | None:
-        """The variable with this name."""
+        """Return the variable with this name, or None."""
         return next((each for each in self.variables if each.name == name), None)
 
 
@@ -229,7 +229,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file that cannot be ingested, and why."""
+    """A file that cannot be ingested, with the reason."""
 
     source: Source
     reason: str
@@ -285,7 +285,7 @@ def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
 
 
 def reason(error: BaseException) -> str:
-    """An exception in one line: its first one, and the next where that goes on."""
+    """Describe an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -359,14 +359,14 @@ _REPAIR = Hint("repair or remove them")
 
 
 def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
-    """Files by where they begin along a dimension, as far as they say so; else as they are."""
+    """Sort files by their first label along a dimension, if all have labels."""
     if dim is None or any(dim not in file.values for file in files):
         return list(files)
     return sorted(files, key=lambda file: first_label(file.values[dim]))
 
 
 def first_label(labels: Any) -> tuple[bool, Any]:
-    """For sorting: the first label; what has none comes last."""
+    """Return a sort key: the first label; empty coordinates come last."""
     return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)
 
 
@@ -390,7 +390,7 @@ def split_by_group(files: Iterable[FileSchema]) -> dict[str, list[FileSchema]]:
 
 
 def ways_of(schemas: Sequence[FileSchema]) -> Ways:
-    """The ways in which files have each variable; one that many have is there once."""
+    """Collect the distinct schemas of each variable."""
     found: dict[str, dict[int, VariableSchema]] = {}
     for schema in schemas:
         for variable in schema.variables:

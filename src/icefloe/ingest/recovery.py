@@ -43,7 +43,7 @@ class LedgerChunks:
     _sources: dict[str, Source | None] = field(default_factory=dict, repr=False)
 
     def __call__(self, path: str, coords: tuple[int, ...]) -> NDArray[Any] | None:
-        """The values of a chunk; None where no file is known that brought it, or one is not what it was."""
+        """Return the values of a chunk; None if no unchanged file is known to contain it."""
         group, _, name = path.strip("/").rpartition("/")
         rows = self._rows_of(group, name)
         if not rows:
@@ -69,7 +69,7 @@ class LedgerChunks:
         return found
 
     def _rows_of(self, group: str, name: str) -> list[LedgerRow]:
-        """The files with a variable; coordinates, which the ledger does not name, may be in any."""
+        """Return the rows with a variable; coordinates, which the ledger does not list, may be in any row."""
         if group not in self._rows:
             self._rows[group] = list(self._ledger_rows(group))
         rows = [row for row in self._rows[group] if row.mode != "virtual"]
@@ -125,7 +125,7 @@ class LedgerChunks:
 
 
 def _described(name: str, array: Any) -> Target:
-    """An array as its metadata describe it; not one of its chunks is read."""
+    """Describe an array by its metadata, without reading chunks."""
     dims = tuple(str(dim) for dim in array.metadata.dimension_names or ())
     is_text = array.dtype.kind in "TO"
     cells = np.broadcast_to(np.zeros((), object if is_text else array.dtype), array.shape)
@@ -150,7 +150,7 @@ def _described(name: str, array: Any) -> Target:
 
 
 def _overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
-    """The part of a box that a file brought."""
+    """Return the part of a box that a file covers; None if there is none."""
     whole = {**dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)), **row.box()}
     found = [
         (max(start, whole[dim][0]), min(stop, whole[dim][1]))
@@ -160,7 +160,7 @@ def _overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] 
 
 
 def _values(raw: xr.Dataset, target: Target, row: LedgerRow, box: Sequence[Span]) -> NDArray[Any]:
-    """A box of the array, from the file that brought it, as the array stores it."""
+    """Read a box of the array from its file, encoded as the array stores it."""
     stored = raw.variables[target.name]
     shown = decode(raw).variables[target.name]
     schema = variable_schema(target.name, stored, shown, is_coordinate=False)

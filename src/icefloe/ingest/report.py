@@ -1,4 +1,4 @@
-"""What an ingest did, or would do."""
+"""The report of an ingest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icefloe.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
-    """One array as it will be."""
+    """The planned shape of an array."""
 
     name: str
     dims: tuple[str, ...]
@@ -34,7 +34,7 @@ class ArrayReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A plan in numbers."""
+    """The summary of a plan."""
 
     files: int
     arrays: tuple[ArrayReport, ...]
@@ -59,7 +59,7 @@ class PlanReport:
 
     @staticmethod
     def total(plans: Sequence[PlanReport | None]) -> PlanReport | None:
-        """Several commits as one."""
+        """Add up the plans of several commits."""
         there = [plan for plan in plans if plan is not None]
         if not there:
             return None
@@ -111,7 +111,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of an ingest."""
+    """The result of an ingest."""
 
     outcome: Outcome
     bad: tuple[BadFile, ...] = ()

@@ -27,7 +27,7 @@ from icefloe.session import Session
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of what is there."""
+    """A part of a stored group."""
 
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
@@ -35,13 +35,13 @@ class Part:
 
     @property
     def begin(self) -> dict[str, int]:
-        """Where it begins."""
+        """The first cell by dimension."""
         return {dim: start for dim, (start, _) in self.box.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """A group of the repository."""
+    """A stored group: its schema and arrays."""
 
     stored: Stored
     schema: FileSchema
@@ -172,7 +172,7 @@ def parts(
 
 
 def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
-    """What of that which the ledger does not know new files have too, in words."""
+    """Describe the regions that are not in the ledger and that new files contain as well."""
     left = (
         cut for box in _by_hand(existing.schema, rows) for cut in _cut_anywhere(box, existing.schema, new)
     )
@@ -184,7 +184,7 @@ def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[Fil
 
 
 def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
-    """The boxes along whose dimensions no source of the ledger lies: others have written them."""
+    """Return the boxes that no source of the ledger covers: other programs wrote them."""
     if not rows:
         return [{}]
     boxes = [row.box() for row in rows]
@@ -206,7 +206,7 @@ def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tu
 def _cut_anywhere(
     box: dict[str, tuple[int, int]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
-    """A box in parts that new files lie before or behind, and those, marked, whose labels they have too."""
+    """Split a box where new files begin or end, and mark the parts whose labels new files repeat."""
     dims = list(_unlike(schema, new))
     if len(dims) != 1 or set(box) - set(dims):
         yield box, not dims
@@ -221,7 +221,7 @@ def _cut_anywhere(
 
 
 def _unlike(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
-    """The dimensions along which new files do not have the labels that are there."""
+    """Yield the dimensions along which the labels of new files differ from the stored ones."""
     for dim, size in schema.sizes.items():
         labels = schema.values.get(dim)
         if labels is not None and labels.ndim == 1 and size:
@@ -231,7 +231,7 @@ def _unlike(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
 
 
 def _repeated(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Whether the label of each cell is one that new files have."""
+    """Return a mask of the cells whose label new files repeat."""
     theirs = np.concatenate([file.values[dim].reshape(-1) for file in new if dim in file.values])
     found: npt.NDArray[np.bool_] = xr.Variable(dim, schema.values[dim]).to_index().isin(theirs)
     return found
@@ -242,7 +242,7 @@ def _part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Part:
 
 
 def _between(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Whether a new file begins between a cell along a dimension and the one before it."""
+    """Return a mask of the borders between cells at which a new file must be inserted."""
     values = schema.values.get(dim)
     firsts = [file.values[dim].reshape(-1)[0] for file in new if dim in file.values and file.values[dim].size]
     if values is None or values.ndim != 1 or len(values) < 2 or not firsts:
@@ -285,7 +285,7 @@ def _joined(
 
 
 def _beside(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Whether a new file begins with a cell along a dimension, or ends before it; anywhere without labels."""
+    """Return a mask of the borders at which a new file begins or ends; all borders without labels."""
     labels = schema.values.get(dim)
     theirs = [file.values[dim] for file in new if dim in file.values and file.values[dim].size]
     found = np.zeros(schema.sizes[dim] + 1, bool)

@@ -43,7 +43,7 @@ Box = Mapping[str, tuple[int, int]]
 
 
 def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
-    """Where each source is in the dataset."""
+    """Return the region of each source in the dataset."""
     found: dict[int, dict[str, tuple[int, int]]] = {}
     for dims, pieces in _all_pieces(dataset):
         columns = (pieces.source.tolist(), pieces.starts.tolist(), pieces.stops.tolist())
@@ -58,7 +58,7 @@ def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
 
 
 def side_by_side(dataset: xr.Dataset) -> tuple[str, ...]:
-    """The dimensions along which sources lie side by side."""
+    """Return the dimensions along which sources cover only a part."""
     found: set[str] = set()
     for dims, pieces in _all_pieces(dataset):
         partial = (pieces.shape != [dataset.sizes[dim] for dim in dims]).any(axis=0).tolist()
@@ -67,7 +67,7 @@ def side_by_side(dataset: xr.Dataset) -> tuple[str, ...]:
 
 
 def moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
-    """Where parts of what is there go: first cell, the one after the last, and by how much they move."""
+    """Return how far stored cells move: start, stop and offset of each span, by dimension."""
     found: dict[str, set[tuple[int, int, int]]] = {}
     for dims, pieces in _all_pieces(dataset):
         mine = pieces.taken(pieces.source == EXISTING)
@@ -258,7 +258,7 @@ def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
 def losses(
     dataset: xr.Dataset, given: Sequence[Given], digests: Mapping[tuple[int, str], str]
 ) -> Iterator[Finding]:
-    """What of that which was given is not in a dataset, nor equal to something in it."""
+    """Find sources whose values are missing from the combined dataset, and equal to none in it."""
     along = set(_along(dataset, given))
     by_name = {name: _Found(name, pieces, digests) for name, pieces in _pieces(dataset)}
     for each in given:
@@ -272,7 +272,7 @@ def losses(
 
 
 class _Found:
-    """What a variable is made of."""
+    """The pieces of a combined variable."""
 
     def __init__(self, name: str, pieces: Pieces, digests: Mapping[tuple[int, str], str]) -> None:
         self._name, self._pieces, self._digests = name, pieces, digests
@@ -291,7 +291,7 @@ class _Found:
         return bool(met.any())
 
     def has_equal(self, number: int) -> bool:
-        """Whether the values of a source were found equal to those of one that is there."""
+        """Tell whether the values of a source equal those of a source in the dataset."""
         digest = self._digests.get((number, self._name))
         return digest is not None and any(
             self._digests.get((other, self._name)) == digest for other in self._numbers
@@ -305,7 +305,7 @@ def _pieces(dataset: xr.Dataset) -> Iterator[tuple[str, Pieces]]:
 
 
 def _along(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
-    """The dimensions along which what was given is not all of the dataset."""
+    """Yield the dimensions along which a source is only a part of the dataset."""
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items()):
         index = dataset.indexes.get(dim)
         labels = None if index is None else index.to_numpy()
@@ -318,7 +318,7 @@ def _along(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
 
 
 def _counts(schema: FileSchema, variable: VariableSchema, along: set[str]) -> bool:
-    """Whether a variable is one of cells that lie somewhere, rather than the same in all files."""
+    """Tell whether a variable has a position along the given dimensions and is not empty."""
     sizes = [schema.sizes[dim] for dim in variable.dims]
     return variable.name not in schema.values and bool(along & set(variable.dims)) and 0 not in sizes
 
@@ -341,7 +341,7 @@ def _told(lost: Given, given: Sequence[Given], along: set[str]) -> Finding:
 
 
 def place_of(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
-    """Where the labels of a file are in a dataset, for one whose values others have too."""
+    """Find the region of a file by its labels, if its values came from an equal file."""
     found = {}
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items() if dim in schema.sizes):
         index, mine = dataset.indexes.get(dim), schema.values.get(dim)

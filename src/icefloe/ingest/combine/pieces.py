@@ -53,16 +53,16 @@ class Pieces:
         return self.starts + self.shape
 
     def taken(self, rows: Any) -> Pieces:
-        """Some of the boxes."""
+        """Select boxes."""
         return Pieces(*(column[rows] for column in self._columns()))
 
     def reordered(self, order: Sequence[int]) -> Pieces:
-        """The same with the dimensions in another order."""
+        """Reorder the dimensions."""
         columns = (column[:, list(order)] for column in self._columns()[1:])
         return Pieces(self.source, *columns)
 
     def within(self, axis: int, first: int, count: int) -> Pieces:
-        """What of the boxes lies between two places along a dimension."""
+        """Cut the boxes to an interval along a dimension."""
         starts = np.maximum(self.starts[:, axis], first)
         stops = np.minimum(self.stops[:, axis], first + count)
         rows = starts < stops
@@ -75,7 +75,7 @@ class Pieces:
         return Pieces(found.source, *columns)
 
     def parted(self, unit: Sequence[int], cells: int, axis: int = 0) -> Iterator[Pieces]:
-        """One box in parts of about so many cells, which do not cut a `unit` of the source in two."""
+        """Split one box into parts of about `cells` cells, without dividing a `unit` of the source."""
         size = int(self.shape.prod())
         if size <= cells or axis == len(unit):
             yield self
@@ -92,7 +92,7 @@ class Pieces:
             at = end
 
     def moved(self, axis: int, by: int) -> Pieces:
-        """The same, further along a dimension."""
+        """Move the boxes along a dimension."""
         starts = self.starts.copy()
         starts[:, axis] += by
         return replace(self, starts=starts)
@@ -102,7 +102,7 @@ class Pieces:
 
     @staticmethod
     def whole(source: int, shape: Sequence[int], begin: Sequence[int] | None = None) -> Pieces:
-        """One box that is a source, from `begin` on."""
+        """Create one box that covers a source, starting at `begin`."""
         sizes = np.array([shape], np.int64).reshape(1, len(shape))
         starts = np.array([begin or [0] * len(shape)], np.int64).reshape(1, len(shape))
         axes = np.arange(len(shape), dtype=np.int64).reshape(1, len(shape))
@@ -110,7 +110,7 @@ class Pieces:
 
     @staticmethod
     def joined(parts: Sequence[Pieces]) -> Pieces:
-        """The boxes of all."""
+        """Concatenate boxes."""
         columns = zip(*(part._columns() for part in parts), strict=True)
         return Pieces(*(np.concatenate(column) for column in columns))
 
@@ -161,14 +161,14 @@ class PieceArray:
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, copy: bool = True) -> PieceArray:
-        """The same cells in another type; text of no length is as long as it is."""
+        """Change the data type. Text types without a length keep the current length."""
         wanted = np.dtype(dtype)
         if wanted.kind in "SU" and not wanted.itemsize:
             wanted = self.dtype if self.dtype.kind == wanted.kind else np.dtype(object)
         return PieceArray(self.name, self.shape, wanted, self.pieces, self.origins)
 
     def transpose(self, *axes: int | Sequence[int]) -> PieceArray:
-        """The same with the dimensions in another order."""
+        """Reorder the dimensions."""
         order = [each for axis in axes for each in (axis if isinstance(axis, Sequence) else (axis,))]
         order = order or list(range(self.ndim))[::-1]
         shape = [self.shape[axis] for axis in order]
@@ -206,7 +206,7 @@ class PieceArray:
         return result
 
     def picked(self, axis: int, wanted: npt.NDArray[Any]) -> PieceArray:
-        """The cells with these numbers along a dimension, in this order; none where a number is -1."""
+        """Select cells along a dimension by index; -1 selects a missing cell."""
         shape = (*self.shape[:axis], len(wanted), *self.shape[axis + 1 :])
         edges = np.flatnonzero(np.diff(wanted) != 1) + 1
         parts = [self.pieces.taken(slice(0, 0))]
@@ -218,7 +218,7 @@ class PieceArray:
         return PieceArray(self.name, shape, self.dtype, Pieces.joined(parts), self.origins)
 
     def expanded(self, axis: int, size: int = 1) -> PieceArray:
-        """The same with one dimension more, which the sources lack."""
+        """Insert a dimension that the sources lack."""
         pieces = self.pieces
         columns = [
             np.insert(column, axis, value, axis=1)
@@ -321,7 +321,7 @@ def _equal(one: PieceArray, other: PieceArray) -> bool:
 
 
 def _meetings(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
-    """The pieces of two arrays that have cells in common."""
+    """Find the pairs of pieces of two arrays that overlap."""
     if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
         both = Pieces.joined([one.pieces, other.pieces])
         if not one.ndim or overlap(both.starts, both.stops):
@@ -333,7 +333,7 @@ def _meetings(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
 
 
 def _is_the_same(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Whether two pieces have the same cells of the same source where they meet."""
+    """Tell whether two pieces contain the same cells of the same source where they overlap."""
     return (
         one.source[row] == other.source[its_row]
         and bool((one.axes[row] == other.axes[its_row]).all())
@@ -353,7 +353,7 @@ def _is_whole(pieces: Pieces, row: int, origin: Origin) -> bool:
 
 
 def _lie_alike(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Whether two pieces have the same dimensions in the same places, but for those their sources lack."""
+    """Tell whether two pieces begin at the same cell along the dimensions of their sources."""
     real = one.axes[row] >= 0
     if not (one.axes[row] == other.axes[its_row]).all():
         return False
@@ -361,7 +361,7 @@ def _lie_alike(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
 
 
 def _together(one: PieceArray, other: PieceArray) -> PieceArray:
-    """An array with the cells of another, which agrees with it, where it has none."""
+    """Fill the missing cells of an array from another one that agrees with it."""
     shape = np.broadcast_shapes(one.shape, other.shape)
     one, other = _broadcast_to(one, shape), _broadcast_to(other, shape)
     if one.is_complete:
@@ -377,7 +377,7 @@ def _together(one: PieceArray, other: PieceArray) -> PieceArray:
 
 
 def _outside(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Iterator[Pieces]:
-    """What of a piece lies outside of a box."""
+    """Yield the parts of a piece that are outside a box."""
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
         start, stop = int(piece.starts[0, axis]), int(piece.stops[0, axis])
         for begin, end in ((start, min(first, stop)), (max(last, start), stop)):

@@ -59,7 +59,7 @@ class Runs:
     """The dimensions that variables have in all files together, of those that lack the dimension in each."""
 
     def empty_datasets(self, digests: Digests) -> list[xr.Dataset]:
-        """What xarray would make of the files of each run."""
+        """Return one dataset without data for each run."""
         return [empty_dataset_of_run(run, self.dim, self.dims, digests) for run in self.runs]
 
 
@@ -135,7 +135,7 @@ def _runs(
 
 
 def _row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
-    """All files, if they differ along a dimension only, as they were given."""
+    """Return all files as one row if they differ only along a dimension."""
     return (dim, [list(enumerate(files))]) if _alike(files, dim) else None
 
 
@@ -165,7 +165,7 @@ def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | Non
 def empty_dataset_of_run(
     run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
 ) -> xr.Dataset:
-    """The dataset that xarray would make of the empty_datasets of some files."""
+    """Describe the files of a run as the dataset that xarray would combine from them."""
     if len(run) == 1:
         return empty_dataset(*run[0], digests)
     (_, first), files = run[0], [file for _, file in run]
@@ -208,7 +208,7 @@ def _joined(
 
 
 def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
-    """The dimensions along which files have other coordinates than the first."""
+    """Return the dimensions along which some file has other labels than the first."""
     first = files[0]
     return [
         name
@@ -218,7 +218,7 @@ def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
 
 
 def _alike(files: Sequence[FileSchema], dim: str) -> bool:
-    """Whether files differ in nothing but their cells along a dimension, and in values that nobody knows."""
+    """Tell whether files differ only in their labels along a dimension and in data that is not read."""
     kind = _Kinds()
     first = files[0]
     by_value = first.values.keys()
@@ -238,7 +238,7 @@ def _alike(files: Sequence[FileSchema], dim: str) -> bool:
 
 
 class _Kinds:
-    """Tells variables apart by all that empty_datasets have of them."""
+    """A numbering of variables: equal numbers for variables with equal metadata."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -254,7 +254,7 @@ class _Kinds:
 
 
 def _in_a_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
-    """The files by their coordinates, if these go one way in all of them, and from each to the next."""
+    """Sort files by their labels, if these are strictly monotonic across all files."""
     if not all(file.values[dim].size for _, file in files):
         return None
     ordered = sorted(files, key=lambda each: _first(each[1], dim))
@@ -298,7 +298,7 @@ def _empty_variable(
 
 
 def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape of the variable where it comes from; of a part of it, one that no part can have."""
+    """Return the shape of a stored variable; -1 along dimensions of which the source is a part."""
     return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.own_dims)
 
 
@@ -309,7 +309,7 @@ def _axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
 
 
 def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
-    """What xarray makes of some empty_datasets."""
+    """Combine datasets without data as xarray does, and translate its errors."""
     try:
         with quiet():
             found = combine_aligned(datasets, how)

@@ -52,7 +52,7 @@ class Server(Protocol):
 
 
 def server_of(url: str, options: Mapping[str, Any]) -> Server:
-    """What has the file with a URL. Options are those of `storage_from_url`."""
+    """Return the server of a URL. Options are those of `storage_from_url`."""
     if is_web(url):
         check_web_url(url)
         return WebServer(options)
@@ -101,7 +101,7 @@ def _seen(found: Fetched) -> Seen:
 
 
 def copied(url: str, expected: Seen, open_server: Callable[[], Server]) -> str:
-    """A copy of a file in this process's folder for them; StorageError if it is not what it was."""
+    """Copy a remote file to this process's temporary folder. StorageError if the file changed."""
     server = open_server()
     name = unquote(without_query(url)[0].rpartition("/")[2]).replace("/", "_") or "file"
     target = Path(tempfile.mkdtemp(dir=_folder())) / name
@@ -129,7 +129,7 @@ def drop_copy(path: str) -> None:
 
 @cache
 def _folder_of(process: int) -> str:
-    """A folder that goes with its process, also if the process is killed: the next one clears it away."""
+    """Create a folder for this process, and remove the folders of processes that were killed."""
     mine = f"{_FOLDERS}-{socket.gethostname()}."  # a temporary folder may be shared by machines
     for old in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         number = old.name.removeprefix(mine).partition(".")[0]
@@ -145,7 +145,7 @@ def _folder() -> str:
 
 
 def index_of(path: str) -> str:
-    """Where cfgrib keeps the index of a file: not beside it."""
+    """Return the path of cfgrib's index of a file, in the temporary folder."""
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
     return f"{_folder()}/{name}.{{short_hash}}.idx"
 

@@ -157,7 +157,7 @@ class _Finder:
         self._servers: dict[str, Server] = {}
 
     def all(self, names: Iterable[str]) -> Iterator[Source | Unfound]:
-        """What names stand for, in their order. Files elsewhere are looked at side by side."""
+        """Find the sources of all names, in order. Remote files are looked up concurrently."""
         named = [each for name in names for each in _without_braces(name)]
         for name in named:
             if _URL.match(name) and not _FILE_URL.match(name):
@@ -174,7 +174,7 @@ class _Finder:
             return [Unfound(shown(name), getattr(error, "message", None) or str(error))]
 
     def _found(self, name: str) -> Iterator[Source | Unfound]:
-        """What a name stands for."""
+        """Find the sources of one name."""
         if not name:  # a variable of a script that is not set
             raise InvalidInputError("a source has an empty name; . is this folder", ErrorKind.INVALID_PATH)
         if _FILE_URL.match(name):
@@ -243,7 +243,7 @@ class _Finder:
 
 
 def _lines(data: bytes, name: str) -> list[str]:
-    """The names in a text file."""
+    """Read the names in a text file."""
     try:
         lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
@@ -254,12 +254,12 @@ def _lines(data: bytes, name: str) -> list[str]:
 
 
 def _below(folder: str, line: str) -> str:
-    """A name in a list of this machine, which begins at the folder of the list."""
+    """Resolve a name in a local list, relative to the folder of the list."""
     return line if _URL.match(line) or line.startswith("~") else os.path.join(folder, line)
 
 
 def _without_braces(name: str) -> list[str]:
-    """What a shell makes of `{a,b}`; a file that is called so is meant itself."""
+    """Expand `{a,b}` as a shell does, unless a file has that name."""
     match = _BRACES.search(name)
     if match is None or os.path.exists(name):
         return [name]
@@ -311,7 +311,7 @@ def _of_path(path: Path) -> Source:
 
 
 def _metadata_times(folder: Path) -> Iterator[int]:
-    """When the metadata of a Zarr store were changed, those of its groups and arrays too: as it grows."""
+    """Yield the modification times of all metadata documents of a Zarr store."""
     for name in (*_ZARR, ".zattrs"):
         with suppress(FileNotFoundError):
             yield (folder / name).stat().st_mtime_ns
@@ -322,7 +322,7 @@ def _metadata_times(folder: Path) -> Iterator[int]:
 
 
 def _is_array(folder: Path) -> bool:
-    """Whether a folder of a Zarr store has chunks in it, or none of its metadata."""
+    """Tell whether a folder of a Zarr store is an array, or has no metadata."""
     try:
         return bool(json.loads((folder / "zarr.json").read_bytes()).get("node_type") != "group")
     except FileNotFoundError:
@@ -353,7 +353,7 @@ def refuse_changed(source: Source, options: Mapping[str, Any]) -> None:
 
 
 def _looked(server: Server, whole: str, ending: str) -> Source:
-    """A file, or a Zarr store, which has no object of its own name."""
+    """Look up a remote file, or a Zarr store, which has no object with its own name."""
     with suppress(ObjectNotFoundError):
         return _of_url(whole + ending, server.look(whole + ending))
     found = []
@@ -366,7 +366,7 @@ def _looked(server: Server, whole: str, ending: str) -> Source:
 
 
 def _store_seen(documents: Iterable[Seen]) -> Seen:
-    """A Zarr store as its metadata tell."""
+    """Return the version of a Zarr store by its newest metadata document."""
     return Seen(0, max(each.modified_us for each in documents))
 
 
@@ -403,7 +403,7 @@ def _is_wanted(path: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """As on a disk, `*` ends at a slash and `**` does not."""
+    """Match a path with a pattern, in which `*` does not match a slash and `**` does."""
     return re.fullmatch(_expression(pattern), path, re.DOTALL) is not None
 
 

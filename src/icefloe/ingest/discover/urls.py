@@ -22,12 +22,12 @@ _BESIDE_SIGNATURES = frozenset(
 
 
 def is_web(url: str) -> bool:
-    """Whether a URL is that of a web server."""
+    """Tell whether a URL is one of a web server."""
     return urlsplit(url).scheme.lower() in ("http", "https")
 
 
 def shown(url: str) -> str:
-    """A URL without passwords, signatures and tokens: as it may be printed and kept."""
+    """Remove passwords, signatures and tokens from a URL, so that it can be printed and stored."""
     whole, query = without_query(url)
     if not is_web(whole):
         return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_host(urlsplit(whole))}", 1) + (
@@ -46,13 +46,13 @@ def shown(url: str) -> str:
 
 
 def _host(parts: SplitResult) -> str:
-    """The host of a URL, or its bucket, without who asks; `container@account` of Azure stays."""
+    """Return the host or bucket of a URL without user and password; keep Azure's `container@account`."""
     who, _, host = parts.netloc.rpartition("@")
     return host if ":" in who or is_web(f"{parts.scheme}://") else parts.netloc
 
 
 def without_password(url: str) -> tuple[str, dict[str, str]]:
-    """A web address, and the header that says what `user:password@` in it does."""
+    """Split `user:password@` from a web address, and return it as an HTTP header."""
     parts = urlsplit(url)
     who, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -63,7 +63,7 @@ def without_password(url: str) -> tuple[str, dict[str, str]]:
 
 
 def refuse_password(url: str) -> None:
-    """InvalidInputError for keys in the URL of a bucket: they are options."""
+    """Raise InvalidInputError if the URL of a bucket contains keys, which belong into options."""
     parts = urlsplit(url)
     if not is_web(url) and ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(
@@ -73,14 +73,14 @@ def refuse_password(url: str) -> None:
 
 
 def origin_of(url: str) -> str:
-    """What URLs of one server have in common."""
+    """Return the part that all URLs of a server share."""
     whole, query = without_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")
 
 
 def reference_location(url: str) -> str:
-    """The location that references into a file have: without options, and of a kind that containers know."""
+    """Return the location for references into a file: without options, with a standard scheme."""
     whole, query = without_query(url)
     parts = urlsplit(whole)
     if is_web(whole) and (query or "@" in parts.netloc):
@@ -96,10 +96,10 @@ def reference_location(url: str) -> str:
 
 
 def key_in_bucket(url: str) -> str:
-    """The key of an object."""
+    """Return the key of an object in its bucket."""
     return key_of(reference_location(url))
 
 
 def quoted(key: str) -> str:
-    """A key as the path of a URL."""
+    """Quote a key for the path of a URL."""
     return quote(key, safe="/!$&'()*+,;=:@~")

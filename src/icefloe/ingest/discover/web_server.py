@@ -52,7 +52,7 @@ class WebServer:
         )
 
     def part(self, url: str, start: int, stop: int) -> bytes:
-        """Some bytes of a file, fewer where it ends."""
+        """Read a byte range of a file, which may end earlier."""
 
         def read() -> bytes:
             with closing(self._answer(url, "GET", {"Range": f"bytes={start}-{stop - 1}"})) as answer:
@@ -118,7 +118,7 @@ class WebServer:
         return answer
 
     def _tried(self, ask: Callable[[], T]) -> T:
-        """Ask again, a little later each time, while it may help."""
+        """Retry transient errors with increasing pauses."""
         for _ in attempts(_TRIES, _BACKOFF_S, 60, factor=3):
             try:
                 return ask()
@@ -135,7 +135,7 @@ def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
 
 
 def seconds(moment: datetime | None) -> int:
-    """A moment in microseconds, to the second."""
+    """Convert a time to microseconds, rounded down to the second."""
     return to_microseconds(moment.replace(microsecond=0).astimezone(UTC)) if moment is not None else 0
 
 
@@ -178,7 +178,7 @@ class Seen(NamedTuple):
     """What an object store or a web server calls this version of the file; nothing on this machine."""
 
     def is_same(self, other: Seen) -> bool:
-        """Whether both are one version: by their etags, where both have one, else by their times."""
+        """Tell whether both are the same version, by etag if both have one, otherwise by time."""
         if self.size_bytes != other.size_bytes:
             return False
         if self.etag and other.etag:
@@ -187,5 +187,5 @@ class Seen(NamedTuple):
 
 
 def plain_etag(given: str | None) -> str:
-    """An etag without its quotes: listings of some stores have none."""
+    """Remove the quotes of an etag, which listings of some stores omit."""
     return (given or "").strip().removeprefix("W/").strip('"')

@@ -69,7 +69,7 @@ def bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[
 def compare(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[Finding]:
-    """How variables of files differ from what they are in the repository, or else in most of the files."""
+    """Compare the variables of files with the repository, or with most of the files."""
     usual = _usual(files, concat_dim)
     if existing is not None:
         usual |= {each.name: (existing, each) for each in existing.variables}
@@ -91,7 +91,7 @@ def compare(
 def _usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
-    """Each variable as most files have it, or the first of them where they are of two minds."""
+    """Return each variable as most files have it, or as the first file has it."""
     counts: dict[str, Counter[Any]] = {}
     firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
     for file in files:
@@ -153,7 +153,7 @@ def _differences(
 
 
 def _plain(units: str) -> str:
-    """Units without what people write in other ways: `m s**-1`, `m.s^-1`."""
+    """Normalize the notation of units, such as `m s**-1` and `m.s^-1`."""
     return " ".join(units.replace("**", "").replace("^", "").replace(".", " ").split())
 
 
@@ -244,7 +244,7 @@ def order_problems(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]],
     names: Mapping[int, str],
 ) -> Iterator[Finding]:
-    """Whether coordinates go one way along the dimensions in which files lie side by side, and have gaps."""
+    """Check that coordinates are monotonic along concatenated dimensions, and note gaps."""
     for dim in side_by_side:
         if dim not in dataset.indexes:
             continue
@@ -259,13 +259,13 @@ def order_problems(
 
 
 def goes_one_way(index: Any) -> bool:
-    """Whether labels rise or fall, none of them twice; names are in any order."""
+    """Tell whether labels are strictly monotonic; names only have to be unique."""
     is_monotonic = index.is_monotonic_increasing or index.is_monotonic_decreasing
     return bool(index.is_unique and (is_monotonic or is_of_names(index)))
 
 
 def is_of_names(index: Any) -> bool:
-    """Whether labels are texts."""
+    """Tell whether labels are text."""
     return index.inferred_type in ("string", "bytes")
 
 

@@ -82,7 +82,7 @@ def none_fits(error: ValueError) -> bool:
 
 
 def reader_of(path: str, group: str | None) -> Reader:
-    """Who can read all datasets of a group of a file of this machine; "any" for what is no HDF5 file."""
+    """Choose a reader for all datasets of a group of a local file; "any" if it is not HDF5."""
     try:
         status = os.stat(path)
         return _reader_of(path, group or "/", status.st_mtime_ns, status.st_size)
@@ -120,14 +120,14 @@ def _datasets(group: Any, h5py: Any) -> Any:
 
 
 def _filters(dataset: Any) -> set[int]:
-    """The numbers of filters that HDF5 does not have itself."""
+    """Return the ids of filters that are not part of HDF5."""
     plist = dataset.id.get_create_plist()
     numbers = {plist.get_filter(place)[0] for place in range(plist.get_nfilters())}
     return {number for number in numbers if number not in _OF_HDF5}
 
 
 class _Ear(logging.Filter):
-    """Keeps what is logged from being printed while its thread listens."""
+    """A filter that collects log records of its thread instead of printing them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         # docstring inherited
@@ -143,7 +143,7 @@ _ear = _Ear()
 
 @contextmanager
 def left_out() -> Iterator[list[str]]:
-    """The names of variables that cfgrib leaves out meanwhile, in this thread; one list for all within."""
+    """Collect the names of variables that cfgrib skips in this thread."""
     for name in _LOGS:
         logging.getLogger(name).addFilter(_ear)  # the same filter is added but once
     before: list[str] | None = getattr(_heard, "names", None)
@@ -155,7 +155,7 @@ def left_out() -> Iterator[list[str]]:
 
 
 def is_zip(path: str) -> bool:
-    """Whether a file of this machine is a zip file."""
+    """Tell whether a local file is a zip file."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -163,7 +163,7 @@ def is_zip(path: str) -> bool:
 
 
 def zipped_store(path: str) -> StorePath:
-    """The store in a zip file, which may be below the folder that was zipped."""
+    """Open the Zarr store in a zip file, which may be inside a folder of it."""
     with zipfile.ZipFile(path) as opened:
         root = find_root(opened.namelist(), path)
     store = ZipStore(path, mode="r")

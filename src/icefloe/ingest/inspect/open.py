@@ -96,7 +96,7 @@ def _with_inherited(
 
 
 def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
-    """A file through one of xarray's engines; through references to its chunks where no engine knows it."""
+    """Open a file with an engine of xarray, or through references if no engine reads it."""
     engine: Any = reading.engine
     if engine is not None:
         refuse_missing(engine)
@@ -153,7 +153,7 @@ def is_grib(source: Source, reading: Reading) -> bool:
 
 @contextmanager
 def _small_chunk_caches() -> Iterator[None]:
-    """netCDF4 would keep 64 MiB of decoded chunks for each variable of a file; here all is read but once."""
+    """Shrink netCDF4's chunk cache of 64 MiB per variable: each chunk is read only once."""
     try:
         library: Any = importlib.import_module("netCDF4")
     except ImportError:
@@ -168,7 +168,7 @@ def _small_chunk_caches() -> Iterator[None]:
 
 
 def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
-    """A source through references to its chunks."""
+    """Open a source through references to its chunks."""
     from icefloe.virtual.values import open_dataset
 
     dataset = virtualized(source, reading)
@@ -245,14 +245,14 @@ def hdf5_elsewhere(source: Source, reading: Reading) -> Any:
 
 
 def stored_dataset(session: Session, group: str) -> xr.Dataset:
-    """A group of a repository as it is stored, not loaded."""
+    """Open a group of a repository without decoding or loading it."""
     options: Any = {"group": group or None, "consolidated": False, "chunks": None, "decode_cf": False}
     found: xr.Dataset = xr.open_zarr(session.store, **options)
     return found
 
 
 def decode(raw: xr.Dataset) -> xr.Dataset:
-    """What users see of a stored dataset, still not loaded."""
+    """Decode a stored dataset lazily."""
     with quiet():
         return xr.decode_cf(raw)
 

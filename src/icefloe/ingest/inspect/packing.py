@@ -23,7 +23,7 @@ _fill_values = xarray_fill_values()
 
 
 def signature(schema: VariableSchema) -> str | None:
-    """What stored variables have in common if one's bytes may stand for another's; None: never."""
+    """Return a key that is equal for variables whose stored values are interchangeable, or None."""
     dtype = np.dtype(schema.raw_dtype)
     if dtype.kind not in _COPIED_KINDS or schema.raw_dims != schema.dims or "dtype" in schema.packing:
         return None
@@ -38,7 +38,7 @@ def _comparable(name: str, value: Any) -> str:
 
 
 def survives(schema: VariableSchema) -> bool:
-    """Whether the stored values mean the same when their attributes went through JSON, as Zarr's do."""
+    """Tell whether values keep their meaning when attributes are stored as JSON, as in Zarr."""
     raw = np.dtype(schema.raw_dtype).newbyteorder("=")
     before = xr.Variable(("x",), _sample(raw, schema.packing), dict(schema.packing))
     after = xr.Variable(("x",), before.values, attributes_of_zarr(zarr_attributes(schema.packing, raw), raw))
@@ -46,7 +46,7 @@ def survives(schema: VariableSchema) -> bool:
 
 
 def same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
-    """Whether xarray shows two stored variables as the same values of the same type."""
+    """Tell whether xarray decodes two stored variables to equal values of the same type."""
     try:
         first, second = (decoded(variable) for variable in (one, other))
     except (ValueError, OverflowError, TypeError):
@@ -59,14 +59,14 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def decoded(variable: xr.Variable) -> xr.Variable:
-    """What xarray shows of a stored variable, loaded."""
+    """Decode and load a stored variable."""
     with quiet():
         found = xr.decode_cf(xr.Dataset({"v": (tuple(variable.dims), variable.values, dict(variable.attrs))}))
         return found.variables["v"].load()
 
 
 def _sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Some values that can be stored, and those that stand for missing ones."""
+    """Return sample values of a stored type, including the missing values."""
     if "units" in packing:
         values = np.arange(64).astype(dtype)
     elif dtype.kind == "f":
@@ -81,7 +81,7 @@ def _sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any,
 
 
 def zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Attributes of a stored variable in terms of JSON, as xarray reads them from a Zarr array."""
+    """Convert attributes to JSON values, as xarray reads them from a Zarr array."""
     found = {}
     for name, value in attrs.items():
         if name == _FILL:
@@ -98,7 +98,7 @@ def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON, which knows no bytes and has no number for what is not finite."""
+    """Convert a value for JSON, which has no bytes and no infinite numbers."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
 
 
 def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """The attributes as xarray reads them."""
+    """Convert attributes of a Zarr array as xarray does."""
     found = dict(attrs)
     if _FILL in found:
         found[_FILL] = _fill_values.decode(found[_FILL], dtype.str)
@@ -123,7 +123,7 @@ def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[s
 def stored(
     variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
 ) -> xr.Variable:
-    """Values as they are stored: packed as before if nothing is lost, else as finer times or as they are."""
+    """Encode values with their packing if nothing is lost, else as finer times, else unpacked."""
     wanted = {name: value for name, value in packing.items() if name not in ("dtype", "_Unsigned")}
     dtype = np.dtype(raw_dtype)
     if dtype.kind in _COPIED_KINDS:
@@ -149,7 +149,7 @@ def _finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict
 
 
 def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
-    """The stored form, or None where it would mean something else."""
+    """Encode a variable; None if decoding would return other values."""
     whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
     if is_text(whole):
         return whole if not encoding else None
@@ -173,7 +173,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
 
 
 def is_text(variable: xr.Variable) -> bool:
-    """Whether values are texts, as far as they are there."""
+    """Tell whether the values that are not missing are text."""
     if variable.dtype.kind in "SUT":
         return True
     if variable.dtype != object:

@@ -65,14 +65,14 @@ def inspect_file(task: InspectFileTask) -> FileSchema | BadFile:
 
 
 def digest(task: DigestTask) -> dict[str, str]:
-    """A hash over the values of some variables."""
+    """Hash the values of variables."""
     with opened(task.source, task.reading, glance=True) as raw:
         decoded = decode(raw)
         return {name: _digest(decoded[name].values) for name in task.names if name in decoded.variables}
 
 
 def schema_of(source: Source, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()) -> FileSchema:
-    """What is to be known of the named variables of a stored dataset; of all without names."""
+    """Describe the named variables of a stored dataset, or all variables."""
     lacks = any(name not in raw.variables for name in names)
     offered = tuple(str(name) for name in decode(raw).data_vars) if lacks else ()
     raw = chosen(raw, names)
@@ -102,7 +102,7 @@ def by_value(dataset: xr.Dataset) -> Iterator[str]:
 
 
 def variable_schema(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool) -> VariableSchema:
-    """What is to be known of a variable, as it is stored and as xarray shows it."""
+    """Describe a variable, as it is stored and as xarray decodes it."""
     names: tuple[Hashable, ...] = (*PACKING, *(_TIMES if is_time(decoded) else ()))
     chunks = raw.encoding.get("chunksizes") or raw.encoding.get("chunks")
     whole = chunks is None or raw.encoding.get("contiguous", False)
@@ -120,12 +120,12 @@ def variable_schema(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordi
 
 
 def is_time(decoded: xr.Variable) -> bool:
-    """Whether values are moments or spans of time."""
+    """Tell whether values are times or durations."""
     return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
 
 
 def content_id(source: Source, reading: Reading) -> str:
-    """A hash over the ends of a file and its size; empty for what is not one file."""
+    """Hash the first and last bytes and the size of a file; empty for a store."""
     if source.size_bytes <= 0:
         return ""
     found = hashlib.sha256(str(source.size_bytes).encode())

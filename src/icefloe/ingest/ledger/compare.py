@@ -25,7 +25,7 @@ class Sorted:
 
 
 def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> Sorted:
-    """Which sources are in the repository, which are there as they were before, and which are not there."""
+    """Sort sources into new, changed and known ones."""
     ledger = {row.source: row for row in rows}
     new: list[Source] = []
     changed: list[Source] = []

@@ -55,15 +55,15 @@ class LedgerRow:
     """The group of the source that was read."""
 
     def box(self) -> Mapping[str, tuple[int, int]]:
-        """The region by dimension."""
+        """Return the region by dimension."""
         return _box(self.region)
 
     def names(self) -> tuple[str, ...]:
-        """The names of the variables."""
+        """Return the names of the variables."""
         return _names(self.variables)
 
     def as_source(self) -> Source:
-        """The source as it was."""
+        """Return the source as it was when it was ingested."""
         return Source(
             self.source,
             self.size_bytes,
@@ -74,7 +74,7 @@ class LedgerRow:
         )
 
     def is_of(self, source: Source) -> bool:
-        """Whether a source is still what was ingested."""
+        """Tell whether a source is unchanged since it was ingested."""
         return self.as_source().seen.is_same(source.seen)
 
 
@@ -119,12 +119,12 @@ def _names(variables: str) -> tuple[str, ...]:
 
 
 def region_text(box: Mapping[str, Sequence[int]]) -> str:
-    """A region as the ledger has it."""
+    """Encode a region for the ledger."""
     return json.dumps({dim: list(span) for dim, span in box.items()}, sort_keys=True)
 
 
 def read_ledger(session: Session, group: str) -> list[LedgerRow]:
-    """The rows for a target group, in the order in which they were written."""
+    """Read the rows of a target group, in the order in which they were written."""
     with quiet():
         try:
             table = zarr.open_group(session.store, path=_path(group), mode="r")

@@ -74,14 +74,14 @@ def new_target(
 
 
 def can_miss(schema: VariableSchema) -> bool:
-    """Whether a stored value stands for a missing one."""
+    """Tell whether the stored type can represent missing values."""
     dtype = np.dtype(schema.raw_dtype)
     missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
     return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"
 
 
 def missing_value(target: Target) -> Any:
-    """What is stored where no source has a value; "" for text."""
+    """Return the stored value for cells that no source has; "" for text."""
     if target.dtype == "string":
         return ""
     dtype = np.dtype(target.dtype)
@@ -103,7 +103,7 @@ def missing_value(target: Target) -> Any:
 def _plain_storage(
     variable: xr.Variable, schemas: Sequence[VariableSchema]
 ) -> tuple[np.dtype[Any], dict[str, Any]]:
-    """A type for values as users see them: text and times have one of their own in Zarr."""
+    """Choose a stored type for decoded values; text and times need a special one in Zarr."""
     times = [schema.packing for schema in schemas if "units" in schema.packing]
     if variable.dtype.kind == "M" or (variable.dtype == object and times):
         calendar = str(times[0].get("calendar", "standard")) if times else "standard"
@@ -119,12 +119,12 @@ def _plain_storage(
 
 
 def _unit(dtype: np.dtype[Any]) -> str:
-    """The unit in which times of a type are counted without loss; microseconds for those of a calendar."""
+    """Return the unit that stores times of a type without loss; microseconds for cftime."""
     return _UNITS.get(np.datetime_data(dtype)[0], "microseconds") if dtype.kind in "mM" else "microseconds"
 
 
 def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
-    """What cells read as that nobody wrote: missing, where the type has a value for that."""
+    """Return the fill value of an array: a missing value, if the type has one."""
     missing = packing.get("_FillValue", packing.get("missing_value"))
     if np.asarray(missing).dtype.kind in "iuf" and dtype.kind in "iuf":
         return np.asarray(missing).reshape(-1)[0].astype(dtype).item()
@@ -136,7 +136,7 @@ def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
 def grid(
     variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema], layout: Layout, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """The chunks and shards of an array."""
+    """Choose the chunks and shards of an array."""
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     if layout.chunks is None:
         chunks = _own_chunks(variable, itemsize, schemas)
@@ -147,7 +147,7 @@ def grid(
 
 
 def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
-    """A chunk is not larger than codecs can take."""
+    """Refuse chunks that are too large for codecs."""
     if math.prod(chunks) * itemsize > _MOST_CHUNK_BYTES:
         raise InvalidInputError(
             f"a chunk of {name} ({_sizes(dims, chunks)}) would take {math.prod(chunks) * itemsize} bytes, "
@@ -163,7 +163,7 @@ def shards_of(
     chunks: tuple[int, ...],
     given: Mapping[str, int] | None,
 ) -> tuple[int, ...] | None:
-    """The shards of an array, of whole chunks; None where there are none."""
+    """Return the shards of an array, which must consist of whole chunks; None without shards."""
     if given is None or not dims:
         return None
     whole = tuple(-(-size // chunk) * chunk for size, chunk in zip(shape, chunks, strict=True))
@@ -197,7 +197,7 @@ def _named(
 
 
 def _own_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema]) -> tuple[int, ...]:
-    """The chunks of the files; or else a file's box, cut or joined to a handy size."""
+    """Use the chunks of the files, or the extent of a file, divided or multiplied to a good size."""
     data, shape = variable.data, variable.shape
     own = schemas[0].chunks
     if own is not None and len(own) == len(shape) and math.prod(own) * itemsize <= 4 * _CHUNK_BYTES:
@@ -222,7 +222,7 @@ def _own_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[Variable
 def coordinate_target(
     name: str, variable: xr.Variable, schema: VariableSchema, attrs: Mapping[str, Any]
 ) -> tuple[Target, xr.Variable]:
-    """The array for a coordinate, and its values as they are stored."""
+    """Describe the array of a coordinate, and encode its values."""
     plain = xr.Variable(variable.dims, variable.values, dict(attrs))
     values = stored(plain, schema.packing, schema.raw_dtype, name)
     text = values.dtype.kind in "OUT"

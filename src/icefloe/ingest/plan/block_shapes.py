@@ -57,12 +57,12 @@ class Grain:
 
 
 def read_factor(read: Grain, block: Sequence[int]) -> float:
-    """How often a unit is read by blocks of this shape, on average; both begin where the array begins."""
+    """Return how often blocks of this shape read a unit, on average."""
     return overlaps(read.shape, read.unit, block) / read.units if read.units else 1.0
 
 
 def overlaps(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> int:
-    """How many pairs of boxes of two shapes have cells in common."""
+    """Count the pairs of boxes of two shapes that overlap."""
     axes = zip(shape, one, other, strict=True)
     return math.prod(int(_segments(size, a, np.array([b]))[0]) for size, a, b in axes)
 
@@ -103,7 +103,7 @@ def best_block(
 
 
 def _segments(size: int, one: int, others: Column) -> Column:
-    """Along a dimension: how many pairs of intervals of one length and of others have cells in common."""
+    """Count, along a dimension, the pairs of intervals of two lengths that overlap."""
     both: Column = np.lcm(np.int64(one), others)
     found: Column = -(-size // one) + -(-size // others) - -(-size // both)
     return found
@@ -123,17 +123,17 @@ def _counts(units: int, even: int, most: int) -> Column:
 
 
 def at_once(unit_bytes: int, copies: int, memory_bytes: int) -> int:
-    """How many chunks may be under way: what takes about a quarter of the memory, but one at least."""
+    """Return how many chunks may be processed at once: about a quarter of the memory, at least one."""
     return max(1, min(_MOST_AT_ONCE, memory_bytes // 4 // max(1, copies * unit_bytes)))
 
 
 def under_way(unit_bytes: int, copies: int, memory_bytes: int) -> int:
-    """The bytes that they take."""
+    """Return the bytes that chunks in progress take."""
     return at_once(unit_bytes, copies, memory_bytes) * copies * unit_bytes
 
 
 def part_bytes(memory_bytes: int) -> int:
-    """What of a file is read at once, unless its chunks are larger: a quarter of the memory, with copies."""
+    """Return how many bytes of a file are read at once: a quarter of the memory, with copies."""
     return max(1, memory_bytes // 4 // READ_COPIES)
 
 

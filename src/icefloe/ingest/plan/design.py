@@ -126,13 +126,13 @@ def _existing_ways(existing: Existing, mode: Mode) -> Ways:
 
 
 def _new_chunks(target: Target, existing: Target | None) -> int:
-    """How many chunks or shards an array will have that it has not yet."""
+    """Count the chunks or shards that will be added to an array."""
     before = existing.count_units() if existing is not None and not target.is_new else 0
     return max(0, target.count_units() - before)
 
 
 def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
-    """Values of several parts can be referred to, and are not copied."""
+    """Refuse to copy compound values, which can only be referenced."""
     copied = {block.name for block in (*plan.blocks, *plan.readings)}
     for target in targets:
         if target.name in copied and target.dtype.startswith("|V"):
@@ -144,7 +144,7 @@ def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
 
 
 def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Attributes of all variables, with the names of those that are coordinates without being dimensions."""
+    """Return the attributes of all variables, with `coordinates` for non-dimension coordinates."""
     others = [str(name) for name in dataset.coords if name not in dataset.dims]
     attrs, named = {}, set()
     for name, variable in dataset.variables.items():

@@ -39,13 +39,13 @@ class Windows:
     arrays: tuple[Target, ...]
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """The first cell of each window, and the one after the last."""
+        """Yield start and stop of each window."""
         length = max(_length(target, self.dim) for target in self.arrays)
         for start in range(0, length, self.size):
             yield start, min(start + self.size, length)
 
     def extents(self, span: tuple[int, int]) -> dict[str, Extents]:
-        """The part of each array's chunk grid that is in a window."""
+        """Return the part of each array's chunk grid inside a window."""
         found = {}
         for target in self.arrays:
             grid = [range(count) for count in _grid(target)]
@@ -59,7 +59,7 @@ class Windows:
 def windows_of(
     targets: Sequence[Target], group: str, config: RepositoryConfig, references: int
 ) -> Windows | None:
-    """Windows for arrays with more than so many references; None where there are no such arrays."""
+    """Plan windows for arrays with more than `references` references; None if there are none."""
     large = sorted(
         (each for each in targets if each.dims and math.prod(_grid(each)) > references),
         key=lambda each: -math.prod(_grid(each)),
@@ -77,7 +77,7 @@ def windows_of(
 
 
 def with_splitting(repo: Repository, windows: Windows | None, group: str) -> Repository:
-    """The repository, with a rule for each array that is parted and has none."""
+    """Configure the splitting of manifests for arrays without a rule."""
     if windows is None:
         return repo
     config = repo.config
@@ -107,13 +107,13 @@ def _length(target: Target, dim: str) -> int:
 
 
 def _unit(target: Target, dim: str, sizes: Sequence[int]) -> int:
-    """The cells of a window that the array's rules have, or of a chunk where they leave it whole."""
+    """Return the cells per window of an array's rule, or per chunk without a rule."""
     axis = target.dims.index(dim)
     return target.chunks[axis] * (1 if sizes[axis] == UNSPLIT else sizes[axis])
 
 
 def _node(target: Target, group: str) -> NodeSnapshot:
-    """The array as rules look at it."""
+    """Describe an array for splitting rules."""
     shape = tuple(map(DimensionShape, target.shape, _grid(target)))
     path = f"/{group.strip('/')}/{target.name}".replace("//", "/")
     return NodeSnapshot(NodeId(bytes(NodeId.SIZE)), path, b"", ArrayNodeData(shape, (), target.dims))
@@ -122,7 +122,7 @@ def _node(target: Target, group: str) -> NodeSnapshot:
 def files_within(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]], dim: str, span: tuple[int, int]
 ) -> Iterator[int]:
-    """The files with cells in a window; those that lack the dimension are in the first one."""
+    """Yield the files that overlap a window; files without the dimension belong to the first one."""
     for number, box in boxes.items():
         start, stop = box.get(dim, (0, 1))
         if start < span[1] and stop > span[0]:

@@ -88,12 +88,12 @@ def refer(
 
 
 def bounds_in(dataset: xr.Dataset) -> set[str]:
-    """The variables that are bounds of coordinates."""
+    """Return the names of variables that are bounds of coordinates."""
     return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
 
 
 def _tiny_chunks(target: Target) -> str:
-    """What is to be said of an array of many small chunks, each of which is a request of its own."""
+    """Describe an array with many small chunks, which is slow to read; empty otherwise."""
     size = math.prod(target.chunks) * target.itemsize
     sizes = zip(target.shape, target.chunks, strict=True)
     count = math.prod(-(-length // chunk) for length, chunk in sizes)
@@ -150,7 +150,7 @@ def _misfits(
 
 
 class _Fits:
-    """How arrays of files differ from one of the repository. Most files have the same to say."""
+    """A comparison of arrays of files with one of the repository, cached for equal files."""
 
     def __init__(
         self, target: Target, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None
@@ -162,7 +162,7 @@ class _Fits:
         self._known: dict[str, str] = {}
 
     def differences(self, of_file: str) -> str:
-        """In words; nothing where a file's chunks fit."""
+        """Describe the differences; empty if the chunks of a file fit."""
         if of_file not in self._known:
             self._known[of_file] = self._differences(json.loads(of_file))
         return self._known[of_file]
@@ -177,7 +177,7 @@ class _Fits:
 
 
 def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Whether cells that nobody wrote read as missing values, and all as values of a type."""
+    """Tell whether unwritten cells are decoded as missing values of the expected type."""
     metadata = array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
@@ -239,7 +239,7 @@ def keeps_chunks(found: Target, target: Target, array: PieceArray) -> bool:
 
 
 def refuse_misfits(referral: Referral) -> None:
-    """Purely virtual: whatever cannot be referred to is an error."""
+    """Raise InvalidInputError if a variable cannot be referenced."""
     if referral.reasons:
         source, name, why = referral.reasons[0]
         more = f"; and {len(referral.reasons) - 1} more" if len(referral.reasons) > 1 else ""
@@ -260,7 +260,7 @@ def fitted(document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[in
 
 
 def widened(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] | None:
-    """The zarr.json of an array with more dimensions, along which a chunk has one cell; None: it has none."""
+    """Add dimensions of chunk size 1 to a zarr.json; None if its codecs do not allow it."""
     own, codecs = list(document["dimension_names"]), document["codecs"]
     names = [codec["name"] for codec in codecs]
     if own == list(dims):
@@ -289,7 +289,7 @@ def _turned(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[str]) -
 
 
 def common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> tuple[int, ...] | None:
-    """Chunks that all files can be cut into, and that they begin with, where theirs are plain bytes."""
+    """Return a chunk shape into which all files can be divided, if they store plain bytes."""
     if not all(map(is_plain, documents)):
         return None
     sizes = np.array([chunks_of(document) for document in documents if 0 not in document["shape"]], np.int64)
@@ -301,22 +301,22 @@ def common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> 
 
 
 def chunks_of(document: Mapping[str, Any]) -> tuple[int, ...]:
-    """The shape of the chunks."""
+    """Return the chunk shape."""
     return tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
 
 
 def with_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str, Any]:
-    """The same with chunks of another shape."""
+    """Replace the chunk shape."""
     return {**document, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}}
 
 
 def is_plain(document: Mapping[str, Any]) -> bool:
-    """Whether a part of the bytes of a chunk is a part of its cells."""
+    """Tell whether chunks are plain bytes, without compression or filters."""
     return [codec["name"] for codec in document["codecs"]] == ["bytes"]
 
 
 def _is_run(chunk: Sequence[int], part: Sequence[int]) -> bool:
-    """Whether a chunk is some parts of a shape one after the other, each of them in one piece."""
+    """Tell whether a chunk consists of contiguous parts of a shape."""
     if any(size % cut for size, cut in zip(chunk, part, strict=True)):
         return False
     cut = dropwhile(lambda pair: pair[1] == 1, zip(chunk, part, strict=True))

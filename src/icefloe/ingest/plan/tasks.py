@@ -36,7 +36,7 @@ _REQUEST_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A box of an array that one task writes at once, and the pieces that make it."""
+    """A box of an array that a task writes at once, and its pieces."""
 
     name: str
     start: tuple[int, ...]
@@ -46,18 +46,18 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Cells along each dimension."""
+        """The shape."""
         return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
 
     @property
     def box(self) -> tuple[tuple[int, int], ...]:
-        """Where it begins and ends along each dimension."""
+        """Start and stop along each dimension."""
         return tuple(zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCut:
-    """How a variable is cut where it comes from."""
+    """The chunks of a variable in its source."""
 
     unit: tuple[int, ...] | None = None
     """What is decoded at once; None: a part of any shape is read by itself."""
@@ -69,7 +69,7 @@ class SourceCut:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All blocks of all arrays, by array and place, and how they are dealt out."""
+    """All blocks of all arrays, and their distribution over tasks."""
 
     blocks: tuple[Block, ...]
     tasks: tuple[range, ...]
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def spilled_bytes(self) -> int:
-        """Bytes that are spilled."""
+        """The number of spilled bytes."""
         return sum(math.prod(block.shape) * self.spills[block.name].itemsize for block in self.readings)
 
 
@@ -146,7 +146,7 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How an array gets its chunks: shapes of blocks."""
+    """One way to produce an array: the shapes of its blocks, and the cost."""
 
     block: tuple[int, ...]
     memory_bytes: int
@@ -161,7 +161,7 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The ways to make one array."""
+    """The possible ways to produce one array."""
 
     target: Target
     array: PieceArray
@@ -171,18 +171,18 @@ class _Layout:
 
     @property
     def write(self) -> Grain:
-        """How it will be cut."""
+        """The chunks or shards to write."""
         return Grain(self.target.shape, self.target.unit, self.target.itemsize)
 
     @property
     def read(self) -> Grain:
-        """How it is cut where it comes from."""
+        """The chunks of the source."""
         unit = tuple(_source_extent(self.array, self.cut.unit).tolist())
         return Grain(self.target.shape, unit, self.target.itemsize)
 
     @property
     def reading_bytes(self) -> int:
-        """What is under way while a block is read."""
+        """The bytes in progress while a block is read."""
         unit = self.read.unit_bytes
         if self.cut.in_parts:
             part = min(part_bytes(self.memory_bytes), self.read.nbytes)
@@ -193,17 +193,17 @@ class _Layout:
 
     @property
     def writing_bytes(self) -> int:
-        """What is under way while a block is written."""
+        """The bytes in progress while a block is written."""
         return under_way(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
 
     def best(self) -> _Way:
-        """The cheaper way."""
+        """Choose the cheaper way."""
         direct = self.direct()
         aside = self.aside() if direct.read_factor > 1 and self.target.dtype != "string" else None
         return aside if aside is not None and aside.cost < direct.cost else direct
 
     def direct(self) -> _Way:
-        """Each block reads what it needs, however often others have read it."""
+        """Plan blocks that read what they need, even if other blocks read the same chunks."""
         beside = max(self.reading_bytes, self.writing_bytes)
         block = best_block(self.write, self.read.unit, self.memory_bytes - beside)
         if block is None:
@@ -212,7 +212,7 @@ class _Layout:
         return _Way(block, beside + self.write.block_bytes(block), factor, factor * self._reading_cost)
 
     def aside(self) -> _Way | None:
-        """Each chunk is read once, put aside in pieces, and taken up."""
+        """Plan to read each chunk once, spill it in pieces, and read these back."""
         memory = self.memory_bytes
         beside = max(self.writing_bytes, memory // 3)
         room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
@@ -247,7 +247,7 @@ class _Layout:
 
 
 def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
-    """What is decoded at once when a file is read: a chunk of it, or all of it."""
+    """Return the extent that is decoded at once: a chunk of the file, or the whole file."""
     files = array.pieces.source != EXISTING
     whole: Column = array.pieces.shape[files].max(axis=0, initial=1)
     if source_chunk is None or len(source_chunk) != array.ndim:
@@ -256,7 +256,7 @@ def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> C
 
 
 def _fills_a_box(blocks: Sequence[Block]) -> bool:
-    """Whether blocks leave out none between them."""
+    """Tell whether blocks fill their bounding box."""
     if not blocks:
         return True
     starts, stops = (
@@ -286,7 +286,7 @@ def _array_spill(
 
 
 def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
-    """Where an array may be cut along a dimension so that no chunk of a source is."""
+    """Return the positions along a dimension that lie inside no chunk of a source."""
     pieces = array.pieces
     spans = np.unique(
         np.stack([pieces.starts[:, axis], pieces.shape[:, axis], pieces.source_starts[:, axis]], axis=1),
@@ -301,7 +301,7 @@ def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axi
 
 
 def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
-    """Some of the borders, as far apart as an extent allows, between the first and the last."""
+    """Select borders between first and last that are at most an extent apart."""
     allowed = np.append(borders, last)
     edges = [first]
     while edges[-1] < last:
@@ -312,7 +312,7 @@ def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
 
 
 def _readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
-    """The blocks that are put aside, with what makes them."""
+    """Yield the blocks to spill, with their pieces."""
     finder = _Finder(array.pieces)
     for number in range(spill.blocks):
         start, stop = (np.array(ends, np.int64) for ends in zip(*spill.row(number).box, strict=True))
@@ -322,7 +322,7 @@ def _readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
 def _changed(
     target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
 ) -> Iterator[Block]:
-    """The blocks of an array, without those that the repository has where they belong."""
+    """Yield the blocks of an array that are not yet stored at their position."""
     if math.prod(target.shape) == 0:
         return
     pieces = array.pieces
@@ -344,7 +344,7 @@ def _changed(
 
 
 def _touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
-    """Where the blocks begin that some pieces lie in, in order."""
+    """Yield the starts of all blocks that pieces overlap, in order."""
     if not len(pieces):
         return
     if not whole:
@@ -361,7 +361,7 @@ def _touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> 
 
 
 class _Finder:
-    """Finds the pieces in a box, by binary search along the dimension that has most of them."""
+    """An index of pieces, searched along the dimension with the most distinct starts."""
 
     def __init__(self, pieces: Pieces) -> None:
         distinct = [len(np.unique(column)) for column in pieces.starts.T]
@@ -372,7 +372,7 @@ class _Finder:
         self._pieces = pieces
 
     def within(self, start: Column, stop: Column) -> Pieces:
-        """What of the pieces lies in a box, counted from where it begins."""
+        """Cut the pieces to a box, with positions relative to it."""
         found = self._pieces
         if self._axis is not None:
             begins = found.starts[:, self._axis]
@@ -388,7 +388,7 @@ class _Finder:
 
 
 def _dealt(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:
-    """Neighbours in one task: enough tasks for all cores, and not many more."""
+    """Assign neighbouring blocks to tasks: enough tasks for all cores, and not many more."""
     if not weights:
         return ()
     share = min(_TASK_BYTES, max(1, sum(weights) // max(1, 2 * parallelism)))

@@ -33,7 +33,7 @@ from icefloe.ingest.write.chunks import read_piece, unit_of
 from icefloe.session import Session
 
 Box = tuple[tuple[int, int], ...]
-"""Where something begins and ends along each dimension."""
+"""Start and stop along each dimension."""
 
 _SAMPLED_BLOCKS = 8
 _SAMPLED_FILES = 4
@@ -79,7 +79,7 @@ def _find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Sour
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """A block to compare with the files it came from."""
+    """A task: compare a block with its source files."""
 
     stored: Stored
     block: Block
@@ -91,7 +91,7 @@ class CompareTask:
 
 @dataclass(frozen=True, slots=True)
 class SampleTask:
-    """A file to compare with its region of the group: some cells of each of its variables."""
+    """A task: compare samples of a file's variables with its region of the group."""
 
     stored: Stored
     row: LedgerRow
@@ -104,7 +104,7 @@ class SampleTask:
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """A box of a variable whose values are counted."""
+    """A task: compute statistics of boxes of a variable."""
 
     stored: Stored
     name: str
@@ -114,7 +114,7 @@ class CountTask:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the values of a box are like."""
+    """Statistics of the values of a box."""
 
     low: float
     high: float
@@ -128,7 +128,7 @@ class Counts:
 
 
 def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
-    """Before any work is done: SQL needs somebody to answer it, and functions must be there."""
+    """Refuse checks that cannot run: SQL without Spark, and functions that cannot be imported."""
     for check in checks:
         if check.name == "sql" and not on_spark:
             raise wrong_check("the check sql runs on Spark: give a master other than none")
@@ -137,7 +137,7 @@ def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
 
 
 def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
-    """Before anything is written: checks are about variables that there are."""
+    """Refuse checks of variables that do not exist."""
     for check in checks:
         if check.variable and check.variable not in names:
             near = difflib.get_close_matches(check.variable, names, n=1)
@@ -202,7 +202,7 @@ class _Audit:
         return Stored(self.session, self.options.group)
 
     def steps(self) -> Iterator[tuple[str, Any]]:
-        """The coordinates along which files lie side by side, and those of times."""
+        """Yield the coordinates along which files are concatenated, and time coordinates."""
         dims = self.arrivals.dims
         dims |= {str(dim) for dim, index in self.dataset.indexes.items() if _is_of_times(index)}
         if self.options.combining.concat_dim is not None:
@@ -214,7 +214,7 @@ class _Audit:
 
     @property
     def cells(self) -> int:
-        """So many cells a task may read at once."""
+        """The number of cells that a task may read at once."""
         return part_bytes(self.options.memory_bytes) // _DECODED_BYTES
 
     def blocks(self) -> Iterator[tuple[StagedFiles, Block]]:
@@ -253,7 +253,7 @@ def _gaps(audit: _Audit) -> str:
 
 
 def _source(audit: _Audit) -> str:
-    """Parts of files from all over, read once more, by the way that decodes."""
+    """Compare samples of the files with the staged data."""
     tasks = _sample_tasks(audit)
     found = (
         [
@@ -268,7 +268,7 @@ def _source(audit: _Audit) -> str:
 
 
 def _sample_tasks(audit: _Audit) -> list[SampleTask]:
-    """Files that are referred to: no block was made of them."""
+    """Create tasks for referenced files, which have no blocks."""
     sources = {source.url: source for each in audit.staged for source in each.sources}  # of one group
     rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
     reading, left_out = audit.options.reading, _overridden(audit)
@@ -286,7 +286,7 @@ def _sample_tasks(audit: _Audit) -> list[SampleTask]:
 
 
 def _overridden(audit: _Audit) -> set[str]:
-    """The variables that only one of the files gave, whatever others have, because somebody said so."""
+    """Return the variables that `compat="override"` took from one file without comparing."""
     dims = audit.arrivals.dims
     if audit.options.combining.compat != "override" or not dims:
         return set()
@@ -295,7 +295,7 @@ def _overridden(audit: _Audit) -> set[str]:
 
 
 def compare_sample(task: SampleTask) -> str:
-    """What differs between a file and its region, if anything: an executor's part."""
+    """Compare a file with its region; describe the first difference. Runs on executors."""
     source, region = task.source, task.row.box()
     try:
         with opened(task.stored, task.reading) as raw, opened(source, task.reading) as file:
@@ -315,7 +315,7 @@ def compare_sample(task: SampleTask) -> str:
 def _of_its_dimensions(
     here: xr.Variable, there: xr.Variable, region: Mapping[str, tuple[int, int]]
 ) -> tuple[xr.Variable, xr.Variable]:
-    """Both, here at the first place along dimensions that are not there."""
+    """Select the first cell along dimensions that the file lacks."""
     first = {dim: region.get(str(dim), (0, 0))[0] for dim in here.dims if dim not in there.dims}
     return here.isel(first) if first else here, there
 
@@ -356,14 +356,14 @@ def _blocks_differ(audit: _Audit) -> str:
 
 
 def _thinned(block: Block) -> Block:
-    """The block with some of its files only: of time series each has a cell of every file there is."""
+    """Keep some of a block's pieces: a block of time series has pieces of every file."""
     rows = np.flatnonzero(block.pieces.source != EXISTING)
     some = np.unique(np.linspace(0, len(rows) - 1, _SAMPLED_FILES).round().astype(int))
     return replace(block, pieces=block.pieces.taken(rows[some]))
 
 
 def compare_block(task: CompareTask) -> str:
-    """What differs between a block and its files, if anything: an executor's part."""
+    """Compare a block with its files; describe the first difference. Runs on executors."""
     block = task.block
     with opened(task.stored, task.reading) as raw:
         here = decode(raw).variables[block.name]
@@ -386,13 +386,13 @@ def compare_block(task: CompareTask) -> str:
 
 
 def _with_axes(piece: Pieces, dims: Sequence[Any], of_array: Sequence[Any]) -> Pieces:
-    """The piece, with the dimensions of its source found by their names: the ledger does not have them."""
+    """Find the axes of a piece's source by name, which the ledger does not record."""
     axes = [dims.index(dim) if dim in dims else -1 for dim in of_array]
     return replace(piece, axes=np.array([axes], np.int64).reshape(1, len(of_array)))
 
 
 def _sampled(piece: Pieces, variable: xr.Variable, cells: int) -> Pieces:
-    """A part in the middle, of a chunk of the file at least: what is compared need not all be read again."""
+    """Select a part in the middle of a piece, at least one chunk of the file."""
     parts = list(piece.parted(unit_of(piece, variable), cells))
     return parts[len(parts) // 2]
 
@@ -402,7 +402,7 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _alike(one: xr.Variable, other: xr.Variable) -> bool:
-    """Equal but for what comes of scales: those that a file has with 32 bits are kept with 64."""
+    """Tell whether values are equal up to rounding: 32-bit scale factors are stored with 64 bits."""
     if _equal(one, other):
         return True
     if one.dtype.kind != "f" or other.dtype.kind != "f" or one.shape != other.shape:
@@ -448,7 +448,7 @@ def _counted(audit: _Audit) -> Iterator[Counts]:
 
 
 def count_boxes(task: CountTask) -> list[Counts]:
-    """The least and the greatest value of each box, and how many are missing: an executor's part."""
+    """Find minimum, maximum and number of missing values of each box. Runs on executors."""
     with opened(task.stored, Reading()) as raw:
         variable = raw.variables[task.name]
         return [_counts(variable, box) for box in task.boxes]
@@ -493,7 +493,7 @@ def _function(check: Check) -> Callable[[xr.Dataset], Any]:
 
 
 def _sql(audit: _Audit) -> str:
-    """Rows are what is wrong; one value alone says yes or no, or how many are wrong."""
+    """Run a SQL check: rows are problems; a single value must be true or 0."""
     if not audit.executor.has_sql:
         raise wrong_check("the check sql runs on Spark")
     rows = audit.executor.query(audit.check.query, {"staged": audit.session, "published": audit.before})
@@ -524,7 +524,7 @@ _RUN: dict[str, Callable[[_Audit], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """The sources that are new, and where they are in the arrays."""
+    """New sources and their regions in the arrays."""
 
     rows: tuple[LedgerRow, ...]
     dataset: xr.Dataset
@@ -532,13 +532,13 @@ class Arrivals:
 
     @property
     def dims(self) -> set[str]:
-        """The dimensions along which sources lie side by side: of which some have a part only."""
+        """The dimensions along which some source covers only a part."""
         sizes = self.dataset.sizes
         spans = {span for row in self.rows for span in row.box().items()}
         return {dim for dim, span in spans if span != (0, sizes.get(dim))}
 
     def blocks(self, name: str, cells: int) -> Iterator[Box]:
-        """Boxes of a variable that have all that arrived, of so many cells or one chunk at most."""
+        """Yield boxes that cover all new data of a variable, of at most `cells` cells or one chunk."""
         variable = self.dataset.variables[name]
         boxes = {self._box(row, variable) for row in self.rows if name in row.names()}
         if not boxes and name in self.dataset.coords:
@@ -548,7 +548,7 @@ class Arrivals:
             yield from _cut(box, chunks, cells)
 
     def source_at(self, name: str, place: Sequence[int]) -> str | None:
-        """The source of a cell."""
+        """Find the source of a cell."""
         variable = self.dataset.variables[name]
         for row in self.rows:
             spans = self._box(row, variable)
@@ -558,7 +558,7 @@ class Arrivals:
         return None
 
     def place(self, name: str, place: Sequence[int]) -> str:
-        """Where a cell is, in terms of coordinates, and the source it came from."""
+        """Describe a cell by its coordinates and its source."""
         at = ", ".join(
             f"{dim}={self._label(str(dim), index)}"
             for dim, index in zip(self.dataset.variables[name].dims, place, strict=True)
@@ -577,7 +577,7 @@ class Arrivals:
 
 
 def _joined(boxes: Sequence[Box]) -> list[Box]:
-    """Boxes that follow each other along one dimension, and are alike otherwise, as one."""
+    """Join boxes that are adjacent along one dimension and equal in the others."""
     found: list[Box] = []
     for box in boxes:
         last = found[-1] if found else ()
@@ -592,7 +592,7 @@ def _joined(boxes: Sequence[Box]) -> list[Box]:
 
 
 def _cut(box: Box, chunks: Sequence[int], cells: int) -> Iterator[Box]:
-    """Parts of a box that begin and end with chunks, as large as they may be."""
+    """Split a box at chunk borders into the largest parts allowed."""
     steps = [min(chunk, max(stop - start, 1)) for (start, stop), chunk in zip(box, chunks, strict=True)]
     for axis in reversed(range(len(steps))):
         room = cells // max(1, math.prod(steps))
@@ -609,7 +609,7 @@ def _edges(start: int, stop: int, step: int, chunk: int) -> list[tuple[int, int]
 
 
 def sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
-    """Some of them, from all over."""
+    """Select evenly distributed rows."""
     if not rows:
         return []
     return [rows[at] for at in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int)).tolist()]
@@ -618,7 +618,7 @@ def sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
 def same_labels(
     one: Mapping[Any, Any], other: Mapping[Any, Any], region: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Whether a file has the labels of its region of the staged group, in the same order."""
+    """Tell whether a file has the labels of its region of the staged group, in order."""
     for dim, labels in other.items():
         start, stop = region.get(str(dim), (0, None))
         if dim in one and not one[dim][start:stop].equals(labels):

@@ -57,7 +57,7 @@ class Staging:
 
     @property
     def failed(self) -> str:
-        """The branch that is left to look at when a check failed."""
+        """The branch that keeps the staged data after a failed check."""
         return f"{self.target}.ingest-failed"
 
     @staticmethod
@@ -132,11 +132,11 @@ class Staging:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was staged."""
+        """True if nothing was staged."""
         return self.repo.lookup_branch(self.branch) == self.base
 
     def drop(self) -> None:
-        """Forget what was staged."""
+        """Delete the staging branch."""
         self.repo.delete_branch(self.branch)
 
     def check_and_publish(
@@ -210,7 +210,7 @@ class Staging:
         return str(outcome.snapshot_id)
 
     def _record(self, results: Sequence[CheckResult]) -> dict[str, Any]:
-        """Put the results into the metadata of the last commit, and give that metadata."""
+        """Add the results to the metadata of the last commit, and return that metadata."""
         tip = next(iter(self.repo.ancestry(branch=self.branch)))
         said = tip.metadata.get(METADATA)
         about = {**(said if isinstance(said, dict) else {}), "checks": [asdict(each) for each in results]}
@@ -252,7 +252,7 @@ def always_overtaken(branch: str, attempts: int) -> ConflictError:
 
 
 def left_behind(repo: Repository, target: str) -> list[str]:
-    """The branches for a target of runs that work no more."""
+    """List the staging branches of runs that have ended."""
     return [name for name in sorted(repo.list_branches()) if _is_left(repo, target, name)]
 
 
@@ -266,12 +266,12 @@ def _is_group(session: Session, path: str) -> bool:
 
 
 def _unowned(target: str) -> str:
-    """The branch with what a run staged that failed."""
+    """Return the name of the branch with the staged data of a failed run."""
     return f"{target}.ingest"
 
 
 def _is_left(repo: Repository, target: str, name: str) -> bool:
-    """Whether a branch is one that a run wrote to which works no more."""
+    """Tell whether a branch is the staging branch of a run that has ended."""
     if name == _unowned(target):
         return True
     owned = re.fullmatch(re.escape(target) + r"\.ingest\.([^.]+)\.(\d+)\.(\d+)\.\d+", name)
@@ -289,7 +289,7 @@ def _is_left(repo: Repository, target: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a run has left on its branch."""
+    """The staged commits of an interrupted run."""
 
     tip: str
     base: str
@@ -298,7 +298,7 @@ class _Left:
 
 
 def _left_on(repo: Repository, target: str, name: str) -> _Left | None:
-    """What a run has left that can be added to the target as it is now; None where there is nothing."""
+    """Find staged commits that can still be merged into the target; None if there are none."""
     try:
         commits = [info.id for info in repo.ancestry(branch=name)]
         here = [info.id for info in repo.ancestry(branch=target)]
@@ -326,7 +326,7 @@ def _host() -> str:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this machine started, in a number; None where there is no such process."""
+    """Return the start time of a local process as text; None if it does not exist."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -58,7 +58,7 @@ class Relayout:
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array as its zarr.json says."""
+    """An array as described by its zarr.json."""
 
     path: str
     document: Mapping[str, Any]
@@ -67,7 +67,7 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Cells along each dimension."""
+        """The shape."""
         return tuple(self.document["shape"])
 
     @property
@@ -89,7 +89,7 @@ class StoredArray:
 
 
 def stored_array(path: str, user_data: bytes) -> StoredArray:
-    """An array by its zarr.json."""
+    """Parse the zarr.json of an array."""
     document = json.loads(user_data)
     names = document.get("dimension_names") or [None] * len(document["shape"])
     return StoredArray(
@@ -98,7 +98,7 @@ def stored_array(path: str, user_data: bytes) -> StoredArray:
 
 
 def new_layout(array: StoredArray, wanted: Relayout) -> Target:
-    """The array as it will be; one that is not cut regularly is refused."""
+    """Describe the rechunked array. Arrays without a regular chunk grid are refused."""
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
         raise _invalid(f"{array.path} has a {kind} chunk grid: only arrays with a regular one are rechunked")
@@ -132,7 +132,7 @@ def _document(
 
 
 def _codecs(array: StoredArray) -> tuple[list[Any], dict[str, Any]]:
-    """Those of a chunk, and how the shards around it keep their index."""
+    """Return the codecs of a chunk, and the index settings of its shards."""
     codecs, index = list(array.document["codecs"]), _INDEX
     if (outside := _sharding(codecs)) is not None:
         index = {name: outside[name] for name in _INDEX if name in outside}
@@ -142,7 +142,7 @@ def _codecs(array: StoredArray) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
-    """The configuration of shards, where they are all that there is."""
+    """Return the sharding configuration if it is the only codec."""
     first = codecs[0] if len(codecs) == 1 else None
     if not isinstance(first, dict) or first.get("name") != _SHARDING:
         return None
@@ -151,7 +151,7 @@ def _sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
 
 
 def _plain_codecs(array: StoredArray, codec: str) -> list[Any]:
-    """What zarr would choose for values of this type, with this compressor."""
+    """Return the codecs that zarr chooses for this type and compressor."""
     small = _small(array, array.document["codecs"])
     metadata: Any = small.metadata
     with quiet():
@@ -168,7 +168,7 @@ def _plain_codecs(array: StoredArray, codec: str) -> list[Any]:
 
 
 def _try_out(array: StoredArray, codecs: list[Any]) -> None:
-    """Codecs of files that were referred to may be good for reading only: see before there is work done."""
+    """Try to encode one cell: codecs of referenced files may only decode."""
     try:
         with quiet():
             small: Any = _small(array, codecs)
@@ -182,7 +182,7 @@ def _try_out(array: StoredArray, codecs: list[Any]) -> None:
 
 
 def _small(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[Any]:
-    """An array of one cell in memory that is otherwise the same, and writes what is empty."""
+    """Create an equal array with one cell in memory, which also writes empty chunks."""
     ones = [1] * len(array.shape)
     if (inside := _sharding(codecs)) is not None:
         return _small(array, inside["codecs"])

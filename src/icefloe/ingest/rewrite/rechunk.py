@@ -42,7 +42,7 @@ _SAMPLES = 8
 
 @dataclass(frozen=True, slots=True)
 class Rechunked:
-    """One array as it was cut, and as it will be."""
+    """An array with its old and new chunks."""
 
     path: str
     dims: tuple[str, ...]
@@ -57,7 +57,7 @@ class Rechunked:
 
 @dataclass(frozen=True, slots=True)
 class RechunkReport:
-    """What a rechunk did, or would do."""
+    """The result or the plan of a rechunk."""
 
     arrays: tuple[Rechunked, ...]
     unchanged: tuple[str, ...]
@@ -77,7 +77,7 @@ class RechunkReport:
     """The snapshot; None where nothing was done."""
 
     def to_dict(self) -> dict[str, Any]:
-        """In terms of JSON."""
+        """Return the report as JSON values."""
         return asdict(self)
 
 
@@ -91,18 +91,18 @@ class Box:
 
     @property
     def key(self) -> tuple[slice, ...]:
-        """What zarr takes."""
+        """The box as slices."""
         return tuple(slice(start, stop) for start, stop in self.spans)
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
-        """Where it begins and ends along each dimension."""
+        """Start and stop along each dimension."""
         return tuple(zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class RechunkTask:
-    """Boxes of whole new chunks for a task to write, one after the other."""
+    """A task: write boxes of whole new chunks."""
 
     fork: ForkSession
     base: Session
@@ -117,7 +117,7 @@ class RechunkTask:
 
 @dataclass(frozen=True, slots=True)
 class SpillTask:
-    """Blocks of an array for a task to put aside."""
+    """A task: spill blocks of an array."""
 
     base: Session
     spill: ArraySpill
@@ -127,7 +127,7 @@ class SpillTask:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a task did."""
+    """The result of a task."""
 
     receipt: bytes
     different: tuple[Box, ...]
@@ -206,7 +206,7 @@ def rechunk(
 
 
 def _found(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArray]:
-    """The array at a path, or those of the group there that have all dimensions."""
+    """Find the array at a path, or the arrays of a group that have all dimensions."""
     node = workspace.node(path)
     if node is None:
         raise NodeNotFoundError(f"there is no array or group at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
@@ -276,7 +276,7 @@ def _written(
     executor: Executor,
     memory_bytes: int,
 ) -> int:
-    """Make the arrays anew in a session and have them filled; how many chunks were compared."""
+    """Recreate the arrays in a session and run the tasks; return the number of compared chunks."""
     for array, target in changed:
         session._workspace.delete_node(array.path)  # with the references to its chunks
         session._workspace.set_metadata(array.path, (target.document or "").encode())
@@ -303,7 +303,7 @@ def _written(
 
 
 def _samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> dict[int, Box]:
-    """From blocks all over, what the last new chunk of each has in common with an old one."""
+    """Select samples: the overlap of a block's last new chunk with an old one."""
     found = {}
     for number in set(
         np.linspace(0, len(plan.blocks) - 1, _SAMPLES).astype(int).tolist() if plan.blocks else ()
@@ -319,7 +319,7 @@ def _samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> di
 
 
 def _spill_tasks(base: Session, plan: Plan, memory_bytes: int) -> Iterator[SpillTask]:
-    """Each task has blocks of one array: their numbers count from its first one."""
+    """Yield spill tasks. Block numbers start at 0 for each array."""
     first = {name: index for index, name in reversed(list(enumerate(block.name for block in plan.readings)))}
     for task in plan.reading_tasks:
         numbers: dict[str, list[int]] = {}
@@ -343,7 +343,7 @@ def _rechunk_tasks(
 
 
 def spill_blocks(task: SpillTask) -> int:
-    """Read blocks and put them aside, a task's part; how many. It may run twice and does not mind."""
+    """Read blocks and spill them; return their number. Idempotent."""
     array = _array(task.base, task.spill.name, "r")
     storage = task.base._workspace.assets.storage.for_a_while()
     with quiet(), chunks_at_once(_at_once(array, READ_COPIES, task.memory_bytes)):
@@ -354,7 +354,7 @@ def spill_blocks(task: SpillTask) -> int:
 
 
 def rewrite(task: RechunkTask) -> Rewritten:
-    """Write the boxes through the fork, a task's part. It may run twice and does not mind."""
+    """Write boxes through the fork. Idempotent."""
     paths = {box.path for box in task.boxes}
     with quiet():
         new = {path: _array(task.fork, path, "r+") for path in paths}

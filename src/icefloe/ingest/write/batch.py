@@ -41,7 +41,7 @@ Moves = Mapping[str, Sequence[tuple[int, int, int]]]
 
 
 def batch_id(group: str, sources: Sequence[Source]) -> str:
-    """The same for the same sources in the same target, whoever runs it and when."""
+    """Return an id that depends only on the sources and the target."""
     identity = [group, *sorted([each.url, *each.seen] for each in sources)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
@@ -312,7 +312,7 @@ def _referrals(
 def _lacking(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """The dimensions of arrays, by number, that variables of a file lack."""
+    """Return the axes of arrays that variables of a file lack."""
     own = {each.name: each.own_dims for each in file.variables if each.own_dims != dims.get(each.name)}
     return {
         name: tuple(axis for axis, dim in enumerate(dims[name]) if dim not in own[name])
@@ -322,7 +322,7 @@ def _lacking(
 
 
 def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
-    """Coordinates are small: each is written whole, unless it is what it was."""
+    """Write coordinates as a whole, unless they are unchanged."""
     existing = designed.combined.state.existing
     known = existing.targets if existing is not None else {}
     with quiet():
@@ -389,7 +389,7 @@ def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[Led
 
 
 def _mode_of(referred: set[str], designed: Design) -> str:
-    """Whether a file is copied, referred to, or both."""
+    """Return whether a file is copied, referenced, or both."""
     if not referred:
         return "native"
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"

@@ -41,7 +41,7 @@ _conventions: Any = xr.conventions
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Some blocks to write, with what they are made of."""
+    """A task: write blocks from their sources."""
 
     fork: ForkSession
     group: str
@@ -60,7 +60,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a task did."""
+    """The result of a task."""
 
     receipt: bytes
     nbytes: int
@@ -69,7 +69,7 @@ class Written:
 
 
 class _ReadError(Exception):
-    """A source could not be read."""
+    """An error while a source is read."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)
@@ -107,14 +107,14 @@ def write(task: WriteTask) -> Written:
 
 
 def _wait_for(gone: weakref.ref[Any]) -> None:
-    """Wait until a block is let go: zarr's loop has it a moment longer, and the next needs its room."""
+    """Wait until a block is freed: zarr's event loop keeps it for a moment."""
     until = time.monotonic() + _MOMENT_S
     while gone() is not None and time.monotonic() < until:
         time.sleep(_MOMENT_S / 1000)
 
 
 def spill_blocks(task: WriteTask) -> dict[int, str]:
-    """Read blocks of one array and put them aside; the sources that could not be read, and why."""
+    """Spill blocks of one array; return the unreadable sources with the reason."""
     bad: dict[int, str] = {}
     storage = task.fork._workspace.assets.storage.for_a_while()
     with _Sources(task) as sources, quiet():
@@ -131,7 +131,7 @@ def spill_blocks(task: WriteTask) -> dict[int, str]:
 
 
 class _Sources:
-    """The sources of some tasks, opened when they are needed, and some kept open."""
+    """The sources of a task, opened on demand; some are kept open."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
@@ -146,7 +146,7 @@ class _Sources:
             stack.close()
 
     def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
-        """A box of a variable, as the target stores it."""
+        """Read a box of a variable, encoded as the target stores it."""
         with self._told(number, target):
             found = self._values(number, target, key)
         if found.dtype == object and target.dtype != "string":  # whatever type the engine has told
@@ -165,7 +165,7 @@ class _Sources:
             raise _ReadError(number, f"{target.name} cannot be read: {reason(error)}") from error
 
     def parts(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
-        """A piece in parts that can be read one after the other, in the memory that there is."""
+        """Split a piece into parts that fit into memory."""
         number = int(piece.source[0])
         copied = (number, target.name) in self._task.copied
         with self._told(number, target):
@@ -174,7 +174,7 @@ class _Sources:
         return piece.parted(unit, part_bytes(self._task.memory_bytes) // cell)
 
     def changed(self) -> dict[int, str]:
-        """The sources, by number, that are not what they were: parts of both may have been read."""
+        """Return the sources that changed while they were read, by number, with the reason."""
         found = {}
         for number in self._read:
             source = self._task.sources[number]
@@ -197,7 +197,7 @@ class _Sources:
         return transcoded(shown[box].load(), target)
 
     def _in_slabs(self, raw: xr.Variable, target: Target) -> Any:
-        """Stored numbers as the target stores them: a few at a time, for decoding makes several copies."""
+        """Recode numbers for the target in small slabs, because decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)
         cells = max(1, part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _SLABS)
@@ -228,7 +228,7 @@ class _Sources:
 
 
 def transcoded(values: xr.Variable, target: Target) -> Any:
-    """Values that a file stores in another way than the repository, as the repository stores them."""
+    """Encode decoded values as the repository stores them."""
     if target.dtype == "string":
         if not is_text(values):
             raise _not_plain(target)
@@ -276,7 +276,7 @@ def _told(target: Target) -> str:
 
 
 def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
-    """The cells of a block, from its pieces one after the other."""
+    """Assemble a block from its pieces."""
     dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
     pieces = block.pieces
     covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)
@@ -291,14 +291,14 @@ def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
 
 
 def read_piece(piece: Pieces, variable: xr.Variable) -> Any:
-    """The values of one piece from its source, with the dimensions in the order of the array."""
+    """Read one piece, with its dimensions in the order of the array."""
     key = _key(piece)
     box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
     return _turned(piece, variable[box].values)
 
 
 def unit_of(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
-    """How the source of a piece is cut, by the dimensions of the array; ones where it is not."""
+    """Return the chunk shape of a piece's source, by dimensions of the array; 1 without chunks."""
     chunks = variable.encoding.get("chunksizes") or variable.encoding.get("chunks")
     if chunks is None or variable.encoding.get("contiguous", False):
         chunks = (1,) * variable.ndim
@@ -306,7 +306,7 @@ def unit_of(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
 
 
 def _key(piece: Pieces) -> dict[int, slice]:
-    """What of the source is wanted, by its dimensions."""
+    """Return the slices of the source, by axis."""
     spans = zip(piece.axes[0].tolist(), piece.source_starts[0].tolist(), piece.shape[0].tolist(), strict=True)
     return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
 

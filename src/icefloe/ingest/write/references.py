@@ -44,7 +44,7 @@ class Referred:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """Files to refer to."""
+    """A task: write references to files."""
 
     fork: ForkSession
     group: str
@@ -59,7 +59,7 @@ class ReferenceTask:
 
 
 def write_references(task: ReferenceTask) -> Written:
-    """Set references through the fork: an executor's part."""
+    """Set references through the fork. Runs on executors."""
     bad: dict[int, str] = {}
     for start in range(0, len(task.files), _FILES_AT_ONCE):
         bad |= _refer_to(task.files[start : start + _FILES_AT_ONCE], task)
@@ -69,7 +69,7 @@ def write_references(task: ReferenceTask) -> Written:
 
 
 def _refer_to(files: Sequence[Referred], task: ReferenceTask) -> dict[int, str]:
-    """Set references to some files, those of an array at once; what cannot be read of them."""
+    """Set references to files, array by array; return the unreadable files with the reason."""
     spilled = read_spilled(
         (each.spilled for each in files if each.spilled), task.fork._workspace.assets.storage
     )
@@ -119,7 +119,7 @@ def with_containers(repo: Repository, sources: Iterable[Source], reading: Readin
 
 
 def with_places(repo: Repository, files: Iterable[FileSchema], reading: Reading) -> Repository:
-    """The same for the places that files refer to, which are references themselves."""
+    """Authorize the locations that files of references lead to."""
     locations = dict.fromkeys(location for file in files for location in file.places)
     if not locations:
         return repo
