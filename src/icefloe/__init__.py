@@ -111,6 +111,8 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.legacy.upgrade import migrate as migrate
     from icefloe.maintenance.clone import CloneReport as CloneReport
     from icefloe.maintenance.integrity.findings import VerifyReport as VerifyReport
+    from icefloe.maintenance.integrity.last_report import VerificationRecord as VerificationRecord
+    from icefloe.maintenance.integrity.last_report import last_verification as last_verification
     from icefloe.maintenance.integrity.repair import ChunkSource as ChunkSource
     from icefloe.maintenance.integrity.repair import RepairReport as RepairReport
     from icefloe.maintenance.retention import RetentionPolicy as RetentionPolicy
@@ -161,6 +163,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.types import VirtualChunkSpec as VirtualChunkSpec
 
 _HOMES = {
+    "maintenance.integrity.last_report": "VerificationRecord last_verification",
     "comparison.blame": "Blame blame",
     "comparison.values": "ValueDifferences compare_values subtract_values",
     "comparison.versions": "ChunkDifferences Comparison compare",

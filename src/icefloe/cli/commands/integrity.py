@@ -21,7 +21,9 @@ from icefloe.cli.params import (
     pairs_option,
     repo_argument,
 )
-from icefloe.maintenance.integrity.findings import Level, VerifyLevel
+from icefloe.errors import IcechunkError
+from icefloe.maintenance.integrity.findings import Level, VerifyLevel, VerifyReport
+from icefloe.maintenance.integrity.last_report import record_report
 from icefloe.maintenance.integrity.repair import ReadChunk
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 )
 @click.option("--no-history", is_flag=True, help="With -r: check only this snapshot, not its ancestors.")
 @click.option("--checksums", is_flag=True, help="Compare objects with the recorded checksums.")
+@click.option("--no-record", is_flag=True, help="Do not store the report in the repository.")
 @click.option("--incremental", is_flag=True, help="Skip snapshots that an earlier incremental run verified.")
 @dry_run_option
 @authorize_option
@@ -59,13 +62,15 @@ def verify(
     revision: str | None,
     no_history: bool,
     checksums: bool,
+    no_record: bool,
     incremental: bool,
     dry_run: bool,
     out: Output,
 ) -> int:
     """Check that a repository is complete and readable.
 
-    The exit code is 5 if there are findings.
+    The exit code is 5 if there are findings. The report is stored below icefloe/ in the repository, without
+    secrets; other readers ignore it.
 
     \b
     icefloe verify data/repo --level objects --incremental
@@ -74,9 +79,10 @@ def verify(
     """
     if no_history and revision is None:
         raise click.UsageError("--no-history requires -r REVISION")
+    snapshot_id = revision and revisions.resolve(repo, revision)
     report = with_progress(repo, out, reads_only=level == Level.GRAPH.value).verify(
         level,
-        snapshot_id=revision and revisions.resolve(repo, revision),
+        snapshot_id=snapshot_id,
         history=not no_history,
         checksums=checksums,
         incremental=incremental,
@@ -87,6 +93,8 @@ def verify(
         text = f"would check {counted(report.snapshots, 'snapshot')}, skip {report.skipped}"
         out.value({"dry_run": True, "level": level, **counts}, text)
         return 0
+    if not no_record:
+        _record(repo, report, snapshot_id, with_checksums=checksums or level == Level.CHUNKS.value)
     checked = (
         f"{counted(report.snapshots, 'snapshot')}, {counted(report.transaction_logs, 'transaction log')}, "
         f"{counted(report.manifests, 'manifest')}, {counted(report.references, 'reference')}"
@@ -106,6 +114,14 @@ def verify(
     verdict = f"ok: {checked}" if report.ok else f"{counted(len(lines), 'finding')} in {checked}"
     out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
     return 0 if report.ok else FINDINGS
+
+
+def _record(repo: Repository, report: VerifyReport, snapshot_id: str | None, *, with_checksums: bool) -> None:
+    """Store a report. Who may only read can verify, too."""
+    try:
+        record_report(repo.storage, report, snapshot_id=snapshot_id, with_checksums=with_checksums)
+    except IcechunkError as error:
+        click.echo(shown(f"the report is not stored: {error.message}"), err=True)
 
 
 @click.group()
