@@ -25,6 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("spark", "serve"),
     ("query",),
     ("", "compatibility", "_icechunk_python", "_standing_in"),
+    ("derive",),
     ("ingest",),
     ("comparison",),
     ("distributed", "xarray", "dask", "virtual", "testing", "export"),

@@ -121,6 +121,8 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.ops import GCSummary as GCSummary
     from icefloe.ops import Update as Update
     from icefloe.ops import UpdateType as UpdateType
+    from icefloe.derive.report import DeriveReport as DeriveReport
+    from icefloe.pipeline import derive_arrays as derive_arrays
     from icefloe.pipeline import ingest_files as ingest_files
     from icefloe.repository import Repository as Repository
     from icefloe.repository import upgrade_icechunk_repository as upgrade_icechunk_repository
@@ -207,7 +209,8 @@ _HOMES = {
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",
     "ops": "GCSummary Update UpdateType",
-    "pipeline": "ingest_files",
+    "derive.report": "DerivedArray DeriveReport",
+    "pipeline": "derive_arrays ingest_files",
     "repository": "Repository upgrade_icechunk_repository",
     "session": "ForkSession Session",
     "snapshots": "AncestryGraph Diff ManifestFileInfo SnapshotInfo",

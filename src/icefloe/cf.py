@@ -145,6 +145,14 @@ class TimeCoding:
             return None
         return np.where(missing, numbers, rounded).astype(numbers.dtype)
 
+    def dates(self, microseconds: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the year, month and day of the month of times in microseconds since 1970-01-01."""
+        return _dates(np.floor_divide(microseconds.astype(np.int64), _DAY_US), self.calendar)
+
+    def start_of_day(self, year: int, month: int, day: int) -> int:
+        """Return the microseconds from 1970-01-01 to the beginning of a day."""
+        return _day_number(year, month, day, self.calendar) * _DAY_US
+
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
         """Format times of any calendar, such as 2000-02-30T00:00:00."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)

@@ -1,4 +1,4 @@
-"""`ingest_files`: bring files into a repository, on Spark unless something else is chosen."""
+"""The pipeline on Spark, or another executor: ingest files, and keep derived arrays up to date."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 from icefloe._internal.executor import Executor, ProcessExecutor, Progress
+from icefloe.derive.job import Job
+from icefloe.derive.recipe import load_recipe
+from icefloe.derive.report import DeriveReport
 from icefloe.ingest.job import discover_for, ingest
 from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
 from icefloe.ingest.publish.audit import refuse_unrunnable
 from icefloe.ingest.report import Report
 from icefloe.ingest.target_repository import open_target
 from icefloe.repository import Repository
+from icefloe.storage import storage_from_url
 
-__all__ = ["ingest_files"]
+__all__ = ["derive_arrays", "ingest_files"]
 
 
 def ingest_files(
@@ -135,6 +139,78 @@ def ingest_files(
     found = discover_for(sources, options)
     with open_target(repo, storage_options, dry_run=dry_run) as target:
         return ingest(target, found, options, executor or _start_executor(progress), dry_run=dry_run)
+
+
+def derive_arrays(
+    recipe: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    executor: Executor | None = None,
+    full: bool = False,
+    strict: bool = False,
+    dry_run: bool = False,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> DeriveReport:
+    """Bring derived arrays up to date: compute the chunks whose inputs changed, and keep the others.
+
+    Everything is computed and audited before one commit makes it visible. If nothing changed, no executor
+    starts and nothing is committed.
+
+    Parameters
+    ----------
+    recipe
+        Path of a YAML file, or a mapping of the same form. Relative paths start at the folder of the file,
+        or at the current folder.
+    executor
+        Where tasks run. By default the active Spark session, otherwise Spark in local mode, otherwise (if
+        pyspark or Java is not available) processes on this machine.
+    full
+        Compute all chunks, whatever the records say.
+    strict
+        Raise instead of computing all chunks of an output that exists.
+    dry_run
+        Report what would be done, and write nothing.
+    memory_bytes
+        What a task may hold, in addition to the interpreter and its modules.
+    progress
+        Receives a label, the number of items done and their total.
+
+    Returns
+    -------
+    DeriveReport
+        Numbers of chunks that were computed, moved and kept.
+
+    Raises
+    ------
+    InvalidInputError
+        If the recipe is wrong, a function fails, or the audit finds a difference.
+    NodeNotFoundError
+        If an input does not exist.
+    ConflictError
+        If others kept changing the same arrays.
+
+    Examples
+    --------
+    >>> import icefloe
+    >>> report = icefloe.derive_arrays("recipe.yaml")  # doctest: +SKIP
+    >>> report.recomputed, report.kept  # doctest: +SKIP
+    (4, 292)
+    """
+    if executor is not None and progress is not None:
+        executor = executor.with_progress(progress)
+    loaded = load_recipe(recipe if isinstance(recipe, Mapping) else os.fspath(recipe))
+    repo = Repository.open(storage_from_url(loaded.repository, **loaded.storage_options))
+    job = Job(
+        loaded,
+        repo,
+        lambda location, options: Repository.open(storage_from_url(location, **options)),
+        lambda: _start_executor(progress) if executor is None else nullcontext(executor),
+        memory_bytes,
+        full,
+        strict,
+        dry_run,
+    )
+    return job.run()
 
 
 @contextmanager

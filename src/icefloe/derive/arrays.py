@@ -1,0 +1,206 @@
+"""Input arrays of derived arrays, as one version of a repository has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe import cf
+from icefloe._internal.paths import ROOT, join, parent
+from icefloe._internal.warnings import quiet
+from icefloe.core.fingerprints import Lanes, fingerprint_grid, hash_bytes
+from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.session import Session
+
+_DECODING = (
+    "scale_factor",
+    "add_offset",
+    "_FillValue",
+    "missing_value",
+    "_Unsigned",
+    "units",
+    "calendar",
+    "dtype",
+    "valid_range",
+    "valid_min",
+    "valid_max",
+)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array of a session: its metadata, and access to its references and values."""
+
+    session: Session
+    node: NodeSnapshot
+    document: Mapping[str, Any]
+
+    @property
+    def path(self) -> str:
+        """The path of the array."""
+        return self.node.path
+
+    @property
+    def group(self) -> str:
+        """The path of the group that holds the array."""
+        return parent(self.path) or ROOT
+
+    @cached_property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dimensions; `dim_0` and so on where they have none, as in xarray."""
+        names = self.document.get("dimension_names") or [None] * len(self.shape)
+        return tuple(f"dim_{axis}" if name is None else name for axis, name in enumerate(names))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of cells along each dimension."""
+        return tuple(self.document["shape"])
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Attributes as they are stored."""
+        return dict(self.document.get("attributes") or {})
+
+    @cached_property
+    def zarr(self) -> Any:
+        """The Zarr array, for reading."""
+        with quiet():
+            return zarr.open_array(self.session.store, path=self.path, mode="r")
+
+    @cached_property
+    def edges(self) -> tuple[NDArray[np.int64], ...]:
+        """Along each dimension, the first cell of each chunk, and the length of the dimension at the end."""
+        given = self.document["chunk_grid"]["configuration"]
+        sizes = given["chunk_shape"] if "chunk_shape" in given else given["chunk_shapes"]
+        return tuple(_edges(each, length) for each, length in zip(sizes, self.shape, strict=True))
+
+    @cached_property
+    def refs(self) -> ArrayManifest:
+        """The references of all chunks, uncommitted ones included."""
+        return self.session._workspace.refs(self.node)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of chunks along each dimension."""
+        return tuple(len(each) - 1 for each in self.edges)
+
+    def fingerprints(self) -> Lanes:
+        """Return the fingerprint of each chunk of the grid."""
+        refs = self.refs
+        inside = (refs.coords < np.array(self.grid, np.uint32)).all(axis=1)
+        return fingerprint_grid(refs if inside.all() else refs.take(inside), self.grid)
+
+    @property
+    def has_unchecked_references(self) -> bool:
+        """True if the content of a virtual chunk could change without notice."""
+        refs = self.refs
+        unchecked = (refs.etag_codes == NO_ETAG) & (refs.last_modified == 0)
+        return bool(((refs.kind == VIRTUAL) & unchecked).any())
+
+    def meaning(self, *, all_attributes: bool) -> Lanes:
+        """Hash what decides how stored bytes are read; with all attributes if a function can see them."""
+        attributes = self.attributes
+        relevant = attributes if all_attributes else {key: attributes.get(key) for key in _DECODING}
+        keys = ("data_type", "codecs", "fill_value", "chunk_key_encoding", "storage_transformers")
+        described = [{key: self.document.get(key) for key in keys}, relevant, self.dims]
+        return hash_bytes(json.dumps(described, sort_keys=True, default=str).encode())
+
+    @cached_property
+    def coordinates(self) -> dict[str, StoredArray]:
+        """The one-dimensional coordinates of the dimensions that have one."""
+        found = {dim: find_array(self.session, join(self.group, dim)) for dim in self.dims if "/" not in dim}
+        return {
+            dim: each
+            for dim, each in found.items()
+            if each is not None and each.dims == (dim,) and each.shape == (self.shape[self.dims.index(dim)],)
+        }
+
+    @cached_property
+    def auxiliary(self) -> dict[str, StoredArray]:
+        """Further coordinates that the attributes `coordinates` and `grid_mapping` name."""
+        names = " ".join(str(self.attributes.get(key, "")) for key in ("coordinates", "grid_mapping")).split()
+        found = {
+            name: find_array(self.session, join(self.group, name))
+            for name in names
+            if "/" not in name and name not in self.dims and not name.endswith(":")
+        }
+        return {
+            name: each
+            for name, each in found.items()
+            if each is not None and set(each.dims) <= set(self.dims)
+        }
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """All stored values; for coordinates."""
+        with quiet():
+            return np.asarray(self.zarr[...])
+
+    @cached_property
+    def time_coding(self) -> cf.TimeCoding | None:
+        """How the array encodes times; None if it does not hold times."""
+        attributes = self.attributes
+        return cf.time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
+
+    @cached_property
+    def decoded_dtype(self) -> np.dtype[Any]:
+        """The dtype of decoded values."""
+        return np.asarray(decode(self, np.zeros((0,) * len(self.shape), self.zarr.dtype))).dtype
+
+
+def decode(array: StoredArray, stored: NDArray[Any]) -> NDArray[Any]:
+    """Decode stored values as `xarray.open_zarr` does."""
+    attributes = array.attributes
+    if not any(key in attributes for key in _DECODING):
+        return stored
+    import xarray as xr
+
+    variable = xr.Variable(array.dims, stored, dict(attributes))
+    return np.asarray(xr.conventions.decode_cf_variable(array.path, variable).values)
+
+
+def find_array(session: Session, path: str) -> StoredArray | None:
+    """Return the array at a path; None if there is none."""
+    node = session._workspace.node(path)
+    if node is None or not isinstance(node.node_data, ArrayNodeData):
+        return None
+    return StoredArray(session, node, json.loads(node.user_data))
+
+
+def get_array(session: Session, path: str, what: str) -> StoredArray:
+    """Return the array at a path. NodeNotFoundError names it and the arrays there are."""
+    found = find_array(session, path)
+    if found is None:
+        raise NodeNotFoundError(
+            f"{what}: there is no array {path} at snapshot {session.snapshot_id}",
+            kind=ErrorKind.NODE_NOT_FOUND,
+        )
+    return found
+
+
+def check_regular(array: StoredArray) -> None:
+    """Refuse input whose chunk grid is unknown."""
+    if array.document["chunk_grid"]["name"] not in ("regular", "rectilinear"):
+        raise InvalidInputError(
+            f"{array.path} has a chunk grid of kind {array.document['chunk_grid']['name']}; arrays with "
+            "regular or rectilinear grids can be inputs",
+            ErrorKind.INVALID_ARRAY_METADATA,
+        )
+
+
+def _edges(sizes: Any, length: int) -> NDArray[np.int64]:
+    if isinstance(sizes, int):
+        return np.append(np.arange(0, length, max(sizes, 1), dtype=np.int64), length)
+    runs = [[each, 1] if isinstance(each, int) else each for each in sizes]
+    lengths = np.concatenate([np.full(count, size, np.int64) for size, count in runs])
+    edges = np.minimum(np.concatenate([[0], np.cumsum(lengths)]), length)
+    return np.asarray(edges[: int(np.searchsorted(edges, length)) + 1], np.int64)

@@ -1,0 +1,268 @@
+"""Axes: which cells of an input dimension a range of output cells depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+Cells: TypeAlias = NDArray[np.int64]
+Span: TypeAlias = tuple[int, int]
+"""First cell and end of a range."""
+
+
+class Axis(ABC):
+    """The dependence of output cells on the cells of one input dimension."""
+
+    outputs: tuple[str, ...] = ()
+    """Output dimensions that decide which input cells are needed."""
+    is_dropped: bool = False
+    """True if the output does not have the dimension."""
+
+    @abstractmethod
+    def cells(self, *spans: Span) -> Span:
+        """Return the range of input cells that ranges of output cells need, one per output dimension."""
+
+    def codes(self, cells: Span, *spans: Span) -> Cells | None:
+        """Return the output cell, relative to its range, that each input cell contributes to; -1 for none.
+
+        None means that input and output cells correspond one to one.
+        """
+        return None
+
+    def bounds(self, spans: Sequence[Sequence[Span]]) -> tuple[Cells, Cells]:
+        """Return the first cells and the ends for all combinations of output ranges, as arrays."""
+        shape = tuple(len(each) for each in spans)
+        found = np.array([self.cells(*each) for each in _product(spans)], np.int64).reshape(*shape, 2)
+        return found[..., 0], found[..., 1]
+
+    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+        """Hash, for all combinations of output ranges, what the ranges of cells alone do not tell."""
+        shape = tuple(len(each) for each in spans)
+        hashes = []
+        for each in _product(spans):
+            codes = self.codes(self.cells(*each), *each)
+            data = b"" if codes is None else np.ascontiguousarray(codes).tobytes()
+            hashes.append(hashlib.blake2b(data, digest_size=16).digest())
+        return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64).reshape(*shape, 2)
+
+
+@dataclass(frozen=True)
+class SameAxis(Axis):
+    """Output cells depend on the cells at the same place, and on some before and after them."""
+
+    dim: str
+    size: int
+    before: int = 0
+    after: int = 0
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        # docstring inherited
+        return (self.dim,)
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        ((first, end),) = spans
+        return max(0, first - self.before), min(self.size, end + self.after)
+
+    def bounds(self, spans: Sequence[Sequence[Span]]) -> tuple[Cells, Cells]:
+        # docstring inherited
+        given = np.array(spans[0], np.int64).reshape(-1, 2)
+        return np.maximum(given[:, 0] - self.before, 0), np.minimum(given[:, 1] + self.after, self.size)
+
+    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+        # docstring inherited
+        if not self.before and not self.after:
+            return None
+        given = np.array(spans[0], np.int64).reshape(-1, 2)
+        first, end = self.bounds(spans)
+        return np.stack([given[:, 0] - first, end - given[:, 1]], axis=-1).astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class CoarseAxis(Axis):
+    """Each output cell depends on `factor` cells in a row."""
+
+    dim: str
+    size: int
+    factor: int
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        # docstring inherited
+        return (self.dim,)
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        ((first, end),) = spans
+        return min(first * self.factor, self.size), min(end * self.factor, self.size)
+
+    def codes(self, cells: Span, *spans: Span) -> Cells | None:
+        # docstring inherited
+        return np.arange(*cells, dtype=np.int64) // self.factor - spans[0][0]
+
+    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+        # docstring inherited
+        return None
+
+
+@dataclass(frozen=True)
+class WholeAxis(Axis):
+    """Every output cell depends on all cells; the output does not have the dimension."""
+
+    size: int
+    is_dropped = True
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        return 0, self.size
+
+    def codes(self, cells: Span, *spans: Span) -> Cells | None:
+        # docstring inherited
+        return np.zeros(cells[1] - cells[0], np.int64)
+
+    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+        # docstring inherited
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class GroupAxis(Axis):
+    """Each output cell depends on the cells of its group."""
+
+    dim: str
+    groups: Cells
+    """Group of each input cell; -1 for none."""
+    first: Cells
+    """First cell of each group."""
+    end: Cells
+
+    @staticmethod
+    def of(dim: str, groups: Cells, count: int) -> GroupAxis:
+        """Find the range of cells of each of `count` groups; empty groups have an empty range."""
+        cells = np.flatnonzero(groups >= 0)
+        first, end = np.full(count, len(groups), np.int64), np.zeros(count, np.int64)
+        np.minimum.at(first, groups[cells], cells)
+        np.maximum.at(end, groups[cells], cells + 1)
+        return GroupAxis(dim, groups, first, end)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        # docstring inherited
+        return (self.dim,)
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        ((first, end),) = spans
+        low = int(self.first[first:end].min(initial=len(self.groups)))
+        high = int(self.end[first:end].max(initial=0))
+        return (low, high) if low < high else (0, 0)
+
+    def codes(self, cells: Span, *spans: Span) -> Cells | None:
+        # docstring inherited
+        found = self.groups[cells[0] : cells[1]]
+        return np.where((found >= spans[0][0]) & (found < spans[0][1]), found - spans[0][0], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockAxis(Axis):
+    """Output cells depend on one fixed block of cells, and on their group in it if there are groups."""
+
+    block_dim: str
+    size: int
+    block: int
+    """Cells per block."""
+    groups: GroupAxis | None = None
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        # docstring inherited
+        return (self.block_dim,) if self.groups is None else (self.block_dim, self.groups.dim)
+
+    @property
+    def is_dropped(self) -> bool:  # type: ignore[override]
+        # docstring inherited
+        return self.groups is None
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        first, end = spans[0][0] * self.block, min(spans[0][1] * self.block, self.size)
+        if self.groups is None:
+            return first, end
+        codes = self.groups.codes((first, end), spans[1])
+        members = np.flatnonzero(np.asarray(codes) >= 0)
+        if not len(members):
+            return first, first
+        return first + int(members[0]), first + int(members[-1]) + 1
+
+    def codes(self, cells: Span, *spans: Span) -> Cells | None:
+        # docstring inherited
+        if self.groups is None:
+            return np.zeros(cells[1] - cells[0], np.int64)
+        return self.groups.codes(cells, spans[1])
+
+
+@dataclass(frozen=True, eq=False)
+class LookupAxis(Axis):
+    """Each output cell depends on one input cell that a table names, such as the mean of its month."""
+
+    dim: str
+    table: Cells
+    """Input cell of each output cell; -1 for none."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        # docstring inherited
+        return (self.dim,)
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        found = self.table[spans[0][0] : spans[0][1]]
+        found = found[found >= 0]
+        return (int(found.min()), int(found.max()) + 1) if len(found) else (0, 0)
+
+    def codes(self, cells: Span, *spans: Span) -> Cells | None:
+        # docstring inherited
+        found = self.table[spans[0][0] : spans[0][1]]
+        return np.where(found >= 0, found - cells[0], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowAxis(Axis):
+    """Output cells depend on the range of cells that a function of the user returns."""
+
+    dim: str
+    size: int
+    window: Callable[[slice], Any]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        # docstring inherited
+        return (self.dim,)
+
+    def cells(self, *spans: Span) -> Span:
+        # docstring inherited
+        ((first, end),) = spans
+        found = self.window(slice(first, end))
+        if not isinstance(found, slice) or found.step not in (None, 1):
+            raise InvalidInputError(
+                f"the window of {self.dim} must return a slice without a step, not {found!r}",
+                ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            )
+        low, high, _ = found.indices(self.size)
+        return low, max(low, high)
+
+
+def _product(spans: Sequence[Sequence[Span]]) -> list[tuple[Span, ...]]:
+    found: list[tuple[Span, ...]] = [()]
+    for each in spans:
+        found = [(*before, span) for before in found for span in each]
+    return found

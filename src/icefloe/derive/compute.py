@@ -1,0 +1,310 @@
+"""Tasks that compute output chunks: read the blocks they need, call the function, write, and audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe._internal.warnings import quiet
+from icefloe.derive.arrays import StoredArray, decode, get_array
+from icefloe.derive.axes import Axis, SameAxis, Span
+from icefloe.derive.functions import Block, Function
+from icefloe.derive.outputs import Output, OutputDim, ResolvedInput
+from icefloe.distributed import receipt
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.session import ForkSession, Session
+
+_WIDER = 2
+"""By how many cells the audit widens a block to see whether the result depends on them."""
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """An input as a task reads it."""
+
+    name: str
+    path: str
+    session: Session | None
+    """None: the session that the task writes to."""
+    axes: tuple[Axis, ...]
+    with_coordinates: bool
+
+
+@dataclass(frozen=True)
+class DeriveTask:
+    """Output chunks for a task to compute."""
+
+    fork: ForkSession
+    label: str
+    path: str
+    function: Function
+    inputs: tuple[TaskInput, ...]
+    dims: tuple[OutputDim, ...]
+    encoding: Mapping[str, Any]
+    chunks: NDArray[np.int64]
+    """Coordinates of the output chunks, one row each."""
+    audited: tuple[int, ...]
+    """Rows of `chunks` that are computed twice and compared."""
+    cache_bytes: int
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What a task did."""
+
+    receipt: bytes
+    bytes_read: int
+    problem: str | None = None
+    """What the audit found."""
+
+
+def compute_chunks(task: DeriveTask) -> Computed:
+    """Compute and write the chunks of a task. It may run more than once."""
+    readers = [_Reader(each, each.session or task.fork, task.cache_bytes) for each in task.inputs]
+    with quiet():
+        array: Any = zarr.open_array(task.fork.store, path=task.path, mode="r+")
+        for row, coords in enumerate(task.chunks.tolist()):
+            spans = {dim.name: _span(dim, at) for dim, at in zip(task.dims, coords, strict=True)}
+            values = _compute(task, readers, spans)
+            stored = encode(values, array.dtype, task.encoding, task.label)
+            key = tuple(slice(*spans[dim.name]) for dim in task.dims)
+            array[key] = stored
+            if row in task.audited and (problem := _audit(task, readers, spans, values, stored, array[key])):
+                return Computed(receipt(task.fork), 0, problem)
+    return Computed(receipt(task.fork), sum(each.bytes_read for each in readers))
+
+
+def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], label: str) -> Any:
+    """Pack values as `scale_factor`, `add_offset` and `_FillValue` say."""
+    scale, offset, fill = (encoding.get(key) for key in ("scale_factor", "add_offset", "_FillValue"))
+    if scale is None and offset is None and values.dtype == dtype and fill is None:
+        return values
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
+    packed = values.astype(np.float64) if scale is not None or offset is not None else values
+    if offset is not None:
+        packed = packed - offset
+    if scale is not None:
+        packed = packed / scale
+    if dtype.kind not in "iu":
+        packed = packed.astype(dtype)
+        return np.where(missing, fill, packed).astype(dtype) if fill is not None else packed
+    if missing.any() and fill is None:
+        raise InvalidInputError(
+            f"{label} has missing values, which {dtype} cannot hold; give a _FillValue in encoding",
+            ErrorKind.INVALID_COMMIT_CONFIGURATION,
+        )
+    packed = np.where(missing, 0, packed)
+    rounded = np.rint(packed) if packed.dtype.kind == "f" else packed
+    limits = np.iinfo(dtype)
+    if rounded.size and (rounded.min() < limits.min or rounded.max() > limits.max):
+        raise InvalidInputError(
+            f"{label} has values that {dtype} cannot hold with this encoding; choose another scale_factor",
+            ErrorKind.INVALID_COMMIT_CONFIGURATION,
+        )
+    return np.where(missing, fill if fill is not None else 0, rounded).astype(dtype)
+
+
+def small_blocks(
+    inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
+) -> tuple[list[Block], dict[str, Span]]:
+    """Make blocks of ones for one output cell, to see what a function returns."""
+    spans = {dim.name: (0, min(1, dim.size)) for dim in dims}
+    blocks = []
+    for each in inputs:
+        cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in each.axes)
+        values = np.ones(tuple(end - first for first, end in cells), each.array.decoded_dtype)
+        coordinates = _Coordinates(each.array).block(cells)
+        blocks.append(
+            Block(each.name, each.array.dims, values, each.axes, cells, coordinates, each.array.attributes)
+        )
+    return blocks, spans
+
+
+def make_tasks(
+    output: Output,
+    fork: ForkSession,
+    chunks: NDArray[np.int64],
+    parts: int,
+    *,
+    audited: Sequence[int],
+    own: Session,
+    cache_bytes: int,
+) -> Iterator[DeriveTask]:
+    """Divide the chunks of an output among tasks; neighbours stay together, so that they share input."""
+    inputs = tuple(
+        TaskInput(
+            each.name,
+            each.array.path,
+            None if each.array.session is own else each.array.session,
+            each.axes,
+            output.function.code is not None,
+        )
+        for each in output.inputs
+    )
+    for rows in np.array_split(np.arange(len(chunks)), min(parts, len(chunks)) or 1):
+        if len(rows):
+            marked = tuple(int(row - rows[0]) for row in audited if rows[0] <= row <= rows[-1])
+            yield DeriveTask(
+                fork,
+                output.spec.name,
+                output.path,
+                output.function,
+                inputs,
+                output.dims,
+                output.spec.encoding,
+                chunks[rows],
+                marked,
+                cache_bytes,
+            )
+
+
+def _span(dim: OutputDim, at: int) -> Span:
+    return at * dim.chunk, min((at + 1) * dim.chunk, dim.size)
+
+
+def _compute(task: DeriveTask, readers: Sequence[_Reader], spans: Mapping[str, Span]) -> NDArray[Any]:
+    blocks = [reader.read(spans) for reader in readers]
+    try:
+        return task.function.compute(blocks, spans)
+    except IcechunkError as error:
+        at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
+        raise InvalidInputError(f"output {task.label} ({at}): {error.message}", error.kind) from error
+
+
+def _audit(
+    task: DeriveTask,
+    readers: Sequence[_Reader],
+    spans: dict[str, Span],
+    values: NDArray[Any],
+    stored: Any,
+    read: Any,
+) -> str | None:
+    """Compare a chunk with what was stored, with a second computation, and with one over a wider block."""
+    at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
+    if np.asarray(read).tobytes() != np.ascontiguousarray(stored).tobytes():
+        return f"{task.path} ({at}) reads back with other values than were written; its codecs lose data"
+    if _compute(task, readers, spans).tobytes() != values.tobytes():
+        return f"{task.function.name} is not deterministic: it returned two results for {at}"
+    if task.function.code is None:
+        return None
+    wider = dict(spans)
+    for each in task.inputs:
+        for axis in each.axes:
+            if isinstance(axis, SameAxis):
+                first, end = spans[axis.dim]
+                wider[axis.dim] = (max(0, first - _WIDER), min(axis.size, end + _WIDER))
+    if wider == spans:
+        return None
+    found = _compute(task, readers, wider)
+    own = tuple(
+        slice(spans[dim.name][0] - wider[dim.name][0], spans[dim.name][1] - wider[dim.name][0])
+        for dim in task.dims
+    )
+    if not _close(found[own], values):
+        return (
+            f"{task.function.name} depends on more cells than the mapping of its dimensions says ({at}); "
+            "declare a halo, group or reduce"
+        )
+    return None
+
+
+def _close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype.kind in "fc":
+        return bool(np.allclose(one, other, rtol=1e-5, atol=1e-8, equal_nan=True))
+    return bool(np.array_equal(one, other))
+
+
+class _Coordinates:
+    """The decoded coordinates of an array, read once."""
+
+    def __init__(self, array: StoredArray) -> None:
+        self._array = array
+
+    @cached_property
+    def _all(self) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
+        import xarray as xr
+
+        found: dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]] = {}
+        for name, each in {**self._array.coordinates, **self._array.auxiliary}.items():
+            variable = xr.Variable(each.dims, each.values, dict(each.attributes))
+            decoded = xr.conventions.decode_cf_variable(name, variable)
+            found[name] = (each.dims, np.asarray(decoded.values), dict(decoded.attrs))
+        return found
+
+    def block(
+        self, cells: Sequence[Span]
+    ) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
+        """Return the coordinates of a block of cells."""
+        ranges = {dim: slice(*span) for dim, span in zip(self._array.dims, cells, strict=True)}
+        return {
+            name: (dims, values[tuple(ranges[dim] for dim in dims)], attributes)
+            for name, (dims, values, attributes) in self._all.items()
+        }
+
+
+class _Reader:
+    """Reads blocks of one input, and keeps the latest chunks because neighbours need them again."""
+
+    def __init__(self, given: TaskInput, session: Session, cache_bytes: int) -> None:
+        self._given = given
+        self._array = get_array(session, given.path, given.name)
+        self._coordinates = _Coordinates(self._array)
+        self._cache_bytes = cache_bytes
+        self._held: tuple[tuple[Span, ...], NDArray[Any]] | None = None
+        self.bytes_read = 0
+
+    def read(self, spans: Mapping[str, Span]) -> Block:
+        """Read the cells that some ranges of output cells depend on."""
+        axes = self._given.axes
+        cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in axes)
+        values = np.ascontiguousarray(self._cells(cells))
+        array = self._array
+        with_all = self._given.with_coordinates
+        return Block(
+            self._given.name,
+            array.dims,
+            values,
+            axes,
+            cells,
+            self._coordinates.block(cells) if with_all else {},
+            array.attributes if with_all else {},
+        )
+
+    def _cells(self, cells: tuple[Span, ...]) -> NDArray[Any]:
+        if not all(first < end for first, end in cells):
+            shape = tuple(end - first for first, end in cells)
+            return np.zeros(shape, self._array.decoded_dtype)
+        held = self._held
+        if held is None or not _contains(held[0], cells):
+            held = self._held = None  # before the next one is read
+            held = self._held = self._read_box(cells)
+        box, values = held
+        own = tuple(
+            slice(first - start, end - start) for (first, end), (start, _) in zip(cells, box, strict=True)
+        )
+        return values[own]
+
+    def _read_box(self, cells: tuple[Span, ...]) -> tuple[tuple[Span, ...], NDArray[Any]]:
+        """Read a box of whole chunks if it is small enough, otherwise just the cells."""
+        box = tuple(
+            (int(edges[np.searchsorted(edges, first, "right") - 1]), int(edges[np.searchsorted(edges, end)]))
+            for (first, end), edges in zip(cells, self._array.edges, strict=True)
+        )
+        size = self._array.decoded_dtype.itemsize
+        for first, end in box:
+            size *= end - first
+        if size > self._cache_bytes:
+            box = cells
+        raw = np.asarray(self._array.zarr[tuple(slice(*each) for each in box)])
+        self.bytes_read += raw.nbytes
+        return box, decode(self._array, raw)
+
+
+def _contains(box: Sequence[Span], cells: Sequence[Span]) -> bool:
+    return all(start <= first and end <= stop for (start, stop), (first, end) in zip(box, cells, strict=True))

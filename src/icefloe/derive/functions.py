@@ -1,0 +1,408 @@
+"""The functions of derived arrays, and how they compute a block."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.derive.axes import Axis, Cells, GroupAxis, LookupAxis, SameAxis, Span
+from icefloe.derive.expressions import evaluate
+from icefloe.derive.reductions import (
+    REDUCTIONS,
+    combine_parts,
+    finish,
+    reduce_parts,
+    reduce_values,
+)
+from icefloe.errors import ErrorKind, InvalidInputError
+
+Values = NDArray[Any]
+
+PART = "part"
+"""Dimension of the numbers of a partial aggregate."""
+BLOCK = "block"
+"""Dimension of the blocks that partial aggregates describe."""
+_ALL_BLOCKS = ("blocks", "inputs", "arrays")
+"""Names of a parameter that receives a dictionary of all inputs."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The decoded cells of one input that an output chunk depends on."""
+
+    name: str
+    dims: tuple[str, ...]
+    values: Values
+    axes: tuple[Axis, ...]
+    cells: tuple[Span, ...]
+    """Range of cells along each dimension."""
+    coordinates: Mapping[str, tuple[tuple[str, ...], Values, Mapping[str, Any]]] = field(default_factory=dict)
+    """Coordinates of the cells: dimensions, decoded values and attributes."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def codes(self, spans: Mapping[str, Span]) -> list[Cells | None]:
+        """Return, per axis, the output cell that each input cell contributes to."""
+        return [
+            axis.codes(cells, *(spans[dim] for dim in axis.outputs))
+            for axis, cells in zip(self.axes, self.cells, strict=True)
+        ]
+
+    def lengths(self, spans: Mapping[str, Span]) -> list[int]:
+        """Return the number of output cells along each axis; 1 for an axis that is dropped."""
+        return [
+            1 if axis.is_dropped else spans[axis.outputs[-1]][1] - spans[axis.outputs[-1]][0]
+            for axis in self.axes
+        ]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a recipe, ready to compute blocks. It is sent to executors."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    output_dims: tuple[str, ...]
+    dtype: np.dtype[Any]
+    """The dtype of results, before encoding."""
+    input_dtype: np.dtype[Any]
+    """The dtype of the decoded values of the first input."""
+    code: UserFunction | None = None
+    missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """Output cells without any input, by dimension."""
+
+    def compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
+        """Compute the cells of the output in some ranges."""
+        with np.errstate(all="ignore"):
+            values = self._compute(blocks, spans)
+        expected = tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims)
+        if values.shape != expected:
+            raise _wrong(
+                f"{self.name} returned an array of shape {values.shape} for {self.output_dims}; expected "
+                f"{expected}"
+            )
+        values = values if values.dtype == self.dtype else _cast(values, self.dtype, self.name)
+        return self._without_missing(values, spans)
+
+    def _compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
+        first = blocks[0]
+        if self.code is not None:
+            return self.code.compute(blocks, spans, self.output_dims)
+        if self.name in REDUCTIONS:
+            values = reduce_values(self.name, first.values, first.codes(spans), first.lengths(spans))
+            return _drop(first, values)
+        if self.name == "partial":
+            return self._partial(first, spans)
+        if self.name == "combine":
+            return self._combine(first)
+        if self.name == "quantile":
+            return self._quantile(first, spans)
+        if self.name == "anomaly":
+            normal = _align(blocks[1], self.output_dims, spans)
+            return np.asarray(_align(first, self.output_dims, spans) - normal)
+        if self.name == "expression":
+            arrays = {each.name: _align(each, self.output_dims, spans) for each in blocks}
+            found = np.asarray(evaluate(self.arguments["expression"], arrays))
+            return np.broadcast_to(found, tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims))
+        values = _align(first, self.output_dims, spans)
+        return _quantise(values, self.arguments) if self.name == "quantise" else values
+
+    def _partial(self, block: Block, spans: Mapping[str, Span]) -> Values:
+        """Compute partial aggregates of one block: dimensions `part`, `block`, then those of the result."""
+        how = self.arguments["of"]
+        parts = reduce_parts(how, block.values, block.codes(spans), block.lengths(spans))
+        dropped = tuple(axis + 1 for axis, each in enumerate(block.axes) if each.is_dropped)
+        return np.squeeze(parts, axis=dropped)[:, None]
+
+    def _combine(self, block: Block) -> Values:
+        how = self.arguments["of"]
+        parts = combine_parts(how, block.values, block.dims.index(BLOCK))
+        return finish(how, parts, np.dtype(self.arguments["dtype"]))
+
+    def _quantile(self, block: Block, spans: Mapping[str, Span]) -> Values:
+        import xarray as xr
+
+        q = self.arguments["q"]
+        codes, lengths = block.codes(spans), block.lengths(spans)
+        reduced = [axis for axis, each in enumerate(codes) if each is not None]
+        kept = [axis for axis, each in enumerate(codes) if each is None]
+        groups = np.ravel_multi_index(
+            np.meshgrid(*(np.maximum(np.asarray(codes[axis]), 0) for axis in reduced), indexing="ij"),
+            [lengths[axis] for axis in reduced],
+        ).ravel()
+        valid = np.ones((), np.bool_)
+        for axis in reduced:
+            valid = np.multiply.outer(valid, np.asarray(codes[axis]) >= 0)
+        flat = np.ascontiguousarray(np.transpose(block.values, (*reduced, *kept)))
+        flat = flat.reshape(len(groups), *flat.shape[len(reduced) :])
+        results = []
+        for number in range(int(np.prod([lengths[axis] for axis in reduced], dtype=int))):
+            members = flat[(groups == number) & valid.ravel()]
+            if not len(members):
+                shape = (*np.shape(q), *members.shape[1:])
+                results.append(np.full(shape, np.nan))
+                continue
+            names = ["cells", *(f"d{axis}" for axis in range(members.ndim - 1))]
+            array = xr.DataArray(members, dims=names)
+            results.append(np.asarray(array.quantile(q, dim="cells", method=self.arguments["method"])))
+        stacked = np.stack(results) if results else np.zeros((0, *np.shape(q)))
+        lead = np.ndim(q)
+        stacked = stacked.reshape(*(lengths[axis] for axis in reduced), *stacked.shape[1:])
+        # Now: reduced axes, quantile, kept axes. Wanted: quantile, then the axes in the order of the input.
+        order = list(range(stacked.ndim))
+        places = {axis: at for at, axis in enumerate(reduced)}
+        places |= {axis: len(reduced) + lead + at for at, axis in enumerate(kept)}
+        wanted = [*order[len(reduced) : len(reduced) + lead], *(places[axis] for axis in range(len(codes)))]
+        moved = np.transpose(stacked, wanted)
+        dropped = tuple(axis + lead for axis, each in enumerate(block.axes) if each.is_dropped)
+        return np.squeeze(moved, axis=dropped)
+
+    def _without_missing(self, values: Values, spans: Mapping[str, Span]) -> Values:
+        for dim, mask in self.missing.items():
+            here = mask[spans[dim][0] : spans[dim][1]]
+            if here.any():
+                values = values.copy()
+                at: list[Any] = [slice(None)] * values.ndim
+                at[self.output_dims.index(dim)] = here
+                values[tuple(at)] = np.array("NaT", values.dtype) if values.dtype.kind in "mM" else np.nan
+        return values
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A function `module:function` of the user."""
+
+    text: str
+    folder: str
+    """Where modules are looked for first: the folder of the recipe."""
+    arguments: Mapping[str, Any]
+
+    def load(self) -> Callable[..., Any]:
+        """Import the function. InvalidInputError says why that is impossible."""
+        found: Callable[..., Any] = load_code(self.text, self.folder)
+        return found
+
+    def compute(self, blocks: Sequence[Block], spans: Mapping[str, Span], dims: tuple[str, ...]) -> Values:
+        """Call the function, group by group if a dimension is grouped."""
+        function = self.load()
+        grouped = [
+            (block.dims[axis], each)
+            for block in blocks
+            for axis, each in enumerate(block.axes)
+            if isinstance(each, GroupAxis)
+        ]
+        names = {dim for dim, _ in grouped}
+        if len(names) > 1:
+            raise _wrong(f"{self.text} cannot group by several dimensions: {', '.join(sorted(names))}")
+        arrays = {block.name: _as_xarray(block) for block in blocks}
+        if not grouped:
+            return self._shape(self._call(function, arrays, spans), blocks, spans, dims)
+        dim, axis = grouped[0]
+        results = []
+        first, end = spans[axis.dim]
+        for number in range(first, end):
+            chosen = {name: _members(blocks, name, array, dim, number) for name, array in arrays.items()}
+            one = {**spans, axis.dim: (number, number + 1)}
+            if not all(each.size for each in chosen.values()):
+                rest = tuple(spans[each][1] - spans[each][0] for each in dims if each != axis.dim)
+                results.append(np.full(rest, np.nan))
+                continue
+            found = self._call(function, chosen, one)
+            rest_dims = tuple(each for each in dims if each != axis.dim)
+            results.append(self._shape(found, blocks, one, rest_dims))
+        return np.stack(results, axis=dims.index(axis.dim))
+
+    def _call(
+        self, function: Callable[..., Any], arrays: Mapping[str, Any], spans: Mapping[str, Span]
+    ) -> Any:
+        values, named = _bind(function, arrays, {"spans": dict(spans)}, self.arguments)
+        try:
+            return function(*values, **named)
+        except Exception as error:
+            raise _wrong(f"{self.text} raised {type(error).__name__}: {error}") from error
+
+    def _shape(
+        self, found: Any, blocks: Sequence[Block], spans: Mapping[str, Span], dims: tuple[str, ...]
+    ) -> Values:
+        """Bring a result into the dimensions of the output, without the halo around it."""
+        if hasattr(found, "dims"):
+            names = [str(each) for each in found.dims]
+            if set(names) != set(dims):
+                raise _wrong(f"{self.text} returned the dimensions {tuple(names)}; expected {dims}")
+            found = found.transpose(*dims).values
+        values = np.asarray(found)
+        expected = tuple(spans[dim][1] - spans[dim][0] for dim in dims)
+        if values.ndim != len(dims):
+            raise _wrong(f"{self.text} returned an array of shape {values.shape}; expected {expected}")
+        at = tuple(
+            _trim(blocks, dim, spans[dim], values.shape[axis])
+            if values.shape[axis] != expected[axis]
+            else slice(None)
+            for axis, dim in enumerate(dims)
+        )
+        values = values[at]
+        if values.shape != expected:
+            raise _wrong(f"{self.text} returned an array of shape {np.shape(found)}; expected {expected}")
+        return values
+
+
+def load_code(text: str, folder: str) -> Any:
+    """Import `module:name`, looking into a folder first."""
+    module, _, name = text.partition(":")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise _wrong(
+            f"{text} cannot be imported: {type(error).__name__}: {error}; the module must be next to the "
+            "recipe or installed, on every executor"
+        ) from error
+    if not callable(found):
+        raise _wrong(f"{text} is not a function")
+    return found
+
+
+def code_version(text: str, folder: str) -> str:
+    """Hash the source file of a function: when it changes, everything is computed again."""
+    module = inspect.getmodule(load_code(text, folder))
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise _wrong(f"{text} has no source file, so changes to it would go unnoticed; give a version")
+    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
+
+
+def _bind(
+    function: Callable[..., Any],
+    arrays: Mapping[str, Any],
+    context: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> tuple[list[Any], dict[str, Any]]:
+    """Decide how a function receives its inputs: by name, as a dictionary, or one after the other."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a ufunc or another function without a signature
+        return list(arrays.values()), dict(arguments)
+    names = [each.name for each in parameters]
+    extra = {name: value for name, value in context.items() if name in names}
+    extra["block"] = context["spans"]
+    extra = {name: value for name, value in extra.items() if name in names}
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters) or set(arrays) <= set(names):
+        return [], {**arrays, **arguments, **extra}
+    if names and names[0] in _ALL_BLOCKS:
+        return [dict(arrays)], {**arguments, **extra}
+    return list(arrays.values()), {**arguments, **extra}
+
+
+def _as_xarray(block: Block) -> Any:
+    import xarray as xr
+
+    coordinates = {
+        name: (dims, values, dict(attributes))
+        for name, (dims, values, attributes) in block.coordinates.items()
+    }
+    values = np.ascontiguousarray(block.values)
+    return xr.DataArray(values, coordinates, block.dims, block.name, dict(block.attributes))
+
+
+def _members(blocks: Sequence[Block], name: str, array: Any, dim: str, number: int) -> Any:
+    """Select the cells of one group."""
+    block = next(each for each in blocks if each.name == name)
+    for axis, each in enumerate(block.axes):
+        if isinstance(each, GroupAxis) and block.dims[axis] == dim:
+            first, end = block.cells[axis]
+            return array.isel({dim: np.flatnonzero(each.groups[first:end] == number)})
+    return array
+
+
+def _trim(blocks: Sequence[Block], dim: str, span: Span, length: int) -> slice:
+    """Cut off the halo of a result that has the size of the input block."""
+    for block in blocks:
+        for axis, each in enumerate(block.axes):
+            first, end = block.cells[axis]
+            if isinstance(each, SameAxis) and each.dim == dim and end - first == length:
+                return slice(span[0] - first, span[1] - first)
+    return slice(None)
+
+
+def _align(block: Block, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
+    """Look up cells where an axis says so, and give a block the dimensions of the output."""
+    values, names = block.values, []
+    for number, (dim, axis) in enumerate(zip(block.dims, block.axes, strict=True)):
+        if isinstance(axis, LookupAxis):
+            table = np.asarray(axis.codes(block.cells[number], spans[axis.dim]))
+            missing = table < 0
+            if values.shape[number]:
+                values = np.take(values, np.maximum(table, 0), axis=number)
+            else:
+                values = np.zeros((*values.shape[:number], len(table), *values.shape[number + 1 :]))
+            if missing.any():
+                values = values.astype(np.result_type(values.dtype, np.float32))
+                at: list[Any] = [slice(None)] * values.ndim
+                at[number] = missing
+                values[tuple(at)] = np.nan
+            names.append(axis.dim)
+        else:
+            if isinstance(axis, SameAxis):
+                first = block.cells[number][0]
+                own = slice(spans[axis.dim][0] - first, spans[axis.dim][1] - first)
+                values = values[(*[slice(None)] * number, own)]
+            names.append(dim)
+    order = sorted(range(len(names)), key=lambda axis: dims.index(names[axis]))
+    shape = [1] * len(dims)
+    for at_axis in order:
+        shape[dims.index(names[at_axis])] = values.shape[at_axis]
+    return np.transpose(values, order).reshape(shape)
+
+
+def _drop(block: Block, values: Values) -> Values:
+    return np.squeeze(values, axis=tuple(at for at, axis in enumerate(block.axes) if axis.is_dropped))
+
+
+def _quantise(values: Values, arguments: Mapping[str, Any]) -> Values:
+    """Round values to a number of decimal digits, or keep some bits of the mantissa of floats."""
+    if "digits" in arguments:
+        return np.round(values, int(arguments["digits"]))
+    bits = int(arguments["bits"])
+    kinds: dict[int, tuple[Any, int]] = {2: (np.uint16, 10), 4: (np.uint32, 23), 8: (np.uint64, 52)}
+    kind = kinds.get(values.dtype.itemsize)
+    if kind is None or values.dtype.kind != "f":
+        raise _wrong(f"quantise with bits needs floats, not {values.dtype}")
+    integer, mantissa = kind
+    drop = mantissa - bits
+    if drop <= 0:
+        return values
+    words = np.ascontiguousarray(values).view(integer)
+    half = integer((1 << (drop - 1)) - 1)
+    rounded = (words + half + ((words >> integer(drop)) & integer(1))) & ~integer((1 << drop) - 1)
+    return np.where(np.isfinite(values), rounded.view(values.dtype), values)
+
+
+def _cast(values: Values, dtype: np.dtype[Any], name: str) -> Values:
+    if dtype.kind in "iu" and values.dtype.kind == "f":
+        finite = values[np.isfinite(values)]
+        limits = np.iinfo(dtype)
+        if len(finite) != values.size or (
+            finite.size and (finite.min() < limits.min or finite.max() > limits.max)
+        ):
+            raise _wrong(
+                f"{name} returned {values.dtype} values that {dtype} cannot hold; choose another dtype, or a "
+                "_FillValue in encoding"
+            )
+    if dtype.kind not in "biufcmM" or values.dtype.kind not in "biufcmM":
+        raise _wrong(f"{name} returned values of type {values.dtype}; expected {dtype}")
+    return values.astype(dtype)
+
+
+def _wrong(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -1,0 +1,469 @@
+"""Run a recipe: plan each output, compute what changed, audit it, and commit everything at once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.executor import Executor, Task
+from icefloe._internal.paths import ROOT, join, parent
+from icefloe._internal.warnings import quiet
+from icefloe.conflicts import ConflictDetector
+from icefloe.core.fingerprints import Lanes
+from icefloe.derive.arrays import StoredArray, find_array, get_array
+from icefloe.derive.compute import Computed, compute_chunks, make_tasks
+from icefloe.derive.outputs import (
+    Coordinate,
+    Output,
+    array_document,
+    check_location,
+    locate_output,
+    read_partials,
+    records_group,
+    resolve_output,
+)
+from icefloe.derive.plan import Plan, check_inputs, check_memory, make_plan
+from icefloe.derive.recipe import DeriveRecipe, InputSpec, OutputSpec, order_outputs
+from icefloe.derive.records import Records, read_records, set_document, software_versions, write_records
+from icefloe.derive.report import DerivedArray, DeriveReport
+from icefloe.encoding.columns import Blobs
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RebaseFailedError
+from icefloe.format.manifest import INLINE, ArrayManifest
+from icefloe.repository import Repository
+from icefloe.session import Session
+
+LOGGER: Final = logging.getLogger("icefloe.derive")
+METADATA: Final = "icefloe_derive"
+"""Key of the commit metadata that describes a run."""
+_ATTEMPTS: Final = 5
+_AUDITED: Final = 3
+"""Chunks per output that the audit computes again."""
+_TASKS_PER_CORE: Final = 4
+
+StartExecutor = Callable[[], AbstractContextManager[Executor]]
+OpenRepository = Callable[[str, Mapping[str, Any]], Repository]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe with everything that is needed to run it."""
+
+    recipe: DeriveRecipe
+    repo: Repository
+    open_repository: OpenRepository
+    start_executor: StartExecutor
+    memory_bytes: int
+    full: bool = False
+    strict: bool = False
+    dry_run: bool = False
+
+    def run(self) -> DeriveReport:
+        """Bring all outputs up to date, in one commit per branch."""
+        reports = [
+            self._run_branch(branch) for branch in dict.fromkeys(o.branch for o in self.recipe.outputs)
+        ]
+        outputs = tuple(each for report in reports for each in report.outputs)
+        return replace(
+            reports[-1],
+            outputs=outputs,
+            recomputed=sum(each.recomputed for each in outputs),
+            moved=sum(each.moved for each in outputs),
+            kept=sum(each.kept for each in outputs),
+            bytes_read=sum(each.bytes_read for each in reports),
+        )
+
+    def _run_branch(self, branch: str) -> DeriveReport:
+        outputs = [each for each in self.recipe.outputs if each.branch == branch]
+        for _ in range(_ATTEMPTS):
+            run = _Run(self, branch, self.repo.writable_session(branch))
+            try:
+                return run.execute(outputs)
+            except RebaseFailedError as error:
+                paths = ", ".join(dict.fromkeys(conflict.path for conflict in error.conflicts))
+                LOGGER.info("%s was changed on %s meanwhile: starting again", paths, branch)
+        raise ConflictError(
+            message=f"derived arrays on {branch} were changed {_ATTEMPTS} times while this worked; run it "
+            "again when the other writers are done"
+        )
+
+
+@dataclass
+class _Run:
+    """One attempt to bring the outputs on a branch up to date."""
+
+    job: Job
+    branch: str
+    session: Session
+    reports: list[DerivedArray] = field(default_factory=list)
+    bytes_read: int = 0
+    changed: bool = False
+    _sessions: dict[Any, Session] = field(default_factory=dict)
+
+    def execute(self, specs: Sequence[OutputSpec]) -> DeriveReport:
+        paths = self._locations(specs)
+        executors: list[Executor] = []
+        context: AbstractContextManager[Executor] | None = None
+
+        def executor() -> Executor:
+            nonlocal context
+            if not executors:
+                context = self.job.start_executor()
+                executors.append(context.__enter__())
+            return executors[0]
+
+        try:
+            for spec in order_outputs(specs, paths):
+                self._derive(spec, paths, executor)
+            return self._commit()
+        finally:
+            if context is not None:
+                context.__exit__(None, None, None)
+
+    def _locations(self, specs: Sequence[OutputSpec]) -> dict[str, str]:
+        """Return the path of each output. Outputs that others read are located first."""
+        paths: dict[str, str] = {each.name: each.path for each in specs if each.path is not None}
+        waiting = [each for each in specs if each.path is None]
+        while waiting:
+            names = {each.name for each in waiting}
+            ready = [
+                each for each in waiting if each.inputs[0].array.strip("/") not in names - {each.name}
+            ] or waiting
+            for spec in ready:
+                first = spec.inputs[0]
+                known = paths.get(first.array.strip("/"), first.array)
+                array = find_array(self._session_of(first), known)
+                stand_in = array or _absent(self.session, known)
+                keep = first.repository is None and first.version is None
+                paths[spec.name] = locate_output(spec, stand_in, same_repository=keep)
+            waiting = [each for each in waiting if each not in ready]
+        doubled = [name for name, path in paths.items() if list(paths.values()).count(path) > 1]
+        if doubled:
+            raise _wrong(f"the outputs {', '.join(doubled)} would be stored at the same path; give path")
+        return paths
+
+    def _derive(self, spec: OutputSpec, paths: Mapping[str, str], executor: Callable[[], Executor]) -> None:
+        arrays = {each.name: self._input(each, spec, paths) for each in spec.inputs}
+        path, first = paths[spec.name], next(iter(arrays.values()))
+        in_group = first.session is self.session and (parent(path) or ROOT) == first.group
+        in_group = in_group and spec.path is None
+        total = DerivedArray(spec.name, path, 0, 0, 0)
+        for output in resolve_output(spec, path, arrays, str(self.job.recipe.folder), in_group=in_group):
+            if not output.inputs:
+                partials = get_array(self.session, f"{records_group(path)}/partial", spec.name)
+                output = read_partials(output, partials)
+            total = self._bring_up_to_date(output, total, executor)
+        self.reports.append(total)
+
+    def _bring_up_to_date(
+        self, output: Output, total: DerivedArray, executor: Callable[[], Executor]
+    ) -> DerivedArray:
+        existing = find_array(self.session, output.path)
+        records = read_records(self.session, output.records, len(output.dims))
+        check_location(output, existing, is_derived=output.is_internal or records is not None)
+        check_inputs(output)
+        check_memory(output, self.job.memory_bytes)
+        current = existing.fingerprints() if existing is not None else None
+        if current is not None and current.ndim != len(output.dims) + 1:
+            current = None
+        plan = make_plan(output, records, current, full=self.job.full)
+        if self.job.strict and plan.reason and not output.is_internal:
+            raise _wrong(
+                f"output {output.spec.name}: all {len(plan.recomputed)} chunks would be computed again "
+                f"because {plan.reason}"
+            )
+        self._apply_metadata(output, existing)
+        self._move_chunks(output, existing, plan)
+        if len(plan.recomputed):
+            self._compute(output, plan, executor)
+        self._record(output, plan, records)
+        if output.is_internal:
+            return replace(total, partials=len(plan.recomputed))
+        versions = software_versions()
+        other = 0
+        if records is not None:
+            names = list(records.attributes.get("versions", []))
+            here = tuple(slice(0, n) for n in np.minimum(records.grid, plan.kept.shape))
+            codes = records.versions[here][plan.kept[here]]
+            other = sum(int((codes == code).sum()) for code, each in enumerate(names) if each != versions)
+        report = replace(
+            total,
+            recomputed=len(plan.recomputed),
+            moved=len(plan.moved_to),
+            kept=int(plan.kept.sum()),
+            other_versions=other,
+            reason=plan.reason,
+        )
+        LOGGER.info(
+            "%s: %s computed, %s moved, %s kept", output.path, report.recomputed, report.moved, report.kept
+        )
+        return report
+
+    # Inputs
+
+    def _input(self, given: InputSpec, spec: OutputSpec, paths: Mapping[str, str]) -> StoredArray:
+        session = self._session_of(given)
+        path = given.array
+        if session is self.session and path.strip("/") in paths and path.strip("/") != spec.name:
+            path = paths[path.strip("/")]
+        return get_array(session, path, f"output {spec.name}, input {given.name}")
+
+    def _session_of(self, given: InputSpec) -> Session:
+        if given.repository is None and given.version is None:
+            return self.session
+        key = (given.repository, given.version)
+        if key not in self._sessions:
+            repo = self.job.repo
+            if given.repository is not None:
+                repo = self.job.open_repository(given.repository, given.storage_options)
+            kind, name = given.version or ("branch", "main" if given.repository else self.branch)
+            chosen: dict[str, Any] = {kind: name}
+            self._sessions[key] = repo.readonly_session(**chosen)
+        return self._sessions[key]
+
+    # Changes
+
+    def _apply_metadata(self, output: Output, existing: StoredArray | None) -> None:
+        workspace = self.session._workspace
+        if existing is not None and _form(existing.document) != _form(output.document):
+            workspace.delete_node(output.path)
+            existing = None
+        if existing is None or dict(existing.document) != dict(output.document):
+            set_document(self.session, output.path, output.document)
+            self.changed = True
+        for path, coordinate in output.coordinates.items():
+            self._write_coordinate(output, path, coordinate)
+
+    def _write_coordinate(self, output: Output, path: str, coordinate: Coordinate) -> None:
+        values = np.asarray(coordinate.values)
+        existing = find_array(self.session, path)
+        if existing is not None:
+            same = existing.dims == coordinate.dims and _equal(existing.values, values)
+            if same and dict(existing.attributes) == dict(coordinate.attributes):
+                return
+            if not self._owns(path):
+                raise _wrong(
+                    f"output {output.spec.name}: {path} exists with other values and was not derived; "
+                    "give another path"
+                )
+            self.session._workspace.delete_node(path)
+        self.changed = True
+        text = values.dtype.kind in "OUT"
+        document = array_document(
+            values.shape,
+            tuple(max(1, each) for each in values.shape),
+            str if text else values.dtype,
+            coordinate.dims,
+            coordinate.attributes,
+            np.nan if values.dtype.kind == "f" else None,
+            "none" if self.job.dry_run else None,
+        )
+        set_document(self.session, path, document)
+        if self.job.dry_run and not text:  # in memory: a dry run stores nothing
+            inline = Blobs.from_list([np.ascontiguousarray(values).tobytes()])
+            origin = np.zeros((1, values.ndim), np.uint32)
+            if values.size:
+                node = self.session._workspace.array(path)
+                self.session._workspace.put_refs(node, ArrayManifest.of_sorted(origin, INLINE, inline=inline))
+            return
+        with quiet():
+            array: Any = zarr.open_array(self.session.store, path=path, mode="r+")
+            array[...] = values.astype(object) if text else values
+
+    def _owns(self, path: str) -> bool:
+        """Return whether a coordinate was written by an earlier run."""
+        prefix = records_group("")
+        for each in self.session._workspace.below(prefix):
+            if each.endswith("/records"):
+                found = find_array(self.session, each)
+                if found is not None and path in found.attributes.get("coordinates", []):
+                    return True
+        return False
+
+    def _move_chunks(self, output: Output, existing: StoredArray | None, plan: Plan) -> None:
+        """Drop chunks outside the new grid, and give moved chunks the references of their source."""
+        node = self.session._workspace.array(output.path)
+        if existing is None or existing.node.id != node.id or not len(plan.moved_to):
+            return
+        self.changed = True
+        refs, order = existing.refs, _sorted_rows(plan.moved_to)
+        target, source = plan.moved_to[order], plan.moved_from[order]
+        row_of = np.full(existing.grid, -1, np.int64)
+        row_of[tuple(refs.coords.T.astype(np.intp))] = np.arange(len(refs))
+        rows = row_of[tuple(source.T)]
+        coords, there = target.astype(np.uint32), rows >= 0
+        taken = replace(refs.take(rows[there]), coords=coords[there])
+        self.session._workspace.replace_chunks(node, taken, coords[~there])
+
+    def _compute(self, output: Output, plan: Plan, executor: Callable[[], Executor]) -> None:
+        self.changed = True
+        if self.job.dry_run:
+            self._pretend(output, plan)
+            return
+        running = executor()
+        count = len(plan.recomputed)
+        audited = sorted(set(np.linspace(0, count - 1, min(_AUDITED, count)).astype(int).tolist()))
+        tasks = list(
+            make_tasks(
+                output,
+                self.session.fork(),
+                plan.recomputed,
+                running.parallelism * _TASKS_PER_CORE,
+                audited=audited,
+                own=self.session,
+                cache_bytes=self.job.memory_bytes // 4,
+            )
+        )
+        done: list[Computed] = list(running.map(Task(compute_chunks, f"tasks of {output.spec.name}"), tasks))
+        for each in done:
+            if each.problem is not None:
+                raise _wrong(f"output {output.spec.name}: the audit failed: {each.problem}")
+        self.session._merge_receipts([each.receipt for each in done])
+        self.bytes_read += sum(each.bytes_read for each in done)
+
+    def _pretend(self, output: Output, plan: Plan) -> None:
+        """Refer to something new where chunks would be computed, for outputs that read them."""
+        node = self.session._workspace.array(output.path)
+        fakes = Blobs.from_list([f"{output.path} {each}".encode() for each in plan.recomputed.tolist()])
+        order = _sorted_rows(plan.recomputed)
+        coords = plan.recomputed[order].astype(np.uint32)
+        self.session._workspace.put_refs(
+            node, ArrayManifest.of_sorted(coords, INLINE, inline=fakes.take(order))
+        )
+
+    def _record(self, output: Output, plan: Plan, before: Records | None) -> None:
+        """Store the records of an output, if anything changed."""
+        attributes = self._describe(output, before)
+        names = attributes["versions"]
+        code = names.index(software_versions())
+        versions = np.full(output.grid, code, np.uint8)
+        if before is not None:
+            old = tuple(slice(0, n) for n in np.minimum(before.grid, output.grid))
+            versions[old] = np.where(plan.kept[old], before.versions[old], versions[old])
+            source = tuple(plan.moved_from.T)
+            versions[tuple(plan.moved_to.T)] = before.versions[source]
+        complete = before is not None and before.grid == output.grid
+        untouched = complete and plan.kept.all() and dict(before.attributes) == attributes  # type: ignore[union-attr]
+        if untouched or self.job.dry_run:
+            return
+        if not self.changed and complete and plan.kept.all() and _same_recipe(before, attributes):
+            return
+        self.changed = True
+        array = get_array(self.session, output.path, output.spec.name)
+        own: Lanes = array.fingerprints()
+        write_records(self.session, output.records, Records(plan.digests, own, versions, attributes))
+
+    def _describe(self, output: Output, before: Records | None) -> dict[str, Any]:
+        now = software_versions()
+        names = list(before.attributes.get("versions", [])) if before is not None else []
+        names = names if now in names else [*names, now]
+        spec = output.spec
+        described = {
+            "name": spec.name,
+            "path": output.path,
+            "recipe": describe_output(spec),
+            "inputs": [
+                {
+                    "name": given.name,
+                    "array": given.array.path,
+                    "repository": each.repository,
+                    "snapshot": given.array.session.snapshot_id,
+                }
+                for given, each in zip(output.inputs, spec.inputs, strict=False)
+            ],
+            "coordinates": sorted(output.coordinates),
+            "versions": names,
+        }
+        found: dict[str, Any] = json.loads(json.dumps(described, default=str))
+        return found
+
+    def _commit(self) -> DeriveReport:
+        outputs = tuple(self.reports)
+        snapshots = (self.session.snapshot_id, *(each.snapshot_id for each in self._sessions.values()))
+        report = DeriveReport(
+            outputs,
+            sum(each.recomputed for each in outputs),
+            sum(each.moved for each in outputs),
+            sum(each.kept for each in outputs),
+            self.bytes_read,
+            snapshots,
+            dry_run=self.job.dry_run,
+        )
+        if self.job.dry_run or not self.changed or not self.session.has_uncommitted_changes:
+            return report
+        about = {
+            "outputs": [
+                {"path": e.path, "recomputed": e.recomputed, "moved": e.moved, "kept": e.kept}
+                for e in outputs
+            ],
+            "inputs": list(snapshots),
+            "versions": software_versions(),
+        }
+        names = ", ".join(each.name for each in outputs)
+        commit = self.session.commit(
+            f"Derive {names}", {METADATA: about}, rebase_with=ConflictDetector(), rebase_tries=1
+        )
+        LOGGER.info(
+            "commit %s: %s computed from %s",
+            commit,
+            counted(report.recomputed, "chunk"),
+            bytes_text(self.bytes_read),
+        )
+        return replace(report, commit=commit)
+
+
+def describe_output(spec: OutputSpec) -> dict[str, Any]:
+    """Describe an output in terms of JSON, without secrets."""
+    described = asdict(spec)
+    for each in described["inputs"]:
+        del each["storage_options"]
+    described["dimensions"] = {
+        dim: {"mapping": type(each).__name__, **asdict(each)} for dim, each in spec.dimensions.items()
+    }
+    return described
+
+
+def _sorted_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:
+    return np.lexsort(coords.T[::-1]) if coords.shape[1] else np.arange(len(coords))
+
+
+def _same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
+    """Return whether only snapshots of inputs differ, which needs no commit."""
+    keys = ("recipe", "coordinates", "path")
+    return before is not None and all(before.attributes.get(key) == attributes[key] for key in keys)
+
+
+def _form(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what chunks depend on: arrays that differ in it cannot share chunks."""
+    keys = ("data_type", "codecs", "fill_value", "chunk_grid", "chunk_key_encoding")
+    return (len(document["shape"]), *(json.dumps(document.get(key), sort_keys=True) for key in keys))
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.shape != other.shape or (one.dtype != other.dtype and one.dtype.kind not in "OUT"):
+        return False
+    if one.dtype.kind in "OUT":
+        return bool((one.astype(str) == other.astype(str)).all())
+    return one.tobytes() == other.tobytes()
+
+
+def _absent(session: Session, path: str) -> StoredArray:
+    """Stand for an array that another output of the recipe will make."""
+    from icefloe._internal.ids import NodeId
+    from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+
+    group = parent(path) or ROOT
+    node = NodeSnapshot(NodeId.random(), join(group, path.rpartition("/")[2]), b"", ArrayNodeData(()))
+    return StoredArray(session, node, {"shape": [], "dimension_names": []})
+
+
+def _wrong(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -1,0 +1,557 @@
+"""Outputs of a recipe, resolved against the arrays they read: location, shape, metadata, coordinates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.storage import MemoryStore
+
+from icefloe._internal.paths import ROOT, join, parent
+from icefloe._internal.warnings import quiet
+from icefloe.derive.arrays import StoredArray, check_regular
+from icefloe.derive.axes import (
+    Axis,
+    BlockAxis,
+    CoarseAxis,
+    GroupAxis,
+    LookupAxis,
+    SameAxis,
+    Span,
+    WholeAxis,
+    WindowAxis,
+)
+from icefloe.derive.expressions import check_expression, evaluate
+from icefloe.derive.functions import BLOCK, PART, Function, UserFunction, load_code
+from icefloe.derive.grouping import Grouping, codes_of_labels, group_cells
+from icefloe.derive.recipe import RECURRING, Coarsen, Group, OutputSpec, Reduce, Same, Window
+from icefloe.derive.reductions import REDUCTIONS, identity, part_count, part_dtype, result_dtype
+from icefloe.errors import ErrorKind, InvalidInputError
+
+BLOCK_CHUNKS: Final = 8
+"""Input chunks that one partial aggregate describes. Part of the result: another number moves last digits."""
+_MANY_CHUNKS: Final = 16
+"""From this many input chunks per group on, partial aggregates are stored."""
+_GROUPS_PER_CHUNK: Final = 64
+_PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A coordinate array that belongs to an output."""
+
+    dims: tuple[str, ...]
+    values: NDArray[Any]
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OutputDim:
+    """A dimension of an output."""
+
+    name: str
+    size: int
+    chunk: int
+    coordinate: Coordinate | None = None
+
+    @property
+    def spans(self) -> list[Span]:
+        """Range of cells of each chunk."""
+        return [(at, min(at + self.chunk, self.size)) for at in range(0, self.size, self.chunk)]
+
+
+@dataclass(frozen=True)
+class ResolvedInput:
+    """An input with the dependence of the output on each of its dimensions."""
+
+    name: str
+    array: StoredArray
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output whose shape and function are known."""
+
+    spec: OutputSpec
+    path: str
+    records: str
+    """Path of its array of records."""
+    dims: tuple[OutputDim, ...]
+    inputs: tuple[ResolvedInput, ...]
+    function: Function
+    document: Mapping[str, Any]
+    """Its zarr.json."""
+    coordinates: Mapping[str, Coordinate]
+    """Coordinates to write, by path."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the dimensions."""
+        return tuple(dim.name for dim in self.dims)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Number of chunks along each dimension."""
+        return tuple(len(dim.spans) for dim in self.dims)
+
+    @property
+    def is_internal(self) -> bool:
+        """True for partial aggregates, which users do not see."""
+        return self.function.name == "partial"
+
+
+def locate_output(spec: OutputSpec, first: StoredArray, *, same_repository: bool) -> str:
+    """Decide where an output is stored: beside its input if the coordinates are the same."""
+    if spec.path is not None:
+        return spec.path
+    keeps_grid = all(
+        isinstance(spec.dimensions.get(dim, Same()), Same) for dim in first.dims
+    ) and not _has_quantiles(spec)
+    group = first.group if same_repository else ROOT
+    if keeps_grid and same_repository:
+        return join(group, spec.name)
+    return join(join(group, spec.name), spec.name)
+
+
+def resolve_output(
+    spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], folder: str, *, in_group: bool
+) -> list[Output]:
+    """Resolve an output against its inputs; two outputs if partial aggregates are stored.
+
+    `in_group` tells that the output shares the group, and so the coordinates, of its first input.
+    """
+    for array in arrays.values():
+        check_regular(array)
+    _check_dimensions(spec, arrays)
+    first = next(iter(arrays.values()))
+    groupings = {
+        dim: group_cells(first, dim, mapping)
+        for dim, mapping in spec.dimensions.items()
+        if isinstance(mapping, Group) and dim in first.dims
+    }
+    dims = _output_dims(spec, arrays, groupings, folder)
+    code = UserFunction(spec.function, folder, spec.arguments) if ":" in spec.function else None
+    inputs = tuple(
+        ResolvedInput(name, array, _axes(spec, name, array, arrays, groupings, dims, folder))
+        for name, array in arrays.items()
+    )
+    missing = {each.dim: each.empty for each in groupings.values() if each.empty.any()}
+    dtype = _result_dtype(spec, inputs, dims, code)
+    if missing and dtype.kind in "iub":
+        dtype = np.dtype("f8")
+    function = Function(
+        spec.function,
+        _arguments(spec),
+        tuple(dim.name for dim in dims),
+        dtype,
+        first.decoded_dtype,
+        code,
+        missing,
+    )
+    coordinates = {} if in_group else _coordinates(spec, path, arrays, dims)
+    document = make_document(dims, spec, dtype, _attributes(spec, first, coordinates, in_group=in_group))
+    records = f"{records_group(path)}/records"
+    output = Output(spec, path, records, dims, inputs, function, document, coordinates)
+    return _with_partials(output)
+
+
+def records_group(path: str) -> str:
+    """Return the group that holds what is known about a derived array."""
+    return f"/_icefloe/derived{path}"
+
+
+def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> None:
+    first = next(iter(arrays.values()))
+    known = {dim for array in arrays.values() for dim in array.dims}
+    for dim, mapping in spec.dimensions.items():
+        if dim not in known:
+            raise _wrong(spec, f"no input has the dimension {dim}; there are {', '.join(sorted(known))}")
+        if spec.is_built_in and spec.function not in (*REDUCTIONS, "quantile") and mapping != Same():
+            raise _wrong(spec, f"{spec.function} works cell by cell, so {dim} can only be same")
+        if isinstance(mapping, Same) and (mapping.before or mapping.after) and ":" not in spec.function:
+            raise _wrong(spec, f"{spec.function} needs no halo along {dim}; use reduce, group or coarsen")
+    reduced = [each for each in spec.dimensions.values() if not isinstance(each, Same)]
+    if spec.function in (*REDUCTIONS, "quantile") and not reduced:
+        raise _wrong(spec, f"{spec.function} needs a dimension to reduce, group or coarsen")
+    if spec.function in (*REDUCTIONS, "quantile", "copy", "quantise") and len(arrays) != 1:
+        raise _wrong(spec, f"{spec.function} takes one input, not {len(arrays)}")
+    if spec.function == "anomaly" and len(arrays) != 2:
+        raise _wrong(spec, "anomaly takes two inputs: the values, and the normals to subtract")
+    if spec.function == "expression":
+        check_expression(spec.arguments.get("expression", ""), list(arrays))
+    if spec.function == "quantise" and set(spec.arguments) not in ({"digits"}, {"bits"}):
+        raise _wrong(spec, "quantise needs digits or bits, such as {quantise: {digits: 2}}")
+    for name, array in arrays.items():
+        for axis, dim in enumerate(array.dims):
+            if dim in first.dims and array.shape[axis] != first.shape[first.dims.index(dim)]:
+                raise _wrong(
+                    spec,
+                    f"the inputs {first.path} and {array.path} differ in size along {dim}: "
+                    f"{first.shape[first.dims.index(dim)]} and {array.shape[axis]} (input {name})",
+                )
+
+
+def _output_dims(
+    spec: OutputSpec, arrays: Mapping[str, StoredArray], groupings: Mapping[str, Grouping], folder: str
+) -> tuple[OutputDim, ...]:
+    found: list[OutputDim] = []
+    if _has_quantiles(spec):
+        q = np.atleast_1d(np.asarray(spec.arguments["q"], np.float64))
+        found.append(OutputDim("quantile", len(q), len(q), Coordinate(("quantile",), q, {})))
+    for array in arrays.values():
+        if spec.function == "anomaly" and found:
+            break  # the normals are looked up; they add no dimensions
+        for axis, dim in enumerate(array.dims):
+            new = _output_dim(spec, array, axis, dim, groupings)
+            if new is not None and new.name not in [each.name for each in found]:
+                found.append(new)
+    names = {each.name for each in found}
+    aliases = {name: name for name in names}
+    for dim, grouping in groupings.items():  # `time`, `monthofyear` and `month` name the same dimension
+        mapping = spec.dimensions[dim]
+        period = mapping.by.rpartition(".")[2] if isinstance(mapping, Group) else dim
+        aliases = {dim: grouping.dim, period: grouping.dim, **aliases}
+    chunks = {}
+    for dim, size in spec.chunks.items():
+        if dim not in aliases:
+            raise _wrong(
+                spec, f"chunks: the output has no dimension {dim}; it has {', '.join(sorted(names))}"
+            )
+        chunks[aliases[dim]] = size
+    return tuple(
+        replace(each, chunk=_chunk(chunks[each.name], each.size) if each.name in chunks else each.chunk)
+        for each in found
+    )
+
+
+def _chunk(wanted: int, size: int) -> int:
+    return max(1, size) if wanted == -1 else wanted
+
+
+def _output_dim(
+    spec: OutputSpec, array: StoredArray, axis: int, dim: str, groupings: Mapping[str, Grouping]
+) -> OutputDim | None:
+    mapping, size = spec.dimensions.get(dim, Same()), array.shape[axis]
+    chunk = int(np.diff(array.edges[axis]).max(initial=1))
+    coordinate = array.coordinates.get(dim)
+    if isinstance(mapping, Reduce):
+        return None
+    if isinstance(mapping, Same):
+        return OutputDim(dim, size, chunk, _copied(coordinate))
+    if isinstance(mapping, Coarsen):
+        length = -(-size // mapping.factor)
+        coarse = _coarse_coordinate(coordinate, mapping.factor)
+        return OutputDim(dim, length, -(-chunk // mapping.factor), coarse)
+    if isinstance(mapping, Window):
+        length = size if mapping.size is None else mapping.size
+        return OutputDim(
+            dim, length, min(chunk, max(1, length)), _copied(coordinate) if length == size else None
+        )
+    grouping = groupings[dim]
+    count = len(grouping.labels)
+    per_chunk = _GROUPS_PER_CHUNK if grouping.recurring else max(1, chunk * count // max(size, 1))
+    labels = Coordinate((grouping.dim,), grouping.labels, grouping.attributes)
+    return OutputDim(grouping.dim, count, min(per_chunk, max(1, count)), labels)
+
+
+def _copied(coordinate: StoredArray | None) -> Coordinate | None:
+    return None if coordinate is None else _copy(coordinate)
+
+
+def _copy(coordinate: StoredArray) -> Coordinate:
+    attributes = {key: value for key, value in coordinate.attributes.items() if key != "bounds"}
+    return Coordinate(coordinate.dims, coordinate.values, attributes)
+
+
+def _coarse_coordinate(coordinate: StoredArray | None, factor: int) -> Coordinate | None:
+    """Label coarse cells with the mean of the labels of their cells, as xarray does."""
+    copied = _copied(coordinate)
+    if copied is None or copied.values.dtype.kind not in "iuf":
+        return None
+    starts = np.arange(0, len(copied.values), factor)
+    counts = np.diff(np.append(starts, len(copied.values)))
+    sums = np.add.reduceat(copied.values.astype(np.float64), starts) if len(starts) else np.zeros(0)
+    means = sums / counts
+    dtype = copied.values.dtype if copied.values.dtype.kind == "f" else np.dtype("f8")
+    return replace(copied, values=means.astype(dtype))
+
+
+def _axes(
+    spec: OutputSpec,
+    name: str,
+    array: StoredArray,
+    arrays: Mapping[str, StoredArray],
+    groupings: Mapping[str, Grouping],
+    dims: Sequence[OutputDim],
+    folder: str,
+) -> tuple[Axis, ...]:
+    names = [dim.name for dim in dims]
+    axes: list[Axis] = []
+    for axis, dim in enumerate(array.dims):
+        mapping, size = spec.dimensions.get(dim, Same()), array.shape[axis]
+        if isinstance(mapping, Reduce):
+            axes.append(WholeAxis(size))
+        elif isinstance(mapping, Coarsen):
+            axes.append(CoarseAxis(dim, size, mapping.factor))
+        elif isinstance(mapping, Group):
+            grouping = groupings[dim]
+            axes.append(GroupAxis.of(grouping.dim, grouping.codes, len(grouping.labels)))
+        elif isinstance(mapping, Window):
+            axes.append(WindowAxis(dim, size, load_code(mapping.function, folder)))
+        elif dim in names:
+            axes.append(SameAxis(dim, size, mapping.before, mapping.after))
+        elif spec.function == "anomaly":
+            axes.append(_lookup(spec, array, dim, next(iter(arrays.values()))))
+        else:
+            raise _wrong(spec, f"the output has no dimension {dim}, which the input {name} has; reduce it")
+    return tuple(axes)
+
+
+def _lookup(spec: OutputSpec, normals: StoredArray, dim: str, values: StoredArray) -> LookupAxis:
+    """Find the normal of each cell by the month, season or day of its time."""
+    labels = normals.coordinates.get(dim)
+    times = [each for each in values.coordinates.values() if each.time_coding is not None]
+    if dim not in _PERIODS or labels is None or not times:
+        raise _wrong(
+            spec,
+            f"{normals.path} has the dimension {dim}, which {values.path} lacks; normals are looked up along "
+            f"{', '.join(_PERIODS)} by a time coordinate",
+        )
+    time = times[0]
+    return LookupAxis(time.dims[0], codes_of_labels(time, _PERIODS[dim], labels.values))
+
+
+def _has_quantiles(spec: OutputSpec) -> bool:
+    return spec.function == "quantile" and isinstance(spec.arguments.get("q"), list)
+
+
+def _arguments(spec: OutputSpec) -> dict[str, Any]:
+    if spec.function != "quantile":
+        return dict(spec.arguments)
+    q = spec.arguments.get("q")
+    levels = np.atleast_1d(np.asarray(q, np.float64)) if q is not None else np.zeros(0)
+    if not len(levels) or (levels < 0).any() or (levels > 1).any():
+        raise _wrong(spec, "quantile needs q: numbers between 0 and 1, such as {quantile: {q: [0.1, 0.9]}}")
+    return {"q": q, "method": str(spec.arguments.get("method", "linear"))}
+
+
+def _result_dtype(
+    spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction | None
+) -> np.dtype[Any]:
+    """Return the dtype of an output: that of the recipe, or what its function makes of its inputs."""
+    if spec.dtype is not None:
+        try:
+            return np.dtype(spec.dtype)
+        except TypeError:
+            raise _wrong(spec, f"there is no dtype {spec.dtype!r}") from None
+    first = inputs[0].array.decoded_dtype
+    if spec.function in REDUCTIONS:
+        return result_dtype(spec.function, first)
+    ones = {each.name: np.ones((1,) * len(each.axes), each.array.decoded_dtype) for each in inputs}
+    if spec.function == "quantile":
+        import xarray as xr
+
+        one = xr.DataArray(np.ones(1, first)).quantile(np.asarray(spec.arguments.get("q")))
+        return np.asarray(one).dtype
+    if spec.function == "anomaly":
+        return np.dtype(np.result_type(*(each.array.decoded_dtype for each in inputs), np.float16))
+    if spec.function == "expression":
+        with np.errstate(all="ignore"):
+            found: np.dtype[Any] = np.asarray(evaluate(spec.arguments["expression"], ones)).dtype
+        return found
+    if code is None:
+        return first
+    return _dtype_of_code(spec, inputs, dims, code)
+
+
+def _dtype_of_code(
+    spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction
+) -> np.dtype[Any]:
+    """Call a function of the user on blocks of ones, as small as its mapping allows."""
+    from icefloe.derive.compute import small_blocks
+
+    blocks, spans = small_blocks(inputs, dims)
+    try:
+        return code.compute(blocks, spans, tuple(dim.name for dim in dims)).dtype
+    except InvalidInputError as error:
+        raise _wrong(spec, f"its dtype is unknown; give dtype ({error.message})") from error
+
+
+def _attributes(
+    spec: OutputSpec, first: StoredArray, coordinates: Mapping[str, Coordinate], *, in_group: bool
+) -> dict[str, Any]:
+    kept = {}
+    if spec.function not in ("count", "expression") and ":" not in spec.function:
+        names = ("units", "long_name", "standard_name")
+        kept = {key: first.attributes[key] for key in names if key in first.attributes}
+    if in_group:
+        links = ("coordinates", "grid_mapping")
+        kept |= {key: first.attributes[key] for key in links if key in first.attributes}
+    else:
+        own = {path.rpartition("/")[2] for path in coordinates}
+        further = [name for name in str(first.attributes.get("coordinates", "")).split() if name in own]
+        kept |= {"coordinates": " ".join(further)} if further else {}
+        if first.attributes.get("grid_mapping") in own:
+            kept["grid_mapping"] = first.attributes["grid_mapping"]
+    packing = ("scale_factor", "add_offset", "_FillValue")
+    packed = {key: spec.encoding[key] for key in packing if key in spec.encoding}
+    return {**kept, **spec.attributes, **packed}
+
+
+def _coordinates(
+    spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], dims: Sequence[OutputDim]
+) -> dict[str, Coordinate]:
+    group = parent(path) or ROOT
+    found = {join(group, dim.name): dim.coordinate for dim in dims if dim.coordinate is not None}
+    first = next(iter(arrays.values()))
+    if spec.function == "quantile" and not _has_quantiles(spec):
+        found[join(group, "quantile")] = Coordinate((), np.array(spec.arguments["q"], np.float64), {})
+    for name, array in first.auxiliary.items():
+        same = all(isinstance(spec.dimensions.get(dim, Same()), Same) for dim in array.dims)
+        if same and join(group, name) not in found:
+            found[join(group, name)] = _copy(array)
+    if path in found:
+        raise _wrong(spec, f"it would be stored at {path}, which is also the path of a coordinate; give path")
+    return found
+
+
+def make_document(
+    dims: Sequence[OutputDim], spec: OutputSpec, dtype: np.dtype[Any], attributes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the zarr.json of an output."""
+    stored = np.dtype(spec.encoding.get("dtype", dtype))
+    fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
+    return array_document(
+        tuple(dim.size for dim in dims),
+        tuple(dim.chunk for dim in dims),
+        stored,
+        tuple(dim.name for dim in dims),
+        attributes,
+        fill,
+        spec.encoding.get("codec"),
+    )
+
+
+def array_document(
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: Any,
+    names: tuple[str, ...],
+    attributes: Mapping[str, Any],
+    fill: Any = None,
+    codec: str | None = None,
+) -> dict[str, Any]:
+    """Make the zarr.json of an array as zarr would."""
+    from icefloe.ingest.options import compressors
+
+    more: dict[str, Any] = {} if codec is None else {"compressors": compressors(codec)}
+    with quiet():
+        made = zarr.create_array(
+            MemoryStore(),
+            shape=shape,
+            chunks=tuple(max(1, each) for each in chunks),
+            dtype=dtype,
+            dimension_names=names,
+            attributes=dict(attributes),
+            fill_value=fill,
+            **more,
+        )
+    text = made.metadata.to_buffer_dict(_prototype())["zarr.json"].to_bytes()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _prototype() -> Any:
+    from zarr.buffer import default_buffer_prototype
+
+    return default_buffer_prototype()
+
+
+def _with_partials(output: Output) -> list[Output]:
+    """Put partial aggregates in front of a reduction over many chunks."""
+    spec, given = output.spec, output.inputs[0]
+    if spec.function not in REDUCTIONS:
+        return [output]
+    for number, axis in enumerate(given.axes):
+        edges = given.array.edges[number]
+        groups = len(axis.first) if isinstance(axis, GroupAxis) else 1
+        chunks = len(edges) - 1
+        if isinstance(axis, GroupAxis | WholeAxis) and chunks > _MANY_CHUNKS * max(groups, 1) ** (
+            0 if _is_recurring(axis) else 1
+        ):
+            return _split(output, number, axis)
+    return [output]
+
+
+def _is_recurring(axis: Axis) -> bool:
+    return isinstance(axis, GroupAxis) and bool((np.diff(axis.groups[axis.groups >= 0]) < 0).any())
+
+
+def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Output]:
+    given, how = output.inputs[0], output.spec.function
+    array = given.array
+    block = BLOCK_CHUNKS * int(np.diff(array.edges[number]).max(initial=1))
+    size = array.shape[number]
+    blocks = BlockAxis(BLOCK, size, block, axis if isinstance(axis, GroupAxis) else None)
+    axes = (*given.axes[:number], blocks, *given.axes[number + 1 :])
+    dtype, parts = array.decoded_dtype, part_count(how)
+    stored = part_dtype(how, dtype)
+    dims = (OutputDim(PART, parts, parts), OutputDim(BLOCK, -(-size // block), 1), *output.dims)
+    plain = replace(output.spec, encoding={})
+    names = tuple(dim.name for dim in dims)
+    document = array_document(
+        tuple(dim.size for dim in dims),
+        tuple(dim.chunk for dim in dims),
+        stored,
+        names,
+        {},
+        identity(how, dtype),
+    )
+    group = records_group(output.path)
+    partial = Output(
+        plain,
+        f"{group}/partial",
+        f"{group}/partial_records",
+        dims,
+        (ResolvedInput(given.name, array, axes),),
+        Function("partial", {"of": how}, names, stored, dtype),
+        document,
+        {},
+    )
+    combine = Function(
+        "combine",
+        {"of": how, "dtype": dtype.str},
+        output.names,
+        output.function.dtype,
+        stored,
+        None,
+        output.function.missing,
+    )
+    # The input is filled in when the partial aggregates are written.
+    return [partial, replace(output, function=combine, inputs=())]
+
+
+def read_partials(output: Output, array: StoredArray) -> Output:
+    """Return a reduction with its partial aggregates as input."""
+    axes: list[Axis] = [WholeAxis(array.shape[0]), WholeAxis(array.shape[1])]
+    axes += [SameAxis(dim.name, dim.size) for dim in output.dims]
+    return replace(output, inputs=(ResolvedInput(PART, array, tuple(axes)),))
+
+
+def check_location(output: Output, existing: StoredArray | None, *, is_derived: bool) -> None:
+    """Refuse to overwrite an array that no recipe made."""
+    if existing is not None and not is_derived:
+        raise _wrong(
+            output.spec,
+            f"there is an array at {output.path} that was not derived; choose another path, or delete it",
+        )
+
+
+def _wrong(spec: OutputSpec, text: str) -> InvalidInputError:
+    return InvalidInputError(f"output {spec.name}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION)

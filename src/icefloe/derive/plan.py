@@ -1,0 +1,237 @@
+"""Plans: digests of everything output chunks depend on, and which chunks have to be computed.
+
+The digest of a chunk covers the function, the metadata that decides how inputs are read, the cells of its
+block relative to their chunks, and the fingerprints of all input chunks in the block. Equal digests mean
+equal results, whatever happened in between, so neither transaction logs nor old snapshots are needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.core.fingerprints import Lanes, RectangleSums, combine, hash_bytes
+from icefloe.derive.axes import Axis, Cells
+from icefloe.derive.functions import code_version
+from icefloe.derive.outputs import Output, ResolvedInput
+from icefloe.derive.recipe import Window
+from icefloe.derive.records import Records
+from icefloe.errors import ErrorKind, InvalidInputError
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run does with each chunk of an output, arranged as its chunk grid."""
+
+    digests: Lanes
+    kept: Mask
+    moved_to: Cells
+    """Coordinates of chunks whose content is found elsewhere, one row each."""
+    moved_from: Cells
+    recomputed: Cells
+    """Coordinates of chunks to compute, one row each."""
+    reason: str | None
+    """Why everything is computed, if it is and the output existed before."""
+
+
+def make_plan(output: Output, records: Records | None, current: Lanes | None, *, full: bool = False) -> Plan:
+    """Compare the digests of an output with its records.
+
+    `current` holds the fingerprints of the chunks that the output has now; a chunk that somebody else changed
+    does not match its record and is computed again.
+    """
+    digests = compute_digests(output)
+    grid = output.grid
+    kept = np.zeros(grid, np.bool_)
+    todo = np.arange(kept.size)
+    source = np.zeros(0, np.int64)
+    if records is not None and current is not None and not full:
+        shape = tuple(min(a, b) for a, b in zip(records.grid, current.shape[:-1], strict=True))
+        old = tuple(slice(0, size) for size in shape)
+        valid = (records.own[old] == current[old]).all(axis=-1)
+        both = tuple(slice(0, min(a, b)) for a, b in zip(shape, grid, strict=True))
+        kept[both] = valid[both] & (records.digests[both] == digests[both]).all(axis=-1)
+        todo = np.flatnonzero(~kept)
+        source = _find(digests.reshape(-1, 2)[todo], records.digests[old].reshape(-1, 2), valid.ravel())
+        moved = todo[source >= 0]
+        todo, source = todo[source < 0], source[source >= 0]
+        moved_to, moved_from = _unravel(moved, grid), _unravel(source, shape)
+    else:
+        moved_to = moved_from = _unravel(source, grid)
+    reason = None
+    if records is not None and not full and not kept.any() and not len(moved_to) and len(todo):
+        reason = "the function, the recipe or all inputs changed"
+    return Plan(digests, kept, moved_to, moved_from, _near_each_other(_unravel(todo, grid), output), reason)
+
+
+def compute_digests(output: Output) -> Lanes:
+    """Return the digest of each chunk of an output."""
+    digests = hash_bytes(json.dumps(_description(output), sort_keys=True, default=str).encode())
+    spans = {dim.name: dim.spans for dim in output.dims}
+    rank = len(output.dims)
+    digests = digests.reshape(*(1,) * rank, 2)
+    lengths = [np.array([end - first for first, end in spans[name]], np.uint64) for name in output.names]
+    for axis, each in enumerate(lengths):
+        digests = combine(digests, _placed(np.repeat(each[:, None], 2, axis=1), [axis], rank))
+    for dim, mask in output.function.missing.items():
+        tokens = _hash_each([mask[first:end].tobytes() for first, end in spans[dim]])
+        digests = combine(digests, _placed(tokens, [output.names.index(dim)], rank))
+    for given in output.inputs:
+        digests = combine(digests, *_input_digests(output, given, spans))
+    return np.ascontiguousarray(np.broadcast_to(digests, (*output.grid, 2)))
+
+
+def largest_block_bytes(output: Output) -> int:
+    """Return an upper bound of the bytes that computing one chunk holds."""
+    total = 0
+    for given in output.inputs:
+        size = given.array.decoded_dtype.itemsize
+        for axis in given.axes:
+            dims = [output.dims[output.names.index(dim)].spans for dim in axis.outputs]
+            first, end = axis.bounds(dims)
+            size *= int((end - first).max(initial=0))
+        total += 2 * size
+    return total + 2 * int(np.prod([dim.chunk for dim in output.dims], dtype=np.int64)) * 8
+
+
+def check_memory(output: Output, memory_bytes: int) -> None:
+    """Refuse an output whose chunks cannot be computed within the memory of a task."""
+    needed = largest_block_bytes(output)
+    if needed > memory_bytes:
+        raise InvalidInputError(
+            f"output {output.spec.name}: a chunk needs {needed >> 20} MiB, and a task may use "
+            f"{memory_bytes >> 20}; choose smaller chunks, or allow more memory",
+            ErrorKind.INVALID_COMMIT_CONFIGURATION,
+        )
+
+
+def check_inputs(output: Output) -> None:
+    """Refuse virtual references that could change without notice."""
+    for given in output.inputs:
+        if not output.spec.trust_unchecked and given.array.has_unchecked_references:
+            raise InvalidInputError(
+                f"output {output.spec.name}: {given.array.path} has virtual chunks without checksums, so "
+                "changes of their files go unnoticed; set trust_unchecked: true in the recipe to accept that",
+                ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            )
+
+
+def _description(output: Output) -> list[Any]:
+    """Describe the function and the form of its results."""
+    function, spec = output.function, output.spec
+    codes = [function.code.text] if function.code is not None else []
+    codes += [each.function for each in spec.dimensions.values() if isinstance(each, Window)]
+    folder = function.code.folder if function.code is not None else ""
+    keys = ("data_type", "codecs", "fill_value", "chunk_grid")
+    return [
+        function.name,
+        function.arguments,
+        function.dtype.str,
+        output.names,
+        {key: output.document.get(key) for key in keys},
+        {key: spec.encoding[key] for key in sorted(spec.encoding)},
+        [spec.version, *([] if spec.version else [code_version(each, folder) for each in codes]), *codes],
+    ]
+
+
+def _input_digests(output: Output, given: ResolvedInput, spans: dict[str, Any]) -> list[Lanes]:
+    array, rank = given.array, len(output.dims)
+    by_code = output.function.code is not None
+    firsts, ends, tokens = [], [], [array.meaning(all_attributes=by_code).reshape(*(1,) * rank, 2)]
+    for axis, edges, dim in zip(given.axes, array.edges, array.dims, strict=True):
+        wanted = [spans[name] for name in axis.outputs]
+        places = [output.names.index(name) for name in axis.outputs]
+        first, end = axis.bounds(wanted)
+        empty = first >= end
+        low = np.where(empty, 0, np.searchsorted(edges, first, "right") - 1)
+        high = np.where(empty, 0, np.searchsorted(edges, end, "left"))
+        relative = np.stack([first - edges[low], end - first], axis=-1).astype(np.uint64)
+        tokens.append(_placed(np.where(empty[..., None], 0, relative), places, rank))
+        own = axis.tokens(wanted)
+        if own is not None:
+            tokens.append(_placed(own, places, rank))
+        if by_code and dim in array.coordinates:
+            tokens.append(_placed(_label_tokens(given, dim, axis, wanted), places, rank))
+        firsts.append(_placed(low, places, rank))
+        ends.append(_placed(high, places, rank))
+    if by_code:
+        for name, each in sorted({**array.coordinates, **array.auxiliary}.items()):
+            whole = each.values.tobytes() if name in array.auxiliary else b""
+            tokens.append(
+                combine(each.meaning(all_attributes=True), hash_bytes(whole)).reshape(*(1,) * rank, 2)
+            )
+    sums = RectangleSums(array.fingerprints()).sum(firsts, ends)
+    return [sums.reshape(*(1,) * (rank + 1 - sums.ndim), *sums.shape), *tokens]
+
+
+def _label_tokens(given: ResolvedInput, dim: str, axis: Axis, wanted: Sequence[Any]) -> Lanes:
+    """Hash the labels of the cells of each block, which functions of the user can see."""
+    values = given.array.coordinates[dim].values
+    first, end = axis.bounds(wanted)
+    parts = [values[a:b].tobytes() for a, b in zip(first.ravel(), end.ravel(), strict=True)]
+    return _hash_each(parts).reshape(*first.shape, 2)
+
+
+def _hash_each(parts: Sequence[bytes]) -> Lanes:
+    data = b"".join(hashlib.blake2b(each, digest_size=16).digest() for each in parts)
+    return np.frombuffer(data, "<u8").astype(np.uint64).reshape(len(parts), 2)
+
+
+def _placed(values: NDArray[Any], places: Sequence[int], rank: int) -> NDArray[Any]:
+    """Put the axes of an array where the output has them; a last axis of lanes stays the last."""
+    more = values.ndim - len(places)
+    order = sorted(range(len(places)), key=lambda axis: places[axis])
+    values = np.transpose(values, (*order, *range(len(places), values.ndim)))
+    shape = [1] * rank
+    for axis, place in enumerate(sorted(places)):
+        shape[place] = values.shape[axis]
+    return values.reshape((*shape, *values.shape[values.ndim - more :])) if more else values.reshape(shape)
+
+
+def _unravel(flat: NDArray[Any], grid: tuple[int, ...]) -> Cells:
+    if not grid:
+        return np.zeros((len(flat), 0), np.int64)
+    return np.stack(np.unravel_index(flat.astype(np.intp), grid), axis=-1).astype(np.int64)
+
+
+def _find(wanted: Lanes, digests: Lanes, valid: Mask) -> NDArray[np.int64]:
+    """Return the flat position of a valid record with the same digest; -1 if there is none."""
+    rows = np.flatnonzero(valid)
+    result = np.full(len(wanted), -1, np.int64)
+    if not len(rows) or not len(wanted):
+        return result
+    known = digests[rows]
+    order = np.lexsort((known[:, 1], known[:, 0]))
+    known, rows = known[order], rows[order]
+    keys = known[:, 0]
+    at = np.searchsorted(keys, wanted[:, 0])
+    # Equal first lanes are rare, so a few steps find the second lane, too.
+    for step in range(4):
+        here = np.minimum(at + step, len(rows) - 1)
+        same = (known[here] == wanted).all(axis=1) & (result < 0)
+        result[same] = rows[here[same]]
+    return result
+
+
+def _near_each_other(chunks: Cells, output: Output) -> Cells:
+    """Sort chunks by the input chunks they begin in, so that tasks read most input chunks once."""
+    if len(chunks) < 2 or not output.inputs:
+        return chunks
+    given = output.inputs[0]
+    keys: list[NDArray[Any]] = []
+    for axis, edges in zip(given.axes, given.array.edges, strict=True):
+        dims = [output.names.index(name) for name in axis.outputs]
+        if len(dims) != 1:
+            continue
+        first, _ = axis.bounds([output.dims[dims[0]].spans])
+        keys.append(np.searchsorted(edges, first, "right")[chunks[:, dims[0]]])
+    order = np.lexsort([*chunks.T[::-1], *keys[::-1]])
+    return chunks[order]

@@ -1,0 +1,373 @@
+"""Recipes of derived arrays: which function computes an array, from which inputs, with which mapping."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import yaml
+
+from icefloe._internal.paths import join, normalize
+from icefloe.errors import ErrorKind, InvalidInputError
+
+PERIODS: Final = ("day", "month", "year")
+"""Calendar periods that follow each other."""
+RECURRING: Final = {"dayofyear": "dayofyear", "monthofyear": "month", "season": "season"}
+"""Periods that recur, with the dimension that xarray's groupby makes of them."""
+BUILT_IN: Final = (
+    "mean",
+    "sum",
+    "min",
+    "max",
+    "std",
+    "count",
+    "quantile",
+    "anomaly",
+    "resample",
+    "coarsen",
+    "copy",
+    "quantise",
+    "expression",
+)
+_ALIASES: Final = {"rechunk": "copy", "quantize": "quantise", "quantiles": "quantile"}
+_URL: Final = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
+_CODE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_KEYS: Final = ("repository", "outputs", "branch", "trust_unchecked", "storage_options")
+_OUTPUT_KEYS: Final = (
+    "function",
+    "inputs",
+    "dimensions",
+    "chunks",
+    "dtype",
+    "attributes",
+    "encoding",
+    "path",
+    "branch",
+    "version",
+    "trust_unchecked",
+)
+_INPUT_KEYS: Final = ("array", "repository", "branch", "tag", "snapshot", "storage_options")
+_MAPPINGS: Final = ("same", "halo", "coarsen", "reduce", "group", "window")
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """A dimension whose cells depend on the cell at the same place, and on `before` and `after` around it."""
+
+    before: int = 0
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Coarsen:
+    """A dimension with one output cell for each `factor` input cells; the last one may have fewer."""
+
+    factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """A dimension that the output does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A dimension whose cells are grouped by a period of their time, or by the values of an array."""
+
+    by: str
+    """`time.day`, `time.season`, or the name of an array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A dimension whose output cells need the input cells that a function names."""
+
+    function: str
+    size: int | None = None
+    """Length of the output; None: as long as the input."""
+
+
+DimensionMapping: TypeAlias = Same | Coarsen | Reduce | Group | Window
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """An array that a function reads."""
+
+    name: str
+    array: str
+    repository: str | None = None
+    """None: the repository of the recipe."""
+    version: tuple[Literal["branch", "tag", "snapshot_id"], str] | None = None
+    """None: the branch that the output is written to."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One derived array, as its recipe describes it."""
+
+    name: str
+    function: str
+    """A built-in function, or `module:function`."""
+    arguments: Mapping[str, Any]
+    inputs: tuple[InputSpec, ...]
+    dimensions: Mapping[str, DimensionMapping]
+    chunks: Mapping[str, int]
+    dtype: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    encoding: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+    branch: str = "main"
+    version: str = ""
+    trust_unchecked: bool = False
+
+    @property
+    def is_built_in(self) -> bool:
+        """True if no code of the user runs."""
+        return ":" not in self.function and not any(
+            isinstance(each, Window) for each in self.dimensions.values()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeriveRecipe:
+    """The content of a recipe. Relative paths start at the folder of its file."""
+
+    repository: str
+    outputs: tuple[OutputSpec, ...]
+    folder: Path
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def load_recipe(recipe: str | Path | Mapping[str, Any]) -> DeriveRecipe:
+    """Read a recipe from a YAML file, or from a mapping of the same form.
+
+    InvalidInputError names the file, the output and the key that is wrong.
+    """
+    if isinstance(recipe, Mapping):
+        return parse_recipe(recipe, Path.cwd(), "recipe")
+    file = Path(recipe)
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _wrong(str(file), "there is no such file") from None
+    except IsADirectoryError:
+        raise _wrong(str(file), "it is a folder, not a recipe file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise _wrong(str(file), f"it is not valid YAML: {where}{problem}") from error
+    return parse_recipe(found, file.absolute().parent, str(file))
+
+
+def parse_recipe(found: Any, folder: Path, where: str) -> DeriveRecipe:
+    """Check a recipe and fill in its defaults."""
+    found = _mapping(where, found, "a recipe", _KEYS)
+    repository = found.get("repository")
+    if not isinstance(repository, str) or not repository:
+        raise _wrong(where, "it needs a repository: a path or URL")
+    outputs = _mapping(where, found.get("outputs"), "outputs")
+    if not outputs:
+        raise _wrong(where, "it needs outputs: a mapping of names to descriptions")
+    defaults = {key: found[key] for key in ("branch", "trust_unchecked") if key in found}
+    parsed = tuple(
+        _parse_output(f"{where}: output {name}", str(name), {**defaults, **_mapping(where, each, f"{name}")})
+        for name, each in outputs.items()
+    )
+    located = tuple(_locate(each, folder) for each in parsed)
+    options = _mapping(where, found.get("storage_options") or {}, "storage_options")
+    return DeriveRecipe(_location(repository, folder), located, folder, options)
+
+
+def _parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
+    _mapping(where, found, "an output", _OUTPUT_KEYS)
+    if "/" in name or not name:
+        raise _wrong(where, "the name of an output has no slashes; use path to choose its location")
+    function, arguments = _parse_function(where, found.get("function"))
+    inputs = found.get("inputs")
+    if isinstance(inputs, str):
+        inputs = {normalize("/" + inputs).rpartition("/")[2]: inputs}
+    inputs = _mapping(where, inputs, "inputs")
+    if not inputs:
+        raise _wrong(where, "it needs inputs: a mapping of names to arrays")
+    dimensions = {
+        str(dim): _parse_mapping(f"{where}: dimension {dim}", each)
+        for dim, each in _mapping(where, found.get("dimensions") or {}, "dimensions").items()
+    }
+    chunks = _mapping(where, found.get("chunks") or {}, "chunks")
+    for dim, size in chunks.items():
+        if not isinstance(size, int) or isinstance(size, bool) or (size < 1 and size != -1):
+            raise _wrong(where, f"chunks along {dim} must be a positive integer, or -1 for all, not {size!r}")
+    function, arguments, dimensions = _expand(where, function, arguments, dimensions)
+    path = found.get("path")
+    return OutputSpec(
+        name,
+        function,
+        arguments,
+        tuple(_parse_input(where, str(each), value) for each, value in inputs.items()),
+        dimensions,
+        {str(dim): size for dim, size in chunks.items()},
+        None if found.get("dtype") is None else str(found["dtype"]),
+        _mapping(where, found.get("attributes") or {}, "attributes"),
+        _mapping(where, found.get("encoding") or {}, "encoding"),
+        None if path is None else normalize("/" + str(path)),
+        str(found.get("branch", "main")),
+        str(found.get("version", "")),
+        bool(found.get("trust_unchecked", False)),
+    )
+
+
+def _parse_function(where: str, given: Any) -> tuple[str, dict[str, Any]]:
+    """Parse `mean`, `module:function`, or a mapping of one name to its arguments."""
+    arguments: dict[str, Any] = {}
+    if isinstance(given, Mapping) and len(given) == 1:
+        ((given, found),) = given.items()
+        if given == "expression":
+            found = {"expression": found}
+        arguments = _mapping(where, found or {}, f"the arguments of {given}")
+    if not isinstance(given, str) or not given:
+        raise _wrong(where, "it needs a function: a name, module:function, or a name with its arguments")
+    name = _ALIASES.get(given, given)
+    if name in BUILT_IN or _CODE.fullmatch(name):
+        return name, arguments
+    near = difflib.get_close_matches(name, BUILT_IN, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"functions are {', '.join(BUILT_IN)}, or module:function"
+    raise _wrong(where, f"there is no function {name!r}; {hint}")
+
+
+def _expand(
+    where: str, function: str, arguments: dict[str, Any], dimensions: dict[str, DimensionMapping]
+) -> tuple[str, dict[str, Any], dict[str, DimensionMapping]]:
+    """Express `resample` and `coarsen` as a reduction with a mapping of dimensions."""
+    if function not in ("resample", "coarsen"):
+        return function, arguments, dimensions
+    rest = dict(arguments)
+    method = str(rest.pop("method", "mean"))
+    if method not in ("mean", "sum", "min", "max", "std", "count"):
+        raise _wrong(
+            where, f"{function} has no method {method!r}; methods are mean, sum, min, max, std, count"
+        )
+    mapped = {
+        str(dim): Coarsen(int(value)) if function == "coarsen" else Group(f"{dim}.{value}")
+        for dim, value in rest.items()
+    }
+    if not mapped and not dimensions:
+        raise _wrong(where, f"{function} needs a dimension, such as {{{function}: {{time: ...}}}}")
+    return method, {}, {**dimensions, **mapped}
+
+
+def _parse_mapping(where: str, given: Any) -> DimensionMapping:
+    if given == "same" or given is None:
+        return Same()
+    if given == "reduce":
+        return Reduce()
+    if isinstance(given, Mapping) and given:
+        keys = [key for key in given if key in _MAPPINGS]
+        rest = [key for key in given if key not in (*_MAPPINGS, "size")]
+        if len(keys) == 1 and not rest and ("size" not in given or keys == ["window"]):
+            return _parse_kind(where, keys[0], given[keys[0]], given.get("size"))
+    raise _wrong(where, f"expected same, or one of {', '.join(_MAPPINGS[1:])}, not {given!r}")
+
+
+def _parse_kind(where: str, kind: str, value: Any, size: Any) -> DimensionMapping:
+    if kind == "same":
+        return Same()
+    if kind == "halo":
+        sizes = [value, value] if isinstance(value, int) else value
+        if isinstance(sizes, list) and len(sizes) == 2 and all(_is_count(each) for each in sizes):
+            return Same(*sizes)
+        raise _wrong(where, f"halo must be [before, after] in cells, not {value!r}")
+    if kind == "coarsen":
+        if _is_count(value) and value > 0:
+            return Coarsen(value)
+        raise _wrong(where, f"coarsen must be a positive number of cells, not {value!r}")
+    if kind == "reduce":
+        if value is True:
+            return Reduce()
+        raise _wrong(where, f"reduce must be true, not {value!r}")
+    if kind == "group" and isinstance(value, str) and value:
+        return Group(value)
+    if kind == "window" and isinstance(value, str) and _CODE.fullmatch(value):
+        if size is not None and not _is_count(size):
+            raise _wrong(where, f"size must be a number of cells, not {size!r}")
+        return Window(value, size)
+    raise _wrong(where, f"{kind} cannot be {value!r}")
+
+
+def _parse_input(where: str, name: str, given: Any) -> InputSpec:
+    if not name.isidentifier():
+        raise _wrong(where, f"the name of an input must be an identifier, not {name!r}")
+    if isinstance(given, str) and given:
+        return InputSpec(name, normalize("/" + given))
+    found = _mapping(f"{where}: input {name}", given, "an input", _INPUT_KEYS)
+    array = found.get("array", name)
+    versions = [key for key in ("branch", "tag", "snapshot") if key in found]
+    if len(versions) > 1:
+        raise _wrong(where, f"input {name} names several versions; give one of branch, tag and snapshot")
+    version: Any = None
+    if versions:
+        version = ("snapshot_id" if versions[0] == "snapshot" else versions[0], str(found[versions[0]]))
+    options = _mapping(where, found.get("storage_options") or {}, "storage_options")
+    repository = found.get("repository")
+    return InputSpec(name, normalize("/" + str(array)), repository, version, options)
+
+
+def _locate(output: OutputSpec, folder: Path) -> OutputSpec:
+    inputs = tuple(
+        each if each.repository is None else replace(each, repository=_location(each.repository, folder))
+        for each in output.inputs
+    )
+    return replace(output, inputs=inputs)
+
+
+def _location(name: str, folder: Path) -> str:
+    return name if _URL.match(name) or name.startswith("~") else str(folder / name)
+
+
+def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> list[OutputSpec]:
+    """Sort outputs so that each follows those it reads. `paths` maps their names to their arrays.
+
+    InvalidInputError if outputs depend on each other in a cycle.
+    """
+    todo = {each.name: each for each in outputs}
+    done: list[OutputSpec] = []
+    while todo:
+        ready = [each for each in todo.values() if not _needs(each, paths) & todo.keys()]
+        if not ready:
+            raise _wrong("recipe", f"the outputs {', '.join(todo)} depend on each other in a cycle")
+        done += ready
+        for each in ready:
+            del todo[each.name]
+    return done
+
+
+def _needs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
+    """Return the names of the outputs that an output reads."""
+    own = [each.array for each in output.inputs if each.repository is None and each.version is None]
+    return {name for name, path in paths.items() if path in own or join("/", name) in own}
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _mapping(where: str, found: Any, what: str, known: Iterable[str] = ()) -> dict[str, Any]:
+    if not isinstance(found, Mapping):
+        raise _wrong(where, f"{what} must be a mapping")
+    names = list(known)
+    for key in found:
+        if names and key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"keys are {', '.join(names)}"
+            raise _wrong(where, f"unknown key {key!r}; {hint}")
+    return {str(key): value for key, value in found.items()}
+
+
+def _wrong(where: str, text: str) -> InvalidInputError:
+    return InvalidInputError(f"{where}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION)

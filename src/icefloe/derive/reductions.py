@@ -1,0 +1,194 @@
+"""Reductions of blocks along groups of cells, with results that do not depend on how work is divided.
+
+Sums are accumulated in float64, block by block in a fixed order, so that a chunk has the same bits whether it
+was computed alone or with all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.errors import ErrorKind, InvalidInputError
+
+REDUCTIONS: Final = ("mean", "sum", "min", "max", "std", "count")
+_LIMIT: Final = 9.2e18
+"""Sums of integers beyond this do not fit into 64 bits."""
+
+Values = NDArray[Any]
+Codes = NDArray[np.int64] | None
+"""Output cell of each input cell along one axis; None if they correspond one to one."""
+
+
+def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype that xarray gives the result of a reduction."""
+    if function == "count":
+        return np.dtype("i8")
+    if function in ("min", "max"):
+        return dtype
+    if dtype.kind not in "biuf":
+        raise InvalidInputError(
+            f"{function} needs numbers, not values of type {dtype}", ErrorKind.INVALID_COMMIT_CONFIGURATION
+        )
+    if dtype.kind == "f":
+        return dtype
+    if function == "sum":
+        return np.dtype("u8") if dtype.kind == "u" else np.dtype("i8")
+    return np.dtype("f8")
+
+
+def reduce_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
+    """Reduce the cells of each group, leaving out missing values; axes keep their place."""
+    return finish(function, reduce_parts(function, values, codes, lengths), values.dtype)
+
+
+def part_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of partial aggregates."""
+    if dtype.kind in "biu" and function in ("sum", "count"):
+        return np.dtype("u8") if dtype.kind == "u" and function == "sum" else np.dtype("i8")
+    if function in ("min", "max") and dtype.kind != "f":
+        return dtype
+    return np.dtype("f8")
+
+
+def part_count(function: str) -> int:
+    """Return how many numbers a partial aggregate consists of."""
+    return {"std": 3, "mean": 2}.get(function, 1)
+
+
+def identity(function: str, dtype: np.dtype[Any]) -> Any:
+    """Return the partial aggregate of no values; `dtype` is that of the input."""
+    if function not in ("min", "max"):
+        return 0
+    if dtype.kind == "f":
+        return float("nan")
+    if dtype.kind == "b":
+        return function == "min"
+    limits = np.iinfo(dtype)
+    return limits.max if function == "min" else limits.min
+
+
+def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
+    """Reduce the cells of each group to a partial aggregate; the numbers of an aggregate come first.
+
+    `mean` has count and sum; `std` has count, sum and the sum of squared deviations (M2); others have one.
+    """
+    if function in ("min", "max"):
+        return _extremes(function, values, codes, lengths)[None]
+    present = ~np.isnan(values) if values.dtype.kind == "f" else None
+    if function == "count":
+        ones = np.ones(values.shape, np.int64) if present is None else present.astype(np.int64)
+        return _add(ones, codes, lengths, part_dtype("count", values.dtype))[None]
+    dtype = part_dtype(function, values.dtype)
+    clean = values if present is None or present.all() else np.where(present, values, 0)
+    total = _add(clean, codes, lengths, dtype)
+    if dtype.kind in "iu":
+        _refuse_overflow(np.abs(_add(clean, codes, lengths, np.dtype("f8"))))
+    if function == "sum":
+        return total[None]
+    ones = np.ones(values.shape, np.int64) if present is None else present.astype(np.int64)
+    count = _add(ones, codes, lengths, np.dtype("f8"))
+    if function == "mean":
+        return np.stack([count, total])
+    means = _spread(_divide(total, count), codes)
+    deviations = np.square(values.astype(np.float64) - means)
+    if present is not None and not present.all():
+        deviations = np.where(present, deviations, 0.0)
+    return np.stack([count, total, _add(deviations, codes, lengths, np.dtype("f8"))])
+
+
+def combine_parts(function: str, parts: Values, axis: int) -> Values:
+    """Combine partial aggregates along an axis, one after the other."""
+    many = np.moveaxis(parts, axis, 0)
+    result = many[0] if len(many) else np.zeros(many.shape[1:], parts.dtype)
+    for each in many[1:]:
+        result = _merge(function, result, each)
+    return result
+
+
+def finish(function: str, parts: Values, dtype: np.dtype[Any]) -> Values:
+    """Turn partial aggregates of values of a dtype into the result."""
+    target = result_dtype(function, dtype)
+    if function == "mean":
+        return _divide(parts[1], parts[0]).astype(target)
+    if function == "std":
+        return np.sqrt(_divide(parts[2], parts[0])).astype(target)
+    return np.asarray(parts[0].astype(target))
+
+
+def _merge(function: str, one: Values, other: Values) -> Values:
+    if function == "min":
+        return np.fmin(one, other)
+    if function == "max":
+        return np.fmax(one, other)
+    if function == "sum" and one.dtype.kind in "iu":
+        _refuse_overflow(np.abs(one.astype(np.float64) + other.astype(np.float64)))
+    if function != "std":
+        return one + other
+    # Chan, Golub and LeVeque (1983): update M2 by the distance of the means.
+    count, total = one[0] + other[0], one[1] + other[1]
+    distance = _divide(other[1], other[0]) - _divide(one[1], one[0])
+    both = (one[0] > 0) & (other[0] > 0)
+    between = np.where(both, np.square(distance) * _divide(one[0] * other[0], count), 0.0)
+    return np.stack([count, total, one[2] + other[2] + between])
+
+
+def _divide(total: Values, count: Values) -> Values:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(total / count)
+
+
+def _add(values: Values, codes: Sequence[Codes], lengths: Sequence[int], dtype: np.dtype[Any]) -> Values:
+    for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
+        if each is not None:
+            values = _segment(np.add, values, axis, each, length, 0, dtype)
+    return values.astype(dtype, copy=False)
+
+
+def _extremes(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
+    ufunc = np.fmin if function == "min" else np.fmax
+    none = identity(function, values.dtype) if values.dtype.kind in "biuf" else np.array("NaT", values.dtype)
+    for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
+        if each is not None:
+            values = _segment(ufunc, values, axis, each, length, none, values.dtype)
+    return values.astype(part_dtype(function, values.dtype), copy=False)
+
+
+def _segment(
+    ufunc: np.ufunc, values: Values, axis: int, codes: NDArray[np.int64], length: int, none: Any, dtype: Any
+) -> Values:
+    """Reduce the cells with the same code along an axis."""
+    members = np.flatnonzero(codes >= 0)
+    if length == 1 and len(members) == values.shape[axis] and len(members):
+        return np.asarray(ufunc.reduce(values, axis=axis, dtype=dtype, keepdims=True))
+    result = np.full((*values.shape[:axis], length, *values.shape[axis + 1 :]), none, dtype)
+    if not len(members) or not values.size:
+        return result
+    order = members[np.argsort(codes[members], kind="stable")]
+    if len(order) != len(codes) or (order[1:] < order[:-1]).any():
+        values = np.take(values, order, axis=axis)
+    ordered = codes[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    at: list[Any] = [slice(None)] * values.ndim
+    at[axis] = ordered[starts]
+    result[tuple(at)] = ufunc.reduceat(values, starts, axis=axis, dtype=dtype)
+    return result
+
+
+def _spread(means: Values, codes: Sequence[Codes]) -> Values:
+    """Give each cell the mean of its group."""
+    for axis, each in enumerate(codes):
+        if each is not None:
+            means = np.take(means, np.maximum(each, 0), axis=axis)
+    return means
+
+
+def _refuse_overflow(magnitude: Values) -> None:
+    if magnitude.size and float(magnitude.max()) >= _LIMIT:
+        raise InvalidInputError(
+            "a sum of integers does not fit into 64 bits; choose dtype: float64 for the input, or mean",
+            ErrorKind.INVALID_COMMIT_CONFIGURATION,
+        )
