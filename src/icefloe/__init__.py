@@ -87,6 +87,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.credentials import s3_from_env_credentials as s3_from_env_credentials
     from icefloe.credentials import s3_refreshable_credentials as s3_refreshable_credentials
     from icefloe.credentials import s3_static_credentials as s3_static_credentials
+    from icefloe.derive.report import DeriveReport as DeriveReport
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
     from icefloe.errors import ConflictError as ConflictError
     from icefloe.errors import ErrorKind as ErrorKind
@@ -121,7 +122,6 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.ops import GCSummary as GCSummary
     from icefloe.ops import Update as Update
     from icefloe.ops import UpdateType as UpdateType
-    from icefloe.derive.report import DeriveReport as DeriveReport
     from icefloe.pipeline import derive_arrays as derive_arrays
     from icefloe.pipeline import ingest_files as ingest_files
     from icefloe.repository import Repository as Repository
@@ -209,6 +209,7 @@ _HOMES = {
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",
     "ops": "GCSummary Update UpdateType",
+    "derive.lineage": "Lineage",
     "derive.report": "DerivedArray DeriveReport",
     "pipeline": "derive_arrays ingest_files",
     "repository": "Repository upgrade_icechunk_repository",

@@ -18,7 +18,7 @@ from icefloe.cli.errors import Stopped, interruption, report_error
 from icefloe.cli.terminal import end, end_at_signals, run_with_streams
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "Ingest": {"ingest": "ingest", "rechunk": "rechunk"},
+    "Ingest": {"ingest": "ingest", "rechunk": "rechunk", "derive": "derive"},
     "Inspect": {
         "info": "repository",
         "tree": "contents",
@@ -27,6 +27,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "plot": "plot",
         "serve": "serve",
         "inspect-file": "inspect_file",
+        "lineage": "derive",
     },
     "History and branches": {
         "log": "history",

@@ -31,13 +31,14 @@ def hash_bytes(data: bytes) -> Lanes:
 
 def combine(lanes: Lanes, *others: Lanes) -> Lanes:
     """Mix fingerprints into new ones; the order matters, and shapes are broadcast."""
-    for other in others:
-        mixed = [
-            _mix(lanes[..., lane] * np.uint64(3) + _mix(other[..., lane] + seed))
-            for lane, seed in enumerate(_SEEDS)
-        ]
-        # Each lane depends on both, or 64 bits would decide about equality.
-        lanes = np.stack([mixed[0], _mix(mixed[1] ^ (mixed[0] >> np.uint64(7)))], axis=-1)
+    with np.errstate(over="ignore"):  # numpy warns of scalars that wrap around, not of arrays
+        for other in others:
+            mixed = [
+                _mix(lanes[..., lane] * np.uint64(3) + _mix(other[..., lane] + seed))
+                for lane, seed in enumerate(_SEEDS)
+            ]
+            # Each lane depends on both, or 64 bits would decide about equality.
+            lanes = np.stack([mixed[0], _mix(mixed[1] ^ (mixed[0] >> np.uint64(7)))], axis=-1)
     return lanes
 
 

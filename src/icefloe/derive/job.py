@@ -21,6 +21,7 @@ from icefloe.conflicts import ConflictDetector
 from icefloe.core.fingerprints import Lanes
 from icefloe.derive.arrays import StoredArray, find_array, get_array
 from icefloe.derive.compute import Computed, compute_chunks, make_tasks
+from icefloe.derive.lineage import METADATA, digest_input
 from icefloe.derive.outputs import (
     Coordinate,
     Output,
@@ -42,8 +43,6 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 LOGGER: Final = logging.getLogger("icefloe.derive")
-METADATA: Final = "icefloe_derive"
-"""Key of the commit metadata that describes a run."""
 _ATTEMPTS: Final = 5
 _AUDITED: Final = 3
 """Chunks per output that the audit computes again."""
@@ -376,8 +375,10 @@ class _Run:
                     "array": given.array.path,
                     "repository": each.repository,
                     "snapshot": given.array.session.snapshot_id,
+                    "pinned": each.version is not None,
+                    "digest": digest_input(given.array),
                 }
-                for given, each in zip(output.inputs, spec.inputs, strict=False)
+                for given, each in zip(output.sources or output.inputs, spec.inputs, strict=False)
             ],
             "coordinates": sorted(output.coordinates),
             "versions": names,
@@ -437,8 +438,12 @@ def _sorted_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:
 
 def _same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
     """Return whether only snapshots of inputs differ, which needs no commit."""
-    keys = ("recipe", "coordinates", "path")
-    return before is not None and all(before.attributes.get(key) == attributes[key] for key in keys)
+    if before is None or any(
+        before.attributes.get(key) != attributes[key] for key in ("recipe", "coordinates")
+    ):
+        return False
+    digests = [[each.get("digest") for each in known["inputs"]] for known in (before.attributes, attributes)]
+    return digests[0] == digests[1]
 
 
 def _form(document: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -89,6 +89,8 @@ class Output:
     """Its zarr.json."""
     coordinates: Mapping[str, Coordinate]
     """Coordinates to write, by path."""
+    sources: tuple[ResolvedInput, ...] = ()
+    """The inputs of the recipe, if the output is computed from partial aggregates instead."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -128,6 +130,8 @@ def resolve_output(
     """
     for array in arrays.values():
         check_regular(array)
+    if spec.function == "anomaly":  # normals come last, whatever the order in the recipe
+        arrays = dict(sorted(arrays.items(), key=lambda each: bool(set(each[1].dims) & set(_PERIODS))))
     _check_dimensions(spec, arrays)
     first = next(iter(arrays.values()))
     groupings = {
@@ -534,7 +538,7 @@ def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Out
         output.function.missing,
     )
     # The input is filled in when the partial aggregates are written.
-    return [partial, replace(output, function=combine, inputs=())]
+    return [partial, replace(output, function=combine, inputs=(), sources=output.inputs)]
 
 
 def read_partials(output: Output, array: StoredArray) -> Output:

@@ -350,7 +350,8 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
 def _needs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
     """Return the names of the outputs that an output reads."""
     own = [each.array for each in output.inputs if each.repository is None and each.version is None]
-    return {name for name, path in paths.items() if path in own or join("/", name) in own}
+    needed = {name for name, path in paths.items() if path in own or join("/", name) in own}
+    return needed - {output.name}
 
 
 def _is_count(value: Any) -> bool:

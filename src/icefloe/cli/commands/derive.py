@@ -1,0 +1,124 @@
+"""Commands of derived arrays: derive and lineage."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.executor import ThreadExecutor
+from icefloe.cli import revisions
+from icefloe.cli.execution import ExecutorChoice, executor_option, running_executor
+from icefloe.cli.output import Output, shown
+from icefloe.cli.params import (
+    complete_path,
+    dry_run_option,
+    memory_option,
+    output_option,
+    repo_argument,
+    revision_option,
+)
+from icefloe.cli.progress import show_logs
+from icefloe.repository import Repository
+
+STALE = 5
+"""Exit code if an array is out of date."""
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(dir_okay=False))
+@click.option("--full", is_flag=True, help="Compute all chunks again.")
+@click.option("--strict", is_flag=True, help="Fail instead of computing all chunks of an existing array.")
+@click.option("--check", is_flag=True, help="Write nothing, and exit with 5 if an array is out of date.")
+@memory_option
+@dry_run_option
+@executor_option
+@output_option
+def derive(
+    recipe: str,
+    full: bool,
+    strict: bool,
+    check: bool,
+    memory: int,
+    dry_run: bool,
+    executor: ExecutorChoice,
+    out: Output,
+) -> int:
+    """Update derived arrays: compute only the chunks whose inputs changed.
+
+    RECIPE is a YAML file that names a repository and its outputs.
+
+    \b
+    icefloe derive recipe.yaml
+    icefloe derive recipe.yaml --dry-run
+    icefloe derive recipe.yaml --check
+    """
+    from icefloe.pipeline import derive_arrays
+
+    work = partial(derive_arrays, recipe, full=full, strict=strict, memory_bytes=memory << 20)
+    report = work(executor=ThreadExecutor(1), dry_run=True)  # reports mistakes before Spark starts
+    stale = not report.is_current
+    if not (check or dry_run):
+        if stale:
+            chosen = executor.or_default(out)
+            with show_logs("icefloe.derive", out.progress.say), running_executor(chosen, out) as running:
+                report = work(executor=running)
+        else:
+            report = work(executor=ThreadExecutor(1))  # attributes may differ
+    out.value(report.to_dict(), _text(report.to_dict(), written=not (check or dry_run)))
+    return STALE if check and stale else 0
+
+
+@click.command()
+@repo_argument
+@click.argument("array", shell_complete=complete_path)
+@revision_option
+@output_option
+def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
+    """Show what a derived array was computed from, and whether it is up to date.
+
+    \b
+    icefloe lineage data/repo t2m_daily/t2m_daily
+    """
+    from icefloe.derive.lineage import read_lineage
+
+    found = read_lineage(repo, array, snapshot_id=revisions.resolve(repo, revision))
+    out.value(found.to_dict(), _lineage_text(found.to_dict()))
+    return 0
+
+
+def _text(report: dict[str, Any], *, written: bool) -> str:
+    lines = [_line(each, written=written) for each in report["outputs"]]
+    if not written:
+        lines.append("nothing was written")
+    elif report["commit"] is None:
+        lines.append("everything is up to date")
+    else:
+        lines.append(f"read {bytes_text(report['bytes_read'])}; committed {report['commit']}")
+    return "\n".join(map(shown, lines))
+
+
+def _line(output: dict[str, Any], *, written: bool) -> str:
+    total = output["recomputed"] + output["moved"] + output["kept"]
+    verb = "computed" if written else "to compute"
+    parts = [f"{output['recomputed']} of {counted(total, 'chunk')} {verb}"]
+    parts += [f"{output['moved']} moved"] if output["moved"] else []
+    parts += [f"{counted(output['partials'], 'partial aggregate')} {verb}"] if output["partials"] else []
+    if output["other_versions"]:
+        parts.append(f"{output['other_versions']} kept from other versions of icefloe, numpy or xarray")
+    because = f" because {output['reason']}" if output["reason"] else ""
+    return f"    {output['path']}: {', '.join(parts)}{because}"
+
+
+def _lineage_text(found: dict[str, Any]) -> str:
+    state = "up to date" if found["is_current"] else "out of date: an input changed since it was computed"
+    lines = [f"{found['path']}: {state}", f"    function  {found['function']}"]
+    for each in found["inputs"]:
+        where = f" in {each['repository']}" if each["repository"] else ""
+        lines.append(f"    input     {each['name']} = {each['array']}{where} at {each['snapshot']}")
+    lines.append(f"    commit    {found['commit'] or 'older than the history'}")
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    lines.append(f"    computed  with {versions}")
+    return "\n".join(map(shown, lines))

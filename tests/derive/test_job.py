@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import icefloe
+from icefloe.errors import IcechunkError, InvalidInputError, NodeNotFoundError
+from tests.support.derive import (
+    DAILY,
+    OUTPUTS,
+    derive,
+    field,
+    make_repository,
+    open_derived,
+    stored_values,
+    write_recipe,
+)
+
+PATHS = {
+    "t2m_daily": "t2m_daily/t2m_daily",
+    "climatology": "climatology/climatology",
+    "anomaly": "anomaly",
+    "hottest": "hottest/hottest",
+    "coarse": "coarse/coarse",
+    "celsius": "celsius",
+    "deciles": "deciles/deciles",
+    "series": "s/t2m",
+}
+
+
+def change_cell(repo: icefloe.Repository, at: tuple[int, int, int] = (5, 1, 2), value: float = 300) -> None:
+    session = repo.writable_session("main")
+    array: Any = zarr.open_array(session.store, path="t2m")
+    array[at] = value
+    session.commit("change a cell")
+
+
+def append(repo: icefloe.Repository, start: str, times: int) -> None:
+    session = repo.writable_session("main")
+    field(start, times, seed=7).to_zarr(session.store, append_dim="time", consolidated=False)
+    session.commit("append")
+
+
+def compare_with_xarray(repo: icefloe.Repository) -> None:
+    root = open_derived(repo)
+    values = root["t2m"]
+    daily = values.resample(time="1D").mean()
+    xr.testing.assert_allclose(
+        open_derived(repo, "t2m_daily")["t2m_daily"], daily.rename("t2m_daily"), rtol=1e-6
+    )
+    normals = values.groupby("time.month").mean()
+    xr.testing.assert_allclose(open_derived(repo, "climatology")["climatology"], normals, rtol=1e-6)
+    np.testing.assert_allclose(root["anomaly"], values.groupby("time.month") - normals, atol=1e-3)
+    np.testing.assert_array_equal(open_derived(repo, "hottest")["hottest"], values.max("time"))
+    coarse = values.coarsen(y=2, x=2, boundary="pad").mean()
+    xr.testing.assert_allclose(open_derived(repo, "coarse")["coarse"], coarse, rtol=1e-6)
+    np.testing.assert_array_equal(root["celsius"], values - np.float32(273.15))
+    deciles = values.resample(time="1D").quantile([0.1, 0.9]).transpose("quantile", "time", "y", "x")
+    np.testing.assert_array_equal(open_derived(repo, "deciles")["deciles"], deciles)
+    np.testing.assert_array_equal(open_derived(repo, "s")["t2m"], values)
+
+
+def test_every_kind_of_output_equals_xarray(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, OUTPUTS)
+
+    report = derive(recipe)
+
+    compare_with_xarray(repo)
+    assert report.commit == repo.lookup_branch("main")
+    assert report.recomputed == sum(each.recomputed for each in report.outputs)
+
+
+def test_a_second_run_computes_and_commits_nothing(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, OUTPUTS)
+    derive(recipe)
+    tip = repo.lookup_branch("main")
+
+    report = derive(recipe)
+
+    assert (report.recomputed, report.moved, report.commit) == (0, 0, None)
+    assert repo.lookup_branch("main") == tip
+
+
+def test_one_changed_cell_recomputes_one_chunk_of_daily_means(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    change_cell(repo)
+
+    planned = derive(recipe, dry_run=True)
+    report = derive(recipe)
+
+    assert (planned.recomputed, planned.commit) == (1, None)
+    assert (report.recomputed, report.moved, report.kept) == (1, 0, 23)
+
+
+def test_appended_days_are_the_only_ones_computed(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    append(repo, "2020-02-05", 8)
+
+    report = derive(recipe)
+
+    assert (report.recomputed, report.kept) == (8, 24)
+
+
+def test_shifted_content_is_moved_by_reference(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"copy": {"function": "copy", "inputs": {"t2m": "t2m"}, "path": "c/t2m"}})
+    derive(recipe)
+    session = repo.writable_session("main")
+    for path in ("t2m", "time"):
+        rank = 3 if path == "t2m" else 1
+        session.shift_array(f"/{path}", [-1, 0, 0][:rank])
+    for path in ("t2m", "time"):
+        array: Any = zarr.open_array(session.store, path=path)
+        array.resize((20, *array.shape[1:]))
+    session.commit("drop the first day")
+
+    report = derive(recipe)
+
+    assert (report.recomputed, report.moved, report.kept) == (0, 20, 0)
+    np.testing.assert_array_equal(open_derived(repo, "c")["t2m"], open_derived(repo)["t2m"])
+
+
+def test_a_chunk_that_somebody_edited_is_computed_again(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    before = stored_values(repo, "t2m_daily/t2m_daily")
+    session = repo.writable_session("main")
+    array: Any = zarr.open_array(session.store, path="t2m_daily/t2m_daily")
+    array[0, 0, 0] = -1
+    session.commit("edit the output")
+
+    report = derive(recipe)
+
+    assert report.recomputed == 1
+    assert stored_values(repo, "t2m_daily/t2m_daily") == before
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("ICEFLOE_DERIVATIONS", "2"))))
+def test_incremental_runs_equal_full_runs_after_any_history(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    folder = tmp_path / "work"
+    folder.mkdir()
+    repo = make_repository(folder)
+    recipe = write_recipe(folder, OUTPUTS)
+    derive(recipe)
+    days = 6
+    for step in range(3):
+        choice = rng.integers(0, 5)
+        times = open_derived(repo).sizes["time"]
+        if choice == 0:
+            at = tuple(int(rng.integers(0, size)) for size in (times, 6, 8))
+            change_cell(repo, at, float(rng.normal(280, 10)))  # type: ignore[arg-type]
+        elif choice == 1:
+            append(repo, str(np.datetime64("2020-01-30") + np.timedelta64(days, "D")), 4)
+            days += 1
+        elif choice == 2:
+            session = repo.writable_session("main")
+            block: Any = zarr.open_array(session.store, path="t2m")
+            block[4:12, :3] = rng.normal(280, 10, (8, 3, 8))
+            session.commit("change a block")
+        elif choice == 3:
+            session = repo.writable_session("main")
+            zarr.open_array(session.store, path="t2m").attrs["long_name"] = f"name {step}"
+            session.commit("change an attribute")
+        else:
+            change_cell(repo)
+            session = repo.writable_session("main")
+            again: Any = zarr.open_array(session.store, path="t2m")
+            again[0, 0, 0] = float(step)
+            session.amend("amended")
+        derive(recipe)
+
+        compare_with_xarray(repo)
+        copy = tmp_path / f"copy{step}"
+        shutil.copytree(folder, copy)
+        derive(copy / "recipe.yaml", full=True)
+        other = icefloe.Repository.open(icefloe.local_filesystem_storage(str(copy / "repo")))
+        for path in PATHS.values():
+            assert stored_values(repo, path) == stored_values(other, path), (step, choice, path)
+
+
+def test_a_reduction_over_many_chunks_stores_partial_aggregates(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path, times=200)
+    outputs = {
+        name: {"function": name, "inputs": {"t2m": "t2m"}, "dimensions": {"time": {"reduce": True}}}
+        for name in ("mean", "std", "sum", "min", "max", "count")
+    }
+    recipe = write_recipe(tmp_path, outputs)
+    first = derive(recipe)
+    change_cell(repo)
+
+    report = derive(recipe)
+
+    values = open_derived(repo)["t2m"]
+    for name in outputs:
+        expected = getattr(values.astype("f8"), name)("time")
+        np.testing.assert_allclose(open_derived(repo, name)[name], expected, rtol=1e-6)
+    assert [each.partials for each in first.outputs] == [28] * 6
+    assert [each.partials for each in report.outputs] == [1] * 6
+    assert report.outputs[0].recomputed == 1
+
+
+def test_periods_without_input_are_missing(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path, times=4)
+    append(repo, "2020-02-02", 4)
+    recipe = write_recipe(tmp_path, {"daily": {**DAILY, "function": "count"}})
+
+    derive(recipe)
+
+    daily = open_derived(repo, "daily")["daily"]
+    assert daily.sizes["time"] == 4
+    assert np.isnan(daily[1:3]).all()
+    assert not np.isnan(daily[[0, 3]]).any()
+
+
+def test_inputs_may_be_in_another_repository_at_a_tag(tmp_path: Path) -> None:
+    source = make_repository(tmp_path)
+    source.create_tag("v1", source.lookup_branch("main"))
+    change_cell(source)
+    target = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "target")))
+    given = {"array": "/t2m", "repository": str(tmp_path / "repo"), "tag": "v1"}
+    output = {**DAILY, "inputs": {"t2m": given}}
+
+    derive({"repository": str(tmp_path / "target"), "outputs": {"daily": output}})
+
+    old = xr.open_zarr(source.readonly_session(tag="v1").store, consolidated=False)["t2m"].load()
+    expected = old.resample(time="1D").mean()
+    np.testing.assert_allclose(open_derived(target, "daily")["daily"], expected, rtol=1e-6)
+
+
+FUNCTIONS = """
+import random
+import numpy as np
+
+def double(t2m):
+    return t2m * 2
+
+def smooth(blocks):
+    return blocks["t2m"].rolling(time=3, center=True, min_periods=1).mean()
+
+def spread(t2m):
+    return t2m.max("time") - t2m.min("time")
+
+def fails(t2m):
+    raise ValueError("no luck")
+
+def wrong_shape(t2m):
+    return t2m.values[:1]
+
+def different(t2m):
+    return t2m + random.random()
+"""
+
+
+@pytest.fixture
+def functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a module of the user next to the recipe, with a name of its own."""
+    name = f"functions_{abs(hash(tmp_path))}"
+    (tmp_path / f"{name}.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+def by_code(function: str, **more: Any) -> dict[str, Any]:
+    return {"function": function, "inputs": {"t2m": "t2m"}, **more}
+
+
+def test_functions_of_the_user_see_labelled_blocks(tmp_path: Path, functions: str) -> None:
+    repo = make_repository(tmp_path)
+    outputs = {
+        "double": by_code(f"{functions}:double"),
+        "smooth": by_code(f"{functions}:smooth", dimensions={"time": {"halo": [1, 1]}}, dtype="float32"),
+        "spread": by_code(f"{functions}:spread", dimensions={"time": {"group": "time.day"}}, dtype="float32"),
+    }
+
+    derive(write_recipe(tmp_path, outputs))
+
+    root = open_derived(repo)
+    values = root["t2m"]
+    np.testing.assert_array_equal(root["double"], values * 2)
+    smooth = values.rolling(time=3, center=True, min_periods=1).mean()
+    np.testing.assert_allclose(root["smooth"], smooth, rtol=1e-5)
+    days = values.resample(time="1D")
+    np.testing.assert_allclose(open_derived(repo, "spread")["spread"], days.max() - days.min(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("function", "more", "message"),
+    [
+        ("fails", {"dtype": "float32"}, "raised ValueError: no luck"),
+        ("wrong_shape", {"dtype": "float32"}, "expected"),
+        ("different", {}, "not deterministic"),
+        ("smooth", {"dtype": "float32"}, "depends on more cells"),
+        ("absent", {}, "cannot be imported"),
+    ],
+)
+def test_a_function_that_fails_changes_nothing(
+    tmp_path: Path, functions: str, function: str, more: dict[str, Any], message: str
+) -> None:
+    repo = make_repository(tmp_path)
+    tip = repo.lookup_branch("main")
+    recipe = write_recipe(tmp_path, {"result": by_code(f"{functions}:{function}", **more)})
+
+    with pytest.raises(InvalidInputError, match=message):
+        derive(recipe)
+
+    assert repo.lookup_branch("main") == tip
+
+
+def test_a_changed_function_computes_everything_again(tmp_path: Path, functions: str) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"double": by_code(f"{functions}:double")})
+    derive(recipe)
+    file = tmp_path / f"{functions}.py"
+    file.write_text(file.read_text() + "\n# changed\n")
+
+    with pytest.raises(InvalidInputError, match="computed again"):
+        derive(recipe, strict=True)
+    report = derive(recipe)
+
+    assert report.kept == 0
+    assert report.outputs[0].reason is not None
+    assert repo.lookup_branch("main") == report.commit
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "message"),
+    [
+        ({"inputs": {"t2m": "absent"}}, NodeNotFoundError, "no array /absent"),
+        ({"path": "t2m"}, InvalidInputError, "not derived"),
+        ({"dimensions": {"tme": {"reduce": True}}}, InvalidInputError, "no input has the dimension tme"),
+        ({"dimensions": {"y": {"group": "y.day"}}}, InvalidInputError, "cannot be grouped"),
+        ({"dimensions": {}}, InvalidInputError, "needs a dimension"),
+        ({"chunks": {"tme": 1}}, InvalidInputError, "no dimension tme"),
+    ],
+)
+def test_mistakes_are_reported_and_change_nothing(
+    tmp_path: Path, output: dict[str, Any], error: type[IcechunkError], message: str
+) -> None:
+    repo = make_repository(tmp_path)
+    tip = repo.lookup_branch("main")
+    recipe = write_recipe(tmp_path, {"daily": {**DAILY, **output}})
+
+    with pytest.raises(error, match=message):
+        derive(recipe)
+
+    assert repo.lookup_branch("main") == tip
+
+
+def test_packed_outputs_are_decoded_to_rounded_values(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    packing = {"dtype": "int16", "scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32768}
+    recipe = write_recipe(
+        tmp_path, {"packed": {"function": "copy", "inputs": {"t2m": "t2m"}, "encoding": packing}}
+    )
+
+    derive(recipe)
+
+    root = open_derived(repo)
+    np.testing.assert_allclose(root["packed"], root["t2m"], atol=0.006)
