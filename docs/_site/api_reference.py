@@ -96,8 +96,8 @@ TOPICS = (
         "ingest",
         "Ingest and export",
         "Turn files into arrays, and arrays into files.",
-        ("icefloe.pipeline", "icefloe.export"),
-        first=("ingest_files",),
+        ("icefloe.pipeline", "icefloe.derive", "icefloe.export", "icefloe._internal.executor"),
+        first=("ingest_files", "derive_arrays"),
     ),
     Topic(
         "ingest-engine",

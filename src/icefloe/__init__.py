@@ -16,6 +16,9 @@ from icefloe._internal.logs import shutdown_telemetry as shutdown_telemetry
 from icefloe._version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers treat `name as name` as exported
+    from icefloe._internal.executor import Executor as Executor
+    from icefloe._internal.executor import ProcessExecutor as ProcessExecutor
+    from icefloe._internal.executor import ThreadExecutor as ThreadExecutor
     from icefloe._internal.table import Table as Table
     from icefloe.comparison.blame import Blame as Blame
     from icefloe.comparison.blame import blame as blame
@@ -87,6 +90,8 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.credentials import s3_from_env_credentials as s3_from_env_credentials
     from icefloe.credentials import s3_refreshable_credentials as s3_refreshable_credentials
     from icefloe.credentials import s3_static_credentials as s3_static_credentials
+    from icefloe.derive.lineage import Lineage as Lineage
+    from icefloe.derive.report import DerivedArray as DerivedArray
     from icefloe.derive.report import DeriveReport as DeriveReport
     from icefloe.errors import AlreadyExistsError as AlreadyExistsError
     from icefloe.errors import ConflictError as ConflictError
@@ -206,6 +211,7 @@ _HOMES = {
     "maintenance.integrity.repair": "ChunkSource RepairReport",
     "maintenance.retention": "RetentionPolicy RetentionReport",
     "maintenance.storage_stats": "ReclaimableStorage",
+    "_internal.executor": "Executor ProcessExecutor ThreadExecutor",
     "_internal.table": "Table",
     "legacy.upgrade": "MigrationReport migrate",
     "ops": "GCSummary Update UpdateType",

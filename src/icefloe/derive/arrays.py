@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -155,6 +155,34 @@ class StoredArray:
     def decoded_dtype(self) -> np.dtype[Any]:
         """The dtype of decoded values."""
         return np.asarray(decode(self, np.zeros((0,) * len(self.shape), self.zarr.dtype))).dtype
+
+
+class DecodedCoordinates:
+    """The decoded coordinates of an array, read once."""
+
+    def __init__(self, array: StoredArray) -> None:
+        self._array = array
+
+    @cached_property
+    def _all(self) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
+        import xarray as xr
+
+        found: dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]] = {}
+        for name, each in {**self._array.coordinates, **self._array.auxiliary}.items():
+            variable = xr.Variable(each.dims, each.values, dict(each.attributes))
+            decoded = xr.conventions.decode_cf_variable(name, variable)
+            found[name] = (each.dims, np.asarray(decoded.values), dict(decoded.attrs))
+        return found
+
+    def block(
+        self, cells: Sequence[tuple[int, int]]
+    ) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
+        """Return the coordinates of a block of cells."""
+        ranges = {dim: slice(*span) for dim, span in zip(self._array.dims, cells, strict=True)}
+        return {
+            name: (dims, values[tuple(ranges[dim] for dim in dims)], attributes)
+            for name, (dims, values, attributes) in self._all.items()
+        }
 
 
 def decode(array: StoredArray, stored: NDArray[Any]) -> NDArray[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,10 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe._internal.warnings import quiet
-from icefloe.derive.arrays import StoredArray, decode, get_array
+from icefloe.derive.arrays import DecodedCoordinates, decode, get_array
 from icefloe.derive.axes import Axis, SameAxis, Span
 from icefloe.derive.functions import Block, Function
-from icefloe.derive.outputs import Output, OutputDim, ResolvedInput
+from icefloe.derive.outputs import Output, OutputDim
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.session import ForkSession, Session
@@ -108,22 +107,6 @@ def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, An
             ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )
     return np.where(missing, fill if fill is not None else 0, rounded).astype(dtype)
-
-
-def small_blocks(
-    inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
-) -> tuple[list[Block], dict[str, Span]]:
-    """Make blocks of ones for one output cell, to see what a function returns."""
-    spans = {dim.name: (0, min(1, dim.size)) for dim in dims}
-    blocks = []
-    for each in inputs:
-        cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in each.axes)
-        values = np.ones(tuple(end - first for first, end in cells), each.array.decoded_dtype)
-        coordinates = _Coordinates(each.array).block(cells)
-        blocks.append(
-            Block(each.name, each.array.dims, values, each.axes, cells, coordinates, each.array.attributes)
-        )
-    return blocks, spans
 
 
 def make_tasks(
@@ -220,41 +203,13 @@ def _close(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return bool(np.array_equal(one, other))
 
 
-class _Coordinates:
-    """The decoded coordinates of an array, read once."""
-
-    def __init__(self, array: StoredArray) -> None:
-        self._array = array
-
-    @cached_property
-    def _all(self) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
-        import xarray as xr
-
-        found: dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]] = {}
-        for name, each in {**self._array.coordinates, **self._array.auxiliary}.items():
-            variable = xr.Variable(each.dims, each.values, dict(each.attributes))
-            decoded = xr.conventions.decode_cf_variable(name, variable)
-            found[name] = (each.dims, np.asarray(decoded.values), dict(decoded.attrs))
-        return found
-
-    def block(
-        self, cells: Sequence[Span]
-    ) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
-        """Return the coordinates of a block of cells."""
-        ranges = {dim: slice(*span) for dim, span in zip(self._array.dims, cells, strict=True)}
-        return {
-            name: (dims, values[tuple(ranges[dim] for dim in dims)], attributes)
-            for name, (dims, values, attributes) in self._all.items()
-        }
-
-
 class _Reader:
     """Reads blocks of one input, and keeps the latest chunks because neighbours need them again."""
 
     def __init__(self, given: TaskInput, session: Session, cache_bytes: int) -> None:
         self._given = given
         self._array = get_array(session, given.path, given.name)
-        self._coordinates = _Coordinates(self._array)
+        self._coordinates = DecodedCoordinates(self._array)
         self._cache_bytes = cache_bytes
         self._held: tuple[tuple[Span, ...], NDArray[Any]] | None = None
         self.bytes_read = 0

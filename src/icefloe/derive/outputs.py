@@ -14,7 +14,7 @@ from zarr.storage import MemoryStore
 
 from icefloe._internal.paths import ROOT, join, parent
 from icefloe._internal.warnings import quiet
-from icefloe.derive.arrays import StoredArray, check_regular
+from icefloe.derive.arrays import DecodedCoordinates, StoredArray, check_regular
 from icefloe.derive.axes import (
     Axis,
     BlockAxis,
@@ -27,7 +27,7 @@ from icefloe.derive.axes import (
     WindowAxis,
 )
 from icefloe.derive.expressions import check_expression, evaluate
-from icefloe.derive.functions import BLOCK, PART, Function, UserFunction, load_code
+from icefloe.derive.functions import BLOCK, PART, Block, Function, UserFunction, load_code
 from icefloe.derive.grouping import Grouping, codes_of_labels, group_cells
 from icefloe.derive.recipe import RECURRING, Coarsen, Group, OutputSpec, Reduce, Same, Window
 from icefloe.derive.reductions import REDUCTIONS, identity, part_count, part_dtype, result_dtype
@@ -378,13 +378,27 @@ def _dtype_of_code(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction
 ) -> np.dtype[Any]:
     """Call a function of the user on blocks of ones, as small as its mapping allows."""
-    from icefloe.derive.compute import small_blocks
-
-    blocks, spans = small_blocks(inputs, dims)
+    blocks, spans = _small_blocks(inputs, dims)
     try:
         return code.compute(blocks, spans, tuple(dim.name for dim in dims)).dtype
     except InvalidInputError as error:
         raise _wrong(spec, f"its dtype is unknown; give dtype ({error.message})") from error
+
+
+def _small_blocks(
+    inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
+) -> tuple[list[Block], dict[str, Span]]:
+    """Make blocks of ones for one output cell, to see what a function returns."""
+    spans = {dim.name: (0, min(1, dim.size)) for dim in dims}
+    blocks = []
+    for each in inputs:
+        cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in each.axes)
+        values = np.ones(tuple(end - first for first, end in cells), each.array.decoded_dtype)
+        coordinates = DecodedCoordinates(each.array).block(cells)
+        blocks.append(
+            Block(each.name, each.array.dims, values, each.axes, cells, coordinates, each.array.attributes)
+        )
+    return blocks, spans
 
 
 def _attributes(

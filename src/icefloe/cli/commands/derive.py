@@ -46,7 +46,9 @@ def derive(
     executor: ExecutorChoice,
     out: Output,
 ) -> int:
-    """Update derived arrays: compute only the chunks whose inputs changed.
+    """Compute what changed in derived arrays.
+
+    Chunks whose inputs are the same stay as they are.
 
     RECIPE is a YAML file that names a repository and its outputs.
 
@@ -77,7 +79,9 @@ def derive(
 @revision_option
 @output_option
 def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
-    """Show what a derived array was computed from, and whether it is up to date.
+    """Show the inputs of a derived array.
+
+    ARRAY is its path. The command also tells whether the array is up to date.
 
     \b
     icefloe lineage data/repo t2m_daily/t2m_daily
