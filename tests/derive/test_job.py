@@ -78,6 +78,21 @@ def test_every_kind_of_output_equals_xarray(tmp_path: Path) -> None:
     assert report.recomputed == sum(each.recomputed for each in report.outputs)
 
 
+@pytest.mark.spark
+def test_spark_computes_the_same_bits(tmp_path: Path, spark: Any) -> None:
+    from icefloe.spark.executor import SparkExecutor
+
+    repos = []
+    for name in ("here", "spark"):
+        (tmp_path / name).mkdir()
+        repos.append(make_repository(tmp_path / name))
+    derive(write_recipe(tmp_path / "here", OUTPUTS))
+    icefloe.derive_arrays(write_recipe(tmp_path / "spark", OUTPUTS), executor=SparkExecutor(spark))
+
+    for path in PATHS.values():
+        assert stored_values(repos[0], path) == stored_values(repos[1], path)
+
+
 def test_a_second_run_computes_and_commits_nothing(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, OUTPUTS)

@@ -32,7 +32,7 @@ from icefloe.derive.outputs import (
     records_group,
     resolve_output,
 )
-from icefloe.derive.plan import Plan, check_inputs, check_memory, make_plan
+from icefloe.derive.plan import Plan, check_inputs, check_memory, describe_meaning, make_plan
 from icefloe.derive.recipe import DeriveRecipe, InputSpec, OutputSpec, order_outputs
 from icefloe.derive.records import Records, read_records, set_document, software_versions, write_records
 from icefloe.derive.report import DerivedArray, DeriveReport
@@ -381,6 +381,7 @@ class _Run:
                 for given, each in zip(output.sources or output.inputs, spec.inputs, strict=False)
             ],
             "coordinates": sorted(output.coordinates),
+            "meaning": describe_meaning(output),
             "versions": names,
         }
         found: dict[str, Any] = json.loads(json.dumps(described, default=str))

@@ -39,7 +39,7 @@ class Plan:
     recomputed: Cells
     """Coordinates of chunks to compute, one row each."""
     reason: str | None
-    """Why everything is computed, if it is and the output existed before."""
+    """Why no chunk of an output that existed could be kept."""
 
 
 def make_plan(output: Output, records: Records | None, current: Lanes | None, *, full: bool = False) -> Plan:
@@ -67,8 +67,8 @@ def make_plan(output: Output, records: Records | None, current: Lanes | None, *,
     else:
         moved_to = moved_from = _unravel(source, grid)
     reason = None
-    if records is not None and not full and not kept.any() and not len(moved_to) and len(todo):
-        reason = "the function, the recipe or all inputs changed"
+    if records is not None and not full and records.attributes.get("meaning") != describe_meaning(output):
+        reason = "the function, the recipe or the metadata of an input changed"
     return Plan(digests, kept, moved_to, moved_from, _near_each_other(_unravel(todo, grid), output), reason)
 
 
@@ -87,6 +87,15 @@ def compute_digests(output: Output) -> Lanes:
     for given in output.inputs:
         digests = combine(digests, *_input_digests(output, given, spans))
     return np.ascontiguousarray(np.broadcast_to(digests, (*output.grid, 2)))
+
+
+def describe_meaning(output: Output) -> str:
+    """Hash what all digests of an output have in common: if it changes, every chunk is computed again."""
+    lanes = hash_bytes(json.dumps(_description(output), sort_keys=True, default=str).encode())
+    by_code = output.function.code is not None
+    for given in output.inputs:
+        lanes = combine(lanes, given.array.meaning(all_attributes=by_code))
+    return lanes.tobytes().hex()
 
 
 def largest_block_bytes(output: Output) -> int:
