@@ -50,12 +50,12 @@ def test_resample_and_coarsen_are_reductions_with_a_mapping() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"function": "maen"}, "did you mean mean"),
+        ({"function": "meann"}, "did you mean mean"),
         ({"function": None}, "needs a function"),
         ({"inputs": {}}, "needs inputs"),
         ({"inputs": {"t2m": {"array": "t2m", "tag": "a", "branch": "b"}}}, "several versions"),
         ({"inputs": {"2m": "t2m"}}, "identifier"),
-        ({"dimensions": {"time": {"grop": "time.day"}}}, "expected same"),
+        ({"dimensions": {"time": {"groups": "time.day"}}}, "expected same"),
         ({"dimensions": {"time": {"halo": [1]}}}, "halo must be"),
         ({"dimensions": {"time": {"coarsen": 0}}}, "coarsen must be"),
         ({"chunks": {"time": 0}}, "chunks along time"),
