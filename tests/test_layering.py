@@ -115,7 +115,17 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("workspace",),
         ("changeset", "refs"),
         ("assets", "early_manifests", "lookup"),
-        ("cache", "chunk_grid", "virtual_chunks", "zarr_keys", "zarr_metadata"),
+        ("cache", "chunk_grid", "fingerprints", "virtual_chunks", "zarr_keys", "zarr_metadata"),
+        ("",),
+    ),
+    "derive": (
+        ("job",),
+        ("lineage", "plan", "compute"),
+        ("records",),
+        ("outputs",),
+        ("functions", "grouping"),
+        ("arrays", "axes", "expressions", "reductions"),
+        ("recipe", "report"),
         ("",),
     ),
     "config": (
