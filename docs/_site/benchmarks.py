@@ -72,9 +72,9 @@ class Figure:
 
 
 def figures() -> list[Figure]:
-    """Return the newest figure of each row of the table, best ratio first."""
+    """Return the newest figure of each row, best ratio first; runs on a busy machine do not count."""
     newest: dict[str, list[float]] = {}
-    for run in history():
+    for run in (run for run in history() if not run.get("busy")):
         newest |= run["cpu_s"]
     found = [Figure(name, *newest[name]) for name in TITLES]
     return sorted(found, key=lambda figure: -figure.ratio)
@@ -128,15 +128,14 @@ def chart() -> Drawing:
 
 
 def trends() -> str:
-    """Return the table of runs: the ratio of each row that was measured more than once."""
+    """Return the table of ratios of rows that were measured more than once, with a column per run."""
     runs = history()
     names = [name for name in TITLES if sum(name in run["cpu_s"] for run in runs) > 1]
-    head = f"| run | {' | '.join(TITLES[name] for name in names)} |" if names else "| run | rows |"
-    lines = [head, "| --- |" + " --- |" * max(len(names), 1)]
-    for run in runs:
-        cells = [_ratio(run["cpu_s"].get(name)) for name in names] or [f"{len(run['cpu_s'])} rows"]
-        lines.append(f"| {run['measured_at'][:10]} {run['note']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    runs = [run for run in runs if any(name in run["cpu_s"] for name in names)]
+    heads = [run["measured_at"][:10] + (", busy machine" if run.get("busy") else "") for run in runs]
+    rows = [[TITLES[name], *(_ratio(run["cpu_s"].get(name)) for run in runs)] for name in names]
+    table = [["job", *heads], ["---"] * (1 + len(runs)), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in table)
 
 
 def with_figures(text: str, **tables: str) -> str:
