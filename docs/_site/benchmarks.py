@@ -110,7 +110,10 @@ def chart() -> Drawing:
     bottom = 34 + 26 * len(rows)
     for factor in (0.5, 1, 2, 5, 10, 20, 50, 100):
         x = left + unit * math.log10(factor)
-        d.line((x, 24), (x, bottom))
+        faint = 0.9 if factor == 1 else 0.25
+        d.shapes.append(
+            f'<line x1="{x:.1f}" y1="24" x2="{x:.1f}" y2="{bottom}" class="line" stroke-opacity="{faint}"/>'
+        )
         d.text(x, 18, f"{factor:g}×", anchor="middle", kind="soft")
     for number, figure in enumerate(rows):
         y = 34 + 26 * number
