@@ -47,6 +47,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "cf",
         "ancestry_graph",
         "coastlines",
+        "pictures",
         "_internal.ids",
         "_internal.paths",
         "_internal.concurrency",

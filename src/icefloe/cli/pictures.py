@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,8 @@ from icefloe._internal.extras import pip_install
 from icefloe._internal.printable import printable
 from icefloe.cli.slices import Axis, Slice, label
 from icefloe.coastlines import cell_edges, coastlines_between, coastlines_on_grid, rasterized
+from icefloe.pictures import Scale
 
-_VIRIDIS = np.array(
-    [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
-     (170, 220, 50), (253, 231, 37)], float
-)  # fmt: skip
-_BLUE_TO_RED = np.array(
-    [(5, 48, 97), (33, 102, 172), (67, 147, 195), (146, 197, 222), (209, 229, 240), (247, 247, 247),
-     (253, 219, 199), (244, 165, 130), (214, 96, 77), (178, 24, 43), (103, 0, 31)], float
-)  # fmt: skip
-_TWO_SIDED = 0.1
-"""The colours diverge at zero if the smaller side reaches at least this share of the larger one."""
 _SHADES = " ░▒▓█"
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 """The bits of a Braille character, in four rows and two columns."""
@@ -38,34 +29,6 @@ _MARGIN = 11
 
 Paint = Callable[[str, str | None, str | None], str]
 """Returns a character with escape sequences for its colour and its background."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """The colours of a range of values: blue to red around zero if both signs occur, otherwise viridis."""
-
-    low: float
-    high: float
-    name: str
-    colours: Any
-
-    @staticmethod
-    def of(low: float, high: float) -> Scale:
-        """Choose the colours for the values between two bounds."""
-        most = max(-low, high)
-        if low < 0 < high and min(-low, high) > _TWO_SIDED * most:
-            return Scale(-most, most, "RdBu_r", _BLUE_TO_RED)
-        return Scale(low, high, "viridis", _VIRIDIS)
-
-    def colour(self, value: float) -> tuple[float, ...] | None:
-        """Interpolate the red, green and blue of a value; None if it is missing."""
-        if math.isnan(value):
-            return None
-        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
-        position = min(max(share, 0.0), 1.0) * (len(self.colours) - 1)
-        return tuple(
-            float(np.interp(position, np.arange(len(self.colours)), channel)) for channel in self.colours.T
-        )
 
 
 def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines: bool = True) -> str:
