@@ -245,6 +245,10 @@ def test_values_are_compared_and_changed_chunks_are_listed(client: httpx.Client)
     assert config["changed"] == [[45, 90, 0, 90], [45, 90, 90, 180]]
 
 
+def test_the_health_page_says_if_no_report_was_stored(client: httpx.Client) -> None:
+    assert "No report was stored yet" in _text(client.get("/health").text)
+
+
 def test_versions_that_are_equal_are_said_to_be(client: httpx.Client) -> None:
     assert "same nodes, metadata and chunks" in _text(client.get("/compare/main...branch:main").text)
 

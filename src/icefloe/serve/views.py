@@ -385,7 +385,33 @@ def _ledger_row(group: str, row: LedgerRow) -> dict[str, Any]:
 
 def verify_facts(repo: Repository) -> dict[str, Any] | None:
     """Return the latest stored report of a verification; None if there is none."""
-    return None
+    record: Any = getattr(repo, "last_verification", lambda: None)()
+    if record is None:
+        return None
+    counts = [
+        (item.name.replace("_", " "), str(getattr(record.report, item.name)))
+        for item in fields(record.report)
+        if item.name not in ("level", "findings") and getattr(record.report, item.name)
+    ]
+    scope = "all branches and tags" if record.snapshot_id is None else f"snapshot {record.snapshot_id}"
+    return {
+        "time": time_text(record.verified_at),
+        "facts": [
+            ("result", _verdict(record.findings_total)),
+            ("level", str(record.report.level)),
+            ("of", scope),
+            *counts,
+        ],
+        "findings": [
+            {"kind": each.kind, "where": f"{each.where} {each.object}".strip(), "text": redact(each.message)}
+            for each in record.report.findings
+        ],
+        "more": record.findings_total - len(record.report.findings),
+    }
+
+
+def _verdict(findings: int) -> str:
+    return "no problems" if not findings else f"{findings} findings"
 
 
 # Drawings without scripts

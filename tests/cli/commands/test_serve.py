@@ -43,6 +43,19 @@ def test_containers_named_with_authorize_are_read(tmp_path: Path) -> None:
     assert allowed.status_code == 200
 
 
+def test_missing_packages_are_named_with_the_command_that_installs_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample_repository(tmp_path)
+    monkeypatch.delitem(sys.modules, "icefloe.serve.app", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+
+    code = main(["serve", str(tmp_path / "repo")])
+
+    assert code == 1
+    assert "pip install 'uvicorn" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
 def test_signal_ends_the_server(tmp_path: Path) -> None:
     sample_repository(tmp_path)
