@@ -20,7 +20,10 @@ from icefloe.ingest.ledger.table import read_ledger
 from tests.support.ingest.files import aged, days, new_repo, run, tree, write
 from tests.support.servers.files import file_server
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification"),
+]
 MODES = ["native", "virtual", "hybrid"]
 ENCODING = {"t2m": {"zlib": True, "chunksizes": (1, 5, 4)}}
 
