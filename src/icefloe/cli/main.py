@@ -65,6 +65,17 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """The commands in each section of the help, with their modules, which are imported on demand."""
+_SHARED_LINES: Mapping[tuple[str, ...], str] = {
+    ("head", "cat"): "Print values of an array: the first ones, or a region.",
+    ("log", "show"): "List commits, newest first, or show one of them.",
+    ("blame", "bisect"): "Find the commit that wrote a chunk, or changed a value.",
+    ("branch", "tag"): "List, create, delete and reset branches or tags.",
+    ("cherry-pick", "revert"): "Apply or undo the changes of one commit on a branch.",
+    ("verify", "repair"): "Check that all data is readable, or restore lost data.",
+    ("gc", "expire"): "Delete objects that nothing needs, or old snapshots.",
+    ("config", "status"): "Show the configuration, or whether it is writable.",
+}
+"""Commands that share a line of the help, so that it fits on one screen."""
 _COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
@@ -104,12 +115,18 @@ class _Commands(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, without blank lines, so that the help fits on one screen."""
-        texts, width = _texts(), max(map(len, _COMMANDS))
+        texts = _texts()
+        leaders = {names[0]: (", ".join(names), text) for names, text in _SHARED_LINES.items()}
+        followers = {name for names in _SHARED_LINES for name in names[1:]}
+        width = max(map(len, [*_COMMANDS, *(label for label, _ in leaders.values())]))
         for title, names in SECTIONS.items():
             formatter.write(f"{title}:\n" if title != next(iter(SECTIONS)) else f"\n{title}:\n")
             for name in names:
-                text = click.Command(name, help=texts[name]).get_short_help_str(formatter.width - width - 4)
-                formatter.write(f"  {name:<{width}}  {text}\n")
+                if name in followers:
+                    continue
+                label, text = leaders.get(name, (name, texts[name]))
+                short = click.Command(name, help=text).get_short_help_str(formatter.width - width - 4)
+                formatter.write(f"  {label:<{width}}  {short}\n")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete.startswith("-"):

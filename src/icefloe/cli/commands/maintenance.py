@@ -239,7 +239,7 @@ def storage(
     with_ledgers: bool,
     out: Output,
 ) -> None:
-    """Show how much storage the chunks use, each counted once.
+    """Show the storage that chunks use, each counted once.
 
     \b
     icefloe storage data/repo

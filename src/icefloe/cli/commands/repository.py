@@ -45,7 +45,7 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
 @repo_argument
 @output_option
 def info(repo: Repository, out: Output) -> None:
-    """Summarize a repository: version, branches, tags, history.
+    """Summarize a repository: version, refs and history.
 
     \b
     icefloe info data/repo
