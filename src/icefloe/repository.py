@@ -922,7 +922,8 @@ class Repository(Shown):
     def _find(self, version: str) -> SnapshotId:
         from icefloe.history.versions import resolve_version
 
-        return SnapshotId.parse(resolve_version(self, version))
+        tip = self._refs.branches().get(version)  # a branch takes precedence over a tag of the same name
+        return tip or SnapshotId.parse(resolve_version(self, version))
 
     def _branching(self) -> Branching:
         from icefloe.core.merge.branches import Branching
