@@ -72,9 +72,9 @@ class _Veiled:
         shown = []
         for item in fields(self):  # type: ignore[arg-type]  # only mixed into dataclasses
             value = getattr(self, item.name)
-            veiled = value is not None and item.metadata.get("secret", False)
-            start = value[: item.metadata.get("shown", 0)] if veiled else ""
-            shown.append(f"{item.name}={f'{start}****' if veiled else repr(value)}")
+            is_hidden = value is not None and item.metadata.get("secret", False)
+            start = value[: item.metadata.get("shown", 0)] if is_hidden else ""
+            shown.append(f"{item.name}={f'{start}****' if is_hidden else repr(value)}")
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _repr_html_(self) -> str:

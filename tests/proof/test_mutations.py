@@ -55,14 +55,14 @@ def test_dropped_conflict_rule_is_detected(world: str, monkeypatch: pytest.Monke
 
 
 def test_rebase_that_loses_a_chunk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    resting_on = rebase.resting_on
+    transfer_changes = rebase.transfer_changes
 
     def forgetful(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
         for delta in changes.chunks.values():
             delta.forget(delta.coords()[:1])
-        return resting_on(nodes, changes)
+        return transfer_changes(nodes, changes)
 
-    monkeypatch.setattr(rebase, "resting_on", forgetful)
+    monkeypatch.setattr(rebase, "transfer_changes", forgetful)
 
     assert_found("v2", "expected")
 

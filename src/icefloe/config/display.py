@@ -103,7 +103,7 @@ def literal(value: object) -> str:
     return repr(value)
 
 
-def veiled(options: Mapping[str, str] | None, *, all_values: bool = False) -> str:
+def mask_secrets(options: Mapping[str, str] | None, *, all_values: bool = False) -> str:
     """Return a mapping in one line, with `****` for values whose keys suggest that they are secret."""
     if options is None:
         return "None"

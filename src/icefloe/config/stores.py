@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 from urllib.parse import urlsplit
 
-from icefloe.config.display import Shown, Tree, call, literal, qualified, veiled
+from icefloe.config.display import Shown, Tree, call, literal, mask_secrets, qualified
 from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_part, setting
 
 
@@ -127,7 +127,7 @@ class _OptionsFamily(_Store):
         return {self.tag: dict(self.opts or {})}
 
     def shown(self) -> dict[str, str]:
-        return {"opts": veiled(self.opts)}
+        return {"opts": mask_secrets(self.opts)}
 
 
 class _StoreFamily(type):
@@ -224,7 +224,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
             return {self.tag: {**(self.opts or {}), **headers}}
 
         def shown(self) -> dict[str, str]:
-            return {"opts": veiled(self.opts), "headers": veiled(self.headers, all_values=True)}
+            return {"opts": mask_secrets(self.opts), "headers": mask_secrets(self.headers, all_values=True)}
 
 
 AnyObjectStoreConfig: TypeAlias = (

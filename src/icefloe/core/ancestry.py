@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit.flush import merged_logs
+from icefloe.core.commit.flush import merge_logs
 from icefloe.core.refs.base import RefStore
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.transaction_log import TransactionLog
@@ -42,7 +42,7 @@ def log_of(assets: AssetStore, step: Step) -> TransactionLog:
     """Return all changes of a step."""
     *pruned, own = step.logs
     logs = [_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
-    return logs[0] if len(logs) == 1 else merged_logs(own, logs)
+    return logs[0] if len(logs) == 1 else merge_logs(own, logs)
 
 
 def _pruned_log(assets: AssetStore, id: SnapshotId) -> TransactionLog:

@@ -45,7 +45,7 @@ class RefBlocks:
         return len(self.coords)
 
     @property
-    def worn(self) -> bool:
+    def needs_rebuild(self) -> bool:
         """Whether the tables should be encoded again, because most of the buffer is unused."""
         return self.blocks.dropped > len(self)
 

@@ -352,7 +352,7 @@ class PackedManifest:
 
     def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
         """Return the encoded references of the only array; None if the file contains more than that."""
-        if self._blocks is not None and not self._blocks.worn:
+        if self._blocks is not None and not self._blocks.needs_rebuild:
             return self._blocks
         if tuple(self._arrays) != (node,) or self.count(node) > _MANY_REFS:
             return None

@@ -67,7 +67,7 @@ def decode_ref(data: bytes, place: str) -> SnapshotId:
         raise FormatError(f"{place}: {error.message}", kind=ErrorKind.DESERIALIZATION) from None
 
 
-def respelt(data: bytes, number: int) -> bytes:
+def respell(data: bytes, number: int) -> bytes:
     """Return a reference file with the same meaning and other bytes: a number encoded in trailing white
     space.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from icefloe._internal.ids import ManifestId, NodeId, ObjectId, SnapshotId, encode_column
 from icefloe._internal.times import from_microseconds
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit.flush import merged_logs
+from icefloe.core.commit.flush import merge_logs
 from icefloe.core.refs.base import read_only_format
 from icefloe.encoding.envelope import open_header
 from icefloe.format.files import (
@@ -113,7 +113,7 @@ def inspect_transaction_log(
             merged.append(each)
         except ObjectNotFoundError:
             missing.append(each)
-    shown = {"header": _header(data, path)} | _log(merged_logs(id, logs) if merged else logs[0])
+    shown = {"header": _header(data, path)} | _log(merge_logs(id, logs) if merged else logs[0])
     if merged or missing:
         shown["synthetic_composite"] = {
             "note": "the changes of expired snapshots are merged into this log",

@@ -159,7 +159,7 @@ def migrate(
             "there is no repository at this location", kind=ErrorKind.REPOSITORY_NOT_FOUND
         )
     spec, migration = layout.spec, _Migration(source, target, progress, executor)
-    if spec.refs_in_repo_info and target is None and was_broken_off(source):
+    if spec.refs_in_repo_info and target is None and is_interrupted(source):
         return migration.finish(dry_run=dry_run, delete_old_files=delete_old_files)
     if spec.writable:
         newest = spec.refs_in_repo_info
@@ -171,7 +171,7 @@ def migrate(
     return migration.run(dry_run=dry_run, keep_gaps=keep_gaps, delete_old_files=delete_old_files)
 
 
-def was_broken_off(storage: Storage) -> bool:
+def is_interrupted(storage: Storage) -> bool:
     """Return whether there is an interrupted upgrade."""
     return storage.exists(_PLAN)
 

@@ -15,7 +15,7 @@ from icefloe.cli.params import dry_run_option, output_option, storage_argument
 from icefloe.core.open import find_layout
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.legacy.layout import ALL_LAYOUTS
-from icefloe.legacy.upgrade import MigrationReport, was_broken_off
+from icefloe.legacy.upgrade import MigrationReport, is_interrupted
 from icefloe.maintenance.upgrade import has_files_of_version_1
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
@@ -52,7 +52,7 @@ def migrate(
     spec = None if layout is None else layout.spec
     version_1 = spec is not None and spec.writable and not spec.refs_in_repo_info
     leftovers = delete_old_files and target is None and spec is not None and spec.refs_in_repo_info
-    if version_1 or (leftovers and has_files_of_version_1(storage) and not was_broken_off(storage)):
+    if version_1 or (leftovers and has_files_of_version_1(storage) and not is_interrupted(storage)):
         _upgrade(storage, target, dry_run, delete_old_files, executor, out, leftovers_only=not version_1)
         return
     report = icefloe.migrate(

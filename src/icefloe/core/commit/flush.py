@@ -61,7 +61,7 @@ def flush(
     id = SnapshotId.random()
     log = log_of_changes(workspace, id)
     if earlier is not None:
-        log = merged_logs(id, [earlier, log])
+        log = merge_logs(id, [earlier, log])
     snapshot = Snapshot(
         id=id,
         parent_id=parent if assets.spec.parent_in_snapshot else None,
@@ -188,7 +188,7 @@ def _log_of(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     )
 
 
-def merged_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
+def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
     """Combine consecutive logs."""
     chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks])
     lists: dict[str, Any] = {

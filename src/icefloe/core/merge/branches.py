@@ -32,7 +32,7 @@ from icefloe.core.merge.lineage import (
     recorded,
     replaced_by_squash,
 )
-from icefloe.core.merge.moves import arranged
+from icefloe.core.merge.moves import arrange
 from icefloe.core.merge.state_changes import State, Touched, changes_between, parting, touched_between
 from icefloe.core.merge.three_way import Sides, merge
 from icefloe.core.refs.backoff import attempts
@@ -290,7 +290,7 @@ class Branching:
         snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
         base, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
         since, touched = (self._touched(base, state) for state in (ours, theirs))
-        placed = arranged(base, ours, theirs, {*since.nodes, *touched.nodes})
+        placed = arrange(base, ours, theirs, {*since.nodes, *touched.nodes})
         result = MergeResult(
             "conflicts",
             None,

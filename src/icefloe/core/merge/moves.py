@@ -78,15 +78,15 @@ class Arrangement:
         )
 
 
-def arranged(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) -> Arrangement:
+def arrange(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) -> Arrangement:
     """Return the states with merged places. Only touched nodes can have moved."""
     states = (base, ours, theirs)
     if not any(len({path for state in states if (path := state.path(id))}) > 1 for id in touched):
         return Arrangement(base, ours, theirs, {})
-    return _Arranging(base, ours, theirs).run()
+    return _Arranger(base, ours, theirs).run()
 
 
-class _Arranging:
+class _Arranger:
     """One merge of places."""
 
     def __init__(self, base: State, ours: State, theirs: State) -> None:

@@ -63,7 +63,7 @@ def rebase(
         finally:
             if reached is not None:
                 snapshot = assets.snapshot(reached)
-                workspace.rebase(snapshot, resting_on(snapshot.nodes, changes))
+                workspace.rebase(snapshot, transfer_changes(snapshot.nodes, changes))
 
 
 def check_solver(solver: ConflictSolver) -> None:
@@ -100,7 +100,7 @@ def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict
     return kept | taken_along(kept, theirs.new_nodes)
 
 
-def resting_on(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
+def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
     """Return the changes for other nodes than those that they were made on. There must be no conflicts."""
     deleted = {
         path: now

@@ -20,7 +20,7 @@ from icefloe.core.changeset import ChangeSet, rank_of
 from icefloe.core.commit.flush import log_of_changes
 from icefloe.core.merge.conflict_details import ConflictReader
 from icefloe.core.merge.conflicts import Detection, Found, Theirs, read_differently
-from icefloe.core.merge.rebase import resting_on
+from icefloe.core.merge.rebase import transfer_changes
 from icefloe.core.merge.state_changes import State, Touched, put_differences, same_chunks, without_manifests
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
@@ -64,7 +64,7 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
         resolution = _Resolution(sides, ours, theirs)
         for each in found:
             (resolution.take_theirs if strategy == "theirs" else resolution.keep_ours)(each)
-    return Merged(resting_on(sides.ours.snapshot.nodes, theirs), groups, decided or not found)
+    return Merged(transfer_changes(sides.ours.snapshot.nodes, theirs), groups, decided or not found)
 
 
 def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:

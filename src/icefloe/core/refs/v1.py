@@ -27,7 +27,7 @@ from icefloe.errors import (
 )
 from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
 from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
-from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respelt
+from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respell
 from icefloe.format.repo_changes import lost_base
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
@@ -300,7 +300,7 @@ class RefStoreV1(RefStore):
             if file.kind is RefKind.BRANCH and not file.deleted:
                 with contextlib.suppress(ObjectNotFoundError, ConditionNotMetError):
                     data, version = self._storage.get(file.path)
-                    self._storage.put(file.path, respelt(data, now_us), Unchanged(version))
+                    self._storage.put(file.path, respell(data, now_us), Unchanged(version))
 
     def note_end_of_collection(self, begun_us: int) -> None:
         """Record that a collection has ended."""

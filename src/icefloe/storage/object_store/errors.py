@@ -49,7 +49,7 @@ def server_code(text: str) -> str:
     return found[1] if found else ""
 
 
-def explained(path: str, place: str, text: str) -> str:
+def explain_failure(path: str, place: str, text: str) -> str:
     """Describe a failure: the object, the cause and the remedy, the words of the server, and the location."""
     code = server_code(text)
     advice = _BY_CODE.get(code) or next((advice for sign, advice in _BY_TEXT.items() if sign in text), "")

@@ -66,7 +66,7 @@ from icefloe.storage.object_store.conditional_writes import (
     UnchangedError,
     version_of,
 )
-from icefloe.storage.object_store.errors import BUCKET_CODES, explained, server_code
+from icefloe.storage.object_store.errors import BUCKET_CODES, explain_failure, server_code
 from icefloe.storage.object_store.trust import require_conditions
 
 _LIST_PAGE = 1000
@@ -408,7 +408,7 @@ class ObjectStorage(Storage):
 
     def _error(self, path: str, cause: Exception) -> StorageError:
         text = str(cause)
-        message = explained(path, self.place, text)
+        message = explain_failure(path, self.place, text)
         if server_code(text) in BUCKET_CODES:
             return BucketNotFoundError(message, ErrorKind.OBJECT_STORE)
         throttled = any(word in text for word in ("SlowDown", "503 ", "429 "))
