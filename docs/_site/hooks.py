@@ -9,6 +9,7 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from docs._site.api_reference import undocumented_names, unplaced_names
 from docs._site.pages import generated_pages
@@ -28,8 +29,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, *, config: MkDocsConfig, **_: Any) -> str:
-    """Inline drawings, so that they follow the colours of the theme."""
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Inline drawings, so that they follow the colours of the theme; rank guides above reference in searches."""
+    if page.file.src_uri.startswith("how-to/"):
+        page.meta.setdefault("search", {"boost": 3})
     images = Path(config.docs_dir) / "images"
 
     def inline(match: re.Match[str]) -> str:
