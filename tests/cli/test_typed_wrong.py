@@ -28,6 +28,8 @@ EVERY = (
     "diff REPO main~1 -r main",
     "diff REPO main main~1 --values",
     "blame REPO temperature",
+    "derive DERIVED --executor threads",
+    "lineage REPO double",
     "branch REPO",
     "tag REPO",
     "branch create REPO new",
@@ -283,7 +285,9 @@ def test_every_command_prints_one_json_document(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Stdout contains one JSON document and nothing else."""
-    words = {name: str(tmp_path / name) for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE")}
+    words = {
+        name: str(tmp_path / name) for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE", "DERIVED")
+    }
     words |= {"DATA": str(folder / "data"), "FILE": str(next((folder / "data").iterdir()))}
     for name, version in (("REPO", 2), ("OLD", 1)):
         storage = icefloe.storage_from_url(words[name], sync=False)
@@ -292,6 +296,8 @@ def test_every_command_prints_one_json_document(
             zarr.create_array(store, name="temperature", data=np.arange(12.0).reshape(3, 4))
     recipe = f"sources: {words['DATA']}\nrepository: {words['NEW']}\nexecutor: threads\n"
     Path(words["RECIPE"]).write_text(recipe)
+    double = "{function: {expression: 't * 2'}, inputs: {t: temperature}}"
+    Path(words["DERIVED"]).write_text(f"repository: {words['REPO']}\noutputs:\n  double: {double}\n")
 
     for line in EVERY:
         code = app.main([*(words.get(word, word) for word in line.split()), "--json"])

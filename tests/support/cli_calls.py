@@ -21,6 +21,8 @@ CALLS: dict[str, list[list[str]]] = {
     "ingest": [["FILE", "NEW", *NONE, "--dry-run"], ["FILE", "FILE2", "NEW", *NONE],
                ["--recipe", "RECIPE", *NONE]],
     "rechunk": [["REPO", NAME, "--chunks", f"{NAME}=1", "--dry-run", *NONE], ["REPO", "/x"]],
+    "derive": [["RECIPE"], ["FILE"]],
+    "lineage": [["REPO", NAME], ["REPO", f"{NAME}x"]],
     "info": [["REPO"]],
     "config": [["REPO"]],
     "status": [["REPO"]],

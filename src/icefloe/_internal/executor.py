@@ -61,22 +61,60 @@ class Executor(ABC):
 
     @abstractmethod
     def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
-        """Yield the results in the order of the items.
+        """Apply a task to items, and yield the results in the order of the items.
 
         The first failure is raised as soon as it is known; items that have not started are dropped.
+
+        Parameters
+        ----------
+        task
+            The function to apply, with its label.
+        items
+            Its arguments, one per call.
+
+        Returns
+        -------
+        Iterator
+            One result per item.
         """
 
     def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the first rows that a SQL query over the given sessions yields.
+        """Return the first rows of a SQL query.
 
-        InvalidInputError if the executor has no SQL engine.
+        Parameters
+        ----------
+        sql
+            The query.
+        tables
+            Sessions by the name of the table that the query uses for them.
+
+        Returns
+        -------
+        list of tuple
+            The rows.
+
+        Raises
+        ------
+        InvalidInputError
+            If the executor has no SQL engine.
         """
         raise InvalidInputError(
             f"{type(self).__name__} has no SQL engine; use a SparkExecutor", ErrorKind.NOT_ALLOWED
         )
 
     def with_progress(self, progress: Progress | None) -> Self:
-        """Return the same executor with another progress callback."""
+        """Return the same executor with another progress callback.
+
+        Parameters
+        ----------
+        progress
+            Receives a label, the number of items done and their total; None for no reports.
+
+        Returns
+        -------
+        Executor
+            A copy that shares threads or processes with this one.
+        """
         other = copy(self)
         other.progress = progress
         return other
@@ -88,6 +126,15 @@ class ThreadExecutor(Executor):
     At most `max_concurrent_requests` items run at the same time, and `items` is read no further ahead than
     that. Work starts when the first result is requested. Executors with the same `purpose` share threads; an
     executor that is used inside a task of the same purpose runs in place.
+
+    Parameters
+    ----------
+    max_concurrent_requests
+        The largest number of items that run at the same time.
+    purpose
+        The name of the pool of threads.
+    progress
+        Receives a label, the number of items done and their total.
     """
 
     def __init__(
@@ -161,6 +208,13 @@ class ProcessExecutor(Executor):
 
     The function, the items and the results are pickled. Processes start with the first items, which takes
     about a second for imports. Use the executor as a context manager to end them.
+
+    Parameters
+    ----------
+    processes
+        The number of processes; one per core by default.
+    progress
+        Receives a label, the number of items done and their total.
     """
 
     def __init__(self, processes: int | None = None, progress: Progress | None = None) -> None:

@@ -25,10 +25,13 @@ class Lineage(Report):
     """The origin of a derived array."""
 
     path: str
+    """Path of the array."""
     function: str
+    """Name of the function in the recipe."""
     inputs: tuple[Mapping[str, Any], ...]
     """Name, path, repository and snapshot of each input."""
     recipe: Mapping[str, Any]
+    """The recipe of the array, with its defaults filled in."""
     commit: str | None
     """The latest commit that changed the array through its recipe; None if it has expired."""
     versions: Mapping[str, str]

@@ -12,7 +12,9 @@ class DerivedArray(Report):
     """One output of a recipe in numbers."""
 
     name: str
+    """Name in the recipe."""
     path: str
+    """Path of the array."""
     recomputed: int
     """Chunks that were computed."""
     moved: int
@@ -32,15 +34,21 @@ class DeriveReport(Report):
     """What `derive_arrays` did, or would do."""
 
     outputs: tuple[DerivedArray, ...]
+    """The outputs of the recipe, one by one."""
     recomputed: int
+    """Chunks of all outputs that were computed."""
     moved: int
+    """Chunks of all outputs that were moved by reference."""
     kept: int
+    """Chunks of all outputs that stayed."""
     bytes_read: int = 0
     """Decoded bytes that tasks read."""
     input_snapshots: tuple[str, ...] = ()
+    """Snapshots that the inputs were read from."""
     commit: str | None = None
     """The new snapshot; None if nothing changed."""
     dry_run: bool = False
+    """True if nothing was written."""
 
     @property
     def is_current(self) -> bool:

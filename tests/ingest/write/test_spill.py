@@ -198,7 +198,7 @@ def test_files_of_maps_become_series(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_a_damaged_file_is_named_and_nothing_stays(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_and_only_the_inspection_stays(tmp_path: Path) -> None:
     files, repo = map_files(tmp_path, 9), new_repo(tmp_path)
     before = stored(repo)
     with h5py.File(files[7]) as file:
@@ -210,7 +210,7 @@ def test_a_damaged_file_is_named_and_nothing_stays(tmp_path: Path) -> None:
     with pytest.raises(icefloe.IcechunkError, match=r"07\.nc.*t cannot be read"):
         run(repo, files, chunks={"time": -1, "lat": 10, "lon": 10}, memory_bytes=60_000)
 
-    assert stored(repo) == before
+    assert len(stored(repo) - before) == 1
     assert len(list(repo.ancestry(branch="main"))) == 1
 
 
