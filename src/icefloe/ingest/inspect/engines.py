@@ -20,6 +20,7 @@ import xarray as xr
 from zarr.storage import StorePath, ZipStore
 
 from icefloe._internal.extras import pip_install
+from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe.errors import Hint
 from icefloe.virtual.parsers import ZIP_MAGIC
 from icefloe.virtual.parsers.zarr.stores import find_root
@@ -166,5 +167,6 @@ def zipped_store(path: str) -> StorePath:
     """Open the Zarr store in a zip file, which may be inside a folder of it."""
     with zipfile.ZipFile(path) as opened:
         root = find_root(opened.namelist(), path)
-    store = ZipStore(path, mode="r")
+    # zarr 3.1 does not open a ZipStore on first use.
+    store = run_zarr_coroutine(ZipStore.open(path, mode="r"))
     return StorePath(store, root.strip("/"))
