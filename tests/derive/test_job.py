@@ -387,3 +387,45 @@ def test_packed_outputs_are_decoded_to_rounded_values(tmp_path: Path) -> None:
 
     root = open_derived(repo)
     np.testing.assert_allclose(root["packed"], root["t2m"], atol=0.006)
+
+
+def branch_with_change(repo: icefloe.Repository, name: str, at: tuple[int, int, int]) -> None:
+    repo.create_branch(name, repo.lookup_branch("main"))
+    session = repo.writable_session(name)
+    array: Any = zarr.open_array(session.store, path="t2m")
+    array[at] = 300
+    session.commit(f"change on {name}")
+
+
+def test_merging_branches_that_ran_a_recipe_finds_no_conflict_in_records(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    branch_with_change(repo, "other", (0, 0, 0))
+    change_cell(repo, (20, 5, 7))
+    derive(recipe)
+    derive({"repository": str(tmp_path / "repo"), "outputs": {"t2m_daily": {**DAILY, "branch": "other"}}})
+
+    merged = repo.merge("other", "main", message="merge")
+
+    assert merged.outcome == "merged"
+    report = derive(recipe)
+    assert report.recomputed + report.kept == 24
+    daily = open_derived(repo)["t2m"].resample(time="1D").mean()
+    np.testing.assert_allclose(open_derived(repo, "t2m_daily")["t2m_daily"], daily, rtol=1e-6)
+
+
+def test_a_rebase_finds_no_conflict_in_records(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    late = repo.writable_session("main")
+    change_cell(repo)
+    derive(recipe)
+    records = "_icefloe/derived/t2m_daily/t2m_daily/records"
+    array: Any = zarr.open_array(late.store, path=records)
+    array[...] = 0
+
+    late.commit("write records late", rebase_with=icefloe.ConflictDetector())
+
+    assert derive(recipe).recomputed == 0

@@ -14,6 +14,8 @@ from icefloe.errors import ErrorKind, InvalidInputError
 ROOT: Final = "/"
 LEDGERS: Final = "/_icefloe"
 """The group with the ledger of ingests, which listings and exports of the root leave out."""
+DERIVED: Final = f"{LEDGERS}/derived"
+"""The group with the records of derived arrays."""
 
 
 def validate(path: str) -> str:

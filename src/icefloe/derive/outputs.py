@@ -12,7 +12,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import MemoryStore
 
-from icefloe._internal.paths import ROOT, join, parent
+from icefloe._internal.paths import DERIVED, ROOT, join, parent
 from icefloe._internal.warnings import quiet
 from icefloe.derive.arrays import DecodedCoordinates, StoredArray, check_regular
 from icefloe.derive.axes import (
@@ -167,7 +167,7 @@ def resolve_output(
 
 def records_group(path: str) -> str:
     """Return the group that holds what is known about a derived array."""
-    return f"/_icefloe/derived{path}"
+    return f"{DERIVED}{path}"
 
 
 def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
+from icefloe._internal.paths import DERIVED, is_within
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
 from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.changeset import ChangeSet
@@ -76,15 +77,36 @@ def _replay(
     began: Nodes, changes: ChangeSet, theirs: Theirs, solver: ConflictSolver, snapshot: SnapshotId
 ) -> None:
     """Adapt our changes to one commit; raise RebaseFailedError, without a change, if the solver cannot."""
-    found = list(Detection(began, changes, theirs).conflicts())
+    every = list(Detection(began, changes, theirs).conflicts())
+    found = [each for each in every if not is_record(each)]
     chosen = [solver.choose(each.conflict) for each in found]
     if not all(map(_is_solved, found, chosen)):
         raise RebaseFailedError(str(snapshot), [each.conflict for each in found])
     for each, choice in zip(found, chosen, strict=True):
         if choice is VersionSelection.UseTheirs and each.node is not None and each.coords is not None:
             changes.chunks[each.node].forget(each.coords)
+    for each in every:
+        if is_record(each):
+            _drop_changes(changes, each.conflict.path)
     if changes.moved:
         changes.moved = _moved_along(began, changes.moved, theirs)
+
+
+def is_record(found: Found) -> bool:
+    """Return whether a conflict is about the records of a derived array.
+
+    One side may always be dropped: a record states what a chunk was computed from, and counts only as long
+    as the chunk is the same. The next run computes chunks without a record again.
+    """
+    return is_within(found.conflict.path, DERIVED)
+
+
+def _drop_changes(changes: ChangeSet, path: str) -> None:
+    """Forget all changes of a node."""
+    for kept in (changes.created, changes.updated, changes.deleted):
+        kept.pop(path, None)
+    for id in [id for id, delta in changes.chunks.items() if delta.path == path]:
+        del changes.chunks[id]
 
 
 def _is_solved(found: Found, choice: VersionSelection) -> bool:

@@ -20,7 +20,7 @@ from icefloe.core.changeset import ChangeSet, rank_of
 from icefloe.core.commit.flush import log_of_changes
 from icefloe.core.merge.conflict_details import ConflictReader
 from icefloe.core.merge.conflicts import Detection, Found, Theirs, read_differently
-from icefloe.core.merge.rebase import transfer_changes
+from icefloe.core.merge.rebase import is_record, transfer_changes
 from icefloe.core.merge.state_changes import State, Touched, put_differences, same_chunks, without_manifests
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
@@ -56,13 +56,16 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     """Merge their changes into our state."""
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
     _forget_what_is_common(sides, ours, theirs)
-    found = _conflicts(sides, ours, theirs)
+    every = _conflicts(sides, ours, theirs)
+    found = [each for each in every if not is_record(each)]
     reader = ConflictReader(sides.ours, sides.theirs)
     groups = tuple(_group(sides, ours, theirs, each, reader) for each in found)
     decided = strategy != "fail"
-    if decided:
-        resolution = _Resolution(sides, ours, theirs)
-        for each in found:
+    resolution = _Resolution(sides, ours, theirs)
+    for each in every:
+        if is_record(each):
+            resolution.keep_ours(each)
+        elif decided:
             (resolution.take_theirs if strategy == "theirs" else resolution.keep_ours)(each)
     return Merged(transfer_changes(sides.ours.snapshot.nodes, theirs), groups, decided or not found)
 
