@@ -419,8 +419,7 @@ class MergeConflicts(Sequence[MergeConflict]):
         """Describe the chunks of the first rows by coordinate labels, and compare their values.
 
         The values are read by this call, because a merge does not need them. If they cannot be read,
-        `problem` says
-        why: virtual chunks, for example, may be in a container that is not authorized.
+        `problem` says why: virtual chunks, for example, may be in a container that is not authorized.
 
         Parameters
         ----------

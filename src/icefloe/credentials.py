@@ -337,9 +337,8 @@ class Refresher(Generic[T]):
     """Calls the user's function for a credential, and calls it again when that credential has expired.
 
     Threads can share a refresher: one of them calls the function, the others wait for the result. A
-    credential
-    without `expires_after` is requested once. A pickled copy contains the credential that the refresher was
-    created with, not the current one.
+    credential without `expires_after` is requested once. A pickled copy contains the credential that the
+    refresher was created with, not the current one.
     """
 
     __slots__ = ("_accepted", "_current", "_function", "_initial", "_lock", "_pickled_function")

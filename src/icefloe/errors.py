@@ -38,8 +38,7 @@ class ErrorKind(StrEnum):
     """Stable codes for what went wrong, to be compared with `IcechunkError.kind`.
 
     Codes are never renamed or removed; later releases may add some. The comments name the exception class
-    that
-    carries each group.
+    that carries each group.
     """
 
     # ConflictError

@@ -63,8 +63,7 @@ class Session(Shown):
     """A view of one snapshot, with the changes that were made to it.
 
     A commit makes the session read-only, at the new snapshot. Create sessions with
-    `Repository.readonly_session`,
-    `Repository.writable_session` or `Repository.rearrange_session`.
+    `Repository.readonly_session`, `Repository.writable_session` or `Repository.rearrange_session`.
 
     Parameters
     ----------
@@ -605,10 +604,8 @@ class Session(Shown):
         """Commit the changes unless the branch already contains a commit with the same key.
 
         The key becomes part of the snapshot. It is searched in the snapshot that the commit follows, so that
-        two jobs
-        with the same key produce one commit, whatever the solver does. Expiration, squashing and retention
-        keep
-        keys; a reset forgets the keys of the commits that it drops; a merge unites them.
+        two jobs with the same key produce one commit, whatever the solver does. Expiration, squashing and
+        retention keep keys; a reset forgets the keys of the commits that it drops; a merge unites them.
 
         Parameters
         ----------
@@ -862,11 +859,9 @@ class Session(Shown):
         """Write a snapshot and move the ref. If garbage was collected meanwhile, copy the chunks and try
         again.
 
-        The order of the two steps matters: a collection records itself before it deletes anything, and
-        the update of
-        the ref fails if a collection was recorded after this session started. So either the collection
-        sees the ref,
-        or this session sees the collection.
+        The order of the two steps matters: a collection records itself before it deletes anything, and the
+        update of the ref fails if a collection was recorded after this session started. So either the
+        collection sees the ref, or this session sees the collection.
         """
         while True:
             snapshot = write()
@@ -965,9 +960,8 @@ class ForkSession(Session):
         """Write the references that were set in an array to manifests now.
 
         The receipt of the fork then contains the ids and extents of manifests instead of references. A commit
-        uses a
-        manifest unchanged if nothing else was changed in its part of the chunk grid, as the configuration
-        splits it.
+        uses a manifest unchanged if nothing else was changed in its part of the chunk grid, as the
+        configuration splits it.
 
         Parameters
         ----------

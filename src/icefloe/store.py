@@ -79,10 +79,9 @@ class _OfficialInstance:
     """Mixin that makes instances pass for instances of the official store class.
 
     Programs such as VirtualiZarr check `isinstance(store, icechunk.IcechunkStore)` before they write. The
-    official
-    class is an ABC, so our class can be registered with it; but it may be imported after our store was
-    created.
-    `isinstance` reads the attribute `__class__` of the object first: this is the moment to register.
+    official class is an ABC, so our class can be registered with it; but it may be imported after our store
+    was created. `isinstance` reads the attribute `__class__` of the object first: this is the moment to
+    register.
     """
 
     if not TYPE_CHECKING:

@@ -338,8 +338,7 @@ class RepositoryConfig(ConfigPart):
     """The configuration of a repository. Fields that are None have their defaults.
 
     The configuration is stored in the repository. The configuration that is passed when a repository is
-    opened
-    overrides the stored one.
+    opened overrides the stored one.
 
     Parameters
     ----------
@@ -463,8 +462,7 @@ class RepositoryConfig(ConfigPart):
         """Return a configuration with the values that `other` sets, and the values of this one elsewhere.
 
         Parts are merged field by field, except for `preload`, `splitting` and the virtual chunk containers,
-        which
-        are replaced.
+        which are replaced.
 
         Parameters
         ----------

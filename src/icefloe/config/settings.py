@@ -78,9 +78,8 @@ class StorageSettings(ConfigPart):
     """The settings of a storage. Each back end has its own defaults, which these settings override.
 
     The `unsafe_*` flags disable features that an object store lacks. Commits can then be lost when two
-    writers
-    commit at the same time. `local_filesystem_storage` always compares before it replaces a file, whatever
-    they say.
+    writers commit at the same time. `local_filesystem_storage` always compares before it replaces a file,
+    whatever they say.
 
     Parameters
     ----------

@@ -141,8 +141,7 @@ class AssetStore:
         """Return how to compress locations, if the configuration asks for it.
 
         By default locations are shared strings: compressed with the file, they take less space than one
-        dictionary frame
-        each, and both reading and writing are faster.
+        dictionary frame each, and both reading and writing are faster.
         """
         config = self.config
         if not config.compress_locations:

@@ -20,8 +20,7 @@ class Listing:
     """The content of a folder: a node, an implicit group, or a part of the chunk grid of an array.
 
     Folders are given as paths. `/a/b` is the folder of the keys that start with `a/b/`, not with `a/bc`. A
-    folder that
-    does not exist is empty.
+    folder that does not exist is empty.
     """
 
     def __init__(self, workspace: Workspace) -> None:

@@ -1,8 +1,7 @@
 """Lookup of single chunk references: which manifest contains one, and where.
 
 A lookup in an encoded manifest takes tens of microseconds and needs no preparation. For many lookups, columns
-are
-built once, and a lookup then takes two or three microseconds.
+are built once, and a lookup then takes two or three microseconds.
 """
 
 from __future__ import annotations

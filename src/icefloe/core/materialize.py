@@ -1,8 +1,7 @@
 """Conversion of virtual chunks to native ones: their bytes are copied without decoding.
 
 References into one file are sorted, and nearby ones are fetched by one request, so that an archive is read
-about
-once, from start to end, whatever the order of the chunks.
+about once, from start to end, whatever the order of the chunks.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None,
     """Copy the virtual chunks of an array, or of a region, and return their number.
 
     References change only after all bytes were copied. Raises StorageError if a file is not the recorded one,
-    or changes
-    during the copy.
+    or changes during the copy.
     """
     refs = workspace.refs(node)
     if region is not None:

@@ -181,8 +181,7 @@ def parts(
     """Create the objects that work with a repository, with a configuration or the default one.
 
     `authorized` are the credentials for virtual chunk containers by URL prefix; `trusted` are the prefixes of
-    containers
-    whose endpoints do not come from the stored configuration.
+    containers whose endpoints do not come from the stored configuration.
     """
     effective = _default_config() if config is None else config.effective()
     config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a new one

@@ -1,8 +1,7 @@
 """Preloading of manifests that a session will need soon, in the background.
 
 Whoever opens a dataset reads its coordinate arrays. Their manifests are small, and are in the cache by the
-time
-they are needed. The configuration `manifest.preload` selects them and limits their number.
+time they are needed. The configuration `manifest.preload` selects them and limits their number.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
     """Start reading the manifests that the configuration selects. Never waits and never fails.
 
     Storages without a network preload only if the configuration asks for it: there, manifests are read just
-    as fast when
-    they are needed.
+    as fast when they are needed.
     """
     if not asked_for and assets.storage.answers_at_once:
         return

@@ -1,14 +1,10 @@
 """Merging of the changes of forks into their session: many forks, as one change.
 
 A fork knows the state that it was forked from. Its changes to nodes are compared with that state, and with
-the
-changes of the session and of forks that were merged before. Metadata that changed on both sides, a node that
-was
-deleted on one side and changed on the other, and two nodes created at the same path are refused, and then
-nothing
-is merged. Chunks are not compared: of two writes to a chunk, the fork that is merged later wins, as in
-official
-releases.
+the changes of the session and of forks that were merged before. Metadata that changed on both sides, a node
+that was deleted on one side and changed on the other, and two nodes created at the same path are refused, and
+then nothing is merged. Chunks are not compared: of two writes to a chunk, the fork that is merged later wins,
+as in official releases.
 
 References are only concatenated here. They are sorted once, when all of them are needed.
 """

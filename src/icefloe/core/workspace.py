@@ -64,8 +64,7 @@ class Workspace:
     ReadOnlyStoreError if it succeeded. No change whose call has returned is lost.
 
     A node does not need parents: Zarr writes a node and its implicit groups concurrently, in any order, so a
-    group may
-    be created after its members. Nodes inside an array are refused.
+    group may be created after its members. Nodes inside an array are refused.
 
     Parameters
     ----------

@@ -49,8 +49,7 @@ def parse_key(key: str) -> Key:
     """Parse a store key; raise InvalidInputError if a repository cannot contain it.
 
     A chunk key ends in a segment that is exactly `c`, followed by numbers: unlike in the official package,
-    `abc/0/0` is
-    not a key of the array `ab`.
+    `abc/0/0` is not a key of the array `ab`.
     """
     folder, _, name = key.rpartition("/")
     if name == METADATA_NAME:

@@ -304,8 +304,7 @@ def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths
     """Copy many byte ranges at once. The ranges must be inside both buffers.
 
     Ranges of equal length are copied together as items of fixed size. Paths and URLs have few different
-    lengths, so a few
-    large copies suffice.
+    lengths, so a few large copies suffice.
     """
     if not len(lengths):
         return

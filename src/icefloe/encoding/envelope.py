@@ -25,8 +25,7 @@ DEFAULT_LEVEL = 3
 PLAUSIBLE_BYTES = 512 << 20
 PLAUSIBLE_RATIO = 1000
 """The largest ratio of a payload over PLAUSIBLE_BYTES to its file. References compress up to 100 times; only
-identical
-inline chunks compress better, about 4,000 times.
+identical inline chunks compress better, about 4,000 times.
 """
 
 _SLICE = 16 << 10

@@ -1,14 +1,11 @@
 """FlexBuffers: JSON-like values as self-describing bytes, used for metadata and configuration of version 2.
 
 A value is in a slot of its parent, either directly (null, bool, int, uint, float) or as a backward offset to
-its
-location. The type byte, which the parent stores, says which, and the width of its parts (1, 2, 4 or 8 bytes).
-The
-outermost value has its slot, type byte and slot width at the end of the bytes.
+its location. The type byte, which the parent stores, says which, and the width of its parts (1, 2, 4 or 8
+bytes). The outermost value has its slot, type byte and slot width at the end of the bytes.
 
 The writer makes the same choices as the official one (Rust's serde), so that equal values have equal bytes.
-The reader
-accepts any valid layout, including those of other writers.
+The reader accepts any valid layout, including those of other writers.
 """
 
 from __future__ import annotations
@@ -55,8 +52,7 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     """Decode a value. Blobs become lists of integers, NaN and infinities None, as `dumps` would write them.
 
     Raises FormatError with the byte offset if the input is damaged, nested deeper than MAX_DEPTH, has
-    duplicate keys,
-    or expands out of proportion, which requires shared or circular parts.
+    duplicate keys, or expands out of proportion, which requires shared or circular parts.
     """
     return _Reader(bytes(data)).root()
 

@@ -1,8 +1,8 @@
 """JSON-like values that the metadata encodings support, and the conversion of Python values to them.
 
 Both FlexBuffers and MessagePack are used for user metadata. The rules are those of the official package, so
-that the
-same Python value has the same bytes, except that huge integers are refused instead of converted to floats.
+that the same Python value has the same bytes, except that huge integers are refused instead of converted to
+floats.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ def canonical(value: object) -> JsonValue:
     """Convert a value to None, bool, int, float, str, list and dict (sorted by key).
 
     NaN and infinities become None. Sequences become lists, so bytes become lists of integers; numpy scalars
-    and arrays
-    become their content. Other types raise TypeError. An integer beyond 64 bits, a text that cannot be
-    encoded as UTF-8 or
-    a too deep nesting raises InvalidInputError. Both mention the position in the value.
+    and arrays become their content. Other types raise TypeError. An integer beyond 64 bits, a text that
+    cannot be encoded as UTF-8 or a too deep nesting raises InvalidInputError. Both mention the position in
+    the value.
     """
     return _canonical(value, (), 0)
 

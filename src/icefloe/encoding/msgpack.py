@@ -24,8 +24,7 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     """Decode exactly one value to canonical form: binary strings become lists of integers, NaN becomes None.
 
     Raises FormatError if the input is damaged, has excess bytes, or contains what JSON cannot: extension
-    types, keys
-    other than strings, duplicate keys.
+    types, keys other than strings, duplicate keys.
     """
     try:
         return canonical(_unpack(data))

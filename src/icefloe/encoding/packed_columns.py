@@ -1,8 +1,7 @@
 """Columns on their way between processes: a small head and the bytes of all columns, in one zstd frame.
 
 This is not a file format: both ends run the same release, and a version at the start makes sure of it. The
-bytes are
-checked as carefully as those of a file, and nothing in them is ever executed, unlike in a pickle.
+bytes are checked as carefully as those of a file, and nothing in them is ever executed, unlike in a pickle.
 
 A column of numbers uses as few bytes per row as its largest number needs; a constant is written once; mostly
 ascending numbers are written as steps, and mostly equal steps as runs. zstd compresses the rest.

@@ -1,8 +1,7 @@
 """The stored configuration of a repository: FlexBuffers in the repo info file, YAML in V1 repositories.
 
 Both contain the same plain dict. A variant is its name, or a dict with its name as the only key; YAML writes
-the
-latter as a tag: `{"s3": {...}}` is `!s3 {...}`.
+the latter as a tag: `{"s3": {...}}` is `!s3 {...}`.
 """
 
 from __future__ import annotations

@@ -118,8 +118,7 @@ class _Loader(yaml.SafeLoader):
     """Reads tags as variants, and refuses aliases, which official writers never use and which can explode.
 
     Official writers do not quote what YAML 1.2 treats as text, such as `on`, `1:30` or a date, so only the
-    types of its
-    core schema are recognized in unquoted text.
+    types of its core schema are recognized in unquoted text.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - required by PyYAML

@@ -101,8 +101,7 @@ def snapshot_but_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId 
     """Split a snapshot file into its content without the parent id, and the parent id.
 
     Returns None if the format does not store parents in snapshots. Where it does, an expiration rewrites the
-    file with
-    another parent, and the content is the same for any writer.
+    file with another parent, and the content is the same for any writer.
     """
     place = f"{SNAPSHOTS}/{id}"
     spec, payload = _open(data, FileType.SNAPSHOT, place)

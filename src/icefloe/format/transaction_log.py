@@ -174,8 +174,7 @@ class TransactionLog:
         """Create a log from single ids, in any order.
 
         A node that is created and deleted in one commit is in no list, a new one only in the list of new
-        nodes, a deleted
-        one only in that of deleted nodes (spec, TransactionLog).
+        nodes, a deleted one only in that of deleted nodes (spec, TransactionLog).
         """
         chunks = (
             updated_chunks

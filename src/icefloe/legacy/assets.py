@@ -46,8 +46,7 @@ def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
     """Return which of the old layouts is at a location; raise FormatError if both are.
 
     The first file of main has a known name. Only if it is missing are files listed, which web servers cannot
-    do, and not at
-    all if it is to be found `by_name`.
+    do, and not at all if it is to be found `by_name`.
     """
     found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, first_files(folders)))]
     if not found and not by_name and not storage.read_only:

@@ -56,8 +56,7 @@ def manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestI
     """Encode the manifest of version 2 for an array.
 
     Its id is derived from its content: it is always the same, so that an upgrade can be resumed, and all
-    snapshots between
-    which the array did not change share it.
+    snapshots between which the array did not change share it.
     """
     unnamed = pack_manifest(Manifest(ManifestId(bytes(ManifestId.SIZE)), {use.node: found}), V2)
     id = _derived(unnamed.payload.tobytes())

@@ -135,8 +135,7 @@ class Storage(ABC):
     """The location of a repository. Create one with the `*_storage` functions or `storage_from_url`.
 
     Storages can be pickled. The pickle contains their credentials: send it to workers, but do not store it.
-    The repr
-    contains no secrets.
+    The repr contains no secrets.
 
     Parameters
     ----------

@@ -1,8 +1,7 @@
 """Check by experiment whether a storage honours conditional writes, before data is entrusted to it.
 
 Some servers with the API of S3 accept the conditions of a write and ignore them. Two writers then both
-succeed,
-and a commit is lost without notice.
+succeed, and a commit is lost without notice.
 """
 
 from __future__ import annotations

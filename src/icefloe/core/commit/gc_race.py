@@ -1,10 +1,8 @@
 """Protection of a commit against a garbage collection that ran since the session started.
 
 Chunks of a session are unreferenced until it commits. A collection whose cutoff is later than their creation
-treats
-them as garbage, and may still be deleting them. Copies of the chunks are too young for it. So a commit refers
-to
-copies, or fails if a chunk is already gone.
+treats them as garbage, and may still be deleting them. Copies of the chunks are too young for it. So a commit
+refers to copies, or fails if a chunk is already gone.
 """
 
 from __future__ import annotations
@@ -32,8 +30,7 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
     """Raise an error if chunks or manifests of uncommitted changes are gone.
 
     Needed where collections leave no record: other programs also collect garbage in V1 repositories, without
-    recording
-    it.
+    recording it.
     """
 
     storage = workspace.assets.storage

@@ -2,11 +2,9 @@
 
 A key is the name of an application and a version. Each application has a group below `/_icefloe/keys` whose
 attributes list the versions that the snapshot contains. They are written by the commit that adds the data, so
-a
-branch has the keys of its own content: expiration and squashing keep them, a reset forgets them, a merge
-unites
-them. Sessions do not change these groups otherwise, and rebases and merges ignore them when they look for
-conflicts.
+a branch has the keys of its own content: expiration and squashing keep them, a reset forgets them, a merge
+unites them. Sessions do not change these groups otherwise, and rebases and merges ignore them when they look
+for conflicts.
 """
 
 from __future__ import annotations

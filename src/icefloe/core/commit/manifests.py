@@ -1,9 +1,8 @@
 """Selection of the manifests of an array that stay, and the content of new ones: one per changed window.
 
 A window is a part of the chunk grid, as the configuration splits it. If a commit attempt loses a race, the
-manifests
-that it wrote are remembered by window, so that the next attempt writes only windows that the winner changed
-as well.
+manifests that it wrote are remembered by window, so that the next attempt writes only windows that the winner
+changed as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Operations on branches: merge, cherry-pick, revert and squash. Each ends in one commit or one move of a
 ref.
 
-A merge commit has one parent, like any other; its metadata names the tip that was merged. The common
-ancestor is
-searched in both histories, and among snapshots that have expired or were squashed: see `lineage`.
+A merge commit has one parent, like any other; its metadata names the tip that was merged. The common ancestor
+is searched in both histories, and among snapshots that have expired or were squashed: see `lineage`.
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ class Branching:
         """Return the common ancestor of two tips; raise an error if it is uncertain.
 
         An expired snapshot after the common ancestor may have been a merge, and then there is a later common
-        ancestor. That
-        does not matter if the two sides changed different data.
+        ancestor. That does not matter if the two sides changed different data.
         """
         base = lineage.base(tip, source)
         while gaps := lineage.gaps(base, tip, source):
@@ -138,8 +136,7 @@ class Branching:
         """Return whether the logs of all snapshots that expired after a snapshot are still known.
 
         Version 1 of the format does not keep them. In a repository that was upgraded from it, the history may
-        have been
-        cut off right after the first snapshot.
+        have been cut off right after the first snapshot.
         """
         if not self.refs.spec.refs_in_repo_info:
             return False

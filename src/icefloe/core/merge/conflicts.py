@@ -1,8 +1,7 @@
 """Rules for conflicts between the changes of a session and those in a transaction log.
 
 Ours are the changes of the session, theirs those of the log. The order of the rules is the order in which the
-official
-library lists conflicts; each rule of our own follows the official rule that it resembles most.
+official library lists conflicts; each rule of our own follows the official rule that it resembles most.
 """
 
 from __future__ import annotations

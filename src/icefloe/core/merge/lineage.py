@@ -1,10 +1,8 @@
 """The commits that a snapshot contains, even if its history was shortened.
 
 An expired snapshot leaves its id among the inherited logs, a squashed one in the metadata of the snapshot
-that
-replaced it, and a merged tip in the metadata of the merge. So the common ancestor of two branches is known by
-its
-id even if it is no longer listed. Its content is lost after a garbage collection.
+that replaced it, and a merged tip in the metadata of the merge. So the common ancestor of two branches is
+known by its id even if it is no longer listed. Its content is lost after a garbage collection.
 """
 
 from __future__ import annotations

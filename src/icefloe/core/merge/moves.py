@@ -1,10 +1,8 @@
 """The paths of nodes after a merge in which one or both sides moved nodes.
 
 A node has an id and a place: its group and its name. The members of a moved group keep their places. Places
-are merged
-like other data: the side that changed a place wins. Then the three states are rewritten with every node at
-its final
-path, so that merging the content of nodes need not consider moves.
+are merged like other data: the side that changed a place wins. Then the three states are rewritten with every
+node at its final path, so that merging the content of nodes need not consider moves.
 """
 
 from __future__ import annotations

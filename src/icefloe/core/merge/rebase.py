@@ -34,12 +34,9 @@ def rebase(
     """Move the base of a workspace to the tip of a branch, commit by commit.
 
     Each commit in between is compared with our changes through its transaction log, so that the snapshots
-    themselves need
-    not be read. If the solver cannot solve a conflict, RebaseFailedError is raised: the workspace is then
-    based on the
-    last commit before the conflict, and its changes are complete. If the branch does not exist, nothing
-    happens, because
-    the commit will report it.
+    themselves need not be read. If the solver cannot solve a conflict, RebaseFailedError is raised: the
+    workspace is then based on the last commit before the conflict, and its changes are complete. If the
+    branch does not exist, nothing happens, because the commit will report it.
     """
     try:
         tip = refs.branch(branch)

@@ -1,8 +1,7 @@
 """The changes between two arbitrary snapshots, as a change set.
 
 Transaction logs tell where to look: only nodes and chunks that they mention are compared. So the two
-snapshots may be
-on different branches, and either may be the older one.
+snapshots may be on different branches, and either may be the older one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Three-way merge: conflicts, their resolution, and the changes that remain to be made.
 
 Ours is the state to merge into, theirs the state to merge. Both are compared with their common ancestor, the
-base,
-and only differences count: if both sides made the same change, there is no conflict.
+base, and only differences count: if both sides made the same change, there is no conflict.
 """
 
 from __future__ import annotations
@@ -104,8 +103,7 @@ def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, to
     """Record chunks of an array as deleted that only the other side has, and this side may have deleted.
 
     The base does not contain the array. So a chunk is known to be new on the other side only if the logs of
-    this side
-    mention every chunk that it ever had, and not that one.
+    this side mention every chunk that it ever had, and not that one.
     """
     there, here = other.chunks.get(node.id), changes.chunks.get(node.id)
     if there is None:

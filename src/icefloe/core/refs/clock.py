@@ -1,10 +1,8 @@
 """Comparison of the clock of a writer with that of the storage, before a time is stored.
 
 Times in a history only increase. A writer whose clock is ahead would store a time that no other clock has
-reached,
-and the official library would refuse all other writers until then. So such a writer is refused. If one got
-through
-nevertheless, writers with correct clocks continue with times right after the newest one.
+reached, and the official library would refuse all other writers until then. So such a writer is refused. If
+one got through nevertheless, writers with correct clocks continue with times right after the newest one.
 """
 
 from __future__ import annotations

@@ -91,8 +91,7 @@ class RefStoreV1(RefStore):
         """Write a file that does not exist yet.
 
         A storage recognizes its own write after a lost response. If it cannot, nobody can: another writer may
-        have created
-        the same branch or tag, and both would believe that it is theirs.
+        have created the same branch or tag, and both would believe that it is theirs.
         """
         self._storage.require_conditional_writes()
         self._put(file, snapshot, ABSENT)
@@ -153,10 +152,8 @@ class RefStoreV1(RefStore):
         """Point a ref to a snapshot that may be garbage, and check that no collection has deleted it.
 
         The ref is written before collections are checked, and a collection records itself before it reads
-        refs: so at least
-        one of them notices the other. If the snapshot may be deleted, the ref is restored to its previous
-        target, which the
-        body appends to the list, or removed.
+        refs: so at least one of them notices the other. If the snapshot may be deleted, the ref is restored
+        to its previous target, which the body appends to the list, or removed.
         """
         before = self._collections.read()
         replaced: list[SnapshotId] = []
@@ -281,11 +278,9 @@ class RefStoreV1(RefStore):
         """Record a collection that is about to delete objects, and return a mark for
         `note_end_of_collection`.
 
-        A commit may have looked for the record already without having moved its branch. So all branch
-        files are rewritten
-        with the same content and another version, and the commit has to look again. A commit that moves
-        its branch before
-        that is visible to whoever reads the refs afterwards.
+        A commit may have looked for the record already without having moved its branch. So all branch files
+        are rewritten with the same content and another version, and the commit has to look again. A commit
+        that moves its branch before that is visible to whoever reads the refs afterwards.
         """
         begun_us = self._collections.begin()
         try:

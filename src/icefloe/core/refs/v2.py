@@ -124,9 +124,8 @@ class RefStoreV2(RefStore):
         """Apply a change to the repo info and write it, and retry while others write.
 
         A change that is no longer possible raises its own error. If the response to a write is lost, the
-        change is
-        recognized by its backup file, or by the snapshot that it adds: this makes commits happen exactly
-        once.
+        change is recognized by its backup file, or by the snapshot that it adds: this makes commits happen
+        exactly once.
 
         Parameters
         ----------

@@ -104,8 +104,7 @@ def checked_locations(
     """Return locations in their stored form, and which of them are in no container.
 
     Raises BadLocationError for the first that is not a URL or, with `validate`, has a `.` or `..` segment.
-    Locations in
-    containers, or on a few servers, are checked as columns; only unusual ones are decoded.
+    Locations in containers, or on a few servers, are checked as columns; only unusual ones are decoded.
     """
     locations = locations.compact()
     homeless = np.ones(len(locations), np.bool_)

@@ -1,12 +1,9 @@
 """Many small reads of one file with few requests.
 
 Zarr requests chunks one by one, a few at a time, and does not announce the next ones. So each file remembers
-where
-recent reads ended. A read that continues there fetches more than was requested, at most as much as the reads
-before
-it used, and the following reads find their bytes in memory or in flight. No read waits for others: an
-isolated
-read is sent immediately, for just its bytes.
+where recent reads ended. A read that continues there fetches more than was requested, at most as much as the
+reads before it used, and the following reads find their bytes in memory or in flight. No read waits for
+others: an isolated read is sent immediately, for just its bytes.
 """
 
 from __future__ import annotations

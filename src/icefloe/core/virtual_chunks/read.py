@@ -33,8 +33,7 @@ class VirtualReader:
     """A reader for virtual chunks in authorized containers. Thread-safe.
 
     Credentials are sent to an endpoint that only the stored configuration names if it belongs to the
-    provider, if it is that
-    of the repository's `storage`, or if the container is `trusted`.
+    provider, if it is that of the repository's `storage`, or if the container is `trusted`.
 
     There is one source, and so one pool of connections, per container for all stores of a repository.
     """
@@ -87,8 +86,7 @@ class VirtualReader:
         """Read bytes `start` to `stop` of a virtual chunk. Errors mention the chunk and its file.
 
         Raises InvalidInputError if its container is missing or not authorized, and StorageError if the file
-        does not exist,
-        is too short, or has changed since the reference was set.
+        does not exist, is too short, or has changed since the reference was set.
         """
         source, key = self.place(ref.location)
         first, last = ref.offset + start, ref.offset + stop

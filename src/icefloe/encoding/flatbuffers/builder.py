@@ -1,10 +1,8 @@
 """Builds a FlatBuffers payload from columns.
 
 Rows with the same fields share one vtable and have a constant distance, so that a field of all of them is one
-strided
-assignment. First everything is placed, the root before its children; then one buffer is allocated and filled
-block by
-block. Strings that rows share (`Shared`) are written once.
+strided assignment. First everything is placed, the root before its children; then one buffer is allocated and
+filled block by block. Strings that rows share (`Shared`) are written once.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Reads vectors of FlatBuffers tables into columns.
 
 The tables of a block of rows are grouped by their vtable, so that the position of a field is one number per
-group,
-and its values are read at once. Any valid layout is accepted: vtables shared or not, before or after their
-tables,
-longer or shorter than known, fields in any order, children shared between parents.
+group, and its values are read at once. Any valid layout is accepted: vtables shared or not, before or after
+their tables, longer or shorter than known, fields in any order, children shared between parents.
 
 Nothing in a payload is trusted. Every position is checked before it is used, and all offsets except the one
-to the
-vtable point forward, so reading terminates. What several parents share is counted for each of them against a
-`Budget`, so time and memory are proportional to the payload.
+to the vtable point forward, so reading terminates. What several parents share is counted for each of them
+against a `Budget`, so time and memory are proportional to the payload.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Many tables of one type as rows, columns or encoded blocks. Other forms are created on demand.
 
 Rows are for a few tables, columns for many, blocks for adding one to many: a commit that adds an entry to a
-list of
-thousands copies the bytes of the others.
+list of thousands copies the bytes of the others.
 """
 
 from __future__ import annotations

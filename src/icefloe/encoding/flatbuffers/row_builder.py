@@ -1,10 +1,8 @@
 """Builds FlatBuffers from plain rows: the few tables that a small commit writes.
 
 A numpy call takes about a microsecond however short the column is, so a file of ten tables would spend most
-of its time
-on columns with one row. Here a table is one `struct.pack`. Tables that do not change between commits are not
-built
-again: they are inserted as `Blocks`, in one piece.
+of its time on columns with one row. Here a table is one `struct.pack`. Tables that do not change between
+commits are not built again: they are inserted as `Blocks`, in one piece.
 
 Rows are those of `tables.from_rows`: a dict per table, with None or no entry for an absent field.
 """

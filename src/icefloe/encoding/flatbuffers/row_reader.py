@@ -1,8 +1,7 @@
 """Reads small FlatBuffers files as plain rows, without columns. Every position is checked, as in `reader`.
 
 A payload with more than a few thousand items is read as columns and then converted to rows: Python takes
-microseconds
-per table, and a malicious file may share its tables many times.
+microseconds per table, and a malicious file may share its tables many times.
 """
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ def as_document(
     """The array as files store it, the first to begin with, so that their chunks can be referred to.
 
     Files that are plain bytes are cut so that all fit, and no chunk is large, but not into chunks of fewer
-    bytes than the least. Bounds that xarray
-    gives the times of the files are copied: they are small, and would be there once for each.
+    bytes than the least. Bounds that xarray gives the times of the files are copied: they are small, and
+    would be there once for each.
     """
     first = schemas[0]
     if first.document is None or not first.own_dims or first.is_text_in_characters:

@@ -41,8 +41,7 @@ def read_transaction_log(
     """Decode a transaction log file.
 
     The file does not say whether a node whose attributes changed is a group or an array, and early writers
-    recorded chunks
-    of other arrays under a node: the nodes of the snapshot tell them apart.
+    recorded chunks of other arrays under a node: the nodes of the snapshot tell them apart.
     """
     fields = TRANSACTION_LOG.read(open_file(data, FileType.TRANSACTION_LOG, place), place, findings)
     lists = {name: _ids(fields[name], f"{place}: {name}") for name in _LISTS}

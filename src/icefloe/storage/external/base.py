@@ -2,8 +2,7 @@
 
 A source serves one virtual chunk container. It returns the bytes with the etag and the time of the last
 modification of the same response, and the caller compares them. So a file that changes between two requests
-is
-detected, whether or not the server supports conditional requests.
+is detected, whether or not the server supports conditional requests.
 """
 
 from __future__ import annotations

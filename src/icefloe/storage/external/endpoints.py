@@ -1,9 +1,8 @@
 """Check where the credentials for a virtual chunk container would be sent, and whether that server is
 trusted.
 
-The author of a repository controls its stored configuration. An endpoint in it would receive the
-credentials of
-the readers.
+The author of a repository controls its stored configuration. An endpoint in it would receive the credentials
+of the readers.
 """
 
 from __future__ import annotations

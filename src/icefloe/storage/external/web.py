@@ -1,8 +1,7 @@
 """Byte ranges of files on web servers, over connections that are kept and shared.
 
 obstore follows redirects to any server. Here a redirect must stay on the authorized server and below the
-authorized
-URL prefix.
+authorized URL prefix.
 """
 
 from __future__ import annotations

@@ -10,10 +10,8 @@ kernel's clock ticks in milliseconds, so two different contents can share them. 
 versions do no harm: a change that was computed from one is valid for the other.
 
 Durability. Unconditional writes are collected and synced together before the next conditional write, so that
-a
-ref never points to files that a power failure can destroy. `sync=False` leaves syncing to the operating
-system.
-The backup of a ref is a hard link, where the file system supports it.
+a ref never points to files that a power failure can destroy. `sync=False` leaves syncing to the operating
+system. The backup of a ref is a hard link, where the file system supports it.
 
 Names on disk are percent-encoded like those of the official library (object_store's rules). A temporary file
 has the name of its target, `#` and digits; both libraries leave such names out of listings.

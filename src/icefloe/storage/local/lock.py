@@ -21,8 +21,7 @@ def folder_locked(folder: str, *, sync: bool = False) -> Iterator[None]:
     """Hold the lock of an existing folder, after waiting for other holders.
 
     The lock is on the descriptor of the folder, so that no lock file is left behind. With `sync`, the folder
-    is
-    synced after the lock is released, when others may already continue.
+    is synced after the lock is released, when others may already continue.
     """
     if sys.platform == "win32":
         raise StorageError(

@@ -1,9 +1,8 @@
 """AWS profiles from `~/.aws/config` and `~/.aws/credentials`.
 
 obstore supports the environment and the roles of instances and containers, but not these files. This module
-reads
-keys and regions from them, and runs the program that a profile names for its keys. SSO and roles are not
-supported.
+reads keys and regions from them, and runs the program that a profile names for its keys. SSO and roles are
+not supported.
 """
 
 from __future__ import annotations

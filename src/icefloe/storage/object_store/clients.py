@@ -1,8 +1,7 @@
 """obstore clients, created from descriptions of locations that can be pickled.
 
 obstore has its own threads, which do not survive a fork. Using a client in a forked child of a process that
-used
-one raises an error.
+used one raises an error.
 """
 
 from __future__ import annotations
@@ -373,8 +372,7 @@ def _client_options(
     """Return the options of the HTTP client.
 
     By default obstore ends any request after 30 seconds, even while bytes arrive. Here reads end when no byte
-    arrives
-    for a while; for writes only the total time can be limited, and slow connections need longer.
+    arrives for a while; for writes only the total time can be limited, and slow connections need longer.
     """
     timeout_ms = settings.operation_attempt_timeout_ms
     if timeout_ms is None:

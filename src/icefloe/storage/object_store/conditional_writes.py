@@ -1,12 +1,10 @@
 """Conditional writes to object stores, and detection of our own write after a lost response.
 
 The response to a write may be lost. The client then knows neither success nor failure, and its next attempt
-fails
-because of its own write. So every conditional write stores an id in the metadata of the object; when a write
-is
-refused or its response is lost, the object is read back, and the id shows whether the write was ours. Where
-objects have no metadata, the content is compared, but only after a lost response: a plain refusal is a
-refusal.
+fails because of its own write. So every conditional write stores an id in the metadata of the object; when a
+write is refused or its response is lost, the object is read back, and the id shows whether the write was
+ours. Where objects have no metadata, the content is compared, but only after a lost response: a plain refusal
+is a refusal.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ def require_conditions(storage: Storage, place: str) -> None:
     """Raise StorageError if the server of a storage ignores the conditions of writes.
 
     The check uses an object of its own, which is deleted afterwards. Conditions that are disabled by the
-    settings are
-    not checked, only warned about: whoever disables them promises that there is a single writer.
+    settings are not checked, only warned about: whoever disables them promises that there is a single writer.
     """
     settings = storage.settings
     wanted = (place, settings.use_conditional_create, settings.use_conditional_update)
