@@ -118,7 +118,7 @@ def test_a_read_only_store_of_a_writable_session_writes_nothing(repo: Repository
         asyncio.run(store.set("zarr.json", PROTOTYPE.buffer.from_bytes(b"{}")))
 
 
-def test_a_read_only_session_flushes_nothing(repo: Repository) -> None:
+def test_flush_of_a_read_only_session_raises(repo: Repository) -> None:
     with pytest.raises(ReadOnlyError):
         repo.readonly_session("main").flush("never")
 

@@ -227,7 +227,7 @@ def test_find_python_finds_the_interpreter_behind_an_inactive_shim(tmp_path: Pat
     assert run_script("find-python", "python3.97", path=shims).stdout.strip() == str(working)
 
 
-def test_the_oldest_python_is_named_alike_everywhere() -> None:
+def test_minimum_python_version_is_consistent() -> None:
     assert PROJECT["requires-python"] == f">={OLDEST[0]}.{OLDEST[1]}"
     for script in ("find-python", "newest-python"):
         assert re.search(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe._internal.executor import ProcessExecutor as ProcessExecutor
     from icefloe._internal.executor import ThreadExecutor as ThreadExecutor
     from icefloe._internal.table import Table as Table
+    from icefloe.comparison.bisect import Bisection as Bisection
+    from icefloe.comparison.bisect import bisect as bisect
     from icefloe.comparison.blame import Blame as Blame
     from icefloe.comparison.blame import blame as blame
     from icefloe.comparison.references import ChunkReferences as ChunkReferences
@@ -171,6 +173,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
 
 _HOMES = {
     "maintenance.integrity.last_report": "VerificationRecord last_verification",
+    "comparison.bisect": "Bisection bisect",
     "comparison.blame": "Blame blame",
     "comparison.values": "ValueDifferences compare_values subtract_values",
     "comparison.versions": "ChunkDifferences Comparison compare",

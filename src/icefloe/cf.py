@@ -78,7 +78,7 @@ class TimeCoding:
         return self.calendar in (_STANDARD, _PROLEPTIC)
 
     def is_timestamp(self, microseconds: Numbers) -> bool:
-        """Tell whether times in microseconds since 1970 are all valid timestamps for Spark."""
+        """Return whether times in microseconds since 1970 are all valid timestamps for Spark."""
         if self.calendar == _PROLEPTIC:
             return True
         first = _FIRST_GREGORIAN_DAY * _DAY_US

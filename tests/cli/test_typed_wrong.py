@@ -28,6 +28,7 @@ EVERY = (
     "diff REPO main~1 -r main",
     "diff REPO main main~1 --values",
     "blame REPO temperature",
+    "bisect REPO temperature --when max>0",
     "derive DERIVED --executor threads",
     "lineage REPO double",
     "branch REPO",

@@ -72,7 +72,7 @@ def test_preload_conditions_round_trip_through_plain_form_and_repr(
     assert eval(repr(condition), {"icefloe": icefloe}) == condition
 
 
-def test_bounds_of_other_writers_are_read() -> None:
+def test_inclusive_and_exclusive_bounds_are_normalized() -> None:
     plain = {"num_refs": {"from": {"Excluded": 3}, "to": {"Included": 1000}}}
 
     assert MP.from_plain(plain) == MP.num_refs(4, 1001)

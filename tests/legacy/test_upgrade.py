@@ -121,7 +121,7 @@ def test_dry_run_writes_nothing(name: str) -> None:
     )
 
 
-def test_old_files_are_kept_unless_requested() -> None:
+def test_old_files_are_kept_by_default() -> None:
     storage = place(golden.load("handmade-004-alpha15").files)
     before = contents(storage)
 

@@ -32,6 +32,8 @@ CALLS: dict[str, list[list[str]]] = {
     "show": [["REPO", "--all"], ["REPO", "-r", "main~1"], ["REPO", "-r", NAME], ["REPO", "-r", f"{NAME}x"]],
     "diff": [["REPO", "main~3", "-r", "main", "--all"], ["REPO", NAME, "main", "--values"]],
     "blame": [["REPO", NAME], ["REPO", "strings", "-r", NAME], ["REPO", f"{NAME}x"]],
+    "bisect": [["REPO", NAME, "--when", "max > 0"], ["REPO", NAME, "--when", NAME],
+               ["REPO", NAME, "--at", f"{NAME}=0", "--when", "max > 0"]],
     "refs": [["REPO"]],
     "ops": [["REPO"]],
     "branch list": [["REPO"]],

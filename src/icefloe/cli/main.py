@@ -34,6 +34,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "show": "history",
         "diff": "history",
         "blame": "blame",
+        "bisect": "blame",
         "refs": "refs",
         "ops": "history",
         "branch": "refs",

@@ -64,6 +64,19 @@ def pairs_option(
     )
 
 
+class LabelsAt(click.ParamType[dict[str, Any]]):
+    """An argument with labels of several dimensions, such as `time=2024-01-01,lat=45`."""
+
+    name = "DIM=LABEL,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        # docstring inherited
+        if isinstance(value, dict):
+            return value
+        pair = Pair("DIM=LABEL", _labels)
+        return dict(pair.convert(part, param, ctx) for part in str(value).split(","))
+
+
 class Sizes(click.ParamType[dict[str, int]]):
     """An argument with sizes of several dimensions, such as `time=24,lat=180`."""
 

@@ -270,7 +270,7 @@ class _Walk:
         return np.isin(_coordinate_keys(at), np.concatenate(keys)) if keys else np.zeros(len(at), np.bool_)
 
     def _is_after_first(self, info: StoredInfo) -> bool:
-        """Tell whether the parent is the first snapshot. V1 keeps no list of expired ones."""
+        """Return whether the parent is the first snapshot. V1 keeps no list of expired ones."""
         if info.parent_id is None:
             return True
         return self._refs.snapshot(info.parent_id).parent_id is None

@@ -242,7 +242,7 @@ def _counterpart(before: Session, new: NodeSnapshot, path: str | None) -> NodeSn
 
 
 def _is_decoded_alike(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Tell whether equal chunks of two versions have equal values."""
+    """Return whether equal chunks of two versions have equal values."""
     one, other = json.loads(old.user_data), json.loads(new.user_data)
     return all(one.get(part) == other.get(part) for part in _DECODING)
 

@@ -90,7 +90,7 @@ class Comparison:
     """Chunks that differ, by the path of their array. Arrays without differences are left out."""
 
     def is_empty(self) -> bool:
-        """Tell whether the two versions have the same nodes, metadata and references.
+        """Return whether the two versions have the same nodes, metadata and references.
 
         Returns
         -------
@@ -283,7 +283,7 @@ def _shape(node: NodeSnapshot) -> tuple[int, ...]:
 
 
 def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Tell whether chunks with the same coordinates hold the same cells in both versions."""
+    """Return whether chunks with the same coordinates hold the same cells in both versions."""
     if old.user_data == new.user_data:
         return True
     if len(_shape(old)) != len(_shape(new)):

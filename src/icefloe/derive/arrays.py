@@ -141,7 +141,7 @@ class StoredArray:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """All stored values; for coordinates."""
+        """All stored values. Use this only for coordinates, which are small."""
         with quiet():
             return np.asarray(self.zarr[...])
 

@@ -80,7 +80,7 @@ def compute_chunks(task: DeriveTask) -> Computed:
 
 
 def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], label: str) -> Any:
-    """Pack values as `scale_factor`, `add_offset` and `_FillValue` say."""
+    """Pack values according to `scale_factor`, `add_offset` and `_FillValue`."""
     scale, offset, fill = (encoding.get(key) for key in ("scale_factor", "add_offset", "_FillValue"))
     if scale is None and offset is None and values.dtype == dtype and fill is None:
         return values

@@ -129,14 +129,14 @@ class Blobs:
         found: list[str] = []
         for start in range(0, len(self), BLOCK):
             block = self.take(slice(start, start + BLOCK))
-            lines = block._lines()
+            lines = block._decode_rows()
             if lines is None:
                 rows = enumerate(block.tolist(), start)
                 lines = [decode_text(data, f"{place}, row {row}") for row, data in rows]
             found += lines
         return found
 
-    def _lines(self) -> list[str] | None:
+    def _decode_rows(self) -> list[str] | None:
         """Split one large text into one `str` per row; None if a row contains a line feed or is not UTF-8."""
         count = len(self)
         spaced = np.full(int(self.lengths.sum()) + count, _LINE_FEED, np.uint8)

@@ -27,7 +27,7 @@ def decode_config(data: bytes, place: str) -> dict[str, Any]:
         raise FormatError(
             f"{place}: configuration: {error.message}", kind=ErrorKind.CONFIG_DESERIALIZATION
         ) from None
-    return _mapping(config, place)
+    return _require_mapping(config, place)
 
 
 def encode_config_yaml(config: dict[str, Any]) -> bytes:
@@ -41,10 +41,10 @@ def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
     """Decode the content of `config.yaml`."""
     from icefloe.format.config_yaml import load_config  # as above
 
-    return _mapping(load_config(data, place), place)
+    return _require_mapping(load_config(data, place), place)
 
 
-def _mapping(config: Any, place: str) -> dict[str, Any]:
+def _require_mapping(config: Any, place: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise FormatError(
             f"{place}: the configuration must be a mapping, not {type(config).__name__}",

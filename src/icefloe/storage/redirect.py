@@ -67,23 +67,23 @@ class RedirectStorage(Storage):
 
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
-        return self._found().get(path)
+        return self._get_target().get(path)
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
         # docstring inherited
-        return self._found().get_if_changed(path, version)
+        return self._get_target().get_if_changed(path, version)
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        return self._found().get_range(path, start, stop)
+        return self._get_target().get_range(path, start, stop)
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
-        return self._found().head(path)
+        return self._get_target().head(path)
 
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         # docstring inherited
-        return self._found().list_prefix(prefix)
+        return self._get_target().list_prefix(prefix)
 
     def put(
         self,
@@ -108,7 +108,7 @@ class RedirectStorage(Storage):
     def _refused(self) -> ReadOnlyError:
         return ReadOnlyError("redirect storage is read-only", kind=ErrorKind.READ_ONLY_STORAGE)
 
-    def _found(self) -> Storage:
+    def _get_target(self) -> Storage:
         with self._lock:
             if self._target is None:
                 target = self._open_url(resolve(self._base_url))

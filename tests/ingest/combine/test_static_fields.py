@@ -121,7 +121,7 @@ def test_coordinates_without_the_dimension_are_compared(tmp_path: Path) -> None:
     assert_same(read_all(repo), expected(files, coords="different"))
 
 
-def test_other_labels_need_another_join(tmp_path: Path) -> None:
+def test_differing_labels_require_inner_or_outer_join(tmp_path: Path) -> None:
     files = [write(tmp_path / "0.nc", days(0, 2)), write(tmp_path / "1.nc", days(2, 2).isel(lat=[0, 1, 3]))]
     repo = new_repo(tmp_path)
 
@@ -133,7 +133,7 @@ def test_other_labels_need_another_join(tmp_path: Path) -> None:
     assert_same(read_all(repo), wanted)
 
 
-def test_a_missing_variable_needs_another_join(tmp_path: Path) -> None:
+def test_missing_variable_requires_inner_or_outer_join(tmp_path: Path) -> None:
     rain = ("time", np.ones(2, "f4"))
     files = [write(tmp_path / "0.nc", days(0, 2, rain=rain)), write(tmp_path / "1.nc", days(2, 2))]
     repo = new_repo(tmp_path)

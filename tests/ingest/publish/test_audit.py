@@ -173,7 +173,7 @@ def test_checks_with_bounds_that_make_no_sense() -> None:
             Check("range", "t2m", **given)
 
 
-def test_repositories_of_version_1_are_published_to(files: list[str]) -> None:
+def test_publish_to_version_1_repository(files: list[str]) -> None:
     """They cannot amend: what the checks said is in a commit of its own."""
     repo = Repository.create(in_memory_storage(), spec_version=1)
 

@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
         (["lat", "time"], True, 20),
     ],
 )
-def test_separate_groups_are_finished_in_their_task(by: list[str], whole: bool, partitions: int) -> None:
+def test_whole_groups_are_kept_in_one_partition(by: list[str], whole: bool, partitions: int) -> None:
     order = order_for(REPO, by, {"t2m": "mean"}, None, 1)
 
     assert (order.whole, order.plan.partitions) == (whole, partitions)

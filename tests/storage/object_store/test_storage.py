@@ -462,7 +462,7 @@ def test_failing_credentials_function_is_reported(proxy: Proxy) -> None:
     assert caught.value.kind == ErrorKind.INVALID_CREDENTIALS
 
 
-def test_headers_depend_on_the_role(proxy: Proxy) -> None:
+def test_reads_and_writes_send_their_own_headers(proxy: Proxy) -> None:
     storage = s3_storage(
         bucket=BUCKET,
         prefix="headers",

@@ -1,1 +1,1 @@
-"""One module per group of commands."""
+"""One module per group of commands. A new command is listed in `SECTIONS` in `icefloe.cli.main`."""

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.output import Output
-from icefloe.cli.params import complete_path, output_option, repo_argument, revision_option
+from icefloe.cli.output import Output, shown
+from icefloe.cli.params import (
+    LabelsAt,
+    branch_option,
+    complete_path,
+    complete_revision,
+    output_option,
+    repo_argument,
+    revision_option,
+)
 from icefloe.repository import Repository
 
 
@@ -41,3 +51,63 @@ def blame(repo: Repository, path: str, revision: str, number: int | None, out: O
         for chunk, row in zip(found.coords.tolist(), found.table().rows(), strict=True)
     )
     out.table(rows, ["chunk", "snapshot_id", "written_at", "message", "merged_by"])
+
+
+@click.command()
+@repo_argument
+@click.argument("array", shell_complete=complete_path)
+@click.option("--at", type=LabelsAt(), help="Labels that select a part, such as time=2024-01-01,lat=45.")
+@click.option("--when", required=True, help="The condition, such as 'max > 310' or 'missing == 0'.")
+@click.option("--from", "oldest", help="The oldest version to look at.", shell_complete=complete_revision)
+@click.option("--to", "newest", help="The newest version to look at.", shell_complete=complete_revision)
+@branch_option
+@output_option
+def bisect(
+    repo: Repository,
+    array: str,
+    at: dict[str, Any] | None,
+    when: str,
+    oldest: str | None,
+    newest: str | None,
+    branch: str,
+    out: Output,
+) -> None:
+    """Find the commit at which a condition changed.
+
+    ARRAY is the path of the array. Conditions compare min, max, mean, sum, count, missing and, for a single
+    cell, value with numbers, and may use and, or and not. The history is searched by bisection.
+
+    \b
+    icefloe bisect data/repo t2m --when 'max > 310'
+    icefloe bisect data/repo t2m --at time=2024-01-15,lat=45,lon=7 --when 'value < 200' --from v1.0
+    """
+    from icefloe.comparison.bisect import bisect as search
+
+    found = search(
+        repo,
+        array,
+        when,
+        at=at,
+        branch=branch,
+        from_snapshot_id=None if oldest is None else revisions.resolve(repo, oldest),
+        to_snapshot_id=None if newest is None else revisions.resolve(repo, newest),
+    )
+    commit = found.commit
+    document = {
+        "snapshot_id": commit.id,
+        "before": found.before,
+        "written_at": commit.written_at.isoformat(),
+        "message": commit.message,
+        "holds": found.holds,
+        "statistics": {name: list(pair) for name, pair in found.statistics.items()},
+        "versions_read": found.versions_read,
+    }
+    lines = [f"{commit.id}  {commit.written_at:%Y-%m-%d %H:%M}  {commit.message}"]
+    for name, (old, new) in found.statistics.items():
+        lines.append(f"    {name}: {_number(old)} before, {_number(new)} since")
+    lines.append(f"    `{when}` {'holds' if found.holds else 'does not hold'} since this commit")
+    out.value(document, "\n".join(map(shown, lines)))
+
+
+def _number(value: float | None) -> str:
+    return "no such data" if value is None else f"{value:g}"

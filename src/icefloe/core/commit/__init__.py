@@ -1,1 +1,4 @@
-"""From the changes of a session to a new snapshot."""
+"""From the changes of a session to a new snapshot.
+
+Branches move in `icefloe.core.refs`; a commit that lost a race is detected by `check_base` there.
+"""

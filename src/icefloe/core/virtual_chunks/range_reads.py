@@ -118,7 +118,7 @@ class RangeReader:
             if span.answer.exception() is not None:
                 return self._fetch(start, stop)  # the request of another reader failed; ours may succeed
             found = span.answer.result()
-        self._settle(span)
+        self._drop_if_used(span)
         first = start - span.start
         return Fetched(
             found.data[first : first + stop - start], found.size_bytes, found.e_tag, found.last_modified
@@ -138,7 +138,7 @@ class RangeReader:
         span.answer.set_result(found)
         return found
 
-    def _settle(self, span: _Span) -> None:
+    def _drop_if_used(self, span: _Span) -> None:
         """Release a span whose bytes were all requested."""
         with self._lock:
             if span.used >= span.stop - span.start:

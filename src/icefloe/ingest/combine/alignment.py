@@ -100,7 +100,7 @@ def _moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[str]:
 
 
 def _may_have_holes(dim: str, datasets: Sequence[xr.Dataset]) -> bool:
-    """Tell whether files may be missing along a dimension: one of times, steps, members or levels."""
+    """Return whether files may be missing along a dimension: one of times, steps, members or levels."""
     index = next(each.indexes[dim] for each in datasets if dim in each.indexes)
     if index.dtype.kind in "mM" or isinstance(index, xr.CFTimeIndex):
         return True

@@ -291,7 +291,7 @@ class _Found:
         return bool(met.any())
 
     def has_equal(self, number: int) -> bool:
-        """Tell whether the values of a source equal those of a source in the dataset."""
+        """Return whether the values of a source equal those of a source in the dataset."""
         digest = self._digests.get((number, self._name))
         return digest is not None and any(
             self._digests.get((other, self._name)) == digest for other in self._numbers
@@ -318,7 +318,7 @@ def _along(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
 
 
 def _counts(schema: FileSchema, variable: VariableSchema, along: set[str]) -> bool:
-    """Tell whether a variable has a position along the given dimensions and is not empty."""
+    """Return whether a variable has a position along the given dimensions and is not empty."""
     sizes = [schema.sizes[dim] for dim in variable.dims]
     return variable.name not in schema.values and bool(along & set(variable.dims)) and 0 not in sizes
 

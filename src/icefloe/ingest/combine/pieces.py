@@ -304,7 +304,7 @@ def _equal(one: PieceArray, other: PieceArray) -> bool:
     """
     if one.shape != other.shape:
         return False
-    for first, second in _meetings(one, other):
+    for first, second in _overlapping_pairs(one, other):
         mine, theirs = (
             one.origins[int(one.pieces.source[first])],
             other.origins[int(other.pieces.source[second])],
@@ -320,7 +320,7 @@ def _equal(one: PieceArray, other: PieceArray) -> bool:
     return True
 
 
-def _meetings(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
+def _overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
     """Find the pairs of pieces of two arrays that overlap."""
     if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
         both = Pieces.joined([one.pieces, other.pieces])
@@ -333,7 +333,7 @@ def _meetings(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
 
 
 def _is_the_same(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Tell whether two pieces contain the same cells of the same source where they overlap."""
+    """Return whether two pieces contain the same cells of the same source where they overlap."""
     return (
         one.source[row] == other.source[its_row]
         and bool((one.axes[row] == other.axes[its_row]).all())
@@ -353,7 +353,7 @@ def _is_whole(pieces: Pieces, row: int, origin: Origin) -> bool:
 
 
 def _lie_alike(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Tell whether two pieces begin at the same cell along the dimensions of their sources."""
+    """Return whether two pieces begin at the same cell along the dimensions of their sources."""
     real = one.axes[row] >= 0
     if not (one.axes[row] == other.axes[its_row]).all():
         return False
@@ -367,7 +367,7 @@ def _together(one: PieceArray, other: PieceArray) -> PieceArray:
     if one.is_complete:
         return one
     left = {row: [other.pieces.taken(slice(row, row + 1))] for row in range(len(other.pieces))}
-    for first, second in _meetings(one, other):
+    for first, second in _overlapping_pairs(one, other):
         box = one.pieces.starts[first].tolist(), one.pieces.stops[first].tolist()
         left[second] = [rest for piece in left[second] for rest in _outside(piece, *box)]
     new = Pieces.joined([one.pieces, *(piece for pieces in left.values() for piece in pieces)])

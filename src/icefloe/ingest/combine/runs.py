@@ -218,7 +218,7 @@ def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
 
 
 def _alike(files: Sequence[FileSchema], dim: str) -> bool:
-    """Tell whether files differ only in their labels along a dimension and in data that is not read."""
+    """Return whether files differ only in their labels along a dimension and in data that is not read."""
     kind = _Kinds()
     first = files[0]
     by_value = first.values.keys()

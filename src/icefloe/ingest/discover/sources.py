@@ -322,7 +322,7 @@ def _metadata_times(folder: Path) -> Iterator[int]:
 
 
 def _is_array(folder: Path) -> bool:
-    """Tell whether a folder of a Zarr store is an array, or has no metadata."""
+    """Return whether a folder of a Zarr store is an array, or has no metadata."""
     try:
         return bool(json.loads((folder / "zarr.json").read_bytes()).get("node_type") != "group")
     except FileNotFoundError:

@@ -22,7 +22,7 @@ _BESIDE_SIGNATURES = frozenset(
 
 
 def is_web(url: str) -> bool:
-    """Tell whether a URL is one of a web server."""
+    """Return whether a URL is one of a web server."""
     return urlsplit(url).scheme.lower() in ("http", "https")
 
 

@@ -178,7 +178,7 @@ class Seen(NamedTuple):
     """What an object store or a web server calls this version of the file; nothing on this machine."""
 
     def is_same(self, other: Seen) -> bool:
-        """Tell whether both are the same version, by etag if both have one, otherwise by time."""
+        """Return whether both are the same version, by etag if both have one, otherwise by time."""
         if self.size_bytes != other.size_bytes:
             return False
         if self.etag and other.etag:

@@ -212,7 +212,7 @@ def label_problems(
 
 
 def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
-    """Tell whether all files have the same labels; unless `several` is set, the same single label."""
+    """Return whether all files have the same labels; unless `several` is set, the same single label."""
     first = labels[0]
     if several:
         return all(each is first or np.array_equal(each, first) for each in labels)
@@ -259,13 +259,13 @@ def order_problems(
 
 
 def goes_one_way(index: Any) -> bool:
-    """Tell whether labels are strictly monotonic; names only have to be unique."""
+    """Return whether labels are strictly monotonic; names only have to be unique."""
     is_monotonic = index.is_monotonic_increasing or index.is_monotonic_decreasing
     return bool(index.is_unique and (is_monotonic or is_of_names(index)))
 
 
 def is_of_names(index: Any) -> bool:
-    """Tell whether labels are text."""
+    """Return whether labels are text."""
     return index.inferred_type in ("string", "bytes")
 
 

@@ -78,7 +78,7 @@ def refuse_missing(engine: str) -> None:
 
 
 def none_fits(error: ValueError) -> bool:
-    """Tell whether xarray could not open a file because no installed engine reads it."""
+    """Return whether xarray could not open a file because no installed engine reads it."""
     return any(text in str(error) for text in _NONE_FITS)
 
 
@@ -156,7 +156,7 @@ def left_out() -> Iterator[list[str]]:
 
 
 def is_zip(path: str) -> bool:
-    """Tell whether a local file is a zip file."""
+    """Return whether a local file is a zip file."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:

@@ -79,8 +79,9 @@ def _dims(schema: FileSchema, name: str) -> set[str]:
 
 
 def _fit_together(fields: Sequence[_Field]) -> bool:
-    """Tell whether variables of different files can share a dataset: no two have a name or a level in common
-    that means something else.
+    """Return whether variables of different files can share a dataset.
+
+    They cannot if they have a name or a level in common that means something else.
     """
     types: dict[str, set[tuple[str, str]]] = {}
     for each in fields:

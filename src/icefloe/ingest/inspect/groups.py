@@ -52,7 +52,7 @@ def _list_groups(source: Source, reading: Reading) -> list[str]:
 
 
 def _is_of_references(source: Source) -> bool:
-    """Tell whether only a parser of references can list the groups of a source."""
+    """Return whether only a parser of references can list the groups of a source."""
     if source.is_store:
         return source.is_repository or source.is_remote or is_parquet(source.url)
     return source.url.lower().endswith((".json", ".dmrpp"))

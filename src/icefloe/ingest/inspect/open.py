@@ -139,7 +139,7 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
 
 
 def is_grib(source: Source, reading: Reading) -> bool:
-    """Tell whether a source is a GRIB file that is opened without options of an engine."""
+    """Return whether a source is a GRIB file that is opened without options of an engine."""
     if source.is_store or reading.engine not in (None, "cfgrib") or reading.open_options:
         return False
     if source.is_remote and source.size_bytes > 0:

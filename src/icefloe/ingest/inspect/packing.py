@@ -38,7 +38,7 @@ def _comparable(name: str, value: Any) -> str:
 
 
 def survives(schema: VariableSchema) -> bool:
-    """Tell whether values keep their meaning when attributes are stored as JSON, as in Zarr."""
+    """Return whether values keep their meaning when attributes are stored as JSON, as in Zarr."""
     raw = np.dtype(schema.raw_dtype).newbyteorder("=")
     before = xr.Variable(("x",), _sample(raw, schema.packing), dict(schema.packing))
     after = xr.Variable(("x",), before.values, attributes_of_zarr(zarr_attributes(schema.packing, raw), raw))
@@ -46,7 +46,7 @@ def survives(schema: VariableSchema) -> bool:
 
 
 def same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
-    """Tell whether xarray decodes two stored variables to equal values of the same type."""
+    """Return whether xarray decodes two stored variables to equal values of the same type."""
     try:
         first, second = (decoded(variable) for variable in (one, other))
     except (ValueError, OverflowError, TypeError):
@@ -173,7 +173,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
 
 
 def is_text(variable: xr.Variable) -> bool:
-    """Tell whether the values that are not missing are text."""
+    """Return whether the values that are not missing are text."""
     if variable.dtype.kind in "SUT":
         return True
     if variable.dtype != object:

@@ -42,7 +42,7 @@ class _OddError(Exception):
 
 
 def is_plain(reading: Reading) -> bool:
-    """Tell whether this module can describe files that are read with these options."""
+    """Return whether this module can describe files that are read with these options."""
     return reading.engine in _ENGINES and not reading.open_options
 
 

@@ -105,7 +105,7 @@ def _level_types(schemas: Iterable[FileSchema]) -> Iterator[Any]:
 
 
 def _varies(name: str, schemas: Sequence[FileSchema]) -> bool:
-    """Tell whether a scalar coordinate differs between files that have a data variable in common."""
+    """Return whether a scalar coordinate differs between files that have a data variable in common."""
     found: dict[str, Any] = {}
     for schema in schemas:
         value = schema.values.get(name)
@@ -119,7 +119,7 @@ def _varies(name: str, schemas: Sequence[FileSchema]) -> bool:
 
 
 def _repeat_labels(schemas: Sequence[FileSchema]) -> bool:
-    """Tell whether files that have a data variable in common have the same labels along all dimensions."""
+    """Return whether files that have a data variable in common have the same labels along all dimensions."""
     found: dict[str, list[FileSchema]] = {}
     for schema in schemas:
         for each in _data(schema):

@@ -120,7 +120,7 @@ def variable_schema(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordi
 
 
 def is_time(decoded: xr.Variable) -> bool:
-    """Tell whether values are times or durations."""
+    """Return whether values are times or durations."""
     return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
 
 

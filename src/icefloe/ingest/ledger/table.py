@@ -74,7 +74,7 @@ class LedgerRow:
         )
 
     def is_of(self, source: Source) -> bool:
-        """Tell whether a source is unchanged since it was ingested."""
+        """Return whether a source is unchanged since it was ingested."""
         return self.as_source().seen.is_same(source.seen)
 
 

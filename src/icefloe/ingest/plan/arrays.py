@@ -74,7 +74,7 @@ def new_target(
 
 
 def can_miss(schema: VariableSchema) -> bool:
-    """Tell whether the stored type can represent missing values."""
+    """Return whether the stored type can represent missing values."""
     dtype = np.dtype(schema.raw_dtype)
     missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
     return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"

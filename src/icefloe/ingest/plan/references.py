@@ -177,7 +177,7 @@ class _Fits:
 
 
 def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Tell whether unwritten cells are decoded as missing values of the expected type."""
+    """Return whether unwritten cells are decoded as missing values of the expected type."""
     metadata = array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
@@ -223,7 +223,7 @@ def as_document(
 
 
 def keeps_chunks(found: Target, target: Target, array: PieceArray) -> bool:
-    """Tell whether an array that gets more dimensions can keep its chunks, each at other coordinates."""
+    """Return whether an array that gets more dimensions can keep its chunks, each at other coordinates."""
     if found.document is None or target.document is None:
         return False
     mine = fitted(json.loads(found.document), target.dims, target.chunks)
@@ -311,12 +311,12 @@ def with_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str,
 
 
 def is_plain(document: Mapping[str, Any]) -> bool:
-    """Tell whether chunks are plain bytes, without compression or filters."""
+    """Return whether chunks are plain bytes, without compression or filters."""
     return [codec["name"] for codec in document["codecs"]] == ["bytes"]
 
 
 def _is_run(chunk: Sequence[int], part: Sequence[int]) -> bool:
-    """Tell whether a chunk consists of contiguous parts of a shape."""
+    """Return whether a chunk consists of contiguous parts of a shape."""
     if any(size % cut for size, cut in zip(chunk, part, strict=True)):
         return False
     cut = dropwhile(lambda pair: pair[1] == 1, zip(chunk, part, strict=True))

@@ -256,7 +256,7 @@ def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> C
 
 
 def _fills_a_box(blocks: Sequence[Block]) -> bool:
-    """Tell whether blocks fill their bounding box."""
+    """Return whether blocks fill their bounding box."""
     if not blocks:
         return True
     starts, stops = (

@@ -402,7 +402,7 @@ def _equal(one: Any, other: Any) -> Any:
 
 
 def _alike(one: xr.Variable, other: xr.Variable) -> bool:
-    """Tell whether values are equal up to rounding: 32-bit scale factors are stored with 64 bits."""
+    """Return whether values are equal up to rounding: 32-bit scale factors are stored with 64 bits."""
     if _equal(one, other):
         return True
     if one.dtype.kind != "f" or other.dtype.kind != "f" or one.shape != other.shape:
@@ -618,7 +618,7 @@ def sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
 def same_labels(
     one: Mapping[Any, Any], other: Mapping[Any, Any], region: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Tell whether a file has the labels of its region of the staged group, in order."""
+    """Return whether a file has the labels of its region of the staged group, in order."""
     for dim, labels in other.items():
         start, stop = region.get(str(dim), (0, None))
         if dim in one and not one[dim][start:stop].equals(labels):

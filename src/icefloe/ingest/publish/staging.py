@@ -271,7 +271,7 @@ def _unowned(target: str) -> str:
 
 
 def _is_left(repo: Repository, target: str, name: str) -> bool:
-    """Tell whether a branch is the staging branch of a run that has ended."""
+    """Return whether a branch is the staging branch of a run that has ended."""
     if name == _unowned(target):
         return True
     owned = re.fullmatch(re.escape(target) + r"\.ingest\.([^.]+)\.(\d+)\.(\d+)\.\d+", name)

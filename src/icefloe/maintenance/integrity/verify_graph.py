@@ -367,13 +367,13 @@ def _check_manifest(
         message = f"{count} references, but the snapshot says {expected.num_chunk_refs}"
         findings.append(Finding("count", path, where, message))
     for claim in claims:
-        findings += _check_claim(path, claim, arrays.get(claim.node))
+        findings += _check_extents_and_grid(path, claim, arrays.get(claim.node))
     ends = [none, *map(_ends, arrays.values())]
     sources = merge_sources(map(find_sources, arrays.values())) if follow else {}
     return _CheckedManifest(count, np.unique(np.concatenate(ends)), sources, tuple(findings))
 
 
-def _check_claim(path: str, claim: Claim, refs: ArrayManifest | None) -> Iterator[Finding]:
+def _check_extents_and_grid(path: str, claim: Claim, refs: ArrayManifest | None) -> Iterator[Finding]:
     """Check that the references of an array lie within its extents and its chunk grid."""
     if refs is None or not len(refs):
         if any(claim.extents):

@@ -110,7 +110,7 @@ class WebSource(ExternalSource):
         if status == 416:
             response.read()
             size = (response.getheader("Content-Range") or "").rpartition("/")[2]
-            return self._fetched(response, b"", int(size) if size.isdigit() else None)
+            return self._make_fetched(response, b"", int(size) if size.isdigit() else None)
         if status == 206:
             told = _CONTENT_RANGE.fullmatch((response.getheader("Content-Range") or "").strip())
             if told is None or int(told[1]) != start or int(told[2]) >= stop:
@@ -122,7 +122,7 @@ class WebSource(ExternalSource):
             data = response.read()
             if len(data) != int(told[2]) + 1 - start:
                 raise _TransientError(f"{url}: the response was truncated", ErrorKind.OBJECT_STORE)
-            return self._fetched(response, data, None if told[3] == "*" else int(told[3]))
+            return self._make_fetched(response, data, None if told[3] == "*" else int(told[3]))
         if status in (404, 410):
             response.read()
             raise ObjectNotFoundError(url)
@@ -137,7 +137,9 @@ class WebSource(ExternalSource):
             raise _TransientError(text, ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE)
         raise StorageError(text, kind=ErrorKind.OBJECT_STORE)
 
-    def _fetched(self, response: http.client.HTTPResponse, data: bytes, size_bytes: int | None) -> Fetched:
+    def _make_fetched(
+        self, response: http.client.HTTPResponse, data: bytes, size_bytes: int | None
+    ) -> Fetched:
         modified = None
         with contextlib.suppress(TypeError, ValueError):
             modified = parsedate_to_datetime(response.getheader("Last-Modified") or "")

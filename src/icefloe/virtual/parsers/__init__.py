@@ -1,4 +1,7 @@
-"""Parsers, one module or folder per file format, and their options."""
+"""Parsers, one module or folder per file format, and their options.
+
+A new parser is registered in `icefloe.virtual.open`.
+"""
 
 from __future__ import annotations
 

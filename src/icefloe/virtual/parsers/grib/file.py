@@ -265,7 +265,7 @@ class _Scan:
         if self._options.drops(name):
             return
         if not self.attributes:
-            self.attributes = _described(handle, _GLOBAL)
+            self.attributes = _grib_attributes(handle, _GLOBAL)
         try:
             grid = self._grid(handle, keys)
             place = _place(handle)
@@ -303,7 +303,7 @@ def _get(handle: Any, key: str, default: Any = None, kind: type | None = None) -
         return default
 
 
-def _described(handle: Any, names: Sequence[str]) -> dict[str, Any]:
+def _grib_attributes(handle: Any, names: Sequence[str]) -> dict[str, Any]:
     found = {name: _get(handle, name) for name in names}
     return {f"GRIB_{name}": value for name, value in found.items() if value is not None}
 
