@@ -114,7 +114,8 @@ def write_arrays(store: Any, *, rectilinear: bool = HAS_RECTILINEAR) -> None:
     write_python_only(store, "decoded/shuffled")
     if rectilinear:
         with with_rectilinear():
-            ragged = root.create_array("ragged", shape=(6, 4), chunks=[[1, 2, 3], [2, 2]], dtype="i4")
+            chunks: Any = [[1, 2, 3], [2, 2]]
+            ragged = root.create_array("ragged", shape=(6, 4), chunks=chunks, dtype="i4")
             ragged[...] = np.arange(24).reshape(6, 4)
 
 

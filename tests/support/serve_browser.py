@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from playwright.sync_api import Browser, Page, sync_playwright
+from typing import TYPE_CHECKING, Any
 
 from tests.support.source_tree import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 AXE = ROOT / ".venv" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = ROOT / "build" / "web"
@@ -25,6 +26,8 @@ def chromium() -> Iterator[Browser]:
     program = next((found for name in _NAMES if (found := shutil.which(name))), None)
     assert program is not None, "there is no Chromium; install it: apt-get install -y chromium"
     root = hasattr(os, "geteuid") and os.geteuid() == 0
+    from playwright.sync_api import sync_playwright  # installed by `make test-web` only
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"] if root else [])
         try:

@@ -6,18 +6,20 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import zarr
-from playwright.sync_api import Browser
 
 from icefloe import Repository, in_memory_storage
 from tests.support.serve import serving
 from tests.support.serve_browser import axe_violations, chromium, picture_path, visiting
 from tests.support.serve_climate import climate_repository, europe, temperatures
 from tests.support.source_tree import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.web
 PAGES = {
