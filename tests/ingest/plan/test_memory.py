@@ -15,7 +15,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icefloe._internal.executor import Executor, Task
+from icefloe._internal.executor import Executor, Task, ThreadExecutor
 from icefloe.ingest.combine.pieces import Pieces
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import Check, make_options
@@ -92,6 +92,10 @@ def test_no_task_holds_more_than_it_may(tmp_path: Path, chunks: tuple[int, ...] 
     checks = (Check("source"), Check("range", "a", low=0, high=1000))
 
     options = make_options(chunks={"time": 4, "y": 50}, memory_bytes=MEMORY_BYTES, checks=checks)
+    (tmp_path / "first").mkdir()
+    ingest(
+        new_repo(tmp_path / "first"), files, options, ThreadExecutor(1)
+    )  # loads modules, which do not count
     report = ingest(repo, files, options, measuring)
 
     assert_same(read(repo), expected(files))
