@@ -91,7 +91,7 @@ def test_no_task_holds_more_than_it_may(tmp_path: Path, chunks: tuple[int, ...] 
     checks = (Check("source"), Check("range", "a", low=0, high=1000))
     options = make_options(chunks={"time": 4, "y": 50}, memory_bytes=MEMORY_BYTES, checks=checks)
 
-    # Modules that a task loads, and threads of other tests, add to what is traced: the lowest of three counts.
+    # Modules that a task loads, and threads of other tests, are traced, too: the lowest of three counts.
     for attempt in range(3):
         folder = tmp_path / str(attempt)
         folder.mkdir()
