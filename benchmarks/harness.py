@@ -127,7 +127,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool | None:
-        """Whether all targets were met; None if one could not be measured."""
+        """True if all targets were met; None if one of them could not be measured."""
         found: list[bool | None] = []
         row = self.row
         if row.cpu_ratio is not None:

@@ -43,7 +43,7 @@ _RESERVED = "Kinds of the official library that icefloe never raises, kept so th
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the page says about one kind."""
+    """The entry of one error kind on the reference page."""
 
     kind: str
     cause: str = ""

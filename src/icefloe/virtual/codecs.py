@@ -49,7 +49,7 @@ class _DecodesOnly:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "codec_name"}  # type: ignore[attr-defined]
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
-        """Raise NotImplementedError, because the codec cannot encode."""
+        """Refuse to predict encoded sizes, which only writers need: the codec can only decode."""
         raise NotImplementedError(f"{self.codec_name} can only decode, so encoded sizes are unknown")
 
     async def _encode_single(self, _chunk: Any, _chunk_spec: ArraySpec) -> Any:

@@ -201,7 +201,7 @@ class PieceArray:
             elif not (isinstance(each, slice) and each == slice(None)):
                 wanted = np.arange(result.shape[axis])[each] if isinstance(each, slice) else np.asarray(each)
                 if not wanted.ndim and not isinstance(each, np.ndarray):
-                    raise NotImplementedError("values are not taken one by one")
+                    raise NotImplementedError("unread values cannot be indexed with a single number")
                 result = result.picked(axis, wanted.reshape(-1))
         return result
 
@@ -290,10 +290,10 @@ def _where(condition: Any, array: Any, other: Any) -> Any:
     """
     if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
         if not isinstance(array, PieceArray) or not np.all(condition):
-            raise NotImplementedError("values of an array that is not there yet are not compared")
+            raise NotImplementedError("values that have not been read cannot be compared cell by cell")
         return _together(array, other)
     if np.size(condition) - np.count_nonzero(condition) not in (0, array.missing):
-        raise NotImplementedError("values of an array that is not there yet are not replaced")
+        raise NotImplementedError("values that have not been read cannot be replaced cell by cell")
     return array.astype(np.result_type(array.dtype, other))
 
 

@@ -178,7 +178,7 @@ def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
         wrong = _RUN[check.name](replace(audit, check=check))
         if wrong:
             return CheckResult(check.title, False, f"{audit.path}: {wrong}" if audit.path else wrong)
-    return CheckResult(check.title, True, "as it should be")
+    return CheckResult(check.title, True, "no problems found")
 
 
 @dataclass(frozen=True, slots=True)
