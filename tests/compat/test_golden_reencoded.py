@@ -12,7 +12,7 @@ import pytest
 
 from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import open_header
-from icefloe.format import config_codec, files, refs_v1
+from icefloe.format import config_flexbuffers, files, refs_v1
 from icefloe.format.locations import LocationCompression
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import Spec, spec_of
@@ -87,8 +87,8 @@ def encode_anew(folder: Path) -> None:
 def _encode_repo_info_anew(path: Path) -> None:
     info = files.read_repo_info(path.read_bytes(), path.name)
     if info.config is not None:
-        config = config_codec.decode_config(info.config, path.name)
-        info = replace(info, config=config_codec.encode_config(config))
+        config = config_flexbuffers.decode_config(info.config, path.name)
+        info = replace(info, config=config_flexbuffers.encode_config(config))
     path.write_bytes(files.write_repo_info(info, spec_in(path)))
 
 
@@ -97,8 +97,8 @@ def _encode_v1_anew(folder: Path) -> None:
         path.write_bytes(refs_v1.encode_ref(refs_v1.decode_ref(path.read_bytes(), path.name)))
     config = folder / files.CONFIG_PATH
     if config.exists():
-        values = config_codec.decode_config_yaml(config.read_bytes(), files.CONFIG_PATH)
-        config.write_bytes(config_codec.encode_config_yaml(values))
+        values = config_flexbuffers.decode_config_yaml(config.read_bytes(), files.CONFIG_PATH)
+        config.write_bytes(config_flexbuffers.encode_config_yaml(values))
 
 
 def spec_in(path: Path) -> Spec:

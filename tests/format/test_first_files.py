@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
-from icefloe.format.config_codec import encode_config
+from icefloe.format.config_flexbuffers import encode_config
 from icefloe.format.files import (
     read_repo_info,
     read_snapshot,

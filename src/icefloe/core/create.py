@@ -14,7 +14,7 @@ from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.errors import ConflictError, ErrorKind, Hint, InvalidInputError
-from icefloe.format.config_codec import encode_config
+from icefloe.format.config_flexbuffers import encode_config
 from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
 from icefloe.storage.base import Storage
 

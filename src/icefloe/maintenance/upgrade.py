@@ -25,7 +25,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.format.config_codec import encode_config
+from icefloe.format.config_flexbuffers import encode_config
 from icefloe.format.files import (
     CONFIG_PATH,
     REPO_PATH,

@@ -13,9 +13,9 @@ from pyspark import cloudpickle as _cloudpickle
 
 from icefloe._internal.concurrency import give_back_large_buffers
 from icefloe._internal.executor import Executor, Progress, Task
-from icefloe.spark.dataframe import describe_jobs, map_in_arrow, watch_stages
 from icefloe.spark.errors import translate_failures
 from icefloe.spark.run_sql import run_query
+from icefloe.spark.task_frames import describe_jobs, map_in_arrow, watch_stages
 from icefloe.spark.worker import freeze_modules
 
 if TYPE_CHECKING:

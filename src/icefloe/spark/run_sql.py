@@ -17,9 +17,9 @@ from icefloe.query.options import AnyRepository
 from icefloe.query.sql.analysis import Analysis, Needs, analyze_query, assume_everything
 from icefloe.query.sql.parse import Edit, Query, parse_query
 from icefloe.query.sql.relations import ArrayRelation, MetadataRelation, Relation, Sessions, resolve_relation
-from icefloe.spark.dataframe import count_slots, describe_next_jobs, is_client, make_frame, watch_stages
 from icefloe.spark.errors import mute_query_logs, unwrap_errors
 from icefloe.spark.scan_tables import aggregate_frame, scan_frame
+from icefloe.spark.task_frames import count_slots, describe_next_jobs, is_client, make_frame, watch_stages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,7 +25,7 @@ from icefloe.query.write.blocks import BlockWriter, place_rows
 from icefloe.query.write.job import Start, WriteJob, duplicate_block, find_keys
 from icefloe.query.write.target import APPEND, OVERWRITE, Target
 from icefloe.session import ForkSession, Session
-from icefloe.spark.dataframe import convert_schema
+from icefloe.spark.task_frames import convert_schema
 from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:

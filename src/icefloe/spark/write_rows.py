@@ -24,9 +24,9 @@ from icefloe.query.write.job import WriteJob, find_keys
 from icefloe.query.write.target import APPEND, Target, Template, index_by_variable
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
-from icefloe.spark.dataframe import convert_schema, describe_jobs, map_in_arrow
 from icefloe.spark.errors import unwrap_errors
 from icefloe.spark.executor import pack_outcome, unpack_outcome
+from icefloe.spark.task_frames import convert_schema, describe_jobs, map_in_arrow
 from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:

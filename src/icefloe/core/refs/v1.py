@@ -25,7 +25,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.format.config_codec import decode_config_yaml, encode_config_yaml
+from icefloe.format.config_flexbuffers import decode_config_yaml, encode_config_yaml
 from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respell
 from icefloe.format.repo_changes import lost_base

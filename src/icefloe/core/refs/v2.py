@@ -24,7 +24,7 @@ from icefloe.errors import (
     StorageError,
 )
 from icefloe.format import repo_changes as changes
-from icefloe.format.config_codec import decode_config, encode_config
+from icefloe.format.config_flexbuffers import decode_config, encode_config
 from icefloe.format.files import (
     OVERWRITTEN,
     REPO_PATH,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from icefloe.config import RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import IcechunkError
-from icefloe.format.config_codec import CONTAINERS, decode_config_yaml
+from icefloe.format.config_flexbuffers import CONTAINERS, decode_config_yaml
 from icefloe.legacy.codec.structures import Findings
 
 _OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})

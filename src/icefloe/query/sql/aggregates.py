@@ -23,9 +23,9 @@ from icefloe.query.scan.reduce import CELLS, MOMENTS, Moment, make_moment
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role
 from icefloe.query.sql.analysis import find_columns
+from icefloe.query.sql.condition_pushdown import split_conjuncts
 from icefloe.query.sql.parse import Edit
 from icefloe.query.sql.predicates import KnownColumn, evaluate_condition, evaluate_term
-from icefloe.query.sql.pushdown import split_conjuncts
 
 _FUNCTIONS: Final[Mapping[type[exp.Expr], str]] = {
     exp.Count: "count",

@@ -13,14 +13,14 @@ from sqlglot.optimizer.qualify_tables import qualify_tables
 from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
 
-from icefloe.query.sql.parse import DIALECT, USE, Query, find_query, lower_names
-from icefloe.query.sql.pushdown import (
+from icefloe.query.sql.condition_pushdown import (
     can_filter_before,
     collect_conditions,
     is_limited,
     split_conjuncts,
     substitute_columns,
 )
+from icefloe.query.sql.parse import DIALECT, USE, Query, find_query, lower_names
 
 
 @dataclass(slots=True)
