@@ -154,8 +154,17 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
             "transaction_log_codec",
         ),
         ("manifest_blocks", "repo_info", "snapshot"),
-        ("config_flexbuffers", "manifest", "metadata", "transaction_log", "updates"),
-        ("config_yaml", "coordinates", "extents", "id_columns", "locations", "refs_v1", "schema", "spec"),
+        ("config_yaml", "manifest", "metadata", "transaction_log", "updates"),
+        (
+            "config_flexbuffers",
+            "coordinates",
+            "extents",
+            "id_columns",
+            "locations",
+            "refs_v1",
+            "schema",
+            "spec",
+        ),
         ("",),
     ),
     "ingest": (
@@ -211,7 +220,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("run_sql",),
         ("scan_tables",),
         ("task_frames", "errors", "session"),
-        ("worker", "java"),
+        ("progress", "worker", "java"),
         ("",),
     ),
     "storage": (

@@ -33,7 +33,7 @@ def test_files_go_into_a_new_repository(tmp_path: Path) -> None:
 def test_no_executor_starts_for_files_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, repo = archive(tmp_path / "files"), tmp_path / "repo"
     icefloe.ingest_files(files, repo, executor=Travelling())
-    monkeypatch.setattr("icefloe.spark.executor.default_executor", None)
+    monkeypatch.setattr("icefloe.spark.session.default_session", None)
     monkeypatch.setattr(pipeline, "ProcessExecutor", None)
 
     report = icefloe.ingest_files(files, repo)
@@ -64,11 +64,11 @@ def test_processes_replace_spark_without_java(tmp_path: Path, monkeypatch: pytes
     started: list[str] = []
 
     @contextmanager
-    def no_java(progress: object = None) -> Iterator[None]:
+    def no_java() -> Iterator[None]:
         started.append("spark")
         yield None
 
-    monkeypatch.setattr("icefloe.spark.executor.default_executor", no_java)
+    monkeypatch.setattr("icefloe.spark.session.default_session", no_java)
 
     def processes(*args: Any, **options: Any) -> Any:
         started.append("processes")

@@ -217,14 +217,14 @@ def derive_arrays(
 def _start_executor(progress: Progress | None) -> Iterator[Executor]:
     """Start the default executor: Spark, or processes without pyspark or Java. It stops at the end."""
     try:
-        from icefloe.spark.executor import default_executor
+        from icefloe.spark.executor import SparkExecutor
+        from icefloe.spark.session import default_session
     except ModuleNotFoundError:
-        started: AbstractContextManager[Executor | None] = nullcontext()
+        pass
     else:
-        started = default_executor(progress)
-    with started as on_spark:
-        if on_spark is not None:
-            yield on_spark
-            return
+        with default_session() as session:
+            if session is not None:
+                yield SparkExecutor(session, progress=progress)
+                return
     with ProcessExecutor(progress=progress) as processes:
         yield processes

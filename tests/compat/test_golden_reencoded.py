@@ -12,7 +12,7 @@ import pytest
 
 from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import open_header
-from icefloe.format import config_flexbuffers, files, refs_v1
+from icefloe.format import config_flexbuffers, config_yaml, files, refs_v1
 from icefloe.format.locations import LocationCompression
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import Spec, spec_of
@@ -97,8 +97,8 @@ def _encode_v1_anew(folder: Path) -> None:
         path.write_bytes(refs_v1.encode_ref(refs_v1.decode_ref(path.read_bytes(), path.name)))
     config = folder / files.CONFIG_PATH
     if config.exists():
-        values = config_flexbuffers.decode_config_yaml(config.read_bytes(), files.CONFIG_PATH)
-        config.write_bytes(config_flexbuffers.encode_config_yaml(values))
+        values = config_yaml.decode_config_yaml(config.read_bytes(), files.CONFIG_PATH)
+        config.write_bytes(config_yaml.encode_config_yaml(values))
 
 
 def spec_in(path: Path) -> Spec:

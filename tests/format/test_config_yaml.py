@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from icefloe.format.config_flexbuffers import decode_config_yaml, encode_config_yaml
+from icefloe.format.config_yaml import decode_config_yaml, encode_config_yaml
 
 TEXTS = [
     *("=", "<<", "2020-01-01", "12:30:45", "1:30", "1_000", "yes", "no", "on", "off"),

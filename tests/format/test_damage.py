@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import HEADER, MAGIC, PLAUSIBLE_BYTES, FileType, Header, open_payload, seal
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.config_flexbuffers import decode_config, decode_config_yaml
+from icefloe.format.config_flexbuffers import decode_config
+from icefloe.format.config_yaml import decode_config_yaml
 from icefloe.format.refs_v1 import decode_ref
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.spec import V1, V2

@@ -17,12 +17,8 @@ import zstandard
 from icefloe import __version__
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.encoding.envelope import HEADER, open_header
-from icefloe.format.config_flexbuffers import (
-    decode_config,
-    decode_config_yaml,
-    encode_config,
-    encode_config_yaml,
-)
+from icefloe.format.config_flexbuffers import decode_config, encode_config
+from icefloe.format.config_yaml import decode_config_yaml, encode_config_yaml
 from icefloe.format.files import (
     read_manifest,
     read_repo_info,

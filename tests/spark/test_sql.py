@@ -17,7 +17,7 @@ from pyspark.sql import functions
 import icefloe
 from icefloe.errors import IcechunkError, InvalidInputError
 from icefloe.spark import scan, sql
-from icefloe.spark.task_frames import describe_jobs
+from icefloe.spark.progress import describe_jobs
 from tests.support.query import queries, rounded, shaped
 from tests.support.spark.weather import CHUNKS, frame_rows, opened, put, repository, weather
 

@@ -18,7 +18,7 @@ from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import Table, find_tables
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query
-from icefloe.query.sql.relations import prune_scan
+from icefloe.query.sql.pruning import prune_scan
 from icefloe.query.write.blocks import place_rows, write_sorted
 from icefloe.query.write.target import Template, find_dims, prepare
 from icefloe.session import Session

@@ -32,7 +32,7 @@ def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
     """Return the repository with access to the virtual chunks of the named containers."""
     if not prefixes:
         return repo
-    from icefloe.storage.external.endpoints import same_endpoint
+    from icefloe.storage.external.endpoints import is_same_endpoint
 
     known = sorted((repo.config.virtual_chunk_containers or {}).keys())
     access: dict[str, AnyCredential | None] = {}
@@ -46,7 +46,7 @@ def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
     withheld = opened._assets.virtual.withheld
     for prefix, endpoint in withheld.items():
         given = next((endpoints[each] for each in endpoints if _is_same_prefix(each, prefix)), None)
-        if given is None or not same_endpoint(given, endpoint):
+        if given is None or not is_same_endpoint(given, endpoint):
             raise click.BadParameter(_ask_for_trust(prefix, endpoint), param_hint="--authorize")
     return repo._reopen(None, access, frozenset(withheld))
 

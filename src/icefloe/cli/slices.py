@@ -15,7 +15,7 @@ from icefloe.cf import fill_values, time_coding
 from icefloe.cli.values import read
 from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.export.selection import dimensions_of, positions, shape_of
+from icefloe.export.selection import positions
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000
@@ -112,8 +112,8 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
     """
     whole = normalize(path if path.startswith("/") else f"/{path}")
     node = session._workspace.array(whole)
-    names = [name or str(axis) for axis, name in enumerate(dimensions_of(node))]
-    sizes = dict(zip(names, shape_of(node), strict=True))
+    names = [name or str(axis) for axis, name in enumerate(node.array.names)]
+    sizes = dict(zip(names, node.array.lengths, strict=True))
     chosen = _chosen(session, whole, sizes, isel, sel)
     left = [
         name

@@ -18,7 +18,7 @@ from icefloe._internal.warnings import quiet
 from icefloe.cf import fill_values
 from icefloe.comparison.references import find_array
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
-from icefloe.export.selection import dimensions_of, positions
+from icefloe.export.selection import positions
 from icefloe.repository import Repository
 from icefloe.snapshots import SnapshotInfo
 
@@ -225,7 +225,7 @@ class _Search:
             spans = positions(session, parent(node.path) or ROOT, self._at) if self._at else {}
         except (NodeNotFoundError, InvalidInputError):  # not there yet
             return None
-        dims = dimensions_of(node)
+        dims = node.array.names
         for name in self._at:
             if name not in dims:
                 there = ", ".join(str(each) for each in dims)

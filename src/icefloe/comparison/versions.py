@@ -279,7 +279,7 @@ def _manifests(node: NodeSnapshot) -> set[ManifestRef]:
 
 def _shape(node: NodeSnapshot) -> tuple[int, ...]:
     data = node.node_data
-    return tuple(each.array_length for each in data.shape) if isinstance(data, ArrayNodeData) else ()
+    return data.lengths if isinstance(data, ArrayNodeData) else ()
 
 
 def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:

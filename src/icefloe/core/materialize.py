@@ -144,7 +144,7 @@ def _per_dimension(data: ArrayNodeData, region: Region, path: str) -> list[slice
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
         return [*region, *[slice(None)] * (rank - len(region))]
-    names = data.dimension_names or (None,) * rank
+    names = data.names
     unknown = set(region) - set(names)
     if unknown:
         raise InvalidInputError(

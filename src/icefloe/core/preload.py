@@ -50,8 +50,8 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
     _in_background(partial(_start, assets, snapshot), snapshot.id)
 
 
-def chosen(assets: AssetStore, snapshot: Snapshot) -> Iterator[ManifestFileInfo]:
-    """Yield the manifests to read: each once, in the order of the arrays, within the limit of references."""
+def select_manifests(assets: AssetStore, snapshot: Snapshot) -> Iterator[ManifestFileInfo]:
+    """Yield the manifests to preload: each once, by array, within the limit of references."""
     config = assets.config
     seen: set[ManifestId] = set()
     left = config.preload_max_total_refs
@@ -75,18 +75,18 @@ def _first_arrays(snapshot: Snapshot, count: int) -> Iterator[NodeSnapshot]:
 
 
 def _start(assets: AssetStore, snapshot: Snapshot) -> None:
-    for info in chosen(assets, snapshot):
+    for info in select_manifests(assets, snapshot):
         _in_background(partial(assets.manifest, info.id, info.size_bytes), info.id)
 
 
 def _in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
     try:
-        pool("preload", _THREADS).submit(_quietly, work, id)
+        pool("preload", _THREADS).submit(_log_failures, work, id)
     except RuntimeError:  # the interpreter is shutting down
         _logger.debug("no more preloading of %s: the interpreter is shutting down", id)
 
 
-def _quietly(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
+def _log_failures(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
     try:
         work()
     except IcechunkError as error:

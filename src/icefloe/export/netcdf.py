@@ -21,7 +21,7 @@ from icefloe._internal.extras import pip_install
 from icefloe._internal.paths import name as last_name
 from icefloe.cf import decode_fill_value
 from icefloe.errors import AlreadyExistsError, ErrorKind, Hint, InvalidInputError
-from icefloe.export.selection import Indexers, Labels, Selected, Selection, dimensions_of, select, too_long
+from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, too_long
 from icefloe.export.zarr import ExportReport
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
@@ -177,7 +177,7 @@ def _variable(place: Any, array: Selected, dtype: np.dtype[Any], level: int) -> 
     document = json.loads(array.node.user_data)
     shape = [len(span) for span in array.spans]
     own = last_name(array.node.path)
-    names = [name or f"{own}_{at}" for at, name in enumerate(dimensions_of(array.node))]
+    names = [name or f"{own}_{at}" for at, name in enumerate(array.node.array.names)]
     for name, size in zip(names, shape, strict=True):
         known = place.dimensions[name].size if name in place.dimensions else None
         if known is None:

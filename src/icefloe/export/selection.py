@@ -31,7 +31,7 @@ class Selected:
     @property
     def is_whole(self) -> bool:
         """Whether all elements are exported."""
-        return all(len(span) == size for span, size in zip(self.spans, shape_of(self.node), strict=True))
+        return all(len(span) == size for span, size in zip(self.spans, self.node.array.lengths, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,6 @@ def too_long(name: str, place: str, limit: str) -> InvalidInputError:
     )
 
 
-def shape_of(node: NodeSnapshot) -> tuple[int, ...]:
-    """Return the shape of an array."""
-    if not isinstance(node.node_data, ArrayNodeData):
-        raise TypeError(f"{node.path} is a group")
-    return tuple(dimension.array_length for dimension in node.node_data.shape)
-
-
-def dimensions_of(node: NodeSnapshot) -> tuple[str | None, ...]:
-    """Return the names of an array's dimensions."""
-    if not isinstance(node.node_data, ArrayNodeData):
-        raise TypeError(f"{node.path} is a group")
-    return node.node_data.dimension_names or (None,) * len(node.node_data.shape)
-
-
 def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
     workspace = session._workspace
     node = workspace.node(top)
@@ -123,7 +109,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
         wanted[path] = known[path]
         above = parent(path) or ROOT
         listed = str(json.loads(known[path].user_data).get("attributes", {}).get("coordinates", "")).split()
-        for other in (*dimensions_of(known[path]), *listed):
+        for other in (*known[path].array.names, *listed):
             coordinate = join(above, other) if other and "/" not in other else None
             if coordinate in known:
                 wanted[coordinate] = known[coordinate]
@@ -136,7 +122,7 @@ def _spans(
     """Find the elements of each dimension that is named; all arrays must agree on its length."""
     sizes: dict[str, int] = {}
     for node in arrays:
-        for name, size in zip(dimensions_of(node), shape_of(node), strict=True):
+        for name, size in zip(node.array.names, node.array.lengths, strict=True):
             if name is None or name not in {*isel, *sel}:
                 continue
             if sizes.setdefault(name, size) != size:
@@ -153,7 +139,7 @@ def _spans(
         )
     for name in (*isel, *sel):
         if name not in sizes:
-            there = sorted({each for node in arrays for each in dimensions_of(node) if each is not None})
+            there = sorted({each for node in arrays for each in node.array.names if each is not None})
             raise InvalidInputError(
                 f"there is no dimension {name!r} in what is exported; it has {', '.join(there) or 'none'}",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
@@ -182,7 +168,7 @@ def _span(name: str, wanted: slice | int, size: int) -> range:
 def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
     chosen = tuple(
         range(size) if name is None else spans.get(name, range(size))
-        for name, size in zip(dimensions_of(node), shape_of(node), strict=True)
+        for name, size in zip(node.array.names, node.array.lengths, strict=True)
     )
     found = Selected(node, tuple(span if len(span) else range(0) for span in chosen))
     grid = json.loads(node.user_data)["chunk_grid"]["name"]

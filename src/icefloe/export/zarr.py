@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.report import Report
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
-from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, shape_of, too_long
+from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, too_long
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copy_objects import Limits
@@ -282,7 +282,7 @@ def _parted(
         return coords, lengths, coords[:0]
     starts = np.array([span.start for span in array.spans])
     stops = np.array([span.stop for span in array.spans])
-    edges = np.array(shape_of(array.node))
+    edges = np.array(array.node.array.lengths)
     steps = np.array(sizes)
     touching = ((coords + 1) * steps > starts).all(axis=1) & (coords * steps < stops).all(axis=1)
     coords, lengths = coords[touching], lengths[touching]

@@ -1,4 +1,4 @@
-"""The stored configuration of a repository: FlexBuffers in the repo info file, YAML in V1 repositories.
+"""The configuration of a repository as FlexBuffers in the repo info file; `config_yaml` serves V1.
 
 Both contain the same plain dict. A variant is its name, or a dict with its name as the only key; YAML writes
 the latter as a tag: `{"s3": {...}}` is `!s3 {...}`.
@@ -27,24 +27,11 @@ def decode_config(data: bytes, place: str) -> dict[str, Any]:
         raise FormatError(
             f"{place}: configuration: {error.message}", kind=ErrorKind.CONFIG_DESERIALIZATION
         ) from None
-    return _require_mapping(config, place)
+    return require_mapping(config, place)
 
 
-def encode_config_yaml(config: dict[str, Any]) -> bytes:
-    """Encode the content of `config.yaml`."""
-    from icefloe.format.config_yaml import dump_config  # slow to import, and rarely needed
-
-    return dump_config(config, CONTAINERS)
-
-
-def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
-    """Decode the content of `config.yaml`."""
-    from icefloe.format.config_yaml import load_config  # as above
-
-    return _require_mapping(load_config(data, place), place)
-
-
-def _require_mapping(config: Any, place: str) -> dict[str, Any]:
+def require_mapping(config: Any, place: str) -> dict[str, Any]:
+    """Return a decoded configuration; raise FormatError if it is not a mapping."""
     if not isinstance(config, dict):
         raise FormatError(
             f"{place}: the configuration must be a mapping, not {type(config).__name__}",

@@ -1,4 +1,4 @@
-"""The configuration of V1 repositories as YAML; see `config_codec` for its content."""
+"""The configuration of V1 repositories as YAML; see `config_flexbuffers` for its content."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 import yaml
 
 from icefloe.errors import ErrorKind, FormatError
+from icefloe.format.config_flexbuffers import CONTAINERS, require_mapping
 
 CHOICES: Final = frozenset(
     [
@@ -36,25 +37,26 @@ _LINE_BREAKS: Final = ("\x85", "\u2028", "\u2029")
 _TEXT: Final = "tag:yaml.org,2002:str"
 
 
-def dump_config(config: dict[str, Any], named: str) -> bytes:
-    """Encode the content of `config.yaml`. The keys below `named` are chosen by users."""
-    tagged = _tagged(config, named)
+def encode_config_yaml(config: dict[str, Any]) -> bytes:
+    """Encode the content of `config.yaml`."""
+    tagged = _tag_variants(config)
     text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     if any(mark in text for mark in _LINE_BREAKS):  # readers would treat it as a line break
         text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, default_flow_style=False)
     return text.encode()
 
 
-def load_config(data: bytes, place: str) -> Any:
+def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
     """Decode the content of `config.yaml`."""
     try:
-        return yaml.load(data.decode(), _Loader)
+        config = yaml.load(data.decode(), _Loader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         # PyYAML does not check values with a tag: `!!bool x`, `!!int ""`, `!!timestamp x`.
         summary = " ".join(str(error).split())
         raise FormatError(
             f"{place}: invalid configuration: {summary}", kind=ErrorKind.CONFIG_DESERIALIZATION
         ) from None
+    return require_mapping(config, place)
 
 
 class _Tagged:
@@ -65,19 +67,19 @@ class _Tagged:
         self.value = value
 
 
-def _tagged(value: Any, named: str) -> Any:
+def _tag_variants(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_tagged(item, named) for item in value]
+        return [_tag_variants(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1 and next(iter(value)) in CHOICES:
         ((choice, inner),) = value.items()
-        return _Tagged(choice, _tagged(inner, named))
+        return _Tagged(choice, _tag_variants(inner))
     # Names that users choose may equal those of variants.
     return {
-        key: {name: _tagged(entry, named) for name, entry in inner.items()}
-        if key == named and isinstance(inner, dict)
-        else _tagged(inner, named)
+        key: {name: _tag_variants(entry) for name, entry in inner.items()}
+        if key == CONTAINERS and isinstance(inner, dict)
+        else _tag_variants(inner)
         for key, inner in value.items()
     }
 
@@ -105,7 +107,7 @@ def _represent(dumper: yaml.SafeDumper, tagged: _Tagged) -> yaml.Node:
     if isinstance(value, list):
         return dumper.represent_sequence(tag, value)
     plain = dumper.represent_data(value)
-    reads_as_text = _resolved(dumper, plain.value) == _TEXT
+    reads_as_text = _resolve_type(dumper, plain.value) == _TEXT
     return dumper.represent_scalar(
         tag, plain.value, style="'" if isinstance(value, str) and not reads_as_text else None
     )
@@ -141,11 +143,11 @@ def _construct(loader: yaml.SafeLoader, choice: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return {choice: loader.construct_sequence(node, deep=True)}
     quoted = getattr(node, "style", None) is not None
-    plain = yaml.ScalarNode(_TEXT if quoted else _resolved(loader, node.value), node.value)
+    plain = yaml.ScalarNode(_TEXT if quoted else _resolve_type(loader, node.value), node.value)
     return {choice: loader.construct_object(plain)}
 
 
-def _resolved(resolver: Any, text: str) -> str:
+def _resolve_type(resolver: Any, text: str) -> str:
     """Return the type that YAML recognizes in unquoted text."""
     tag: str = resolver.resolve(yaml.ScalarNode, text, (True, False))
     return tag

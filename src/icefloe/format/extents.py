@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from icefloe.encoding.columns import BLOCK, Ragged, expand_ranges
 
 
-def check_disjoint(manifests: Ragged) -> int | None:
-    """Return the first of several arrays whose manifests have overlapping extents, if there is one."""
+def find_overlapping(manifests: Ragged) -> int | None:
+    """Find the first array whose manifests have overlapping extents; None if there is none."""
     for row in np.flatnonzero(manifests.lengths > 1).tolist():  # few arrays have several manifests
         extents: Ragged = manifests.take([row]).items["extents"]
         # Official writers keep extents of the old rank when the rank of an array changes.
@@ -18,13 +18,13 @@ def check_disjoint(manifests: Ragged) -> int | None:
             if (
                 boxes is not None
                 and len(boxes) > 1
-                and (rank == 0 or overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64)))
+                and (rank == 0 or have_overlap(boxes["from"].astype(np.int64), boxes["to"].astype(np.int64)))
             ):
                 return int(row)
     return None
 
 
-def overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
+def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     """Return whether any two boxes share a cell: sweep along the dimension that separates them best."""
     filled = (stops > starts).all(axis=1)
     starts, stops = starts[filled], stops[filled]

@@ -22,7 +22,7 @@ from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.encoding.flatbuffers.schema import Table
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
-from icefloe.format.extents import check_disjoint
+from icefloe.format.extents import find_overlapping
 from icefloe.format.id_columns import find_id, id_keys, ids_ascend, is_member, to_ids
 from icefloe.format.metadata import Metadata
 from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
@@ -53,6 +53,16 @@ class ArrayNodeData:
     manifests: tuple[ManifestRef, ...] = ()
     dimension_names: tuple[str | None, ...] | None = None
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The shape of the array, in elements."""
+        return tuple(dimension.array_length for dimension in self.shape)
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        """The name of each dimension, None if it has none."""
+        return self.dimension_names or (None,) * len(self.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupNodeData:
@@ -72,6 +82,13 @@ class NodeSnapshot:
     """The zarr.json of the node."""
     node_data: NodeData
     extra: bytes | None = None
+
+    @property
+    def array(self) -> ArrayNodeData:
+        """The data of the array; TypeError if the node is a group."""
+        if not isinstance(self.node_data, ArrayNodeData):
+            raise TypeError(f"{self.path} is a group")
+        return self.node_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +359,7 @@ def _check_extents(columns: Tables, paths: Sequence[str], place: str) -> None:
     arrays = columns["node_data"].tables.get(ARRAY_NODE)
     if arrays is None:
         return
-    bad = check_disjoint(arrays["manifests"])
+    bad = find_overlapping(arrays["manifests"])
     if bad is not None:
         row = int(np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[bad])
         raise FormatError(

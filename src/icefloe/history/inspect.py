@@ -147,7 +147,7 @@ def _node(node: NodeSnapshot) -> dict[str, Any]:
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return shown | {"node_type": "group"}
-    names = data.dimension_names or [None] * len(data.shape)
+    names = data.names
     return shown | {
         "node_type": "array",
         "shape": [

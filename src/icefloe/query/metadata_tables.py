@@ -173,7 +173,7 @@ def _describe_node(node: NodeSnapshot) -> Row:
     grid = document["chunk_grid"]
     return (
         *(node.path, "array", str(node.id)),
-        [size.array_length for size in data.shape],
+        list(data.lengths),
         grid["configuration"]["chunk_shape"] if grid["name"] == "regular" else None,
         [size.num_chunks for size in data.shape],
         document.get("dimension_names"),

@@ -21,7 +21,7 @@ from icefloe.query.schema import find_tables, unknown
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import factories
-from icefloe.storage.external.endpoints import same_endpoint
+from icefloe.storage.external.endpoints import is_same_endpoint
 from icefloe.storage.urls import SECRETS, storage_from_url
 
 _NAMES: Final = (
@@ -131,7 +131,7 @@ class Options:
         withheld = repo._assets.virtual.withheld
         named = {prefix.rstrip("/"): endpoint for prefix, endpoint in self._parse_containers().items()}
         trusted = [
-            each for each in withheld if same_endpoint(named.get(each.rstrip("/"), ""), withheld[each])
+            each for each in withheld if is_same_endpoint(named.get(each.rstrip("/"), ""), withheld[each])
         ]
         return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
 

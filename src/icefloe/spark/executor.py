@@ -14,8 +14,9 @@ from pyspark import cloudpickle as _cloudpickle
 from icefloe._internal.concurrency import give_back_large_buffers
 from icefloe._internal.executor import Executor, Progress, Task
 from icefloe.spark.errors import translate_failures
+from icefloe.spark.progress import describe_jobs, is_client, watch_stages
 from icefloe.spark.run_sql import run_query
-from icefloe.spark.task_frames import describe_jobs, map_in_arrow, watch_stages
+from icefloe.spark.task_frames import map_in_arrow
 from icefloe.spark.worker import freeze_modules
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class SparkExecutor(Executor):
 
         with watch_stages(self._spark, report if progress is not None else None):
             yield
-        if progress is not None and getattr(self._spark, "_sc", None) is not None:
+        if progress is not None and not is_client(self._spark):
             progress(label, items, items)
 
 
@@ -166,21 +167,3 @@ def unpack_outcome(packed: bytes) -> Any:
     if failed:
         raise value
     return value
-
-
-@contextmanager
-def default_executor(progress: Progress | None = None) -> Iterator[SparkExecutor | None]:
-    """Yield an executor on the active Spark session, or on Spark in local mode; None without a Java."""
-    from pyspark.sql import SparkSession
-
-    from icefloe.spark.java import find_java_home
-    from icefloe.spark.session import temporary_session
-
-    if SparkSession.getActiveSession() is None:
-        try:
-            find_java_home()
-        except RuntimeError:
-            yield None
-            return
-    with temporary_session("local[*]") as spark:
-        yield SparkExecutor(spark, progress=progress)

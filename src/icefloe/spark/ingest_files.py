@@ -16,7 +16,7 @@ from icefloe.ingest.target_repository import open_target
 from icefloe.query.options import describe_location
 from icefloe.repository import Repository
 from icefloe.spark.executor import SparkExecutor
-from icefloe.spark.task_frames import describe_jobs
+from icefloe.spark.progress import describe_jobs
 from icefloe.storage import storage_from_url
 
 if TYPE_CHECKING:

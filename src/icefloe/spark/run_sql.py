@@ -18,8 +18,9 @@ from icefloe.query.sql.analysis import Analysis, Needs, analyze_query, assume_ev
 from icefloe.query.sql.parse import Edit, Query, parse_query
 from icefloe.query.sql.relations import ArrayRelation, MetadataRelation, Relation, Sessions, resolve_relation
 from icefloe.spark.errors import mute_query_logs, unwrap_errors
+from icefloe.spark.progress import describe_next_jobs, is_client, watch_stages
 from icefloe.spark.scan_tables import aggregate_frame, scan_frame
-from icefloe.spark.task_frames import count_slots, describe_next_jobs, is_client, make_frame, watch_stages
+from icefloe.spark.task_frames import count_slots, make_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

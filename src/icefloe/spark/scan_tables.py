@@ -20,7 +20,8 @@ from icefloe.query.schema import find_tables
 from icefloe.query.sql.aggregates import combine_moments
 from icefloe.repository import Repository
 from icefloe.session import Session
-from icefloe.spark.task_frames import count_slots, describe_next_jobs, make_frame
+from icefloe.spark.progress import describe_next_jobs
+from icefloe.spark.task_frames import count_slots, make_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

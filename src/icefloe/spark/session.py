@@ -145,6 +145,19 @@ def temporary_session(master: str, settings: Mapping[str, str] | None = None) ->
             session.stop()
 
 
+@contextmanager
+def default_session() -> Iterator[SparkSession | None]:
+    """Yield the active Spark session, or one in local mode that stops at the end; None without a Java."""
+    if _SparkSession.getActiveSession() is None:
+        try:
+            find_java_home()
+        except RuntimeError:
+            yield None
+            return
+    with temporary_session("local[*]") as session:
+        yield session
+
+
 def _create_folder() -> Path:
     """Create a folder for the files of a session, and remove those of killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):

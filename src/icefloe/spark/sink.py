@@ -128,9 +128,10 @@ class IcechunkWriter(DataSourceArrowWriter):
                 self._job.request.commit_once(repo, session)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        # Spark also calls this after a commit that succeeded but whose response was lost, so nothing may be
-        # deleted here. Garbage collection removes chunks without references.
-        """Do nothing."""
+        """Keep the chunks of a write that failed; garbage collection deletes them.
+
+        Spark also calls this after a commit that succeeded but whose response was lost.
+        """
 
 
 def _collect_claims(written: list[WriteReceipt]) -> set[Start]:

@@ -26,7 +26,8 @@ from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.spark.errors import unwrap_errors
 from icefloe.spark.executor import pack_outcome, unpack_outcome
-from icefloe.spark.task_frames import convert_schema, describe_jobs, map_in_arrow
+from icefloe.spark.progress import describe_jobs
+from icefloe.spark.task_frames import convert_schema, map_in_arrow
 from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:

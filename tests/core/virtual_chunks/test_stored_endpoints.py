@@ -15,7 +15,7 @@ import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.cli import main as app
 from icefloe.config.stores import azure_store
-from icefloe.storage.external.endpoints import foreign_endpoint, leads_to, same_endpoint
+from icefloe.storage.external.endpoints import find_foreign_endpoint, is_same_endpoint, is_same_server
 from tests.support.servers.recording import BYTES, Recorder, recording_server
 
 KEYS: dict[str, Any] = {
@@ -191,20 +191,20 @@ def test_foreign_endpoints_are_recognized(
     prefix = {"Gcs": "gs://a/", "Azure": "az://a/", "Http": "https://a/", "LocalFileSystem": "file:///data/"}
     container = VirtualChunkContainer(prefix.get(type(store).__name__, "s3://a/"), store)
 
-    found = foreign_endpoint(container, None, storage)
+    found = find_foreign_endpoint(container, None, storage)
 
     assert (found is None) if foreign is None else foreign in str(found)
 
 
 def test_endpoints_are_compared_after_normalization() -> None:
-    assert same_endpoint("http://h:80/", "http://H")
-    assert not same_endpoint("http://h", "https://h")
-    assert leads_to(
+    assert is_same_endpoint("http://h:80/", "http://H")
+    assert not is_same_endpoint("http://h", "https://h")
+    assert is_same_server(
         s3_store("http://h:9000"), icefloe.s3_store(region="other", endpoint_url="http://h:9000/")
     )
-    assert not leads_to(s3_store("http://h:9000"), icefloe.s3_store(region="us-east-1"))
-    assert not leads_to(icefloe.s3_store(region="a"), icefloe.s3_store(region="b"))
-    assert not leads_to(icefloe.gcs_store(), icefloe.gcs_store({"base_url": "x"}))
+    assert not is_same_server(s3_store("http://h:9000"), icefloe.s3_store(region="us-east-1"))
+    assert not is_same_server(icefloe.s3_store(region="a"), icefloe.s3_store(region="b"))
+    assert not is_same_server(icefloe.gcs_store(), icefloe.gcs_store({"base_url": "x"}))
 
 
 def test_command_asks_to_confirm_a_foreign_endpoint(

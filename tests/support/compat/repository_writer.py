@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, NodeId, SnapshotId
 from icefloe.format import files, refs_v1
-from icefloe.format.config_flexbuffers import encode_config, encode_config_yaml
+from icefloe.format.config_flexbuffers import encode_config
+from icefloe.format.config_yaml import encode_config_yaml
 from icefloe.format.locations import LocationCompression
 from icefloe.format.manifest import (
     ArrayManifest,

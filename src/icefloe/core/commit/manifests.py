@@ -275,7 +275,7 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return []
-    names = data.dimension_names or (None,) * len(data.shape)
+    names = data.names
     sizes: list[int | None] = [None] * len(data.shape)
     for condition, dimensions in rules:
         if not condition.matches(node.path):

@@ -73,7 +73,7 @@ class _Side:
         for group in ancestors(array.path):
             found = nodes.find(join(group, dimension))
             if found is not None and isinstance(found.node_data, ArrayNodeData):
-                shape = [each.array_length for each in found.node_data.shape]
+                shape = list(found.node_data.lengths)
                 return found if shape == [size] else None
         return None
 

@@ -25,7 +25,6 @@ from icefloe.errors import (
     SnapshotNotFoundError,
     StorageError,
 )
-from icefloe.format.config_flexbuffers import decode_config_yaml, encode_config_yaml
 from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respell
 from icefloe.format.repo_changes import lost_base
@@ -340,6 +339,8 @@ class RefStoreV1(RefStore):
             data, version = self._storage.get(CONFIG_PATH)
         except ObjectNotFoundError:
             return None
+        from icefloe.format.config_yaml import decode_config_yaml  # PyYAML is slow to import
+
         return decode_config_yaml(data, CONFIG_PATH), version
 
     def config(self) -> dict[str, Any] | None:
@@ -347,6 +348,8 @@ class RefStoreV1(RefStore):
         return None if found is None else found[0]
 
     def save_config(self, config: dict[str, Any]) -> None:
+        from icefloe.format.config_yaml import encode_config_yaml  # PyYAML is slow to import
+
         self._storage.require_conditional_writes()
         found = self._config()
         condition: PutCondition = ABSENT

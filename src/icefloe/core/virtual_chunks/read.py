@@ -74,10 +74,10 @@ class VirtualReader:
         unknown = [each for each in asked if each.url_prefix not in trusted]
         if storage is None or not unknown:
             return {}
-        from icefloe.storage.external.endpoints import foreign_endpoint
+        from icefloe.storage.external.endpoints import find_foreign_endpoint
 
         found = {
-            each.url_prefix: foreign_endpoint(each, self._authorized[each.url_prefix], storage)
+            each.url_prefix: find_foreign_endpoint(each, self._authorized[each.url_prefix], storage)
             for each in unknown
         }
         return {prefix: endpoint for prefix, endpoint in found.items() if endpoint is not None}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from icefloe.format.extents import overlap
+from icefloe.format.extents import have_overlap
 
 Column = npt.NDArray[np.int64]
 
@@ -324,7 +324,7 @@ def _overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, in
     """Find the pairs of pieces of two arrays that overlap."""
     if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
         both = Pieces.joined([one.pieces, other.pieces])
-        if not one.ndim or overlap(both.starts, both.stops):
+        if not one.ndim or have_overlap(both.starts, both.stops):
             raise UndigestedError(one.name)
         return []
     low = np.maximum(one.pieces.starts[:, None], other.pieces.starts[None])

@@ -19,7 +19,7 @@ from icefloe.ingest.write.chunks import Written
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.storage.external.access import Access, without_secrets
-from icefloe.storage.external.endpoints import leads_to
+from icefloe.storage.external.endpoints import is_same_server
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.sources import container_of, container_prefix, location_of
 from icefloe.virtual.write import Placed, write_placed
@@ -152,7 +152,7 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
             prefix = container.url_prefix
             new[prefix] = container
             trusted.add(prefix)
-        elif access is not None and leads_to(access.store, stores[prefix]):
+        elif access is not None and is_same_server(access.store, stores[prefix]):
             trusted.add(prefix)  # the caller names the endpoint too
         authorized[prefix] = credential_from_env(prefix) if access is None else access.credential
     for container in new.values():

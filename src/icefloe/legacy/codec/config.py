@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from icefloe.config import RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import IcechunkError
-from icefloe.format.config_flexbuffers import CONTAINERS, decode_config_yaml
+from icefloe.format.config_flexbuffers import CONTAINERS
 from icefloe.legacy.codec.structures import Findings
 
 _OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})
@@ -19,6 +19,8 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
     """Return the settings that still have a meaning; the others are reported."""
+    from icefloe.format.config_yaml import decode_config_yaml  # PyYAML is slow to import
+
     stored = decode_config_yaml(data, place)
     found: dict[str, Any] = {name: stored[name] for name in _KEPT if stored.get(name) is not None}
     if isinstance(stored.get("compression"), Mapping):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 from sqlglot.optimizer.scope import Scope
 
@@ -28,7 +27,7 @@ from icefloe.query.schema import GroupTables, Table, ambiguous_table, find_table
 from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query, TableUse
-from icefloe.query.sql.predicates import find_masks
+from icefloe.query.sql.pruning import keep_columns, prune_rows, prune_scan
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -141,30 +140,6 @@ class ArrayRelation:
 Relation: TypeAlias = ArrayRelation | MetadataRelation
 Sessions: TypeAlias = dict[tuple[Any, ...], tuple[Session, str]]
 """Sessions and their locations, by repository name and version."""
-
-
-def prune_scan(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
-    """Restrict a scan to the columns and indices that a query needs."""
-    return replace(prune_rows(scan, needs, utc), table=keep_columns(scan.table, needs))
-
-
-def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
-    """Restrict a scan to the indices for which the conditions of a query can hold."""
-    selection = scan.selection
-    for axis, mask in find_masks(scan.coordinates, needs.conditions, utc).items():
-        selection = selection.narrow(axis, np.flatnonzero(mask))
-    return replace(scan, selection=selection)
-
-
-def keep_columns(table: Table, needs: Needs) -> Table:
-    """Drop the columns that a query does not need, but keep at least one."""
-    folded = [column.name.lower() for column in table.columns]
-    if needs.columns is None or len(set(folded)) < len(folded):
-        return table
-    names = [column.name for column in table.columns if column.name.lower() in needs.columns]
-    return table.select_columns(
-        names or [table.columns[len(table.dims) - 1].name if table.dims else table.columns[0].name]
-    )
 
 
 def resolve_relation(use: TableUse, repos: Mapping[str, AnyRepository], opened: Sessions) -> Relation:

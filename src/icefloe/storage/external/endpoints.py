@@ -52,7 +52,7 @@ _HARMLESS = frozenset(
 """Options of Google's and Microsoft's stores that do not change who receives a request."""
 
 
-def foreign_endpoint(
+def find_foreign_endpoint(
     container: VirtualChunkContainer, credential: AnyCredential | None, storage: Storage
 ) -> str | None:
     """Find the server that would receive credentials for a container only because the configuration names it.
@@ -81,18 +81,18 @@ def foreign_endpoint(
     return _foreign_s3(options, provider, _place(storage))
 
 
-def same_endpoint(one: str, other: str) -> bool:
-    """Return whether two URLs refer to the same server, or two texts are equal."""
+def is_same_endpoint(one: str, other: str) -> bool:
+    """Check whether two endpoint URLs lead to the same server, whatever the spelling of default ports."""
     return _normal(one) == _normal(other)
 
 
-def leads_to(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
-    """Return whether requests to two stores go to the same server."""
+def is_same_server(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
+    """Check whether requests for two virtual chunk containers go to the same server."""
     mine, yours = getattr(store, "options", None), getattr(other, "options", None)
     if not isinstance(mine, S3Options) or not isinstance(yours, S3Options):
         return store == other
     if mine.endpoint_url and yours.endpoint_url:
-        return same_endpoint(mine.endpoint_url, yours.endpoint_url)
+        return is_same_endpoint(mine.endpoint_url, yours.endpoint_url)
     return mine.endpoint_url == yours.endpoint_url and mine.region == yours.region
 
 
@@ -105,7 +105,7 @@ def _foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place | No
     if not endpoint or _is_at(endpoint, provider):
         return None
     own = place.endpoint if isinstance(place, S3Place) else None
-    return None if own and same_endpoint(endpoint, own) else endpoint
+    return None if own and is_same_endpoint(endpoint, own) else endpoint
 
 
 def _foreign_option(

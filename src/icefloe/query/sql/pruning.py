@@ -1,0 +1,36 @@
+"""Prune scans: drop the columns and the rows, and with them the chunks, that a SQL query does not need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from icefloe.query.scan.plan import TableScan
+from icefloe.query.schema import Table
+from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.predicates import find_masks
+
+
+def prune_scan(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
+    """Restrict a scan to the columns and indices that a query needs."""
+    return replace(prune_rows(scan, needs, utc), table=keep_columns(scan.table, needs))
+
+
+def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
+    """Restrict a scan to the indices for which the conditions of a query can hold."""
+    selection = scan.selection
+    for axis, mask in find_masks(scan.coordinates, needs.conditions, utc).items():
+        selection = selection.narrow(axis, np.flatnonzero(mask))
+    return replace(scan, selection=selection)
+
+
+def keep_columns(table: Table, needs: Needs) -> Table:
+    """Drop the columns that a query does not need, but keep at least one."""
+    folded = [column.name.lower() for column in table.columns]
+    if needs.columns is None or len(set(folded)) < len(folded):
+        return table
+    names = [column.name for column in table.columns if column.name.lower() in needs.columns]
+    return table.select_columns(
+        names or [table.columns[len(table.dims) - 1].name if table.dims else table.columns[0].name]
+    )
