@@ -234,7 +234,7 @@ def test_a_file_that_changes_while_it_is_ingested(tmp_path: Path) -> None:
 
     class Changing(Travelling):
         def map(self, task: Any, items: Any, /) -> Any:
-            if task.run.__name__ in {"write", "write_references"}:
+            if task.run.__name__ in {"write_blocks", "write_references"}:
                 write(Path(files[1]), days(3, 3) + 1)
             return super().map(task, items)
 

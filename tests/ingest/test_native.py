@@ -203,7 +203,7 @@ def test_no_data_comes_home(tmp_path: Path) -> None:
 
     ingest(repo, files, make_options(chunks={"time": 3, "y": 50}), executor)
 
-    assert executor.calls == ["inspect_files", "write", "compare_block"]
+    assert executor.calls == ["inspect_files", "write_blocks", "compare_block"]
     assert executor.home_bytes < 20_000 < read(repo)["a"].nbytes / 50
 
 

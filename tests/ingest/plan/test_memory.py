@@ -22,7 +22,7 @@ from icefloe.ingest.options import Check, make_options
 from tests.support.ingest.files import START, assert_same, expected, new_repo, read, write
 
 MEMORY_BYTES = 4 << 20
-TRACED = {"write", "compare_block", "count_boxes"}
+TRACED = {"write_blocks", "compare_block", "count_boxes"}
 
 
 @settings(max_examples=60, deadline=None)

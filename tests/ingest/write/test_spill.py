@@ -118,7 +118,7 @@ def test_maps_become_series_and_each_is_read_once(tmp_path: Path) -> None:
 
     report = rechunk(repo, "t", executor, chunks=SERIES, memory_bytes=1 << 17)
 
-    assert executor.calls == ["spill_blocks", "rewrite"]
+    assert executor.calls == ["spill_blocks", "write_blocks"]
     assert (report.read_factor, report.spilled_bytes) == (1, VALUES.nbytes)
     assert report.memory_bytes <= 1 << 17
     assert executor.home_bytes < VALUES.nbytes / 10
@@ -148,7 +148,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
     class Failing(Travelling):
         def map(self, task: Any, items: Any, /) -> Any:
-            if task.run.__name__ == "rewrite":
+            if task.run.__name__ == "write_blocks":
                 assert stored(repo) > before  # there is something to be cleared
                 raise RuntimeError("lost")
             return super().map(task, items)
@@ -168,7 +168,7 @@ from icefloe._internal.executor import Executor
 from icefloe.ingest import rechunk
 class Killed(Executor):
     def map(self, task, items):
-        if task.run.__name__ == "rewrite":
+        if task.run.__name__ == "write_blocks":
             os.kill(os.getpid(), 9)
         return map(task.run, items)
 repo = icefloe.Repository.open(icefloe.local_filesystem_storage({place!r}))

@@ -24,10 +24,9 @@ from icefloe.ingest.plan.arrays import create
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, Stored, Target, join
-from icefloe.ingest.write.chunks import WriteTask, Written, spill_blocks, write
+from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join
+from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
 from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
-from icefloe.ingest.write.spill import delete_spills
 from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session
 
@@ -125,25 +124,16 @@ def write_designs(
     for design in designs:
         _make_room(session, design, options.layout.codec)
     fork = session.fork()
-    results = _Results()
+    results = Results()
     # Manifests that tasks wrote come first: what is written after them may lie over them.
     referrals = [
-        (design, task)
+        task
         for design, parted in zip(designs, windows, strict=True)
         if design.referral.chosen
         for task in _referrals(fork, design, options, parted, executor.parallelism)
     ]
-    groups = [_Tasks(fork, design, options) for design in designs]
-    try:
-        results.run(executor, Task(write_references, "tasks"), referrals)
-        spilling = [(each.design, task) for each in groups for task in each.spilling()]
-        results.run(executor, Task(spill_blocks, "parts spilled"), spilling)
-        if not results.bad:
-            writing = [(each.design, task) for each in groups for task in each.writing()]
-            results.run(executor, Task(write, "tasks"), writing)
-    finally:
-        for design in designs:
-            delete_spills(design.plan.spills.values(), session._workspace.assets.storage)
+    results.run(executor, Task(write_references, "tasks"), referrals)
+    write_groups([_group_blocks(fork, design, options) for design in designs], executor, results)
     if results.bad:
         raise ProblemsError([each for _, each in sorted(results.bad.items())])
     session._merge_receipts(results.receipts)
@@ -151,26 +141,23 @@ def write_designs(
         _write_coordinates(session, design, options.layout.codec)
 
 
-class _Results:
-    """The receipts of tasks, and the files that they could not read."""
-
-    def __init__(self) -> None:
-        self.receipts: list[bytes] = []
-        self.bad: dict[str, BadFile] = {}
-
-    def run(self, executor: Executor, task: Task[Any, Any], items: Sequence[tuple[Design, Any]]) -> None:
-        """Run a task for each item."""
-        if not items:
-            return
-        results = executor.map(task, [item for _, item in items])
-        for (design, _), result in zip(items, results, strict=True):
-            bad = result
-            if isinstance(result, Written):
-                self.receipts.append(result.receipt)
-                bad = result.bad
-            for number, text in bad.items():
-                source = design.combined.files[number].source
-                self.bad.setdefault(source.url, BadFile(source, text))
+def _group_blocks(fork: ForkSession, design: Design, options: Options) -> GroupBlocks:
+    sources: dict[int, Source | Stored] = {
+        number: file.source for number, file in enumerate(design.combined.files)
+    }
+    if design.combined.state.existing is not None:
+        sources[EXISTING] = design.combined.state.existing.stored
+    targets = {target.name: target for target in design.targets}
+    return GroupBlocks(
+        fork,
+        design.group,
+        design.plan,
+        targets,
+        sources,
+        design.copied,
+        options.reading,
+        options.memory_bytes,
+    )
 
 
 def _make_room(session: Session, designed: Design, codec: str) -> None:
@@ -214,65 +201,6 @@ def _put_chunks(session: Session, path: str, refs: ArrayManifest, target: Target
         coords = np.tile(starts, (len(mine.coords), 1))
         coords[:, own] += mine.coords[:, axes[own]] - first[own]
         session._workspace.put_refs(node, replace(mine, coords=coords.astype(np.uint32)))
-
-
-class _Tasks:
-    """The tasks of a plan for the tasks that put aside and for those that write."""
-
-    def __init__(self, fork: ForkSession, design: Design, options: Options) -> None:
-        self._fork = fork
-        self.design = design
-        self._options = options
-        self._targets = {target.name: target for target in design.targets}
-        self._copied: dict[int, list[str]] = {}
-        for number, name in design.copied:
-            self._copied.setdefault(number, []).append(name)
-
-    def writing(self) -> Iterator[WriteTask]:
-        """A task has blocks of several arrays; those that were put aside need no sources."""
-        plan = self.design.plan
-        for task in plan.tasks:
-            blocks = [
-                replace(block, pieces=block.pieces.taken(slice(0, 0))) if block.name in plan.spills else block
-                for block in plan.blocks[task.start : task.stop]
-            ]
-            yield self._task(blocks, range(0))
-
-    def spilling(self) -> Iterator[WriteTask]:
-        """A task has blocks of one array, by their numbers among its own."""
-        plan = self.design.plan
-        first: dict[str, int] = {}
-        for index, block in enumerate(plan.readings):
-            first.setdefault(block.name, index)
-        for task in plan.reading_tasks:
-            for name in dict.fromkeys(plan.readings[index].name for index in task):
-                mine = [index for index in task if plan.readings[index].name == name]
-                numbers = range(mine[0] - first[name], mine[-1] + 1 - first[name])
-                yield self._task([plan.readings[index] for index in mine], numbers)
-
-    def _task(self, blocks: Sequence[Block], numbers: range) -> WriteTask:
-        names = {block.name for block in blocks}
-        used = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
-        sources: dict[int, Any] = {
-            number: self.design.combined.files[number].source for number in used - {EXISTING}
-        }
-        existing = self.design.combined.state.existing
-        if EXISTING in used and existing is not None:
-            sources[EXISTING] = existing.stored
-        spills = self.design.plan.spills
-        copied = ((number, name) for number in used for name in self._copied.get(number, ()))
-        return WriteTask(
-            self._fork.fork(),
-            self.design.group,
-            tuple(blocks),
-            {name: self._targets[name] for name in names},
-            sources,
-            self._options.reading,
-            frozenset(pair for pair in copied if pair[1] in names),
-            {name: spills[name] for name in names if name in spills},
-            numbers,
-            self._options.memory_bytes,
-        )
 
 
 def _referrals(

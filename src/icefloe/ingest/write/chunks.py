@@ -1,19 +1,21 @@
-"""Writing blocks: an executor's part. It may run twice and does not mind."""
+"""Write blocks of arrays from their sources: the tasks, which may run twice, and how they are run."""
 
 from __future__ import annotations
 
 import math
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import xarray as xr
 import zarr
 
+from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
@@ -22,11 +24,11 @@ from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import is_text, stored
 from icefloe.ingest.plan.arrays import missing_value
-from icefloe.ingest.plan.block_shapes import WRITE_COPIES, at_once, chunks_at_once, part_bytes
+from icefloe.ingest.plan.block_shapes import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once, part_bytes
 from icefloe.ingest.plan.spill import ArraySpill
-from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import Reading, Stored, Target, reason
-from icefloe.ingest.write.spill import read_block, spill_block
+from icefloe.ingest.plan.tasks import Block, Plan
+from icefloe.ingest.records import BadFile, Reading, Stored, Target, join, reason
+from icefloe.ingest.write.spill import delete_spills, read_block, spill_block
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
@@ -50,22 +52,106 @@ class WriteTask:
     sources: Mapping[int, Source | Stored]
     reading: Reading
     copied: frozenset[tuple[int, str]]
-    """The variables of sources, by number and name, whose stored values are taken as they are."""
+    """The variables, by source number and name, whose stored values are copied without decoding."""
     spills: Mapping[str, ArraySpill]
-    """The arrays that are put aside in between, or whose blocks are made of what was."""
+    """The arrays that are spilled, or whose blocks are read from spilled data."""
     numbers: range
-    """Which blocks of an spill these are, where they are to be put aside."""
+    """The numbers of the blocks within their spill, if they are to be spilled."""
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TaskResult:
     """The result of a task."""
 
-    receipt: bytes
-    nbytes: int
+    receipt: bytes | None
+    """None if the task only spilled data."""
     bad: Mapping[int, str]
-    """The sources, by number, that could not be read, and why; their blocks were not written."""
+    """The sources that could not be read, by number, with the reason. Their blocks were not written."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBlocks:
+    """The planned blocks of a group, with everything that tasks need to write them."""
+
+    fork: ForkSession
+    group: str
+    plan: Plan
+    targets: Mapping[str, Target]
+    sources: Mapping[int, Source | Stored]
+    copied: frozenset[tuple[int, str]]
+    reading: Reading
+    memory_bytes: int
+
+    def write_tasks(self) -> Iterator[WriteTask]:
+        """Yield tasks with blocks of several arrays. Blocks that were spilled need no sources."""
+        plan = self.plan
+        for task in plan.tasks:
+            yield self._task(
+                replace(block, pieces=block.pieces.taken(slice(0, 0))) if block.name in plan.spills else block
+                for block in plan.blocks[task.start : task.stop]
+            )
+
+    def spill_tasks(self) -> Iterator[WriteTask]:
+        """Yield tasks with blocks of one array each, numbered from 0 within that array."""
+        plan = self.plan
+        first: dict[str, int] = {}
+        for index, block in enumerate(plan.readings):
+            first.setdefault(block.name, index)
+        for task in plan.reading_tasks:
+            for name in dict.fromkeys(plan.readings[index].name for index in task):
+                mine = [index for index in task if plan.readings[index].name == name]
+                numbers = range(mine[0] - first[name], mine[-1] + 1 - first[name])
+                yield self._task((plan.readings[index] for index in mine), numbers)
+
+    def _task(self, some: Iterable[Block], numbers: range = range(0)) -> WriteTask:
+        blocks = tuple(some)
+        names = {block.name for block in blocks}
+        used = {int(number) for block in blocks for number in np.unique(block.pieces.source)}
+        return WriteTask(
+            self.fork.fork(),
+            self.group,
+            blocks,
+            {name: self.targets[name] for name in names},
+            {number: self.sources[number] for number in used},
+            self.reading,
+            self.copied.intersection(product(used, names)),
+            {name: spill for name, spill in self.plan.spills.items() if name in names},
+            numbers,
+            self.memory_bytes,
+        )
+
+
+class Results:
+    """The receipts of tasks, and the files that they could not read, by URL."""
+
+    def __init__(self) -> None:
+        self.receipts: list[bytes] = []
+        self.bad: dict[str, BadFile] = {}
+
+    def run(self, executor: Executor, task: Task[Any, TaskResult], items: Sequence[Any]) -> None:
+        """Run a task for each item, and collect the results."""
+        if not items:
+            return
+        for item, result in zip(items, executor.map(task, items), strict=True):
+            if result.receipt is not None:
+                self.receipts.append(result.receipt)
+            for number, text in result.bad.items():
+                source = item.sources[number]
+                self.bad.setdefault(source.url, BadFile(source, text))
+
+
+def write_groups(groups: Sequence[GroupBlocks], executor: Executor, results: Results) -> None:
+    """Run the tasks of groups: spill blocks and write all blocks. Spilled objects are deleted at the end."""
+    try:
+        spilling = [task for group in groups for task in group.spill_tasks()]
+        results.run(executor, Task(spill_blocks, "parts spilled"), spilling)
+        if not results.bad:
+            writing = [task for group in groups for task in group.write_tasks()]
+            results.run(executor, Task(write_blocks, "tasks"), writing)
+    finally:
+        for group in groups:
+            delete_spills(group.plan.spills.values(), group.fork._workspace.assets.storage)
 
 
 class _ReadError(Exception):
@@ -77,13 +163,14 @@ class _ReadError(Exception):
         self.text = text
 
 
-def write(task: WriteTask) -> Written:
-    """Write the blocks through the fork; the receipt is for the commit."""
-    size = 0
+def write_blocks(task: WriteTask) -> TaskResult:
+    """Write the blocks through the fork. Runs on executors."""
     bad: dict[int, str] = {}
     with _Sources(task) as sources, quiet():
-        group = zarr.open_group(task.fork.store, path=task.group, mode="r+")
-        arrays = {name: group[name] for name in {block.name for block in task.blocks}}
+        paths = {name: join(task.group, name.strip("/")) for name in task.targets}
+        arrays: dict[str, Any] = {
+            name: zarr.open_array(task.fork.store, path=path, mode="r+") for name, path in paths.items()
+        }
         for block in task.blocks:
             spill = task.spills.get(block.name)
             try:
@@ -94,16 +181,15 @@ def write(task: WriteTask) -> Written:
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
-            array: Any = arrays[block.name]
+            array = arrays[block.name]
             unit = math.prod(array.shards or array.chunks) * task.targets[block.name].itemsize
             with chunks_at_once(at_once(unit, WRITE_COPIES, task.memory_bytes)):
                 array[tuple(slice(start, stop) for start, stop in block.box)] = data
-            size += data.nbytes
             gone = weakref.ref(data)
             del data
             _wait_for(gone)
         bad |= sources.changed()
-    return Written(receipt(task.fork), size, bad)
+    return TaskResult(receipt(task.fork), bad)
 
 
 def _wait_for(gone: weakref.ref[Any]) -> None:
@@ -113,8 +199,8 @@ def _wait_for(gone: weakref.ref[Any]) -> None:
         time.sleep(_MOMENT_S / 1000)
 
 
-def spill_blocks(task: WriteTask) -> dict[int, str]:
-    """Spill blocks of one array; return the unreadable sources with the reason."""
+def spill_blocks(task: WriteTask) -> TaskResult:
+    """Spill blocks of one array. Runs on executors."""
     bad: dict[int, str] = {}
     storage = task.fork._workspace.assets.storage.for_a_while()
     with _Sources(task) as sources, quiet():
@@ -127,7 +213,7 @@ def spill_blocks(task: WriteTask) -> dict[int, str]:
             spill_block(task.spills[block.name], number, data, storage)
             del data
         bad |= sources.changed()
-    return bad
+    return TaskResult(None, bad)
 
 
 class _Sources:
@@ -144,6 +230,23 @@ class _Sources:
     def __exit__(self, *_: object) -> None:
         for stack, *_rest in self._open.values():
             stack.close()
+
+    def read_stored(self, block: Block) -> Any:
+        """Read a block directly if it is a box of one stored array, copied without decoding; else None."""
+        pieces = block.pieces
+        number = int(pieces.source[0]) if len(pieces) == 1 else EXISTING
+        source = self._task.sources.get(number)
+        is_straight = pieces.axes.tolist() == [list(range(len(block.start)))]
+        is_whole = pieces.shape.tolist() == [list(block.shape)]
+        is_copied = (number, block.name) in self._task.copied
+        if not (isinstance(source, Stored) and is_straight and is_whole and is_copied):
+            return None
+        path = join(source.group, block.name.strip("/"))
+        array: Any = zarr.open_array(source.session.store, path=path, mode="r")
+        unit = math.prod(array.shards or array.chunks) * array.dtype.itemsize
+        key = _key(pieces)
+        with chunks_at_once(at_once(unit, READ_COPIES, self._task.memory_bytes)):
+            return np.asarray(array[tuple(key[axis] for axis in range(array.ndim))])
 
     def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
         """Read a box of a variable, encoded as the target stores it."""
@@ -277,6 +380,8 @@ def _told(target: Target) -> str:
 
 def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
     """Assemble a block from its pieces."""
+    if (data := sources.read_stored(block)) is not None:
+        return data
     dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
     pieces = block.pieces
     covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)

@@ -15,7 +15,7 @@ from icefloe.ingest.discover.urls import reference_location
 from icefloe.ingest.inspect.open import virtualized
 from icefloe.ingest.inspect.reference_spill import Parsed, read_spilled
 from icefloe.ingest.records import FileSchema, Reading, SpillRange, reason
-from icefloe.ingest.write.chunks import Written
+from icefloe.ingest.write.chunks import TaskResult
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.storage.external.access import Access, without_secrets
@@ -57,15 +57,20 @@ class ReferenceTask:
     windows: Mapping[str, tuple[range, ...]]
     """Arrays whose manifests are written by the task, and its part of their chunk grids."""
 
+    @property
+    def sources(self) -> dict[int, Source]:
+        """The source of each file by its number."""
+        return {file.number: file.source for file in self.files}
 
-def write_references(task: ReferenceTask) -> Written:
+
+def write_references(task: ReferenceTask) -> TaskResult:
     """Set references through the fork. Runs on executors."""
     bad: dict[int, str] = {}
     for start in range(0, len(task.files), _FILES_AT_ONCE):
         bad |= _refer_to(task.files[start : start + _FILES_AT_ONCE], task)
     for name, window in task.windows.items():
         task.fork.write_manifests(_path(task.group, name), window)
-    return Written(receipt(task.fork), 0, bad)
+    return TaskResult(receipt(task.fork), bad)
 
 
 def _refer_to(files: Sequence[Referred], task: ReferenceTask) -> dict[int, str]:
