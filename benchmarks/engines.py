@@ -83,7 +83,7 @@ def pool() -> ProcessPoolExecutor:
 
 def warm(_: int) -> int:
     """Import the modules that a worker needs."""
-    names = ["icefloe.ingest.job", "icefloe.ingest.rewrite.rechunk", "icefloe.virtual", "h5netcdf", "xarray"]
+    names = ["icefloe.ingest.job", "icefloe.ingest.rechunk_job", "icefloe.virtual", "h5netcdf", "xarray"]
     names += ["icechunk.dask", "virtualizarr.parsers"]
     found = []
     for name in names:

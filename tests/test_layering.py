@@ -168,11 +168,12 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("",),
     ),
     "ingest": (
-        ("job", "recipe", "recovery", "rewrite"),
+        ("job", "recipe", "recovery", "rechunk_job"),
         ("publish",),
         ("report", "target_repository"),
         ("report_html", "write"),
         ("plan",),
+        ("array_spill",),
         ("combine_batch",),
         ("combine",),
         ("inspect",),

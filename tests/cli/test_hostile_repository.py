@@ -27,7 +27,7 @@ from icefloe.ancestry_graph import GraphCommit
 from icefloe.cli import main as app
 from icefloe.cli.terminal import run_with_streams
 from icefloe.conflicts import Conflict, ConflictType
-from icefloe.ingest.ledger.table import LedgerRow, write_ledger
+from icefloe.ingest.ledger import LedgerRow, write_ledger
 from icefloe.virtual import virtualize
 from tests.support.cli_calls import CALLS, EVIL, NAME, commands
 

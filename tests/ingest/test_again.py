@@ -11,7 +11,7 @@ import pytest
 from icefloe.ingest.combine.existing import inspect_group, parts
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -16,7 +16,7 @@ import xarray as xr
 import icefloe
 from icefloe import InvalidInputError, Repository
 from icefloe._internal.executor import ThreadExecutor
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import aged, days, new_repo, run, tree, write
 from tests.support.servers.files import file_server
 

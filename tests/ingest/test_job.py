@@ -28,14 +28,14 @@ from tests.support.ingest.files import (
 HERE = str(Path(icefloe.ingest.__file__).parent)
 STAGES = {
     "discover": "discover/sources.py",
-    "inspect_sources": "inspect/tasks.py",
+    "inspect_sources": "inspect/inspect_files.py",
     "combine_files": "combine/grid.py",
     "design_arrays": "plan/design.py",
     "commit_batch": "write/batch.py",
     "check_and_publish": "publish/staging.py",
 }
-READS = {"read_ledger": "ledger/table.py", "inspect_group": "combine/existing.py"}
-READS |= {"sort_sources": "ledger/compare.py", "digest_values": "inspect/tasks.py"}
+READS = {"read_ledger": "ledger.py", "inspect_group": "combine/existing.py"}
+READS |= {"sort_sources": "ledger.py", "digest_values": "inspect/inspect_files.py"}
 
 
 class Traced(Travelling):

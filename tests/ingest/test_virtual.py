@@ -11,7 +11,7 @@ import xarray as xr
 
 from icefloe import InvalidInputError, Repository
 from icefloe.core.early_manifests import EarlyManifest
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import (
     CHUNKED,
     archive,

@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from icefloe.ingest.job import ingest
     from icefloe.ingest.options import Options, make_options
+    from icefloe.ingest.rechunk_job import RechunkReport, rechunk
     from icefloe.ingest.recovery import LedgerChunks
     from icefloe.ingest.report import Report
-    from icefloe.ingest.rewrite.rechunk import RechunkReport, rechunk
 
 __all__ = ["LedgerChunks", "Options", "RechunkReport", "Report", "ingest", "make_options", "rechunk"]
 
 _HOMES = {
     "LedgerChunks": "recovery",
     "Options": "options",
-    "RechunkReport": "rewrite.rechunk",
+    "RechunkReport": "rechunk_job",
     "Report": "report",
     "ingest": "job",
     "make_options": "options",
-    "rechunk": "rewrite.rechunk",
+    "rechunk": "rechunk_job",
 }
 
 

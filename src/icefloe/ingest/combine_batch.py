@@ -9,7 +9,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.ingest.combine.existing import TargetState
 from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.tasks import Inspected, digest_values
+from icefloe.ingest.inspect.inspect_files import Inspected, digest_values
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, left_over, split_by_group
 

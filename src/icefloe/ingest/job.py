@@ -15,11 +15,10 @@ from icefloe._internal.executor import Executor
 from icefloe.ingest.combine.existing import TargetState, read_target
 from icefloe.ingest.combine_batch import combine_batch, refuse_problems
 from icefloe.ingest.discover.sources import Discovered, discover
+from icefloe.ingest.inspect.inspect_files import Inspected, inspect_sources
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.reference_spill import Spill
-from icefloe.ingest.inspect.tasks import Inspected, inspect_sources
-from icefloe.ingest.ledger.compare import Selection, compare_with_ledger
-from icefloe.ingest.ledger.table import Ledger
+from icefloe.ingest.ledger import Ledger, Selection, compare_with_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.design import design_arrays
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable

@@ -21,7 +21,7 @@ from icefloe.ingest.discover.sources import Source, find_sources
 from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import attributes_of_zarr, signature
 from icefloe.ingest.inspect.schema import content_id, variable_schema
-from icefloe.ingest.ledger.table import LedgerRow, read_ledger
+from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.ingest.records import Reading, Target, reason
 from icefloe.ingest.write.chunks import transcoded
 from icefloe.session import Session

@@ -10,9 +10,8 @@ from icefloe._internal.amounts import bytes_text, counted
 from icefloe._internal.table import Table
 from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.inspect.agreement import Finding
-from icefloe.ingest.inspect.tasks import Inspected
-from icefloe.ingest.ledger.compare import Outcome, Selection
-from icefloe.ingest.ledger.table import Ledger
+from icefloe.ingest.inspect.inspect_files import Inspected
+from icefloe.ingest.ledger import Ledger, Outcome, Selection
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.records import BadFile, ProblemsError, problem_table
 from icefloe.ingest.write.batch import Commit, StagedFiles

@@ -22,7 +22,7 @@ from icefloe.errors import IcechunkError
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
-from icefloe.ingest.ledger.table import LedgerRow, read_ledger
+from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.repository import Repository
 from icefloe.serve.chunkmap import KINDS, chunk_references, reference_lengths
 from icefloe.serve.responses import RequestError

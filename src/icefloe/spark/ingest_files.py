@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe._internal.executor import Progress
 from icefloe.ingest import job
+from icefloe.ingest import rechunk_job as rechunking
 from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
+from icefloe.ingest.rechunk_job import RechunkReport
 from icefloe.ingest.report import Report
-from icefloe.ingest.rewrite import rechunk as rechunking
-from icefloe.ingest.rewrite.rechunk import RechunkReport
 from icefloe.ingest.target_repository import open_target
 from icefloe.query.options import describe_location
 from icefloe.repository import Repository

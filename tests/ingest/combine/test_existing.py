@@ -13,7 +13,7 @@ import xarray as xr
 
 from icefloe import InvalidInputError, Repository
 from icefloe.ingest.job import ingest
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import (

@@ -18,9 +18,9 @@ from icefloe.ingest.combine.grid import Combined, DigestRequest, combine_files
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.combine.runs import runs_of
 from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.inspect.inspect_files import digest_values
 from icefloe.ingest.inspect.schema import schema_of
-from icefloe.ingest.inspect.tasks import digest_values
-from icefloe.ingest.ledger.table import Ledger
+from icefloe.ingest.ledger import Ledger
 from icefloe.ingest.options import Combining, Options
 from icefloe.ingest.records import FileSchema, shared, sorted_along
 from tests.support.ingest.files import days

@@ -15,7 +15,7 @@ import zarr
 from icefloe import InvalidInputError, Repository
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect import schema as inspect_file
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import (
     archive,
     assert_same,

@@ -17,7 +17,7 @@ import xarray as xr
 
 from icefloe import Credentials, InvalidInputError, Repository, StorageError
 from icefloe.ingest.discover.sources import Source, find_sources
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from icefloe.storage.external.access import access_of
 from icefloe.virtual import virtualize
 from tests.support.ingest.files import (

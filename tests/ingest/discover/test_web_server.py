@@ -16,7 +16,7 @@ from icefloe import InvalidInputError, StorageError
 from icefloe.ingest.discover import web_server
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.discover.urls import shown
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import archive, assert_same, expected, new_repo, read, run
 from tests.support.servers.loopback import LoopbackServer
 

@@ -14,7 +14,7 @@ import xarray as xr
 
 from icefloe import Repository
 from icefloe.cli.main import main
-from icefloe.ingest.inspect import tasks
+from icefloe.ingest.inspect import inspect_files as tasks
 from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import (
     archive,

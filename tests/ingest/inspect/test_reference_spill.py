@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icefloe import IcechunkError, Repository, in_memory_storage
+from icefloe.ingest.inspect import inspect_files as looking
 from icefloe.ingest.inspect import reference_spill
-from icefloe.ingest.inspect import tasks as looking
 from icefloe.ingest.inspect.reference_spill import Parsed, ReferredVariable, Spill, SpillWriter, read_spilled
 from icefloe.ingest.write import references as referring
 from icefloe.virtual.sources import Source

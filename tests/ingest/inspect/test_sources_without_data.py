@@ -14,7 +14,7 @@ import xarray as xr
 
 from icefloe import InvalidInputError, Repository
 from icefloe.cli import main as app
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import START, aged, archive, days, new_repo, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")

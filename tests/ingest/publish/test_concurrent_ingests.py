@@ -12,7 +12,7 @@ import zarr
 from icefloe import Repository, storage_from_url
 from icefloe.errors import RefNotFoundError
 from icefloe.ingest.job import ingest
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import make_options
 from icefloe.ingest.publish.staging import Staging
 from tests.support import processes

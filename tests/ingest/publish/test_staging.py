@@ -14,7 +14,7 @@ import xarray as xr
 from icefloe import MergeConflictError, Repository, storage_from_url
 from icefloe.errors import InvalidInputError
 from icefloe.ingest import ingest, make_options
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import Check
 from icefloe.ingest.records import ProblemsError
 from tests.support import processes

@@ -17,7 +17,7 @@ from icefloe import Repository
 from icefloe._internal.executor import Executor
 from icefloe.credentials import credential_from_env
 from icefloe.ingest import ingest, make_options, rechunk
-from icefloe.ingest.ledger.table import read_ledger
+from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.write.batch import METADATA
 from tests.support.ingest.files import START, Travelling, assert_same, expected, read, write
 from tests.support.simulation.audit import Audit

@@ -27,7 +27,7 @@ def warm(_: int) -> int:
     """Import the modules that a worker needs for these jobs."""
     names = (
         "icefloe.ingest.job",
-        "icefloe.ingest.rewrite.rechunk",
+        "icefloe.ingest.rechunk_job",
         "icefloe.virtual.parsers.hdf5.file",
         "h5netcdf",
     )

@@ -19,7 +19,7 @@ from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.open import stored_dataset
 from icefloe.ingest.inspect.packing import signature
 from icefloe.ingest.inspect.schema import schema_of
-from icefloe.ingest.ledger.table import Ledger, LedgerRow
+from icefloe.ingest.ledger import Ledger, LedgerRow
 from icefloe.ingest.records import FileSchema, Stored, Target, join
 from icefloe.repository import Repository
 from icefloe.session import Session

@@ -15,7 +15,7 @@ from icefloe._internal.warnings import quiet
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.inspect.engines import is_zip, zipped_store
 from icefloe.ingest.inspect.open import hdf5_elsewhere, virtualized
-from icefloe.ingest.ledger.table import HIDDEN
+from icefloe.ingest.ledger import HIDDEN
 from icefloe.ingest.records import Reading
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.parsers.kerchunk import is_parquet

@@ -15,8 +15,8 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
+from icefloe.ingest.inspect.inspect_files import Inspected
 from icefloe.ingest.inspect.packing import signature
-from icefloe.ingest.inspect.tasks import Inspected
 from icefloe.ingest.options import Mode, Options
 from icefloe.ingest.plan.arrays import check_layout, coordinate_target, new_target
 from icefloe.ingest.plan.references import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.array_spill import ArraySpill
 from icefloe.ingest.combine.pieces import EXISTING, Column, PieceArray, Pieces
 from icefloe.ingest.plan.block_shapes import (
     READ_COPIES,
@@ -21,7 +22,6 @@ from icefloe.ingest.plan.block_shapes import (
     read_factor,
     under_way,
 )
-from icefloe.ingest.plan.spill import ArraySpill
 from icefloe.ingest.records import Target
 
 _TASK_BYTES = 256 << 20

@@ -22,7 +22,7 @@ from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.agreement import goes_one_way, is_of_names
 from icefloe.ingest.inspect.open import decode, opened, stored_dataset
 from icefloe.ingest.inspect.packing import decoded
-from icefloe.ingest.ledger.table import LedgerRow, rows_by_group
+from icefloe.ingest.ledger import LedgerRow, rows_by_group
 from icefloe.ingest.options import DEFAULT_CHECKS, Check, Options, wrong_check
 from icefloe.ingest.plan.block_shapes import part_bytes
 from icefloe.ingest.plan.tasks import Block

@@ -23,8 +23,7 @@ from icefloe.core.commit.flush import OWN_METADATA
 from icefloe.core.open import LAYOUTS, find_layout
 from icefloe.errors import AlreadyExistsError, ConflictError, IcechunkError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData
-from icefloe.ingest.ledger.compare import Selection, select_sources, sort_sources
-from icefloe.ingest.ledger.table import Ledger, read_ledger
+from icefloe.ingest.ledger import Ledger, Selection, read_ledger, select_sources, sort_sources
 from icefloe.ingest.options import Options
 from icefloe.ingest.publish.audit import audit, find_staged
 from icefloe.ingest.records import LOGGER

@@ -18,11 +18,11 @@ from icefloe.format.manifest import ArrayManifest
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.packing import zarr_attributes
-from icefloe.ingest.ledger.table import Ledger, LedgerRow, region_text, write_ledger
+from icefloe.ingest.ledger import Ledger, LedgerRow, region_text, write_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.arrays import create
 from icefloe.ingest.plan.design import Design
-from icefloe.ingest.plan.manifest_windows import Windows, files_within, windows_of, with_splitting
+from icefloe.ingest.plan.references import Windows, files_within, windows_of, with_splitting
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups

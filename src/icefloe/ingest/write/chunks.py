@@ -19,16 +19,15 @@ from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import quiet
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.inspect.open import decode, opened
 from icefloe.ingest.inspect.packing import is_text, stored
 from icefloe.ingest.plan.arrays import missing_value
 from icefloe.ingest.plan.block_shapes import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once, part_bytes
-from icefloe.ingest.plan.spill import ArraySpill
 from icefloe.ingest.plan.tasks import Block, Plan
 from icefloe.ingest.records import BadFile, Reading, Stored, Target, join, reason
-from icefloe.ingest.write.spill import delete_spills, read_block, spill_block
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64

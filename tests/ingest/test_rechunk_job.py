@@ -14,7 +14,7 @@ import icefloe
 from icefloe import IcechunkError, RebaseFailedError, Repository
 from icefloe.cli.main import main
 from icefloe.ingest import rechunk
-from icefloe.ingest.rewrite.rechunk import RechunkReport
+from icefloe.ingest.rechunk_job import RechunkReport
 from tests.support.ingest.files import Travelling, new_repo
 
 pytestmark = [

@@ -35,8 +35,7 @@ from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
 from icefloe.ingest.inspect.scalar_coordinates import expand_scalars
 from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file
-from icefloe.ingest.ledger.compare import Renamed, Selection, find_renamed
-from icefloe.ingest.ledger.table import LedgerRow
+from icefloe.ingest.ledger import LedgerRow, Renamed, Selection, find_renamed
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import (
     LOGGER,

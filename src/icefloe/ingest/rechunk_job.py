@@ -1,6 +1,6 @@
 """Change the chunks, shards or codecs of arrays: tasks read boxes of old chunks and write new chunks.
 
-If old chunks would be read many times over, they are spilled first: see `icefloe.ingest.plan.spill`.
+If old chunks would be read many times over, they are spilled first: see `icefloe.ingest.array_spill`.
 """
 
 from __future__ import annotations

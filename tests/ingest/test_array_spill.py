@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import Repository
 from icefloe.ingest import rechunk
+from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
 from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_factor
-from icefloe.ingest.plan.spill import ArraySpill
-from icefloe.ingest.write.spill import delete_spills, read_block, spill_block
 from icefloe.storage.memory import MemoryStorage
 from tests.support import processes
 from tests.support.ingest.files import (
@@ -223,7 +222,7 @@ def test_tasks_hold_no_more_than_is_stated(tmp_path: Path) -> None:
 import icefloe, numpy, zarr
 from pathlib import Path
 from icefloe._internal.executor import Executor
-from icefloe.ingest.rewrite import rechunk as rechunking
+from icefloe.ingest import rechunk_job as rechunking
 def held(what):
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
     return int(line.split()[1]) << 10

@@ -1,1 +1,0 @@
-"""The table of sources that were already ingested."""

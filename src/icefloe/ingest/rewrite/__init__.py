@@ -1,1 +1,0 @@
-"""Rewrite arrays in a different arrangement."""
