@@ -121,9 +121,10 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "derive": (
         ("job",),
+        ("pyramid",),
         ("lineage", "plan", "compute"),
-        ("records",),
         ("outputs",),
+        ("records",),
         ("functions", "grouping"),
         ("arrays", "axes", "expressions", "reductions"),
         ("recipe", "report"),

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe._internal.executor import Executor, ProcessExecutor, Progress
 from icefloe.derive.job import Job
-from icefloe.derive.recipe import load_recipe
+from icefloe.derive.lineage import stored_recipe
+from icefloe.derive.recipe import DeriveRecipe, load_recipe
 from icefloe.derive.report import DeriveReport
-from icefloe.ingest.job import discover_for, ingest
 from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
-from icefloe.ingest.publish.audit import refuse_unrunnable
-from icefloe.ingest.report import Report
-from icefloe.ingest.target_repository import open_target
 from icefloe.repository import Repository
 from icefloe.storage import storage_from_url
+
+if TYPE_CHECKING:
+    from icefloe.ingest.report import Report
 
 __all__ = ["derive_arrays", "ingest_files"]
 
@@ -133,6 +133,11 @@ def ingest_files(
         If others kept changing the same arrays.
     """
     options = options_from(locals())
+    # Derived arrays need none of these, and a run with nothing to do should start quickly.
+    from icefloe.ingest.job import discover_for, ingest
+    from icefloe.ingest.publish.audit import refuse_unrunnable
+    from icefloe.ingest.target_repository import open_target
+
     if isinstance(executor, Executor):
         refuse_unrunnable(options.checks, on_spark=executor.has_sql)
         executor = executor if progress is None else executor.with_progress(progress)
@@ -142,12 +147,13 @@ def ingest_files(
 
 
 def derive_arrays(
-    recipe: str | os.PathLike[str] | Mapping[str, Any],
+    recipe: str | os.PathLike[str] | Mapping[str, Any] | Repository,
     *,
     executor: Executor | None = None,
     full: bool = False,
     strict: bool = False,
     dry_run: bool = False,
+    allow_module: str | Sequence[str] = (),
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> DeriveReport:
@@ -160,7 +166,8 @@ def derive_arrays(
     ----------
     recipe
         Path of a YAML file, or a mapping of the same form. Relative paths start at the folder of the file,
-        or at the current folder.
+        or at the current folder. A repository, or the path or URL of one, stands for the recipes of all
+        arrays that were derived on its branch `main`.
     executor
         Where tasks run. By default the active Spark session, otherwise Spark in local mode, otherwise (if
         pyspark or Java is not available) processes on this machine.
@@ -170,6 +177,9 @@ def derive_arrays(
         Raise instead of computing all chunks of an output that exists.
     dry_run
         Report what would be done, and write nothing.
+    allow_module
+        Modules whose functions may run although only the repository names them. Functions that a recipe file
+        or mapping names always may.
     memory_bytes
         What a task may hold, in addition to the interpreter and its modules.
     progress
@@ -198,8 +208,7 @@ def derive_arrays(
     """
     if executor is not None and progress is not None:
         executor = executor.with_progress(progress)
-    loaded = load_recipe(recipe if isinstance(recipe, Mapping) else os.fspath(recipe))
-    repo = Repository.open(storage_from_url(loaded.repository, **loaded.storage_options))
+    loaded, repo = _load_recipe(recipe, (allow_module,) if isinstance(allow_module, str) else allow_module)
     job = Job(
         loaded,
         repo,
@@ -211,6 +220,19 @@ def derive_arrays(
         dry_run,
     )
     return job.run()
+
+
+def _load_recipe(
+    recipe: str | os.PathLike[str] | Mapping[str, Any] | Repository, allowed: Sequence[str]
+) -> tuple[DeriveRecipe, Repository]:
+    if not isinstance(recipe, Mapping | Repository):
+        recipe = os.fspath(recipe)
+        if "://" in recipe or os.path.isdir(recipe):
+            recipe = Repository.open(storage_from_url(recipe))
+    if isinstance(recipe, Repository):
+        return stored_recipe(recipe, allowed), recipe
+    loaded = load_recipe(recipe)
+    return loaded, Repository.open(storage_from_url(loaded.repository, **loaded.storage_options))
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def write_recipe(folder: Path, outputs: dict[str, Any]) -> Path:
     return file
 
 
-def derive(recipe: Path | dict[str, Any], **options: Any) -> icefloe.DeriveReport:
+def derive(recipe: Path | dict[str, Any] | icefloe.Repository, **options: Any) -> icefloe.DeriveReport:
     """Run a recipe in this process."""
     return icefloe.derive_arrays(recipe, executor=ThreadExecutor(1), **options)
 

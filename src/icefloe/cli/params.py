@@ -244,7 +244,9 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Report what would
 all_option = click.option(
     "--all", "with_ledgers", is_flag=True, help=f"Include the ledger of ingests, {LEDGERS.strip('/')}."
 )
-_options = pairs_option("-o", "--option", "options", help="A storage option, such as region=eu-west-1.")
+storage_options = pairs_option(
+    "-o", "--option", "options", help="A storage option, such as region=eu-west-1."
+)
 _target_options = pairs_option("--target-option", "target_options", help="A storage option of TARGET.")
 
 
@@ -288,7 +290,7 @@ output_option = adapt(
 _repo = click.argument("repo", metavar="REPO", shell_complete=complete_folder)
 _target = click.argument("target", metavar="TARGET", shell_complete=complete_folder)
 storage_argument = adapt(
-    lambda repo, options: {"storage": icefloe.storage_from_url(repo, **options)}, _repo, _options
+    lambda repo, options: {"storage": icefloe.storage_from_url(repo, **options)}, _repo, storage_options
 )
 """Add REPO and its storage options: the command gets `storage`."""
 repo_argument = adapt(lambda storage: {"repo": open_repository(storage)}, storage_argument)
@@ -303,7 +305,7 @@ def target_argument(function: F) -> F:
 def optional_repo_argument(function: F) -> F:
     """Add REPO, which may be omitted, and its storage options: the command gets `repo` and `options`."""
     argument = click.argument("repo", metavar="REPO", required=False, shell_complete=complete_folder)
-    return argument(_options(function))
+    return argument(storage_options(function))
 
 
 def open_repository(storage: Storage) -> Repository:

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import zarr
 from numpy.typing import NDArray
+from zarr.buffer import default_buffer_prototype
+from zarr.storage import MemoryStore
 
 from icefloe import cf
 from icefloe._internal.paths import ROOT, join, parent
@@ -30,10 +32,8 @@ _DECODING = (
     "units",
     "calendar",
     "dtype",
-    "valid_range",
-    "valid_min",
-    "valid_max",
 )
+_DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,17 @@ class StoredArray:
     def attributes(self) -> Mapping[str, Any]:
         """Attributes as they are stored."""
         return dict(self.document.get("attributes") or {})
+
+    @cached_property
+    def decoded_attributes(self) -> dict[str, Any]:
+        """Attributes as xarray passes them on for decoding: a `_FillValue` is a number."""
+        attributes = dict(self.attributes)
+        fill = cf.decode_fill_value(attributes.pop("_FillValue", None), self.zarr.dtype)
+        return (
+            attributes
+            if fill is None
+            else {**attributes, "_FillValue": fill if isinstance(fill, str) else fill.item()}
+        )
 
     @cached_property
     def zarr(self) -> Any:
@@ -169,7 +180,7 @@ class DecodedCoordinates:
 
         found: dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]] = {}
         for name, each in {**self._array.coordinates, **self._array.auxiliary}.items():
-            variable = xr.Variable(each.dims, each.values, dict(each.attributes))
+            variable = xr.Variable(each.dims, each.values, each.decoded_attributes)
             decoded = xr.conventions.decode_cf_variable(name, variable)
             found[name] = (each.dims, np.asarray(decoded.values), dict(decoded.attrs))
         return found
@@ -187,13 +198,21 @@ class DecodedCoordinates:
 
 def decode(array: StoredArray, stored: NDArray[Any]) -> NDArray[Any]:
     """Decode stored values as `xarray.open_zarr` does."""
-    attributes = array.attributes
-    if not any(key in attributes for key in _DECODING):
-        return stored
+    attributes = array.decoded_attributes
+    if not _needs_decoding(attributes):
+        return stored  # and xarray is not imported
     import xarray as xr
 
-    variable = xr.Variable(array.dims, stored, dict(attributes))
+    variable = xr.Variable(array.dims, stored, attributes)
     return np.asarray(xr.conventions.decode_cf_variable(array.path, variable).values)
+
+
+def _needs_decoding(attributes: Mapping[str, Any]) -> bool:
+    units, fill = str(attributes.get("units", "")), attributes.get("_FillValue")
+    if " since " in units or units in _DURATIONS:
+        return True
+    unchanged = {"units"} if fill == fill else {"units", "_FillValue"}  # NaN needs no masking
+    return any(key in attributes for key in _DECODING if key not in unchanged)
 
 
 def find_array(session: Session, path: str) -> StoredArray | None:
@@ -212,6 +231,35 @@ def get_array(session: Session, path: str, what: str) -> StoredArray:
             f"{what}: there is no array {path} at snapshot {session.snapshot_id}",
             kind=ErrorKind.NODE_NOT_FOUND,
         )
+    return found
+
+
+def array_document(
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    dtype: Any,
+    names: tuple[str, ...],
+    attributes: Mapping[str, Any],
+    fill: Any = None,
+    codec: str | None = None,
+) -> dict[str, Any]:
+    """Make the zarr.json of an array as zarr would."""
+    from icefloe.ingest.options import compressors
+
+    more: dict[str, Any] = {} if codec is None else {"compressors": compressors(codec)}
+    with quiet():
+        made = zarr.create_array(
+            MemoryStore(),
+            shape=shape,
+            chunks=tuple(max(1, each) for each in chunks),
+            dtype=dtype,
+            dimension_names=names,
+            attributes=dict(attributes),
+            fill_value=fill,
+            **more,
+        )
+    text = made.metadata.to_buffer_dict(default_buffer_prototype())["zarr.json"].to_bytes()
+    found: dict[str, Any] = json.loads(text)
     return found
 
 

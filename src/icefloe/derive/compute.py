@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,6 +130,7 @@ def make_tasks(
         )
         for each in output.inputs
     )
+    dims = tuple(replace(dim, coordinate=None) for dim in output.dims)
     for rows in np.array_split(np.arange(len(chunks)), min(parts, len(chunks)) or 1):
         if len(rows):
             marked = tuple(int(row - rows[0]) for row in audited if rows[0] <= row <= rows[-1])
@@ -139,7 +140,7 @@ def make_tasks(
                 output.path,
                 output.function,
                 inputs,
-                output.dims,
+                dims,
                 output.spec.encoding,
                 chunks[rows],
                 marked,

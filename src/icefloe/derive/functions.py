@@ -18,10 +18,12 @@ from icefloe.derive.axes import Axis, Cells, GroupAxis, LookupAxis, SameAxis, Sp
 from icefloe.derive.expressions import evaluate
 from icefloe.derive.reductions import (
     REDUCTIONS,
+    SELECTIONS,
     combine_parts,
     finish,
     reduce_parts,
     reduce_values,
+    select_values,
 )
 from icefloe.errors import ErrorKind, InvalidInputError
 
@@ -99,6 +101,10 @@ class Function:
         if self.name in REDUCTIONS:
             values = reduce_values(self.name, first.values, first.codes(spans), first.lengths(spans))
             return _drop(first, values)
+        if self.name in SELECTIONS:
+            return _drop(
+                first, select_values(self.name, first.values, first.codes(spans), first.lengths(spans))
+            )
         if self.name == "partial":
             return self._partial(first, spans)
         if self.name == "combine":

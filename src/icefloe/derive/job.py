@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,23 +18,28 @@ from icefloe._internal.executor import Executor, Task
 from icefloe._internal.paths import ROOT, join, parent
 from icefloe._internal.warnings import quiet
 from icefloe.conflicts import ConflictDetector
-from icefloe.core.fingerprints import Lanes
-from icefloe.derive.arrays import StoredArray, find_array, get_array
+from icefloe.derive.arrays import StoredArray, array_document, find_array, get_array
 from icefloe.derive.compute import Computed, compute_chunks, make_tasks
-from icefloe.derive.lineage import METADATA, digest_input
+from icefloe.derive.lineage import METADATA, digest_input, find_attributes, list_derived
 from icefloe.derive.outputs import (
     Coordinate,
     Output,
-    array_document,
     check_location,
     locate_output,
     read_partials,
-    records_group,
     resolve_output,
 )
 from icefloe.derive.plan import Plan, check_inputs, check_memory, describe_meaning, make_plan
-from icefloe.derive.recipe import DeriveRecipe, InputSpec, OutputSpec, order_outputs
-from icefloe.derive.records import Records, read_records, set_document, software_versions, write_records
+from icefloe.derive.pyramid import describe_pyramid, make_levels
+from icefloe.derive.recipe import DeriveRecipe, InputSpec, OutputSpec, describe_output, order_outputs
+from icefloe.derive.records import (
+    Records,
+    read_records,
+    records_group,
+    set_document,
+    software_versions,
+    write_records,
+)
 from icefloe.derive.report import DerivedArray, DeriveReport
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RebaseFailedError
@@ -74,6 +79,7 @@ class Job:
         return replace(
             reports[-1],
             outputs=outputs,
+            is_current=all(each.is_current for each in reports),
             recomputed=sum(each.recomputed for each in outputs),
             moved=sum(each.moved for each in outputs),
             kept=sum(each.kept for each in outputs),
@@ -151,16 +157,47 @@ class _Run:
 
     def _derive(self, spec: OutputSpec, paths: Mapping[str, str], executor: Callable[[], Executor]) -> None:
         arrays = {each.name: self._input(each, spec, paths) for each in spec.inputs}
-        path, first = paths[spec.name], next(iter(arrays.values()))
-        in_group = first.session is self.session and (parent(path) or ROOT) == first.group
-        in_group = in_group and spec.path is None
+        path = paths[spec.name]
+        if spec.function == "pyramid":
+            given = next(iter(arrays.values()))
+            resolved = replace(spec, path=path, inputs=(replace(spec.inputs[0], array=given.path),))
+            self._derive_pyramid(resolved, path, given, executor)
+            return
         total = DerivedArray(spec.name, path, 0, 0, 0)
-        for output in resolve_output(spec, path, arrays, str(self.job.recipe.folder), in_group=in_group):
+        for output in resolve_output(spec, path, arrays, str(self.job.recipe.folder), self.session):
             if not output.inputs:
                 partials = get_array(self.session, f"{records_group(path)}/partial", spec.name)
                 output = read_partials(output, partials)
             total = self._bring_up_to_date(output, total, executor)
         self.reports.append(total)
+
+    def _derive_pyramid(
+        self, spec: OutputSpec, group: str, array: StoredArray, executor: Callable[[], Executor]
+    ) -> None:
+        if find_array(self.session, group) is not None:
+            raise _wrong(f"output {spec.name}: there is an array at {group}; choose another path")
+        levels = make_levels(spec, group, array)
+        for level in levels:
+            self._derive(level, {level.name: str(level.path)}, executor)
+        workspace = self.session._workspace
+        for child in workspace.children(group):
+            name = child.rpartition("/")[2]
+            records = records_group(join(group, name))
+            if name.isdigit() and int(name) >= len(levels) and workspace.has_nodes_below(records):
+                workspace.delete_node(join(group, name))
+                workspace.delete_node(records)
+                self.changed = True
+        arrays = [get_array(self.session, str(level.path), spec.name) for level in levels]
+        self._set_attributes(group, describe_pyramid(spec, arrays))
+
+    def _set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
+        """Set some attributes of a group, and keep the others."""
+        node = self.session._workspace.node(group)
+        document: dict[str, Any] = json.loads(node.user_data) if node is not None else {}
+        known = document.get("attributes") or {}
+        if {**known, **attributes} != known:
+            set_document(self.session, group, {**document, "attributes": {**known, **attributes}})
+            self.changed = True
 
     def _bring_up_to_date(
         self, output: Output, total: DerivedArray, executor: Callable[[], Executor]
@@ -171,8 +208,8 @@ class _Run:
         check_inputs(output)
         check_memory(output, self.job.memory_bytes)
         current = existing.fingerprints() if existing is not None else None
-        if current is not None and current.ndim != len(output.dims) + 1:
-            current = None
+        if existing is not None and _form(existing.document) != _form(output.document):
+            current = None  # somebody replaced the array, or its chunks are stored differently now
         plan = make_plan(output, records, current, full=self.job.full)
         if self.job.strict and plan.reason and not output.is_internal:
             raise _wrong(
@@ -181,7 +218,10 @@ class _Run:
             )
         self._apply_metadata(output, existing)
         self._move_chunks(output, existing, plan)
-        if len(plan.recomputed):
+        copied = len(plan.recomputed) if output.is_by_reference else 0
+        if copied:
+            self._put_references(output, output.inputs[0].array, plan.recomputed, plan.recomputed)
+        elif len(plan.recomputed):
             self._compute(output, plan, executor)
         self._record(output, plan, records)
         if output.is_internal:
@@ -195,8 +235,8 @@ class _Run:
             other = sum(int((codes == code).sum()) for code, each in enumerate(names) if each != versions)
         report = replace(
             total,
-            recomputed=len(plan.recomputed),
-            moved=len(plan.moved_to),
+            recomputed=len(plan.recomputed) - copied,
+            moved=len(plan.moved_to) + copied,
             kept=int(plan.kept.sum()),
             other_versions=other,
             reason=plan.reason,
@@ -279,27 +319,28 @@ class _Run:
 
     def _owns(self, path: str) -> bool:
         """Return whether a coordinate was written by an earlier run."""
-        prefix = records_group("")
-        for each in self.session._workspace.below(prefix):
-            if each.endswith("/records"):
-                found = find_array(self.session, each)
-                if found is not None and path in found.attributes.get("coordinates", []):
-                    return True
-        return False
+        derived = (find_attributes(self.session, each) for each in list_derived(self.session))
+        return any(path in (about or {}).get("coordinates", []) for about in derived)
 
     def _move_chunks(self, output: Output, existing: StoredArray | None, plan: Plan) -> None:
-        """Drop chunks outside the new grid, and give moved chunks the references of their source."""
+        """Give moved chunks the references of their source."""
         node = self.session._workspace.array(output.path)
         if existing is None or existing.node.id != node.id or not len(plan.moved_to):
             return
+        self._put_references(output, existing, plan.moved_from, plan.moved_to)
+
+    def _put_references(
+        self, output: Output, array: StoredArray, source: NDArray[np.int64], target: NDArray[np.int64]
+    ) -> None:
+        """Give chunks of an output the references that chunks of an array have."""
         self.changed = True
-        refs, order = existing.refs, _sorted_rows(plan.moved_to)
-        target, source = plan.moved_to[order], plan.moved_from[order]
-        row_of = np.full(existing.grid, -1, np.int64)
+        refs, order = array.refs, _sorted_rows(target)
+        row_of = np.full(array.grid, -1, np.int64)
         row_of[tuple(refs.coords.T.astype(np.intp))] = np.arange(len(refs))
-        rows = row_of[tuple(source.T)]
-        coords, there = target.astype(np.uint32), rows >= 0
+        rows = row_of[tuple(source[order].T)]
+        coords, there = target[order].astype(np.uint32), rows >= 0
         taken = replace(refs.take(rows[there]), coords=coords[there])
+        node = self.session._workspace.array(output.path)
         self.session._workspace.replace_chunks(node, taken, coords[~there])
 
     def _compute(self, output: Output, plan: Plan, executor: Callable[[], Executor]) -> None:
@@ -340,7 +381,8 @@ class _Run:
 
     def _record(self, output: Output, plan: Plan, before: Records | None) -> None:
         """Store the records of an output, if anything changed."""
-        attributes = self._describe(output, before)
+        array = get_array(self.session, output.path, output.spec.name)
+        attributes = self._describe(output, array, before)
         names = attributes["versions"]
         code = names.index(software_versions())
         versions = np.full(output.grid, code, np.uint8)
@@ -351,24 +393,26 @@ class _Run:
             versions[tuple(plan.moved_to.T)] = before.versions[source]
         complete = before is not None and before.grid == output.grid
         untouched = complete and plan.kept.all() and dict(before.attributes) == attributes  # type: ignore[union-attr]
-        if untouched or self.job.dry_run:
+        if untouched:
             return
         if not self.changed and complete and plan.kept.all() and _same_recipe(before, attributes):
             return
         self.changed = True
-        array = get_array(self.session, output.path, output.spec.name)
-        own: Lanes = array.fingerprints()
-        write_records(self.session, output.records, Records(plan.digests, own, versions, attributes))
+        if not self.job.dry_run:
+            found = Records(plan.digests, array.fingerprints(), versions, attributes)
+            write_records(self.session, output.records, found)
 
-    def _describe(self, output: Output, before: Records | None) -> dict[str, Any]:
+    def _describe(self, output: Output, array: StoredArray, before: Records | None) -> dict[str, Any]:
         now = software_versions()
         names = list(before.attributes.get("versions", [])) if before is not None else []
         names = names if now in names else [*names, now]
         spec = output.spec
         described = {
-            "name": spec.name,
+            "name": (spec.pyramid or spec).name,
             "path": output.path,
-            "recipe": describe_output(spec),
+            "function": spec.function,
+            "recipe": describe_output(spec.pyramid or self._resolved(output)),
+            "level": None if spec.pyramid is None else int(spec.name.rpartition("/")[2]),
             "inputs": [
                 {
                     "name": given.name,
@@ -380,6 +424,7 @@ class _Run:
                 }
                 for given, each in zip(output.sources or output.inputs, spec.inputs, strict=False)
             ],
+            "own": digest_input(array),
             "coordinates": sorted(output.coordinates),
             "meaning": describe_meaning(output),
             "versions": names,
@@ -387,11 +432,18 @@ class _Run:
         found: dict[str, Any] = json.loads(json.dumps(described, default=str))
         return found
 
+    def _resolved(self, output: Output) -> OutputSpec:
+        """Return the recipe of an output with the paths of all arrays."""
+        paths = {each.name: each.array.path for each in output.sources or output.inputs}
+        inputs = tuple(replace(each, array=paths.get(each.name, each.array)) for each in output.spec.inputs)
+        return replace(output.spec, path=output.path, inputs=inputs)
+
     def _commit(self) -> DeriveReport:
         outputs = tuple(self.reports)
         snapshots = (self.session.snapshot_id, *(each.snapshot_id for each in self._sessions.values()))
         report = DeriveReport(
             outputs,
+            not self.changed,
             sum(each.recomputed for each in outputs),
             sum(each.moved for each in outputs),
             sum(each.kept for each in outputs),
@@ -420,17 +472,6 @@ class _Run:
             bytes_text(self.bytes_read),
         )
         return replace(report, commit=commit)
-
-
-def describe_output(spec: OutputSpec) -> dict[str, Any]:
-    """Describe an output in terms of JSON, without secrets."""
-    described = asdict(spec)
-    for each in described["inputs"]:
-        del each["storage_options"]
-    described["dimensions"] = {
-        dim: {"mapping": type(each).__name__, **asdict(each)} for dim, each in spec.dimensions.items()
-    }
-    return described
 
 
 def _sorted_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from icefloe._internal.paths import normalize
+from icefloe._internal.paths import DERIVED, normalize
 from icefloe._internal.report import Report
 from icefloe.core.fingerprints import combine, hash_bytes
 from icefloe.derive.arrays import StoredArray, find_array, get_array
-from icefloe.derive.outputs import records_group
-from icefloe.derive.records import Records, read_records
-from icefloe.errors import ErrorKind, NodeNotFoundError
+from icefloe.derive.recipe import DeriveRecipe, OutputSpec, parse_output
+from icefloe.derive.records import RECORDS, records_group
+from icefloe.errors import ErrorKind, Hint, InvalidInputError, NodeNotFoundError
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -69,26 +70,84 @@ def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None
         if snapshot_id is None
         else repo.readonly_session(snapshot_id=snapshot_id)
     )
-    found = get_array(session, path, "lineage")
-    records = read_records(session, f"{records_group(path)}/records", len(found.shape))
-    if records is None:
+    get_array(session, path, "lineage")
+    found = find_lineage(repo, session, path)
+    if found is None:
         raise NodeNotFoundError(
             f"{path} was not derived by a recipe, so it has no lineage", kind=ErrorKind.NODE_NOT_FOUND
         )
-    attributes = records.attributes
-    recipe = attributes["recipe"]
+    return found
+
+
+def find_lineage(repo: Repository, session: Session, path: str) -> Lineage | None:
+    """Return where an array comes from; None if it was not derived."""
+    about = find_attributes(session, path)
+    if about is None:
+        return None
     return Lineage(
         path,
-        str(recipe["function"]),
+        str(about["function"]),
         tuple(
             {key: each[key] for key in ("name", "array", "repository", "snapshot")}
-            for each in attributes["inputs"]
+            for each in about["inputs"]
         ),
-        recipe,
+        about["recipe"],
         _find_commit(repo, session.snapshot_id, path),
-        attributes["versions"][-1],
-        _is_current(session, found, records),
+        about["versions"][-1],
+        _is_current(session, path, about),
     )
+
+
+def list_derived(session: Session) -> list[str]:
+    """Return the paths of all derived arrays."""
+    paths = [
+        each[len(DERIVED) : -len(RECORDS)]
+        for each in session._workspace.below(DERIVED)
+        if each.endswith(RECORDS)
+    ]
+    return [path for path in paths if find_attributes(session, path) is not None]
+
+
+def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
+    """Return what the records of an array say about it; None if it was not derived."""
+    found = find_array(session, f"{records_group(path)}{RECORDS}")
+    if found is None or find_array(session, path) is None or "recipe" not in found.attributes:
+        return None
+    return found.attributes
+
+
+def stored_recipe(repo: Repository, allowed: Collection[str], branch: str = "main") -> DeriveRecipe:
+    """Put the recipes of all arrays that were derived on a branch together.
+
+    A repository can name any code, so only functions in `allowed` modules may be part of it.
+    """
+    session = repo.readonly_session(branch)
+    outputs: dict[str, OutputSpec] = {}
+    for path in list_derived(session):
+        about = find_attributes(session, path) or {}
+        spec = parse_output(f"{path}: stored recipe", str(about["name"]), about["recipe"])
+        for text in spec.code:
+            _check_allowed(path, text, allowed)
+        outputs[str(spec.path)] = replace(spec, branch=branch)
+    names = [each.name for each in outputs.values()]
+    distinct = [
+        each if names.count(each.name) == 1 else replace(each, name=path.strip("/"))
+        for path, each in outputs.items()
+    ]
+    if not distinct:
+        raise NodeNotFoundError(
+            f"there are no derived arrays on {branch}; a recipe makes them", kind=ErrorKind.NODE_NOT_FOUND
+        )
+    return DeriveRecipe("", tuple(distinct), Path.cwd())
+
+
+def _check_allowed(path: str, text: str, allowed: Collection[str]) -> None:
+    module = text.partition(":")[0]
+    if not any(module == each or module.startswith(f"{each}.") for each in allowed):
+        raise InvalidInputError(
+            f"{path} is computed by {text}, which only the repository names, so it is not imported",
+            ErrorKind.INVALID_COMMIT_CONFIGURATION,
+        ).with_hint(Hint("pass its recipe file, or {allow_module}", allow_module=module))
 
 
 def digest_input(array: StoredArray) -> str:
@@ -101,11 +160,11 @@ def digest_input(array: StoredArray) -> str:
     return lanes.tobytes().hex()
 
 
-def _is_current(session: Session, array: StoredArray, records: Records) -> bool:
-    own = array.fingerprints()
-    if own.shape != records.own.shape or not (own == records.own).all():
+def _is_current(session: Session, path: str, about: Mapping[str, Any]) -> bool:
+    array = get_array(session, path, "lineage")
+    if digest_input(array) != about["own"]:
         return False
-    for each in records.attributes["inputs"]:
+    for each in about["inputs"]:
         if each["repository"] is not None or each["pinned"]:
             continue
         found = find_array(session, each["array"])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
-from zarr.storage import MemoryStore
 
-from icefloe._internal.paths import DERIVED, ROOT, join, parent
-from icefloe._internal.warnings import quiet
-from icefloe.derive.arrays import DecodedCoordinates, StoredArray, check_regular
+from icefloe._internal.paths import ROOT, join, parent
+from icefloe.cf import encode_fill_value
+from icefloe.derive.arrays import DecodedCoordinates, StoredArray, array_document, check_regular
 from icefloe.derive.axes import (
     Axis,
     BlockAxis,
@@ -30,14 +27,18 @@ from icefloe.derive.expressions import check_expression, evaluate
 from icefloe.derive.functions import BLOCK, PART, Block, Function, UserFunction, load_code
 from icefloe.derive.grouping import Grouping, codes_of_labels, group_cells
 from icefloe.derive.recipe import RECURRING, Coarsen, Group, OutputSpec, Reduce, Same, Window
-from icefloe.derive.reductions import REDUCTIONS, identity, part_count, part_dtype, result_dtype
+from icefloe.derive.records import RECORDS, records_group
+from icefloe.derive.reductions import REDUCTIONS, SELECTIONS, identity, part_count, part_dtype, result_dtype
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.session import Session
 
 BLOCK_CHUNKS: Final = 8
 """Input chunks that one partial aggregate describes. Part of the result: another number moves last digits."""
 _MANY_CHUNKS: Final = 16
 """From this many input chunks per group on, partial aggregates are stored."""
 _GROUPS_PER_CHUNK: Final = 64
+_REDUCING: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
+"""Functions that turn several cells into one."""
 _PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
 
 
@@ -48,6 +49,8 @@ class Coordinate:
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: Mapping[str, Any]
+    source: StoredArray | None = None
+    """The array that it is a copy of."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ class Output:
         return tuple(len(dim.spans) for dim in self.dims)
 
     @property
+    def is_by_reference(self) -> bool:
+        """True if chunks are references to the chunks of the input, so that nothing is computed."""
+        return self.function.name == "by reference"
+
+    @property
     def is_internal(self) -> bool:
         """True for partial aggregates, which users do not see."""
         return self.function.name == "partial"
@@ -116,17 +124,19 @@ def locate_output(spec: OutputSpec, first: StoredArray, *, same_repository: bool
         isinstance(spec.dimensions.get(dim, Same()), Same) for dim in first.dims
     ) and not _has_quantiles(spec)
     group = first.group if same_repository else ROOT
+    if spec.function == "pyramid":
+        return join(group, spec.name)
     if keeps_grid and same_repository:
         return join(group, spec.name)
     return join(join(group, spec.name), spec.name)
 
 
 def resolve_output(
-    spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], folder: str, *, in_group: bool
+    spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], folder: str, session: Session
 ) -> list[Output]:
     """Resolve an output against its inputs; two outputs if partial aggregates are stored.
 
-    `in_group` tells that the output shares the group, and so the coordinates, of its first input.
+    `session` is where the output is stored.
     """
     for array in arrays.values():
         check_regular(array)
@@ -158,16 +168,29 @@ def resolve_output(
         code,
         missing,
     )
-    coordinates = {} if in_group else _coordinates(spec, path, arrays, dims)
-    document = make_document(dims, spec, dtype, _attributes(spec, first, coordinates, in_group=in_group))
-    records = f"{records_group(path)}/records"
+    coordinates = _coordinates(spec, path, arrays, dims)
+    attributes = _attributes(spec, first, coordinates)
+    if _is_by_reference(spec, first, session):
+        function = replace(function, name="by reference")
+        document = {**first.document, "attributes": {**first.attributes, **attributes}}
+    else:
+        document = make_document(dims, spec, dtype, attributes)
+    coordinates = {at: each for at, each in coordinates.items() if not _is_in_place(at, each, session)}
+    records = f"{records_group(path)}{RECORDS}"
     output = Output(spec, path, records, dims, inputs, function, document, coordinates)
     return _with_partials(output)
 
 
-def records_group(path: str) -> str:
-    """Return the group that holds what is known about a derived array."""
-    return f"{DERIVED}{path}"
+def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> bool:
+    """Return whether a copy can share the chunks of its input."""
+    plain = spec.function == "copy" and not (spec.chunks or spec.dtype or spec.encoding)
+    return plain and first.session is session and first.document["chunk_grid"]["name"] == "regular"
+
+
+def _is_in_place(path: str, coordinate: Coordinate, session: Session) -> bool:
+    """Return whether a coordinate is the one that the output would have copied."""
+    source = coordinate.source
+    return source is not None and source.session is session and source.path == path
 
 
 def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> None:
@@ -176,14 +199,14 @@ def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> No
     for dim, mapping in spec.dimensions.items():
         if dim not in known:
             raise _wrong(spec, f"no input has the dimension {dim}; there are {', '.join(sorted(known))}")
-        if spec.is_built_in and spec.function not in (*REDUCTIONS, "quantile") and mapping != Same():
+        if spec.is_built_in and spec.function not in _REDUCING and mapping != Same():
             raise _wrong(spec, f"{spec.function} works cell by cell, so {dim} can only be same")
         if isinstance(mapping, Same) and (mapping.before or mapping.after) and ":" not in spec.function:
             raise _wrong(spec, f"{spec.function} needs no halo along {dim}; use reduce, group or coarsen")
     reduced = [each for each in spec.dimensions.values() if not isinstance(each, Same)]
-    if spec.function in (*REDUCTIONS, "quantile") and not reduced:
+    if spec.function in _REDUCING and not reduced:
         raise _wrong(spec, f"{spec.function} needs a dimension to reduce, group or coarsen")
-    if spec.function in (*REDUCTIONS, "quantile", "copy", "quantise") and len(arrays) != 1:
+    if spec.function in (*_REDUCING, "copy", "quantise") and len(arrays) != 1:
         raise _wrong(spec, f"{spec.function} takes one input, not {len(arrays)}")
     if spec.function == "anomaly" and len(arrays) != 2:
         raise _wrong(spec, "anomaly takes two inputs: the values, and the normals to subtract")
@@ -250,7 +273,7 @@ def _output_dim(
         return OutputDim(dim, size, chunk, _copied(coordinate))
     if isinstance(mapping, Coarsen):
         length = -(-size // mapping.factor)
-        coarse = _coarse_coordinate(coordinate, mapping.factor)
+        coarse = _coarse_coordinate(coordinate, mapping.factor, first=spec.function == "nearest")
         return OutputDim(dim, length, -(-chunk // mapping.factor), coarse)
     if isinstance(mapping, Window):
         length = size if mapping.size is None else mapping.size
@@ -270,13 +293,17 @@ def _copied(coordinate: StoredArray | None) -> Coordinate | None:
 
 def _copy(coordinate: StoredArray) -> Coordinate:
     attributes = {key: value for key, value in coordinate.attributes.items() if key != "bounds"}
-    return Coordinate(coordinate.dims, coordinate.values, attributes)
+    return Coordinate(coordinate.dims, coordinate.values, attributes, coordinate)
 
 
-def _coarse_coordinate(coordinate: StoredArray | None, factor: int) -> Coordinate | None:
-    """Label coarse cells with the mean of the labels of their cells, as xarray does."""
-    copied = _copied(coordinate)
-    if copied is None or copied.values.dtype.kind not in "iuf":
+def _coarse_coordinate(coordinate: StoredArray | None, factor: int, *, first: bool) -> Coordinate | None:
+    """Label coarse cells with the mean of the labels of their cells, as xarray does, or with the first."""
+    if coordinate is None:
+        return None
+    copied = replace(_copy(coordinate), source=None)
+    if first:
+        return replace(copied, values=copied.values[::factor])
+    if copied.values.dtype.kind not in "iuf":
         return None
     starts = np.arange(0, len(copied.values), factor)
     counts = np.diff(np.append(starts, len(copied.values)))
@@ -402,21 +429,17 @@ def _small_blocks(
 
 
 def _attributes(
-    spec: OutputSpec, first: StoredArray, coordinates: Mapping[str, Coordinate], *, in_group: bool
+    spec: OutputSpec, first: StoredArray, coordinates: Mapping[str, Coordinate]
 ) -> dict[str, Any]:
     kept = {}
     if spec.function not in ("count", "expression") and ":" not in spec.function:
         names = ("units", "long_name", "standard_name")
         kept = {key: first.attributes[key] for key in names if key in first.attributes}
-    if in_group:
-        links = ("coordinates", "grid_mapping")
-        kept |= {key: first.attributes[key] for key in links if key in first.attributes}
-    else:
-        own = {path.rpartition("/")[2] for path in coordinates}
-        further = [name for name in str(first.attributes.get("coordinates", "")).split() if name in own]
-        kept |= {"coordinates": " ".join(further)} if further else {}
-        if first.attributes.get("grid_mapping") in own:
-            kept["grid_mapping"] = first.attributes["grid_mapping"]
+    own = {path.rpartition("/")[2] for path in coordinates}
+    further = [name for name in str(first.attributes.get("coordinates", "")).split() if name in own]
+    kept |= {"coordinates": " ".join(further)} if further else {}
+    if first.attributes.get("grid_mapping") in own:
+        kept["grid_mapping"] = first.attributes["grid_mapping"]
     packing = ("scale_factor", "add_offset", "_FillValue")
     packed = {key: spec.encoding[key] for key in packing if key in spec.encoding}
     return {**kept, **spec.attributes, **packed}
@@ -445,6 +468,8 @@ def make_document(
     """Make the zarr.json of an output."""
     stored = np.dtype(spec.encoding.get("dtype", dtype))
     fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
+    if stored.kind == "f" and "_FillValue" in spec.encoding:
+        attributes = {**attributes, "_FillValue": encode_fill_value(fill)}
     return array_document(
         tuple(dim.size for dim in dims),
         tuple(dim.chunk for dim in dims),
@@ -454,41 +479,6 @@ def make_document(
         fill,
         spec.encoding.get("codec"),
     )
-
-
-def array_document(
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    dtype: Any,
-    names: tuple[str, ...],
-    attributes: Mapping[str, Any],
-    fill: Any = None,
-    codec: str | None = None,
-) -> dict[str, Any]:
-    """Make the zarr.json of an array as zarr would."""
-    from icefloe.ingest.options import compressors
-
-    more: dict[str, Any] = {} if codec is None else {"compressors": compressors(codec)}
-    with quiet():
-        made = zarr.create_array(
-            MemoryStore(),
-            shape=shape,
-            chunks=tuple(max(1, each) for each in chunks),
-            dtype=dtype,
-            dimension_names=names,
-            attributes=dict(attributes),
-            fill_value=fill,
-            **more,
-        )
-    text = made.metadata.to_buffer_dict(_prototype())["zarr.json"].to_bytes()
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def _prototype() -> Any:
-    from zarr.buffer import default_buffer_prototype
-
-    return default_buffer_prototype()
 
 
 def _with_partials(output: Output) -> list[Output]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import yaml
 
-from icefloe._internal.paths import join, normalize
+from icefloe._internal.paths import is_within, join, normalize
 from icefloe.errors import ErrorKind, InvalidInputError
 
 PERIODS: Final = ("day", "month", "year")
@@ -25,6 +25,8 @@ BUILT_IN: Final = (
     "max",
     "std",
     "count",
+    "nearest",
+    "mode",
     "quantile",
     "anomaly",
     "resample",
@@ -32,7 +34,17 @@ BUILT_IN: Final = (
     "copy",
     "quantise",
     "expression",
+    "pyramid",
 )
+METHODS: Final = ("mean", "sum", "min", "max", "std", "count", "nearest", "mode")
+"""Functions that turn several cells into one."""
+PYRAMID_METHODS: Final = ("mean", "nearest", "mode")
+_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys((*METHODS, "anomaly", "copy"), frozenset()),
+    "quantile": frozenset(("q", "method")),
+    "quantise": frozenset(("digits", "bits")),
+    "pyramid": frozenset(("levels", "method")),
+}
 _ALIASES: Final = {"rechunk": "copy", "quantize": "quantise", "quantiles": "quantile"}
 _URL: Final = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _CODE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -125,13 +137,19 @@ class OutputSpec:
     branch: str = "main"
     version: str = ""
     trust_unchecked: bool = False
+    pyramid: OutputSpec | None = None
+    """The pyramid that the output is a level of."""
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The functions of the user that run, as `module:function`."""
+        windows = [each.function for each in self.dimensions.values() if isinstance(each, Window)]
+        return (*([self.function] if ":" in self.function else []), *windows)
 
     @property
     def is_built_in(self) -> bool:
         """True if no code of the user runs."""
-        return ":" not in self.function and not any(
-            isinstance(each, Window) for each in self.dimensions.values()
-        )
+        return not self.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +195,7 @@ def parse_recipe(found: Any, folder: Path, where: str) -> DeriveRecipe:
         raise _wrong(where, "it needs outputs: a mapping of names to descriptions")
     defaults = {key: found[key] for key in ("branch", "trust_unchecked") if key in found}
     parsed = tuple(
-        _parse_output(f"{where}: output {name}", str(name), {**defaults, **_mapping(where, each, f"{name}")})
+        parse_output(f"{where}: output {name}", str(name), {**defaults, **_mapping(where, each, f"{name}")})
         for name, each in outputs.items()
     )
     located = tuple(_locate(each, folder) for each in parsed)
@@ -185,7 +203,8 @@ def parse_recipe(found: Any, folder: Path, where: str) -> DeriveRecipe:
     return DeriveRecipe(_location(repository, folder), located, folder, options)
 
 
-def _parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
+def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
+    """Check the description of one output and fill in its defaults."""
     _mapping(where, found, "an output", _OUTPUT_KEYS)
     if "/" in name or not name:
         raise _wrong(where, "the name of an output has no slashes; use path to choose its location")
@@ -245,14 +264,17 @@ def _expand(
     where: str, function: str, arguments: dict[str, Any], dimensions: dict[str, DimensionMapping]
 ) -> tuple[str, dict[str, Any], dict[str, DimensionMapping]]:
     """Express `resample` and `coarsen` as a reduction with a mapping of dimensions."""
+    unknown = arguments.keys() - _ARGUMENTS[function] if function in _ARGUMENTS else set()
+    if unknown:
+        raise _wrong(where, f"{function} has no argument {min(unknown)!r}")
+    if function == "pyramid":
+        return function, _pyramid_arguments(where, arguments), dimensions
     if function not in ("resample", "coarsen"):
         return function, arguments, dimensions
     rest = dict(arguments)
     method = str(rest.pop("method", "mean"))
-    if method not in ("mean", "sum", "min", "max", "std", "count"):
-        raise _wrong(
-            where, f"{function} has no method {method!r}; methods are mean, sum, min, max, std, count"
-        )
+    if method not in METHODS:
+        raise _wrong(where, f"{function} has no method {method!r}; methods are {', '.join(METHODS)}")
     mapped = {
         str(dim): Coarsen(int(value)) if function == "coarsen" else Group(f"{dim}.{value}")
         for dim, value in rest.items()
@@ -260,6 +282,15 @@ def _expand(
     if not mapped and not dimensions:
         raise _wrong(where, f"{function} needs a dimension, such as {{{function}: {{time: ...}}}}")
     return method, {}, {**dimensions, **mapped}
+
+
+def _pyramid_arguments(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    levels, method = given.get("levels"), given.get("method", "mean")
+    if levels is not None and not (_is_count(levels) and levels):
+        raise _wrong(where, f"levels must be a positive number, not {levels!r}")
+    if method not in PYRAMID_METHODS:
+        raise _wrong(where, f"pyramid has no method {method!r}; methods are {', '.join(PYRAMID_METHODS)}")
+    return {"levels": levels, "method": method}
 
 
 def _parse_mapping(where: str, given: Any) -> DimensionMapping:
@@ -330,6 +361,46 @@ def _location(name: str, folder: Path) -> str:
     return name if _URL.match(name) or name.startswith("~") else str(folder / name)
 
 
+def describe_output(output: OutputSpec) -> dict[str, Any]:
+    """Describe an output as a recipe does, without secrets."""
+    arguments = {key: value for key, value in output.arguments.items() if value is not None}
+    if output.function == "expression":
+        arguments = arguments["expression"]
+    found: dict[str, Any] = {
+        "function": {output.function: arguments} if arguments else output.function,
+        "inputs": {each.name: _describe_input(each) for each in output.inputs},
+        "dimensions": {dim: _describe_mapping(each) for dim, each in output.dimensions.items()},
+    }
+    for key in ("chunks", "dtype", "attributes", "encoding", "path", "branch", "version", "trust_unchecked"):
+        found[key] = getattr(output, key)
+    return {key: value for key, value in found.items() if value not in (None, "", False) and value != {}}
+
+
+def _describe_input(given: InputSpec) -> Any:
+    found: dict[str, Any] = {"array": given.array}
+    if given.repository is not None:
+        found["repository"] = given.repository
+    if given.version is not None:
+        kind, name = given.version
+        found["snapshot" if kind == "snapshot_id" else kind] = name
+    return found if len(found) > 1 else given.array
+
+
+def _describe_mapping(mapping: DimensionMapping) -> Any:
+    match mapping:
+        case Same(before=0, after=0):
+            return "same"
+        case Same(before=before, after=after):
+            return {"halo": [before, after]}
+        case Coarsen(factor=factor):
+            return {"coarsen": factor}
+        case Reduce():
+            return {"reduce": True}
+        case Group(by=by):
+            return {"group": by}
+    return {"window": mapping.function, **({} if mapping.size is None else {"size": mapping.size})}
+
+
 def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> list[OutputSpec]:
     """Sort outputs so that each follows those it reads. `paths` maps their names to their arrays.
 
@@ -350,7 +421,11 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
 def _needs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
     """Return the names of the outputs that an output reads."""
     own = [each.array for each in output.inputs if each.repository is None and each.version is None]
-    needed = {name for name, path in paths.items() if path in own or join("/", name) in own}
+    needed = {
+        name
+        for name, path in paths.items()
+        if join("/", name) in own or any(is_within(each, path) for each in own)
+    }
     return needed - {output.name}
 
 

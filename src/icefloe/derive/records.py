@@ -17,14 +17,21 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from icefloe._internal.paths import DERIVED
 from icefloe._internal.warnings import quiet
 from icefloe.core.fingerprints import Lanes
-from icefloe.derive.arrays import find_array
-from icefloe.derive.outputs import array_document
+from icefloe.derive.arrays import array_document, find_array
 from icefloe.session import Session
 
 WIDTH: Final = 33
+RECORDS: Final = "/records"
+"""Name of the array of records, in the group that belongs to an output."""
 _RECORDS_PER_CHUNK: Final = 1 << 16
+
+
+def records_group(path: str) -> str:
+    """Return the group that holds what is known about a derived array."""
+    return f"{DERIVED}{path}"
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,6 @@ class Records:
     def grid(self) -> tuple[int, ...]:
         """Number of chunks along each dimension."""
         return self.versions.shape
-
-    @staticmethod
-    def empty(rank: int) -> Records:
-        """Return the records of an output that does not exist."""
-        nothing = np.zeros((0,) * max(rank, 1) if rank else (0,), np.uint8)
-        lanes = np.zeros((*nothing.shape, 2), np.uint64)
-        return Records(lanes, lanes, nothing, {})
 
 
 def software_versions() -> dict[str, str]:

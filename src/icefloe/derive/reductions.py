@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 
 REDUCTIONS: Final = ("mean", "sum", "min", "max", "std", "count")
+SELECTIONS: Final = ("nearest", "mode")
+"""Functions that choose one of several cells: the first, or the most frequent that is not missing."""
 _LIMIT: Final = 9.2e18
 """Sums of integers beyond this do not fit into 64 bits."""
 
@@ -98,6 +100,60 @@ def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths:
     if present is not None and not present.all():
         deviations = np.where(present, deviations, 0.0)
     return np.stack([count, total, _add(deviations, codes, lengths, np.dtype("f8"))])
+
+
+def select_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
+    """Choose one cell of each group; axes keep their place."""
+    if not values.size:
+        sizes = [
+            size if each is None else length
+            for size, each, length in zip(values.shape, codes, lengths, strict=True)
+        ]
+        return np.zeros(sizes, values.dtype)
+    valid = np.ones((1,) * values.ndim, np.bool_)
+    for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
+        if each is not None:  # the members of a group become a new last axis
+            table = _members(each, length)
+            values = np.moveaxis(np.take(values, np.maximum(table, 0), axis=axis), axis + 1, -1)
+            place = [1] * values.ndim
+            place[axis], place[-1] = table.shape
+            valid = np.logical_and(valid[..., None], (table >= 0).reshape(place))
+    shape = values.shape[: len(codes)]
+    valid = np.broadcast_to(valid, values.shape).reshape(*shape, -1)
+    values = values.reshape(*shape, -1)
+    if function == "nearest":
+        chosen = valid.argmax(axis=-1)
+    else:
+        chosen = _most_frequent(values, valid & ~_is_missing(values))
+    return np.asarray(np.take_along_axis(values, chosen[..., None], axis=-1)[..., 0])
+
+
+def _members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+    """Return the cells of each group, one row per group, filled up with -1."""
+    cells = np.flatnonzero(codes >= 0)
+    order = cells[np.argsort(codes[cells], kind="stable")]
+    counts = np.bincount(codes[cells], minlength=length)
+    table = np.full((length, max(int(counts.max(initial=0)), 1)), -1, np.int64)
+    starts = np.cumsum(counts) - counts
+    table[codes[order], np.arange(len(order)) - starts[codes[order]]] = order
+    return table
+
+
+def _most_frequent(values: Values, valid: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return the position of the most frequent valid value along the last axis; the smallest of several."""
+    order = np.argsort(values, axis=-1, kind="stable")
+    ordered, counted = (np.take_along_axis(each, order, axis=-1) for each in (values, valid))
+    counts = np.zeros(values.shape, np.int64)
+    for at in range(values.shape[-1]):
+        counts += (ordered == ordered[..., at : at + 1]) & counted[..., at : at + 1]
+    best = np.where(counted, counts, -1).argmax(axis=-1)
+    return np.take_along_axis(order, best[..., None], axis=-1)[..., 0]
+
+
+def _is_missing(values: Values) -> NDArray[np.bool_]:
+    kinds = {"f": np.isnan, "c": np.isnan, "m": np.isnat, "M": np.isnat}
+    find = kinds.get(values.dtype.kind)
+    return np.zeros(values.shape, np.bool_) if find is None else np.asarray(find(values))
 
 
 def combine_parts(function: str, parts: Values, axis: int) -> Values:

@@ -35,6 +35,8 @@ class DeriveReport(Report):
 
     outputs: tuple[DerivedArray, ...]
     """The outputs of the recipe, one by one."""
+    is_current: bool
+    """True if nothing had to be computed, moved or described anew."""
     recomputed: int
     """Chunks of all outputs that were computed."""
     moved: int
@@ -49,8 +51,3 @@ class DeriveReport(Report):
     """The new snapshot; None if nothing changed."""
     dry_run: bool = False
     """True if nothing was written."""
-
-    @property
-    def is_current(self) -> bool:
-        """True if nothing has to be computed or moved."""
-        return not self.recomputed and not self.moved and not any(each.partials for each in self.outputs)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import click
 
+import icefloe
 from icefloe._internal.amounts import bytes_text, counted
-from icefloe._internal.executor import ThreadExecutor
+from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe.cli import revisions
 from icefloe.cli.execution import ExecutorChoice, executor_option, running_executor
 from icefloe.cli.output import Output, shown
 from icefloe.cli.params import (
+    complete_folder,
     complete_path,
     dry_run_option,
     memory_option,
+    open_repository,
     output_option,
     repo_argument,
     revision_option,
+    storage_options,
 )
 from icefloe.cli.progress import show_logs
+from icefloe.derive.recipe import PYRAMID_METHODS
+from icefloe.derive.report import DeriveReport
 from icefloe.repository import Repository
 
 STALE = 5
@@ -28,7 +37,19 @@ STALE = 5
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(dir_okay=False))
+@click.argument("recipe", metavar="RECIPE", shell_complete=complete_folder)
+@storage_options
+@click.option("--pyramid", metavar="ARRAY", help="Make a pyramid of an array: levels of lower resolution.")
+@click.option("--levels", type=click.IntRange(min=1), help="Levels of the pyramid, with the array itself.")
+@click.option(
+    "--method", type=click.Choice(PYRAMID_METHODS), help="How a pyramid merges cells.  [default: mean]"
+)
+@click.option(
+    "--allow-module",
+    multiple=True,
+    metavar="MODULE",
+    help="Let functions run that only the repository names.",
+)
 @click.option("--full", is_flag=True, help="Compute all chunks again.")
 @click.option("--strict", is_flag=True, help="Fail instead of computing all chunks of an existing array.")
 @click.option("--check", is_flag=True, help="Write nothing, and exit with 5 if an array is out of date.")
@@ -38,6 +59,11 @@ STALE = 5
 @output_option
 def derive(
     recipe: str,
+    options: dict[str, Any],
+    pyramid: str | None,
+    levels: int | None,
+    method: str | None,
+    allow_module: tuple[str, ...],
     full: bool,
     strict: bool,
     check: bool,
@@ -50,25 +76,39 @@ def derive(
 
     Chunks whose inputs are the same stay as they are.
 
-    RECIPE is a YAML file that names a repository and its outputs.
+    RECIPE is a YAML file that names a repository and its outputs. A repository stands for the recipes of all
+    arrays that were derived in it.
 
     \b
     icefloe derive recipe.yaml
     icefloe derive recipe.yaml --dry-run
     icefloe derive recipe.yaml --check
+    icefloe derive data/repo --pyramid t2m --levels 4
+    icefloe derive data/repo
     """
     from icefloe.pipeline import derive_arrays
 
-    work = partial(derive_arrays, recipe, full=full, strict=strict, memory_bytes=memory << 20)
+    if pyramid is None and (levels or method):
+        raise click.UsageError("--levels and --method describe a pyramid; give --pyramid")
+    source: Any = recipe
+    if pyramid is not None:
+        source = _pyramid_recipe(recipe, options, pyramid, levels, method)
+    elif options or "://" in recipe or os.path.isdir(recipe):
+        source = open_repository(icefloe.storage_from_url(recipe, **options))
+    work = partial(
+        derive_arrays,
+        source,
+        full=full,
+        strict=strict,
+        allow_module=allow_module,
+        memory_bytes=memory << 20,
+    )
     report = work(executor=ThreadExecutor(1), dry_run=True)  # reports mistakes before Spark starts
     stale = not report.is_current
-    if not (check or dry_run):
-        if stale:
-            chosen = executor.or_default(out)
-            with show_logs("icefloe.derive", out.progress.say), running_executor(chosen, out) as running:
-                report = work(executor=running)
-        else:
-            report = work(executor=ThreadExecutor(1))  # attributes may differ
+    if stale and not (check or dry_run):
+        with show_logs("icefloe.derive", out.progress.say), _executor(report, executor, out) as running:
+            report = work(executor=running)
+    report = replace(report, dry_run=check or dry_run)
     out.value(report.to_dict(), _text(report.to_dict(), written=not (check or dry_run)))
     return STALE if check and stale else 0
 
@@ -91,6 +131,25 @@ def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
     found = read_lineage(repo, array, snapshot_id=revisions.resolve(repo, revision))
     out.value(found.to_dict(), _lineage_text(found.to_dict()))
     return 0
+
+
+def _executor(
+    report: DeriveReport, executor: ExecutorChoice, out: Output
+) -> AbstractContextManager[Executor]:
+    """Start an executor, unless only references and metadata change."""
+    if not report.recomputed and not any(each.partials for each in report.outputs):
+        return nullcontext(ThreadExecutor(1))
+    return running_executor(executor.or_default(out), out)
+
+
+def _pyramid_recipe(
+    repo: str, options: dict[str, Any], array: str, levels: int | None, method: str | None
+) -> dict[str, Any]:
+    name = array.strip("/").rpartition("/")[2]
+    function = {"pyramid": {"levels": levels, "method": method or PYRAMID_METHODS[0]}}
+    inputs = {name if name.isidentifier() else "array": array}
+    output = {"function": function, "inputs": inputs}
+    return {"repository": repo, "storage_options": options, "outputs": {f"{name}_pyramid": output}}
 
 
 def _text(report: dict[str, Any], *, written: bool) -> str:
