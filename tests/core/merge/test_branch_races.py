@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from icefloe import Repository
+from icefloe.errors import IcechunkError
 from tests.support.branches import commit, contents, new_repository, part
 from tests.support.edits import Write
+from tests.support.histories import names
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
@@ -81,3 +83,62 @@ def test_concurrent_garbage_collection_deletes_nothing_needed(
     fresh = Repository.open(repo.storage)
     assert fresh.verify().ok
     assert contents(fresh, "/a") == ("ot0000" if operation == "merge" else "o00000")
+
+
+LARGE = b"t" * 600
+"""A chunk that is an object of its own, not part of a manifest."""
+
+
+@pytest.mark.parametrize("operation", ["merge", "cherry-pick", "revert"])
+def test_operation_fails_when_chunks_that_it_takes_were_collected(
+    operation: str, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Snapshots and manifests are in memory by then, and would not be missed."""
+    part(repo, [Write("/b", (0,), LARGE)], [Write("/a", (1,), LARGE)])
+    undone = commit(repo, "main", [Write("/b", (0,), b"x" * 600)])
+    operate = {
+        "merge": lambda: repo.merge("dev", "main", message="m"),
+        "cherry-pick": lambda: repo.cherry_pick(repo.lookup_branch("dev"), branch="main"),
+        "revert": lambda: repo.revert(undone, branch="main"),
+    }
+    advance, left = repo._refs.advance, [1]
+
+    def late(*arguments: Any) -> None:
+        if left:
+            left.pop()
+            collect_all_but_main(repo)
+        advance(*arguments)
+
+    monkeypatch.setattr(repo._refs, "advance", late)
+    with pytest.raises(IcechunkError):
+        operate[operation]()
+
+    assert not left
+    assert Repository.open(repo.storage).lookup_branch("main") == undone
+
+
+def test_revert_copies_chunks_that_may_be_deleted_any_time(repo: Repository) -> None:
+    commit(repo, "main", [Write("/a", (1,), LARGE)])
+    undone = commit(repo, "main", [Write("/a", (1,), b"x" * 600)])
+    repo.delete_branch("dev")
+    repo.expire_snapshots(datetime.now(UTC) + timedelta(minutes=1))
+    before = names(repo, "chunks")
+
+    if repo.spec_version == 1:  # the log of what expired is not kept
+        with pytest.raises(IcechunkError):
+            repo.revert(undone, branch="main")
+        return
+    repo.revert(undone, branch="main")
+
+    assert len(names(repo, "chunks") - before) == 1
+    repo.garbage_collect(datetime.now(UTC) + timedelta(minutes=1))
+    assert contents(Repository.open(repo.storage), "/a") == "0t0000"
+
+
+def collect_all_but_main(repo: Repository) -> None:
+    """Delete the branch dev, expire all history and collect garbage, as another process does."""
+    other = Repository.open(repo.storage)
+    other.delete_branch("dev")
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    other.expire_snapshots(later)
+    other.garbage_collect(later)

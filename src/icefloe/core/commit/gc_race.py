@@ -55,7 +55,7 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
 
 def _collected(what: str, path: str) -> StorageError:
     return StorageError(
-        f"{what} of {path} was deleted by a garbage collection since this session began; "
+        f"{what} of {path} was deleted by a garbage collection before it was committed; "
         "nothing was committed. Write the data again in a new session, and run collections with a cutoff "
         "that is older than the longest session",
         kind=ErrorKind.OBJECT_NOT_FOUND,

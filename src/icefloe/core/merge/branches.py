@@ -19,6 +19,7 @@ from icefloe.core.ancestry import log_of, steps_between
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit.diff import logs_diff, session_diff
 from icefloe.core.commit.flush import flush, log_of_changes, snapshot_info, write_files
+from icefloe.core.commit.gc_race import rescue
 from icefloe.core.commit.idempotency import unite_keys, with_keys_of, without_keys
 from icefloe.core.merge.lineage import (
     MERGED,
@@ -314,6 +315,8 @@ class Branching:
             return result
         earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
         metadata = {**order.metadata, **self._metadata(order.record)}
+        if not self.refs.keeps(order.target):
+            rescue(workspace, self.executor)
         snapshot = flush(workspace, order.message, metadata, self.executor, tip, earlier).snapshot
         self.refs.advance(order.branch, tip, snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))

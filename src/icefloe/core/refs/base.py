@@ -103,6 +103,10 @@ class RefStore(ABC):
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         """Return the entry of a snapshot; raise SnapshotNotFoundError if it is not in this repository."""
 
+    def keeps(self, id: SnapshotId) -> bool:
+        """Return whether no garbage collection that was recorded so far deletes objects of a snapshot."""
+        raise unsupported("garbage collection", self.spec)
+
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first."""
         seen: set[SnapshotId] = set()

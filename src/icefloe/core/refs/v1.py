@@ -334,6 +334,9 @@ class RefStoreV1(RefStore):
         found = self._assets.snapshot(id)
         return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
 
+    def keeps(self, id: SnapshotId) -> bool:
+        return id in {*self.branches().values(), *self.tags().values()} or self._led_to(id, None, ())
+
     def _config(self) -> tuple[dict[str, Any], Version] | None:
         try:
             data, version = self._storage.get(CONFIG_PATH)

@@ -286,6 +286,10 @@ class RefStoreV2(RefStore):
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.listed(self.load(), id)
 
+    def keeps(self, id: SnapshotId) -> bool:
+        # A collection removes the snapshots that it deletes from the repo info, and ids are never reused.
+        return self.load().snapshots.row(id) is not None
+
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
         info = self.load()
         changes.listed(info, id)
