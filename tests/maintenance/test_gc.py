@@ -110,6 +110,7 @@ def test_files_of_users_are_never_deleted(tmp_path: Path, version: int) -> None:
         file.write_bytes(b"of a user")
     for link in ("linked", "chunks/linked", "manifests"):
         (tmp_path / "repo" / link).symlink_to(tmp_path / "outside")
+    (tmp_path / "repo/chunks/itself").symlink_to("itself")
 
     summary = repo.garbage_collect(now())
 

@@ -173,3 +173,15 @@ def test_possibly_emptied_array_without_base_is_a_conflict(repo: Repository) -> 
     assert contents(repo, "/n", size=2) == "t."
     repo.cherry_pick(picked, branch="main", strategy="theirs")
     assert contents(repo, "/n", size=2) == "tt"
+
+
+def test_amended_first_commit_is_not_taken_for_an_expired_one() -> None:
+    """The log of the amended commit mentions chunks of an array that is neither before nor after it."""
+    repo = new_repository(2)
+    session = repo.writable_session("dev")
+    make(session, [Delete("/b")])
+    session.amend("without b")
+    commit(repo, "main", [CreateArray("/ours")])
+
+    assert repo.merge("dev", "main", message="m").outcome == "merged"
+    assert {"/b", "/ours"} <= set(paths(repo))

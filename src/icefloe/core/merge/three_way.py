@@ -6,14 +6,13 @@ base, and only differences count: if both sides made the same change, there is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from icefloe._internal.ids import NodeId
-from icefloe._internal.paths import ancestors, is_within
+from icefloe._internal.paths import ROOT, ancestors, is_within, parent
 from icefloe.conflicts import ConflictGroup, ConflictType, MergeStrategy
 from icefloe.core.changeset import ChangeSet, rank_of
 from icefloe.core.commit.flush import log_of_changes
@@ -250,9 +249,9 @@ class _Resolution:
                     for new in self._new_below(path):
                         self._delete(new)
                 else:
-                    self._delete(path)
+                    self._revive(path)
             case ConflictType.NewNodeInDeletedGroup:
-                self._revive(ancestors(path))
+                self._revive(parent(path) or ROOT)
             case ConflictType.ZarrMetadataDoubleUpdate:
                 if self._read_differently(path):
                     self._take_array(path)
@@ -266,7 +265,7 @@ class _Resolution:
                 | ConflictType.ZarrMetadataUpdateOfDeletedGroup
                 | ConflictType.ChunksUpdatedInDeletedArray
             ):
-                self._revive((*ancestors(path), path))
+                self._revive(path)
 
     def _are_groups(self, path: str) -> bool:
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
@@ -291,9 +290,16 @@ class _Resolution:
             del self._changes.chunks[id]
 
     def _keep(self, path: str) -> None:
-        """Keep a node and the groups around it."""
-        for each in (path, *ancestors(path)):
-            self._changes.deleted.pop(each, None)
+        """Keep a node and the groups around it. A group that they put in place of one of these is taken."""
+        self._keep_at(path, alone=self._are_groups(path))
+        for above in ancestors(path):
+            if not _is_group(self._changes.created.get(above)):
+                self._keep_at(above)
+
+    def _keep_at(self, path: str, *, alone: bool = False) -> None:
+        """Keep a node that they deleted or replaced."""
+        if self._changes.deleted.pop(path, None) is not None:
+            self._drop_created(path, alone=alone)
 
     def _delete(self, path: str) -> None:
         """Delete a node of ours and all nodes below it."""
@@ -313,16 +319,21 @@ class _Resolution:
         else:
             self._delete(path)
 
-    def _revive(self, paths: Sequence[str]) -> None:
-        """Restore nodes that we deleted, as they have them."""
-        for path in paths:
-            node = self._their_nodes.find(path)
-            gone = self._our_nodes.find(path) is None
-            if node is not None and gone and path not in self._changes.created:
-                self._changes.created[path] = without_manifests(node)
-                self._changes.updated.pop(path, None)
-                self._changes.chunks.pop(node.id, None)
-                put_differences(self._changes, node, None, self._their_state.workspace.refs(node))
+    def _revive(self, path: str) -> None:
+        """Restore a node that we deleted or replaced, and the groups around it, as they have them."""
+        for each in (*ancestors(path), path):
+            here, there = self._our_nodes.find(each), self._their_nodes.find(each)
+            if there is None or each in self._changes.created or (here is not None and here.id == there.id):
+                continue
+            self._changes.updated.pop(each, None)
+            if here is not None and self._are_groups(each):
+                if each == path:
+                    self._changes.updated[each] = replace(here, user_data=there.user_data)
+                continue
+            self._delete(each)
+            self._changes.created[each] = without_manifests(there)
+            self._changes.chunks.pop(there.id, None)
+            put_differences(self._changes, there, None, self._their_state.workspace.refs(there))
 
     def _take_array(self, path: str) -> None:
         """Take their version of an array, metadata and chunks."""

@@ -616,8 +616,10 @@ def _objects_in(
                     yield prefix + decode_key(name), entry.stat()
                 elif folders is not None and entry.is_dir():
                     folders.append(entry)
-            except FileNotFoundError:
-                continue
+            except OSError:
+                if not entry.is_symlink() and os.path.lexists(entry.path):
+                    raise
+                # Deleted meanwhile, or a link that leads nowhere.
 
 
 def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[str], list[int], list[int]]]:
