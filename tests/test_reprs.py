@@ -114,6 +114,7 @@ def test_session_shows_arrays_and_uncommitted_changes_in_notebooks() -> None:
 
     assert "<td>t2m</td><td>time: 4, x: 2</td><td>float32</td><td>(1, 2)</td><td>K</td>" in shown
     assert "&lt;b&gt;temperature&lt;/b&gt;" in shown
+    assert "read_only: False" in shown
     assert "Uncommitted changes" in shown
     assert "Uncommitted changes" not in repo.readonly_session("main")._repr_html_()
 
@@ -370,7 +371,7 @@ def test_repository_html_contains_its_overview() -> None:
     shown = repo._repr_html_()
 
     for name, value in {
-        "type": "in-memory",
+        "storage": "in-memory",
         "format": "version 2",
         "status": "online",
         "branches": "dev, main",

@@ -208,7 +208,7 @@ class Session(Shown):
         from icefloe._internal import html
         from icefloe.core.node_summary import nodes_html
 
-        facts: dict[str, Any] = {"snapshot": self.snapshot_id, "branch": self.branch}
+        facts = {"mode": self.mode.name, "snapshot": self.snapshot_id, "branch": self.branch}
         try:
             parts = [nodes_html(self._workspace)]
             if self.has_uncommitted_changes:
@@ -216,7 +216,8 @@ class Session(Shown):
         except (IcechunkError, OSError) as error:  # a notebook shows the object anyway
             parts = [html.facts({"not readable": error})]
         title = qualified("session", type(self).__name__)
-        return html.card(display.PACKAGE, title, self.mode.name, html.facts(facts), *parts)
+        note = f"read_only: {self.read_only}"
+        return html.card(display.PACKAGE, title, note, html.facts(facts), *parts)
 
     # Changes
 

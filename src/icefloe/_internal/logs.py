@@ -22,7 +22,7 @@ OFFICIAL = "icechunk"
 TRACE = 5
 _LEVELS = {"off": 60, "error": 40, "warn": 30, "warning": 30, "info": 20, "debug": 10, "trace": TRACE}
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_SIMILARITY = 0.75
+_SIMILARITY = 0.8
 
 _handler: logging.Handler | None = None
 

@@ -51,7 +51,7 @@ class AssetStore:
             config.num_snapshot_nodes,
             lambda snapshot: max(len(snapshot.nodes), 1),
             lambda nodes: (
-                f"a snapshot with {nodes} nodes is read again each time, because the snapshot cache holds "
+                f"a snapshot with {nodes} nodes is read again each time, because the cache can keep "
                 f"{config.num_snapshot_nodes} nodes; increase CachingConfig.num_snapshot_nodes"
             ),
         )
@@ -59,8 +59,9 @@ class AssetStore:
             config.num_chunk_refs,
             lambda manifest: max(sum(map(manifest.count, manifest.nodes)), 1),
             lambda refs: (
-                f"a manifest with {refs} chunk references is read again each time, because the cache holds "
-                f"{config.num_chunk_refs}; increase CachingConfig.num_chunk_refs, or split manifests"
+                f"a manifest with {refs} chunk references is read again each time, because the cache can "
+                f"keep {config.num_chunk_refs} references; increase CachingConfig.num_chunk_refs, or split "
+                "manifests"
             ),
         )
         self._logs: WeightedCache[SnapshotId, TransactionLog] = WeightedCache(

@@ -95,4 +95,5 @@ def overview_html(refs: RefStore, assets: AssetStore, storage: Storage) -> str:
         ]
     except (IcechunkError, OSError) as error:  # a notebook shows the object anyway
         facts, parts = {**storage.describe(), "not readable": error}, []
-    return html.card(display.PACKAGE, title, note, html.facts(facts), *parts)
+    shown = {"storage" if name == "type" else name: fact for name, fact in facts.items()}
+    return html.card(display.PACKAGE, title, note, html.facts(shown), *parts)
