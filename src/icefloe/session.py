@@ -21,7 +21,7 @@ from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.diff import session_diff
 from icefloe.core.commit.flush import OWN_METADATA, flush, restate, snapshot_info
 from icefloe.core.commit.gc_race import check_presence, rescue
-from icefloe.core.commit.idempotency import CommitKey, has_key, key_added
+from icefloe.core.commit.idempotency import CommitKey, has_key, keep_keys, key_added
 from icefloe.core.commit.manifests import write_early
 from icefloe.core.handle import Handle
 from icefloe.core.materialize import Region, materialize
@@ -605,8 +605,9 @@ class Session(Shown):
         """Commit the changes unless the branch already contains a commit with the same key.
 
         The key becomes part of the snapshot. It is searched in the snapshot that the commit follows, so that
-        two jobs with the same key produce one commit, whatever the solver does. Expiration, squashing and
-        retention keep keys; a reset forgets the keys of the commits that it drops; a merge unites them.
+        two jobs with the same key produce one commit, whatever the solver does. Expiration, squashing,
+        retention and overwriting all data keep keys; a reset forgets the keys of the commits that it drops; a
+        merge unites them.
 
         Parameters
         ----------
@@ -850,6 +851,7 @@ class Session(Shown):
             properties[OWN_METADATA] = {**known, "rebase_attempts": rebase_attempts}
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
+        keep_keys(self._workspace)
         return flush(self._workspace, message, properties, self._executor, parent_id, earlier).snapshot
 
     def _properties(self, message: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -204,7 +204,28 @@ def revert(repo: Repository) -> None:
     repo.revert(repo.lookup_branch("main"), branch="main")
 
 
-HISTORIES = {"expire": expire, "squash": squash, "retain": retain, "amend": amend, "revert": revert}
+def overwrite(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    zarr.open_group(session.store, mode="w")
+    zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="i4", fill_value=0)
+    session.commit("overwritten")
+
+
+def overwrite_by_job(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="a", shape=(8,), chunks=(1,), dtype="i4", overwrite=True)
+    session.commit_once("overwritten", key=CommitKey("other", "1"))
+
+
+HISTORIES = {
+    "expire": expire,
+    "squash": squash,
+    "retain": retain,
+    "amend": amend,
+    "revert": revert,
+    "overwrite": overwrite,
+    "overwrite by another job": overwrite_by_job,
+}
 
 
 @pytest.mark.parametrize("change", HISTORIES)
@@ -219,6 +240,25 @@ def test_keys_outlive_their_commits(repo: Repository, change: str) -> None:
     assert job(repo, CommitKey("nightly", "8"), value=4) is None
     assert repo.lookup_branch("main") == tip
     assert job(repo, CommitKey("nightly", "6"), value=4) is not None
+
+
+def test_deleted_key_groups_stay_deleted(repo: Repository) -> None:
+    job(repo)
+    session = repo.writable_session("main")
+    del zarr.open_group(session.store)["_icefloe/keys"]
+    session.commit("forget all keys")
+
+    assert job(repo, value=2) is not None
+
+
+def test_cleared_repository_keeps_its_keys(repo: Repository) -> None:
+    job(repo)
+    session = repo.writable_session("main")
+    session.store.sync_clear()
+    session.commit("cleared")
+
+    assert branch_has(repo, NIGHTLY)
+    assert list(zarr.open_group(repo.readonly_session("main").store, mode="r")) == ["_icefloe"]
 
 
 def test_reset_forgets_keys(repo: Repository) -> None:

@@ -2,9 +2,9 @@
 
 A key is the name of an application and a version. Each application has a group below `/_icefloe/keys` whose
 attributes list the versions that the snapshot contains. They are written by the commit that adds the data, so
-a branch has the keys of its own content: expiration and squashing keep them, a reset forgets them, a merge
-unites them. Sessions do not change these groups otherwise, and rebases and merges ignore them when they look
-for conflicts.
+a branch has the keys of its own content: expiration, squashing and overwriting keep them, a reset forgets
+them, a merge unites them. Sessions do not change these groups otherwise, and rebases and merges ignore them
+when they look for conflicts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
-from icefloe._internal.paths import LEDGERS, is_within
+from icefloe._internal.paths import LEDGERS, ROOT, is_within
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.snapshot import NodeSnapshot, Snapshot
@@ -162,6 +162,21 @@ def key_added(workspace: Workspace, key: CommitKey) -> Iterator[None]:
     except BaseException:
         workspace.changes = before
         raise
+
+
+def keep_keys(workspace: Workspace) -> None:
+    """Restore the nodes for commit keys that were deleted together with the whole hierarchy.
+
+    Who overwrites all data does not mean to forget which jobs have run. Keys that are deleted on their own
+    stay deleted.
+    """
+    deleted = workspace.changes.deleted
+    if ROOT not in deleted or not any(map(is_key_node, deleted)):
+        return
+    for path in filter(is_key_node, list(deleted)):
+        if path not in workspace.changes.created:
+            del deleted[path]
+    _complete_groups(workspace)
 
 
 def without_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
