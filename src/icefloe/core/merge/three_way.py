@@ -249,6 +249,7 @@ class _Resolution:
                     for new in self._new_below(path):
                         self._delete(new)
                 else:
+                    self._delete(path)
                     self._revive(path)
             case ConflictType.NewNodeInDeletedGroup:
                 self._revive(parent(path) or ROOT)
