@@ -12,10 +12,11 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 from icefloe._internal.printable import printable
 from icefloe._internal.report import Report
 from icefloe.config.display import Shown, Tree, qualified
-from icefloe.errors import ConflictError, ErrorKind, Hint
+from icefloe.errors import ConflictError, ErrorKind, Hint, RebaseFailedError
 from icefloe.snapshots import Diff
 
 __all__ = [
+    "AppendConflictError",
     "BasicConflictSolver",
     "ChunkDetails",
     "Conflict",
@@ -93,6 +94,8 @@ class ConflictType(IntEnum):
     """Both sides moved a node to different paths, or each into a node that the other moved. Only in
     merges.
     """
+    AppendsDoNotFit = 20
+    """Both sides extended an array, and the rows cannot be combined. Only with an `AppendSolver`."""
 
     def __repr__(self) -> str:
         return self.name
@@ -279,6 +282,27 @@ class BasicConflictSolver(ConflictSolver):
         if kind is ConflictType.ChunkDoubleUpdate:
             return self._on_chunk_conflict
         return VersionSelection.Fail if self._fail_on_delete.get(kind, True) else VersionSelection.UseOurs
+
+
+class AppendConflictError(RebaseFailedError):
+    """Rows that two writers appended to the same arrays cannot be combined.
+
+    Parameters
+    ----------
+    snapshot
+        The id of the snapshot with the rows of the other writer.
+    path
+        The path of the array.
+    dim
+        The dimension along which both appended.
+    reason
+        What is wrong.
+    """
+
+    def __init__(self, snapshot: str, path: str, dim: str, reason: str) -> None:
+        super().__init__(snapshot, [Conflict(ConflictType.AppendsDoNotFit, path)])
+        self.message = f"cannot append to {path} along {dim}: {reason}"
+        self.args = (snapshot, path, dim, reason)
 
 
 # Merges

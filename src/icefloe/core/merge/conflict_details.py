@@ -14,12 +14,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.amounts import bytes_text
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import ancestors, join
-from icefloe._internal.private_imports import zarr_default_buffers
 from icefloe.cf import fill_values, time_coding
 from icefloe.conflicts import ChunkDetails
+from icefloe.core.chunk_values import Values, decode_chunk
 from icefloe.core.merge.state_changes import State
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -27,7 +26,6 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 _MOST_BYTES: Final = 256 << 20
 """The size of a decoded chunk above which values are not compared."""
 _LABEL_LENGTH: Final = 40
-Values = NDArray[Any]
 
 
 class ConflictReader:
@@ -80,7 +78,7 @@ class _Side:
     def labels(self, coordinate: NodeSnapshot, span: range) -> list[str]:
         """Return the labels of the first and the last element of a span."""
         attributes = _Chunk(self, coordinate, (0,)).attributes
-        return [_label(self._element(coordinate, place), attributes) for place in (span[0], span[-1])]
+        return [label_text(self._element(coordinate, place), attributes) for place in (span[0], span[-1])]
 
     def _element(self, coordinate: NodeSnapshot, place: int) -> Values:
         """Read the chunk of a coordinate that has an element, and give the element as an array."""
@@ -155,28 +153,13 @@ class _Chunk:
         """Read and decode the chunk. One that is not stored has the fill value."""
         if self.node is None:
             raise ValueError("the array was deleted")
-        import zarr
-
-        # Present the chunk to zarr as an array with a single chunk.
         shape = [len(each) for each in self.box]
-        document = {
-            **self.document,
-            "shape": shape,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        }
-        contents = {"zarr.json": json.dumps(document).encode()}
         workspace = self.side.state.workspace
         ref = workspace.ref(self.node, self.coords)
-        if ref is not None:
-            data = workspace.read(ref, 0, ref.length, f"{self.coords} of {self.node.path}")
-            contents["/".join(["c", *("0" for _ in shape)])] = data
-        to_buffer = zarr_default_buffers()().buffer.from_bytes
-        store = zarr.storage.MemoryStore({key: to_buffer(data) for key, data in contents.items()})
-        array: Any = zarr.open_array(store, mode="r")
-        if array.nbytes > _MOST_BYTES:
-            raise ValueError(f"a chunk of {bytes_text(array.nbytes)} is too large to compare")
-        return np.asarray(array[...])[tuple(slice(0, len(span)) for span in self.spans)]
+        where = f"{self.coords} of {self.node.path}"
+        data = None if ref is None else workspace.read(ref, 0, ref.length, where)
+        values = decode_chunk(self.document, shape, data, most_bytes=_MOST_BYTES)
+        return values[tuple(slice(0, len(span)) for span in self.spans)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +199,7 @@ def _axis(sizes: Any) -> _Axis:
     return _Axis([(each[0], each[1]) if isinstance(each, list) else (each, 1) for each in sizes])
 
 
-def _label(value: Values, attributes: Mapping[str, Any]) -> str:
+def label_text(value: Values, attributes: Mapping[str, Any]) -> str:
     """Format a coordinate: a time as a date, a packed number unpacked."""
     coding = time_coding(attributes.get("units"), attributes.get("calendar"))
     if coding is not None and value.dtype.kind in "iuf":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -11,14 +11,16 @@ from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import DERIVED, is_within
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
-from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.ancestry import Step, log_of, steps_between
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
+from icefloe.core.merge.appends import Appended, AppendRules, plan_appends
 from icefloe.core.merge.conflicts import Detection, Found, Theirs, taken_along
 from icefloe.core.refs.base import RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import RebaseFailedError, RefNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, Nodes, NodeSnapshot
+from icefloe.format.transaction_log import TransactionLog
 
 _KEEPING_OURS: Final = {
     ConflictType.ChunkDoubleUpdate,
@@ -50,6 +52,8 @@ def rebase(
         raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
     assets = workspace.assets
     logs = list(executor.map(Task(lambda step: log_of(assets, step), "transaction logs"), steps))
+    if isinstance(solver, AppendRules) and _rebase_appends(workspace, solver, steps, logs):
+        return
     with workspace.editing():
         began, changes = workspace.base.nodes, workspace.changes.copy()
         reached: SnapshotId | None = None
@@ -62,6 +66,43 @@ def rebase(
             if reached is not None:
                 snapshot = assets.snapshot(reached)
                 workspace.rebase(snapshot, transfer_changes(snapshot.nodes, changes))
+
+
+def _rebase_appends(
+    workspace: Workspace, solver: ConflictSolver, steps: Sequence[Step], logs: Sequence[TransactionLog]
+) -> bool:
+    """Rebase a session that appended rows, unless the commits in between did not touch the same arrays.
+
+    All commits are taken at once, and a conflict leaves the workspace as it was.
+    """
+    assets = workspace.assets
+    tip = assets.snapshot(steps[-1].snapshot)
+    with workspace.editing():
+        plan = plan_appends(workspace, tip, solver) if isinstance(solver, AppendRules) else None
+        if plan is None or not isinstance(solver, AppendRules):
+            return False
+        for step, log in zip(steps, logs, strict=True):
+            theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
+            _replay(workspace.base.nodes, plan.rest, theirs, solver, step.snapshot)
+        workspace.rebase(tip, transfer_changes(tip.nodes, plan.rest))
+        plan.apply(workspace)
+    solver.note(plan.done)
+    return True
+
+
+def arrange_appends(workspace: Workspace, rules: AppendRules) -> Sequence[Appended]:
+    """Match the rows that a session appended with the labels that it started from.
+
+    Rows with a label that exists go to its row, and all others where the rules place them.
+    """
+    with workspace.editing():
+        base = workspace.base
+        plan = plan_appends(workspace, base, rules, match_all=True)
+        if plan is None:
+            return ()
+        workspace.rebase(base, plan.rest)
+        plan.apply(workspace)
+    return plan.done
 
 
 def check_solver(solver: ConflictSolver) -> None:

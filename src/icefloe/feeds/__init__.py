@@ -1,0 +1,1 @@
+"""Operational feeds: many writers that append to the same arrays."""

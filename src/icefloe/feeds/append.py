@@ -1,0 +1,284 @@
+"""Append of a dataset along a dimension, while others append to the same arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from icefloe._internal.extras import pip_install
+
+try:
+    import xarray as xr
+except ImportError as cause:
+    raise ImportError(f"icefloe.append needs xarray: {pip_install('xarray')}") from cause
+
+from icefloe._internal.report import Report
+from icefloe.core.commit.idempotency import CommitKey
+from icefloe.core.merge.appended_rows import AppendOrder
+from icefloe.core.merge.appends import Appended
+from icefloe.core.merge.rebase import arrange_appends
+from icefloe.core.refs.backoff import give_way
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.feeds.append_solver import AppendSolver
+from icefloe.xarray import to_icechunk
+
+if TYPE_CHECKING:
+    from icefloe.repository import Repository
+    from icefloe.session import Session
+
+__all__ = ["AppendReport", "append"]
+
+_APP: Final = "append"
+_STARTS: Final = 100
+"""The number of times that an append starts from the tip before it gives up."""
+_CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReport(Report):
+    """What an append did."""
+
+    snapshot_id: str | None
+    """The id of the new snapshot; None if the branch already contained the key, or all rows."""
+    num_rows: int = 0
+    """The number of rows that the arrays grew by."""
+    num_collapsed: int = 0
+    """The number of labels that the arrays already had."""
+    num_moved: int = 0
+    """The number of references that were moved behind the rows of other writers, without reading data."""
+    num_rewritten: int = 0
+    """The number of chunks that were read and written again, because they share rows with other writers."""
+    num_rebases: int = 0
+    """The number of times that other writers committed first."""
+    is_ascending: bool = True
+    """Whether the appended labels follow the existing ones in ascending order."""
+
+
+def append(
+    ds: xr.Dataset,
+    repo: Repository,
+    dim: str = "time",
+    *,
+    branch: str = "main",
+    group: str | None = None,
+    key: str | CommitKey | None = None,
+    order: AppendOrder = "commit",
+    message: str | None = None,
+    metadata: dict[str, Any] | None = None,
+    encoding: Mapping[str, Any] | None = None,
+) -> AppendReport:
+    """Append a dataset to the arrays of a group and commit it, while others do the same.
+
+    Any number of processes and machines may append to the same arrays. If another commit comes first, the
+    rows follow those of the other writer, usually without reading data. Rows are identified by their label,
+    the value of the coordinate `dim`: a label that exists already gets the values of arrays that nobody has
+    written there yet, so that each writer can append one variable.
+
+    The first append creates the arrays.
+
+    Parameters
+    ----------
+    ds
+        The rows to append. Variables without `dim` must have the stored values.
+    repo
+        The repository.
+    dim
+        The dimension to append along.
+    branch
+        The branch to commit to.
+    group
+        The path of the group; the root by default.
+    key
+        Identifies this append, so that it happens once even if the program runs again: a name, or a
+        `CommitKey`.
+    order
+        Where new rows are placed: "commit" after all rows of earlier commits, "sorted" by label, which needs
+        whole chunks, and "strict" fails if a label is not after the last one.
+    message
+        The commit message.
+    metadata
+        Metadata of the commit.
+    encoding
+        The encoding of new arrays, as for `Dataset.to_zarr`. It is used only by the append that creates them.
+
+    Returns
+    -------
+    AppendReport
+        The new snapshot, and how the rows were placed.
+
+    Raises
+    ------
+    InvalidInputError
+        If the dataset does not fit the stored arrays, or the key was used for other data. Nothing has changed
+        then.
+    AppendConflictError
+        If a label exists with other values.
+
+    Examples
+    --------
+    >>> import icefloe, xarray
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> for hour in range(3):
+    ...     ds = xarray.Dataset({"t2m": ("time", [280.0 + hour])}, coords={"time": [hour]})
+    ...     report = icefloe.append(ds, repo, "time")
+    >>> report.num_rows
+    1
+    """
+    rows = _Rows(ds, dim, group)
+    text = message or f"Append {rows.length} rows along {dim}"
+    its_key = CommitKey(_APP, key, rows.digest()) if isinstance(key, str) else key
+    for attempt in range(_STARTS):
+        session = repo.writable_session(branch)
+        solver = AppendSolver(dim, order=order)
+        arranged = rows.write(session, solver, encoding)
+        if not session.has_uncommitted_changes:
+            return AppendReport(None, num_collapsed=rows.length)
+        try:
+            if its_key is None:
+                made: str | None = session.commit(text, metadata, rebase_with=solver)
+            else:
+                made = session.commit_once(text, metadata, key=its_key, rebase_with=solver)
+        except ConflictError:
+            # The rows are checked against the new tip: if they cannot be combined, that is an error.
+            if attempt + 1 == _STARTS:
+                raise
+            give_way(attempt, 0.0)
+            continue
+        return _report(made, rows.length, arranged, solver)
+    raise AssertionError("unreachable")
+
+
+def _report(
+    made: str | None, length: int, arranged: Sequence[Appended], solver: AppendSolver
+) -> AppendReport:
+    steps = [*arranged, *solver.appended]
+    if made is None or not steps:
+        return AppendReport(made, length if made is not None else 0)
+    return AppendReport(
+        made,
+        steps[-1].num_rows,
+        sum(each.num_collapsed for each in steps),
+        sum(each.num_moved for each in steps),
+        sum(each.num_rewritten for each in steps),
+        solver.num_rebases,
+        steps[-1].is_ascending,
+    )
+
+
+class _Rows:
+    """A dataset to append."""
+
+    def __init__(self, ds: xr.Dataset, dim: str, group: str | None) -> None:
+        self._ds, self._dim, self._group = ds, dim, group
+        if dim not in ds.dims:
+            raise _misfit(f"the dataset has no dimension {dim}; it has {', '.join(map(str, ds.dims))}")
+        self.length = ds.sizes[dim]
+        if not self.length:
+            raise _misfit(f"the dataset has no rows along {dim}")
+        if dim in ds.coords:
+            labels = ds.indexes[dim]
+            for before, after in pairwise(labels):
+                if not before < after:
+                    raise _misfit(f"labels along {dim} must be strictly ascending: {after} follows {before}")
+
+    def digest(self) -> str:
+        """Identify the data, so that a key cannot be used for other data."""
+        found = hashlib.blake2b(digest_size=16)
+        for name in sorted(map(str, self._ds.variables)):
+            values = self._ds.variables[name].values
+            found.update(f"{name} {values.dtype} {values.shape}".encode())
+            found.update(repr(values.tolist()).encode() if values.dtype.kind in "OT" else values.tobytes())
+        return found.hexdigest()
+
+    def write(
+        self, session: Session, solver: AppendSolver, encoding: Mapping[str, Any] | None
+    ) -> Sequence[Appended]:
+        """Write the rows to a session, and match their labels with the stored ones if necessary."""
+        stored = self._stored(session)
+        if stored is None:
+            to_icechunk(self._ds, session, group=self._group, mode="a", encoding=encoding)
+            return ()
+        self._check(stored)
+        growing = self._ds.drop_vars(
+            [name for name, each in self._ds.variables.items() if self._dim not in each.dims]
+        )
+        try:
+            to_icechunk(growing, session, group=self._group, mode="a-", append_dim=self._dim)
+        except ValueError as error:
+            raise _misfit(f"the dataset does not fit the stored arrays: {error}") from error
+        if self._follows(stored) and set(stored.variables) <= set(self._ds.variables):
+            return ()
+        return arrange_appends(session.workspace, solver)
+
+    def _stored(self, session: Session) -> xr.Dataset | None:
+        """Open the group; None if no array has the dimension yet."""
+        try:
+            found = xr.open_zarr(session.store, group=self._group, consolidated=False, chunks=None)
+        except (FileNotFoundError, NodeNotFoundError):
+            return None
+        return found if self._dim in found.dims else None
+
+    def _follows(self, stored: xr.Dataset) -> bool:
+        """Return whether all labels are after the stored ones, so that no other row is concerned."""
+        if self._dim not in stored.coords:
+            return True
+        old, new = stored.indexes[self._dim], self._ds.indexes[self._dim]
+        return not len(old) or bool(old.is_monotonic_increasing and old[-1] < new[0])
+
+    def _check(self, stored: xr.Dataset) -> None:
+        """Raise an error if the dataset does not fit the stored arrays."""
+        dim, ds = self._dim, self._ds
+        unknown = [str(name) for name in ds.variables if name not in stored.variables]
+        if unknown:
+            raise _misfit(f"there is no stored array {unknown[0]}; create it before you append to it")
+        if (dim in ds.coords) != (dim in stored.coords):
+            where = "the dataset" if dim in ds.coords else "the stored group"
+            raise _misfit(f"only {where} has a coordinate {dim}")
+        for name, variable in ds.variables.items():
+            known = stored.variables[name]
+            if variable.dims != known.dims:
+                raise _misfit(f"{name} has the dimensions {variable.dims}, but is stored with {known.dims}")
+            if dim not in variable.dims:
+                if not variable.equals(known):
+                    raise _misfit(f"{name} differs from the stored {name}, and does not grow along {dim}")
+                continue
+            for axis, size in variable.sizes.items():
+                if axis != dim and size != known.sizes[axis]:
+                    raise _misfit(f"{axis} has {size} elements in {name}, but {known.sizes[axis]} are stored")
+            units = variable.attrs.get("units")
+            if units is not None and units != known.attrs.get("units", units):
+                raise _misfit(f"{name} has the units {units}, but is stored in {known.attrs['units']}")
+            if variable.dtype.kind != known.dtype.kind and "O" not in (variable.dtype.kind, known.dtype.kind):
+                raise _misfit(f"{name} has the data type {variable.dtype}, but is stored as {known.dtype}")
+        if dim in ds.coords:
+            self._check_labels(stored)
+
+    def _check_labels(self, stored: xr.Dataset) -> None:
+        """Raise an error if the stored coordinate cannot represent the labels."""
+        dim, known = self._dim, stored.variables[self._dim]
+        own = self._ds.variables[dim]
+        coded = xr.Variable((dim,), own.values, dict(known.attrs), dict(known.encoding))
+        coded.encoding.pop("chunks", None)
+        reason = ""
+        try:
+            encoded = xr.conventions.encode_cf_variable(coded, name=dim)
+            dtype = np.dtype(known.encoding.get("dtype", known.dtype))
+            # xarray chooses other units for labels that the stored ones cannot represent.
+            stored_as = {name: known.encoding[name] for name in _CODING if name in known.encoding}
+            narrow = xr.Variable((dim,), encoded.values.astype(dtype), {**encoded.attrs, **stored_as})
+            decoded = xr.conventions.decode_cf_variable(dim, narrow)
+            if (np.asarray(decoded.values) == np.asarray(own.values)).all():
+                return
+        except (ValueError, OverflowError, TypeError) as error:
+            reason = f" ({error})"
+        units = known.encoding.get("units", known.dtype)
+        raise _misfit(f"the labels along {dim} cannot be stored as {units}{reason}")
+
+
+def _misfit(text: str) -> InvalidInputError:
+    return InvalidInputError(f"cannot append: {text}", kind=ErrorKind.BAD_METADATA)

@@ -1,0 +1,89 @@
+"""The solver for sessions that append to the same arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from icefloe.conflicts import ConflictSolver
+from icefloe.core.chunk_values import Values, decode_chunk, encode_chunk
+from icefloe.core.merge.appended_rows import AppendOrder
+from icefloe.core.merge.appends import Appended
+
+__all__ = ["AppendSolver"]
+
+_ORDERS = ("commit", "sorted", "strict")
+
+
+class AppendSolver(ConflictSolver):
+    """A solver for sessions that append along the same dimension: both sets of rows are kept.
+
+    Rows are matched by their label, the value of the coordinate of the dimension. Labels that only one side
+    appended all become part of the result. A label that both sides appended must have equal values, or be
+    written to different arrays. All other conflicts make the rebase fail.
+
+    Parameters
+    ----------
+    dim
+        The dimension along which sessions append.
+    order
+        "commit" places later commits after earlier ones. "sorted" inserts rows by label, if they are whole
+        chunks. "strict" fails if a label is not after the last one.
+    """
+
+    def __init__(self, dim: str, *, order: AppendOrder = "commit") -> None:
+        if order not in _ORDERS:
+            raise ValueError(f"order must be one of {', '.join(_ORDERS)}, not {order!r}")
+        self.dim = dim
+        self.order = order
+        self.appended: tuple[Appended, ...] = ()
+        """What the latest rebase did, one record per dataset; empty if there was no other append."""
+        self.num_rebases = 0
+        """The number of rebases that had rows of others to combine."""
+
+    def decode(self, document: Mapping[str, Any], shape: Sequence[int], data: bytes | None) -> Values:
+        """Decode a chunk of an array.
+
+        Parameters
+        ----------
+        document
+            The metadata of the array.
+        shape
+            The shape of the chunk.
+        data
+            The stored bytes; None for a chunk that is not stored.
+
+        Returns
+        -------
+        numpy.ndarray
+            The values.
+        """
+        return decode_chunk(document, shape, data)
+
+    def encode(self, document: Mapping[str, Any], values: Values) -> bytes | None:
+        """Encode a chunk of an array.
+
+        Parameters
+        ----------
+        document
+            The metadata of the array.
+        values
+            The values of the chunk.
+
+        Returns
+        -------
+        bytes or None
+            The bytes to store; None if all values are the fill value.
+        """
+        return encode_chunk(document, values)
+
+    def note(self, done: Sequence[Appended]) -> None:
+        """Keep the record of a rebase.
+
+        Parameters
+        ----------
+        done
+            One record per dataset.
+        """
+        self.appended = tuple(done)
+        self.num_rebases += 1
