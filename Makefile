@@ -137,6 +137,7 @@ torture: setup
 	    $(BIN)/python -m tests.support.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done
 	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/integrity/test_damage.py \
 	    tests/proof/test_maintenance_crashes.py tests/proof/test_refs_beside_collections.py
+	ICEFLOE_APPENDS=300 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_appends.py
 	ICEFLOE_DERIVATIONS=60 $(BIN)/python -m pytest -q -n $(JOBS) tests/derive/test_job.py
 	$(BIN)/python -m tests.support.simulation.torture --minutes $(MINUTES)
 

@@ -58,7 +58,7 @@ TOPICS = (
         "conflicts",
         "Conflicts and merging",
         "Rebases and merges report conflicts as values, and solvers decide them.",
-        ("icefloe.conflicts",),
+        ("icefloe.conflicts", "icefloe.feeds"),
     ),
     Topic(
         "storage",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.config import ObjectStoreConfig as ObjectStoreConfig
     from icefloe.config import RepositoryConfig as RepositoryConfig
     from icefloe.config import VirtualChunkContainer as VirtualChunkContainer
+    from icefloe.conflicts import AppendConflictError as AppendConflictError
     from icefloe.conflicts import BasicConflictSolver as BasicConflictSolver
     from icefloe.conflicts import ChunkDetails as ChunkDetails
     from icefloe.conflicts import Conflict as Conflict
@@ -115,6 +116,9 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.export import ExportReport as ExportReport
     from icefloe.export import export_zarr as export_zarr
     from icefloe.export.netcdf import export_netcdf as export_netcdf
+    from icefloe.feeds.append import AppendReport as AppendReport
+    from icefloe.feeds.append import append as append
+    from icefloe.feeds.append_solver import AppendSolver as AppendSolver
     from icefloe.legacy.upgrade import MigrationReport as MigrationReport
     from icefloe.legacy.upgrade import migrate as migrate
     from icefloe.maintenance.clone import CloneReport as CloneReport
@@ -126,6 +130,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.maintenance.retention import RetentionPolicy as RetentionPolicy
     from icefloe.maintenance.retention import RetentionReport as RetentionReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage as ReclaimableStorage
+    from icefloe.maintenance.window import WindowReport as WindowReport
     from icefloe.ops import GCSummary as GCSummary
     from icefloe.ops import Update as Update
     from icefloe.ops import UpdateType as UpdateType
@@ -187,8 +192,8 @@ _HOMES = {
         VirtualChunkContainer
     """,
     "conflicts": """
-        BasicConflictSolver ChunkDetails Conflict ConflictDetector ConflictSolver ConflictType MergeConflict
-        MergeConflictError MergeConflicts MergeResult VersionSelection
+        AppendConflictError BasicConflictSolver ChunkDetails Conflict ConflictDetector ConflictSolver
+        ConflictType MergeConflict MergeConflictError MergeConflicts MergeResult VersionSelection
     """,
     "credentials": """
         AnyAzureCredential AnyAzureStaticCredential AnyCredential AnyGcsCredential
@@ -216,6 +221,9 @@ _HOMES = {
     "maintenance.storage_stats": "ReclaimableStorage",
     "_internal.executor": "Executor ProcessExecutor ThreadExecutor",
     "_internal.table": "Table",
+    "feeds.append": "AppendReport append",
+    "feeds.append_solver": "AppendSolver",
+    "maintenance.window": "WindowReport",
     "legacy.upgrade": "MigrationReport migrate",
     "ops": "GCSummary Update UpdateType",
     "derive.lineage": "Lineage",

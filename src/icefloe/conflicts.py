@@ -51,7 +51,7 @@ class ConflictType(IntEnum):
     """Ways in which a change of ours is incompatible with a change of theirs.
 
     Ours are the changes of the session that is rebased; theirs were committed in the meantime. Only icefloe
-    detects the last eight types; the official library accepts such changes.
+    detects the last nine types; the official library accepts such changes.
     """
 
     NewNodeConflictsWithExistingNode = 1

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from icefloe.maintenance.integrity.repair import ReadChunk, RepairReport
     from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage
+    from icefloe.maintenance.window import WindowReport
     from icefloe.ops import ChunkStorageStats, GCSummary, Update
     from icefloe.session import Session
     from icefloe.store import IcechunkStore
@@ -1694,6 +1695,63 @@ class Repository(Shown):
         return rewrite_manifests(session, self._handle, self._executor, message, metadata, commit_method)
 
     rewrite_manifests_async = async_twin(rewrite_manifests)
+
+    def keep_window(
+        self,
+        keep: timedelta | float,
+        dim: str = "time",
+        *,
+        branch: str = "main",
+        exact: bool = False,
+        message: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> WindowReport:
+        """Drop the oldest labels along a dimension in one commit, and keep a window of the latest ones.
+
+        Chunks move by reference. So the window begins at the last label that keeps at least `keep` and starts
+        a chunk in every array with the dimension; arrays below 16 MiB are rewritten and do not count. Rows
+        are dropped in all groups that have a coordinate `dim`. If others append meanwhile, the window is cut
+        again.
+
+        Parameters
+        ----------
+        keep
+            The distance from the last label to the first one that is kept: a duration for times, otherwise a
+            number.
+        dim
+            The dimension.
+        branch
+            The branch to commit to.
+        exact
+            Cut at the exact label. Everything that remains is rewritten if its chunks do not start there.
+        message, metadata
+            The message and metadata of the commit.
+        dry_run
+            Report what would be dropped, and change nothing.
+
+        Returns
+        -------
+        WindowReport
+            The new snapshot, and the numbers of rows that were dropped and kept.
+
+        Raises
+        ------
+        InvalidInputError
+            If there is no common chunk boundary, labels are not ascending, or an array has a rectilinear
+            chunk grid. Nothing has changed then.
+        """
+        from icefloe.maintenance.window import keep_window
+
+        return keep_window(
+            lambda: self.writable_session(branch),
+            dim,
+            keep,
+            exact=exact,
+            message=message,
+            metadata=metadata,
+            dry_run=dry_run,
+        )
 
     def clone_to(
         self,

@@ -29,6 +29,8 @@ EVERY = (
     "diff REPO main main~1 --values",
     "blame REPO temperature",
     "bisect REPO temperature --when max>0",
+    "append FILE FEED",
+    "window FEED --keep 1d",
     "derive DERIVED --executor threads",
     "lineage REPO double",
     "branch REPO",
@@ -287,7 +289,8 @@ def test_every_command_prints_one_json_document(
 ) -> None:
     """Stdout contains one JSON document and nothing else."""
     words = {
-        name: str(tmp_path / name) for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE", "DERIVED")
+        name: str(tmp_path / name)
+        for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE", "DERIVED", "FEED")
     }
     words |= {"DATA": str(folder / "data"), "FILE": str(next((folder / "data").iterdir()))}
     for name, version in (("REPO", 2), ("OLD", 1)):
@@ -295,6 +298,7 @@ def test_every_command_prints_one_json_document(
         repo = icefloe.Repository.create(storage, spec_version=version)
         with repo.transaction("main", message="array") as store:
             zarr.create_array(store, name="temperature", data=np.arange(12.0).reshape(3, 4))
+    icefloe.Repository.create(icefloe.storage_from_url(words["FEED"], sync=False))
     recipe = f"sources: {words['DATA']}\nrepository: {words['NEW']}\nexecutor: threads\n"
     Path(words["RECIPE"]).write_text(recipe)
     double = "{function: {expression: 't * 2'}, inputs: {t: temperature}}"

@@ -18,7 +18,13 @@ from icefloe.cli.errors import Stopped, interruption, report_error
 from icefloe.cli.terminal import end, end_at_signals, run_with_streams
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "Ingest": {"ingest": "ingest", "rechunk": "rechunk", "derive": "derive"},
+    "Ingest": {
+        "ingest": "ingest",
+        "append": "feeds",
+        "window": "feeds",
+        "rechunk": "rechunk",
+        "derive": "derive",
+    },
     "Inspect": {
         "info": "repository",
         "tree": "contents",
@@ -67,6 +73,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """The commands in each section of the help, with their modules, which are imported on demand."""
 _SHARED_LINES: Mapping[tuple[str, ...], str] = {
+    ("append", "window"): "Append files along a dimension, or drop the oldest rows.",
     ("head", "cat"): "Print values of an array: the first ones, or a region.",
     ("log", "show"): "List commits, newest first, or show one of them.",
     ("blame", "bisect"): "Find the commit that wrote a chunk, or changed a value.",

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
 from icefloe.errors import InvalidInputError
 from icefloe.history.versions import DEFAULT_VERSION as DEFAULT
-from icefloe.history.versions import parse_time
+from icefloe.history.versions import parse_duration, parse_time
 from icefloe.history.versions import resolve_version as resolve
 
-__all__ = ["DEFAULT", "HELP", "Time", "resolve"]
+__all__ = ["DEFAULT", "HELP", "Duration", "Time", "resolve"]
 
 HELP = (
     "a branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one of these with ~N for N commits "
     "before it. branch:NAME, tag:NAME and snapshot:ID are unambiguous."
 )
+
+
+class Duration(click.ParamType[timedelta | float]):
+    """An argument that is a duration, or a number."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta | float:
+        # docstring inherited
+        if isinstance(value, timedelta | float):
+            return value
+        found = parse_duration(str(value))
+        if found is not None:
+            return found
+        try:
+            return float(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is neither a duration such as 12h or 3d, nor a number", param, ctx)
 
 
 class Time(click.ParamType[datetime]):

@@ -18,6 +18,7 @@ except ImportError as cause:
     raise ImportError(f"icefloe.append needs xarray: {pip_install('xarray')}") from cause
 
 from icefloe._internal.report import Report
+from icefloe._internal.warnings import quiet
 from icefloe.core.commit.idempotency import CommitKey
 from icefloe.core.merge.appended_rows import AppendOrder
 from icefloe.core.merge.appends import Appended
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["AppendReport", "append"]
 
 _APP: Final = "append"
+_LABELS_PER_CHUNK: Final = 1024
 _STARTS: Final = 100
 """The number of times that an append starts from the tip before it gives up."""
 _CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
@@ -105,6 +107,7 @@ def append(
         Metadata of the commit.
     encoding
         The encoding of new arrays, as for `Dataset.to_zarr`. It is used only by the append that creates them.
+        Times are stored as seconds since 1970 by default, in chunks of 1024.
 
     Returns
     -------
@@ -201,7 +204,7 @@ class _Rows:
         """Write the rows to a session, and match their labels with the stored ones if necessary."""
         stored = self._stored(session)
         if stored is None:
-            to_icechunk(self._ds, session, group=self._group, mode="a", encoding=encoding)
+            self._create(session, encoding or {})
             return ()
         self._check(stored)
         growing = self._ds.drop_vars(
@@ -214,6 +217,21 @@ class _Rows:
         if self._follows(stored) and set(stored.variables) <= set(self._ds.variables):
             return ()
         return arrange_appends(session.workspace, solver)
+
+    def _create(self, session: Session, encoding: Mapping[str, Any]) -> None:
+        """Create the arrays, with a coordinate that later labels fit into."""
+        ds, dim = self._ds, self._dim
+        if dim in ds.coords:
+            ds = ds.copy()
+            its: dict[str, Any] = {"chunks": (max(self.length, _LABELS_PER_CHUNK),)}
+            if ds[dim].dtype.kind == "M":
+                # xarray would choose units for the first labels, such as days for a single midnight.
+                is_whole = bool((ds[dim].values == ds[dim].values.astype("M8[s]")).all())
+                unit = "seconds" if is_whole else "microseconds"
+                its |= {"units": f"{unit} since 1970-01-01", "dtype": "int64"}
+                ds[dim].encoding = {}
+            encoding = {**encoding, dim: {**its, **encoding.get(dim, {})}}
+        to_icechunk(ds, session, group=self._group, mode="a", encoding=encoding)
 
     def _stored(self, session: Session) -> xr.Dataset | None:
         """Open the group; None if no array has the dimension yet."""
@@ -244,7 +262,7 @@ class _Rows:
             if variable.dims != known.dims:
                 raise _misfit(f"{name} has the dimensions {variable.dims}, but is stored with {known.dims}")
             if dim not in variable.dims:
-                if not variable.equals(known):
+                if not _equals(variable, known):
                     raise _misfit(f"{name} differs from the stored {name}, and does not grow along {dim}")
                 continue
             for axis, size in variable.sizes.items():
@@ -266,7 +284,8 @@ class _Rows:
         coded.encoding.pop("chunks", None)
         reason = ""
         try:
-            encoded = xr.conventions.encode_cf_variable(coded, name=dim)
+            with quiet():
+                encoded = xr.conventions.encode_cf_variable(coded, name=dim)
             dtype = np.dtype(known.encoding.get("dtype", known.dtype))
             # xarray chooses other units for labels that the stored ones cannot represent.
             stored_as = {name: known.encoding[name] for name in _CODING if name in known.encoding}
@@ -278,6 +297,10 @@ class _Rows:
             reason = f" ({error})"
         units = known.encoding.get("units", known.dtype)
         raise _misfit(f"the labels along {dim} cannot be stored as {units}{reason}")
+
+
+def _equals(one: Any, other: Any) -> bool:
+    return bool(one.equals(other))
 
 
 def _misfit(text: str) -> InvalidInputError:

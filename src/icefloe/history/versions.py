@@ -112,9 +112,9 @@ def parse_time(text: str) -> datetime:
     InvalidInputError
         If the text is neither.
     """
-    age = _AGE.fullmatch(text.strip())
-    if age:
-        return datetime.now(UTC) - timedelta(seconds=float(age[1]) * _SECONDS[age[2]])
+    age = parse_duration(text)
+    if age is not None:
+        return datetime.now(UTC) - age
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -123,6 +123,12 @@ def parse_time(text: str) -> datetime:
             kind=ErrorKind.INVALID_REF_NAME,
         ) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """Parse a duration such as 12h or 7d; None if the text is not a duration."""
+    found = _AGE.fullmatch(text.strip())
+    return None if found is None else timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
 
 
 def _find_ancestor(repo: Repository, version: str, back: int) -> str:

@@ -1,0 +1,166 @@
+"""Commands for operational feeds: append, window."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from icefloe._internal.amounts import bytes_text, counted
+from icefloe.cli.output import Output, shown
+from icefloe.cli.params import (
+    branch_option,
+    complete_file,
+    dry_run_option,
+    message_option,
+    metadata_option,
+    output_option,
+    repo_argument,
+)
+from icefloe.cli.progress import show_logs
+from icefloe.cli.revisions import Duration
+from icefloe.errors import ErrorKind, Hint, InvalidInputError
+from icefloe.repository import Repository
+
+_dim_option = click.option("--dim", default="time", show_default=True, help="The dimension.")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
+@repo_argument
+@_dim_option
+@click.option("--group", help="The group of the arrays; the root by default.")
+@click.option(
+    "--key", help="Identifies this append, so that it happens once; with several files, also their names."
+)
+@click.option(
+    "--order",
+    type=click.Choice(["commit", "sorted", "strict"]),
+    default="commit",
+    show_default=True,
+    help="Where new rows go: after earlier commits, by label (needs whole chunks), or after the last label.",
+)
+@branch_option
+@message_option
+@metadata_option
+@output_option
+def append(
+    files: tuple[str, ...],
+    repo: Repository,
+    dim: str,
+    group: str | None,
+    key: str | None,
+    order: Any,
+    branch: str,
+    message: str | None,
+    metadata: dict[str, Any],
+    out: Output,
+) -> None:
+    """Append files to arrays while others do the same.
+
+    Each FILE is appended in a commit of its own. Any number of processes may append to the same arrays: a
+    label that exists already is only filled where nobody has written yet.
+
+    \b
+    icefloe append today.nc data/repo --dim time --key today
+    icefloe append t2m.nc data/repo && icefloe append wind.nc data/repo
+    """
+    from icefloe.feeds.append import append as work
+
+    found = []
+    for file in files:
+        its_key = f"{key} {file}" if key is not None and len(files) > 1 else key
+        with _open(file) as ds:
+            report = work(
+                ds,
+                repo,
+                dim,
+                branch=branch,
+                group=group,
+                key=its_key,
+                order=order,
+                message=message,
+                metadata=metadata,
+            )
+        found.append({"file": file, **report.to_dict()})
+        out.progress.say(f"{shown(file)}: {_done(found[-1], dim)}")
+    out.value(found, "\n".join(f"{shown(each['file'])}: {_done(each, dim)}" for each in found))
+
+
+def _open(file: str) -> Any:
+    import xarray as xr
+
+    try:
+        return xr.open_dataset(file, decode_timedelta=False)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"cannot open {file}: {error}", kind=ErrorKind.BAD_METADATA).with_hint(
+            Hint("ingest the file instead: an ingest reads more formats")
+        ) from error
+
+
+def _done(report: dict[str, Any], dim: str) -> str:
+    if report["snapshot_id"] is None:
+        return "already appended"
+    parts = [f"{counted(report['num_rows'], 'row')} appended along {dim}"]
+    if report["num_collapsed"]:
+        parts.append(f"{counted(report['num_collapsed'], 'label')} existed")
+    if report["num_rebases"]:
+        parts.append(f"after {counted(report['num_rebases'], 'concurrent commit')}")
+    if not report["is_ascending"]:
+        parts.append(f"{dim} is not ascending")
+    return ", ".join(parts) + f"; the branch is at {report['snapshot_id']}"
+
+
+@click.command()
+@repo_argument
+@click.option(
+    "--keep",
+    type=Duration(),
+    required=True,
+    help="What to keep: a duration such as 3d, or a number of units.",
+)
+@_dim_option
+@click.option("--exact", is_flag=True, help="Cut at the exact label, and rewrite chunks that it divides.")
+@branch_option
+@message_option
+@metadata_option
+@dry_run_option
+@output_option
+def window(
+    repo: Repository,
+    keep: timedelta | float,
+    dim: str,
+    exact: bool,
+    branch: str,
+    message: str | None,
+    metadata: dict[str, Any],
+    dry_run: bool,
+    out: Output,
+) -> None:
+    """Drop the oldest labels of a dimension, in one commit.
+
+    Chunks move by reference, so the window begins at a chunk boundary and keeps at least what --keep says.
+
+    \b
+    icefloe window data/repo --keep 3d
+    icefloe window data/repo --dim time --keep 36h --exact --dry-run
+    """
+    with show_logs("icefloe.maintenance", out.progress.say):
+        report = repo.keep_window(
+            keep, dim, branch=branch, exact=exact, message=message, metadata=metadata, dry_run=dry_run
+        )
+    out.value(report.to_dict(), _window_text(report.to_dict(), dim))
+
+
+def _window_text(report: dict[str, Any], dim: str) -> str:
+    lines = [
+        f"{shown(group)}: {counted(rows, 'row')} of {dim} dropped, {report['kept'][group]} kept"
+        for group, rows in report["dropped"].items()
+    ]
+    if not lines:
+        return f"nothing to drop: the window begins in the first chunk of {dim}"
+    if report["rewritten_bytes"]:
+        lines.append(f"{bytes_text(report['rewritten_bytes'])} rewritten")
+    end = "dry run: nothing was written" if report["dry_run"] else f"the branch is at {report['snapshot_id']}"
+    return "\n".join([*lines, end])

@@ -1,0 +1,225 @@
+"""Moving windows: drop the oldest labels along a dimension, by moving references instead of data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.dtype import parse_dtype
+
+from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.paths import ancestors, join
+from icefloe._internal.report import Report
+from icefloe.cf import time_coding
+from icefloe.core.chunk_grid import item_bytes
+from icefloe.core.refs.backoff import give_way
+from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.session import Session
+
+MOST_REWRITTEN_BYTES: Final = 16 << 20
+"""Arrays below this size, usually coordinates, are rewritten. They do not restrict where a window is cut."""
+_TRIES: Final = 100
+_LOG: Final = logging.getLogger(__name__)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReport(Report):
+    """The rows that were dropped to keep a window."""
+
+    snapshot_id: str | None
+    """The id of the new snapshot; None if nothing was dropped."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """The number of rows that were dropped, by group."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """The number of rows that remain, by group."""
+    rewritten_bytes: int = 0
+    """The decoded size of the arrays that were rewritten, because their chunks do not start at the cut."""
+    dry_run: bool = False
+    """Whether nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The cut of one group."""
+
+    home: str
+    arrays: tuple[str, ...]
+    row: int
+    length: int
+
+
+def keep_window(
+    open_session: Callable[[], Session],
+    dim: str,
+    keep: timedelta | float,
+    *,
+    exact: bool,
+    message: str | None,
+    metadata: dict[str, Any] | None,
+    dry_run: bool,
+) -> WindowReport:
+    """Drop the oldest rows along a dimension in one commit; see `Repository.keep_window`."""
+    for attempt in range(_TRIES):
+        session = open_session()
+        cuts = [cut for cut in _find_cuts(session, dim, keep, exact=exact) if cut.row]
+        rewritten = sum(_rewritten_bytes(session, path, dim, cut.row) for cut in cuts for path in cut.arrays)
+        dropped = {cut.home: cut.row for cut in cuts}
+        kept = {cut.home: cut.length - cut.row for cut in cuts}
+        if dry_run or not cuts:
+            return WindowReport(None, dropped, kept, rewritten, dry_run)
+        if rewritten:
+            _LOG.info("rewriting %s to cut at row %s", bytes_text(rewritten), max(cut.row for cut in cuts))
+        for cut in cuts:
+            for path in cut.arrays:
+                _drop_rows(session, path, dim, cut.row)
+        text = message or f"Drop the oldest {counted(sum(dropped.values()), 'row')} along {dim}"
+        try:
+            made = session.commit(text, metadata)
+        except ConflictError:
+            # Others appended meanwhile: cut their rows, too.
+            if attempt + 1 == _TRIES:
+                raise
+            give_way(attempt, 0.0)
+            continue
+        return WindowReport(made, dropped, kept, rewritten)
+    raise AssertionError("unreachable")
+
+
+def _find_cuts(session: Session, dim: str, keep: timedelta | float, *, exact: bool) -> list[_Cut]:
+    """Return where to cut each group that has a coordinate of the dimension."""
+    workspace = session.workspace
+    arrays: dict[str, list[NodeSnapshot]] = {}
+    for path in workspace.paths():
+        node = workspace.node(path)
+        home = None if node is None or _axis(node, dim) is None else _home(session, path, dim)
+        if node is not None and home is not None:
+            arrays.setdefault(home, []).append(node)
+    if not arrays:
+        raise _refused(f"no group has a coordinate {dim}")
+    found = []
+    for home, nodes in sorted(arrays.items()):
+        labels = _labels(session, join(home, dim), keep)
+        for node in nodes:
+            length = _document(node)["shape"][_axis(node, dim) or 0]
+            if length != len(labels):
+                raise _refused(
+                    f"{node.path} has {length} rows along {dim}, but there are {len(labels)} labels"
+                )
+        distance = keep // _MICROSECOND if isinstance(keep, timedelta) else keep
+        row = int(np.searchsorted(labels, labels[-1] - distance)) if len(labels) else 0
+        cut = row if exact else _align(nodes, dim, row)
+        found.append(_Cut(home, tuple(node.path for node in nodes), cut, len(labels)))
+    return found
+
+
+def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
+    """Return the last row up to the given one that starts a chunk in every large array."""
+    step = 1
+    for node in nodes:
+        if _decoded_bytes(node) < MOST_REWRITTEN_BYTES:
+            continue
+        size = _chunk_size(node, dim)
+        step = math.lcm(step, size)
+        if row and not row // step:
+            raise _refused(
+                f"the window begins at row {row} of {dim}, but no chunk of {node.path} starts before it: its "
+                f"chunks have {counted(size, 'row')}"
+            )
+    return row // step * step
+
+
+def _home(session: Session, path: str, dim: str) -> str | None:
+    """Return the closest group with a coordinate of the dimension."""
+    for group in ancestors(path):
+        node = session.workspace.node(join(group, dim))
+        if node is not None and _axis(node, dim) == 0 and len(_document(node)["shape"]) == 1:
+            return group
+    return None
+
+
+def _axis(node: NodeSnapshot, dim: str) -> int | None:
+    names = node.node_data.dimension_names if isinstance(node.node_data, ArrayNodeData) else None
+    return names.index(dim) if names and dim in names else None
+
+
+def _labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any]:
+    """Read the labels of a coordinate: times in microseconds, or numbers."""
+    attributes = _document(session.workspace.array(path)).get("attributes") or {}
+    values = np.asarray(zarr.open_array(session.store, path=path, mode="r")[...])
+    coding = time_coding(attributes.get("units"), attributes.get("calendar"))
+    is_time = coding is not None or values.dtype.kind == "M"
+    if is_time != isinstance(keep, timedelta):
+        wanted = "a duration, because its labels are times" if is_time else "a number, like its labels"
+        raise _refused(f"the window of {path} must be {wanted}")
+    if values.dtype.kind == "M":
+        values = values.astype("datetime64[us]").astype(np.int64)
+    elif coding is not None:
+        values = coding.microseconds(values)
+    if values.dtype.kind not in "iuf":
+        raise _refused(f"the labels of {path} are neither times nor numbers")
+    if (values[1:] <= values[:-1]).any():
+        raise _refused(f"the labels of {path} are not strictly ascending, so the oldest are not the first")
+    return values
+
+
+def _document(node: NodeSnapshot) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(node.user_data)
+    return found
+
+
+def _chunk_size(node: NodeSnapshot, dim: str) -> int:
+    grid = _document(node)["chunk_grid"]
+    if grid["name"] != "regular":
+        raise _refused(f"{node.path} has a {grid['name']} chunk grid, in which chunks cannot move")
+    return int(grid["configuration"]["chunk_shape"][_axis(node, dim) or 0])
+
+
+def _decoded_bytes(node: NodeSnapshot) -> int:
+    document = _document(node)
+    dtype = parse_dtype(document["data_type"], zarr_format=3).to_native_dtype()
+    return int(math.prod(document["shape"]) * item_bytes(dtype))
+
+
+def _rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:
+    """Return the decoded size of what a cut rewrites in an array: nothing if its chunks can move."""
+    node = session.workspace.array(path)
+    if not row % _chunk_size(node, dim):
+        return 0
+    length = _document(node)["shape"][_axis(node, dim) or 0]
+    return int(_decoded_bytes(node) * (length - row) // max(length, 1))
+
+
+def _drop_rows(session: Session, path: str, dim: str, row: int) -> None:
+    """Drop the first rows of an array: move its chunks, or rewrite it if the rows are not whole chunks."""
+    node = session.workspace.array(path)
+    axis, size = _axis(node, dim) or 0, _chunk_size(node, dim)
+    array = zarr.open_array(session.store, path=path, mode="r+")
+    shape = [*array.shape[:axis], array.shape[axis] - row, *array.shape[axis + 1 :]]
+    if not row % size:
+        session.shift_array(path, [-(row // size) if each == axis else 0 for each in range(len(shape))])
+        array.resize(tuple(shape))
+        return
+    lead = (slice(None),) * axis
+    # Blocks of whole chunks, from the first to the last: each is read before its place is overwritten.
+    for start in range(0, shape[axis], size):
+        stop = min(start + size, shape[axis])
+        array[(*lead, slice(start, stop))] = array[(*lead, slice(start + row, stop + row))]
+    # A later append must not find old values behind the end of the last chunk.
+    end = min(-(-shape[axis] // size) * size, array.shape[axis])
+    if end > shape[axis]:
+        array[(*lead, slice(shape[axis], end))] = array.fill_value
+    array.resize(tuple(shape))
+
+
+def _refused(text: str) -> InvalidInputError:
+    return InvalidInputError(f"cannot keep a window: {text}", kind=ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -1,0 +1,162 @@
+"""`icefloe.append` and `icefloe append`: rows arrive once, whoever commits first."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import icefloe
+from icefloe.cli import main as app
+
+ENCODING: dict[str, dict[str, Any]] = {
+    "time": {"units": "hours since 2026-01-01", "dtype": "int64", "chunks": (100,)},
+    "t": {"chunks": (1, 2)},
+    "u": {"chunks": (3, 4)},
+}
+
+
+def rows(first: int, count: int = 1, names: tuple[str, ...] = ("t", "u"), offset: float = 0.0) -> xr.Dataset:
+    """Return hours of a small grid, with values that can be recognised."""
+    hours = np.arange(first, first + count)
+    values = hours[:, None] * 10.0 + np.arange(4) + offset
+    times = np.datetime64("2026-01-01", "ns") + hours * np.timedelta64(1, "h")
+    data = dict.fromkeys(names, (("time", "x"), values))
+    return xr.Dataset(data, coords={"time": times, "x": np.arange(4.0)})
+
+
+@pytest.fixture
+def repo() -> icefloe.Repository:
+    """Create a repository with three rows."""
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    icefloe.append(rows(0, 3), repo, encoding=ENCODING)
+    return repo
+
+
+def stored(repo: icefloe.Repository) -> xr.Dataset:
+    """Read the tip of main."""
+    found: xr.Dataset = xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load()
+    return found
+
+
+def test_concurrent_writers_lose_no_row(repo: icefloe.Repository) -> None:
+    def write(first: int) -> int:
+        return sum(icefloe.append(rows(hour), repo).num_rows for hour in (first, first + 1))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(write, (10, 20, 30, 40))) == 8
+
+    expected = xr.concat([rows(0, 3), *(rows(first, 2) for first in (10, 20, 30, 40))], "time")
+    xr.testing.assert_equal(stored(repo).sortby("time"), expected)
+
+
+def test_a_writer_per_variable_fills_the_same_row(repo: icefloe.Repository) -> None:
+    first = icefloe.append(rows(3, names=("t",)), repo)
+    second = icefloe.append(rows(3, names=("u",)), repo)
+
+    assert (first.num_rows, first.num_collapsed) == (1, 0)
+    assert (second.num_rows, second.num_collapsed) == (0, 1)
+    xr.testing.assert_equal(stored(repo), rows(0, 4))
+
+
+def test_same_rows_again_make_no_commit(repo: icefloe.Repository) -> None:
+    tip = repo.lookup_branch("main")
+
+    report = icefloe.append(rows(1, 2), repo)
+
+    assert (report.snapshot_id, report.num_rows, report.num_collapsed) == (None, 0, 2)
+    assert repo.lookup_branch("main") == tip
+
+
+def test_key_makes_an_append_happen_once(repo: icefloe.Repository) -> None:
+    assert icefloe.append(rows(3), repo, key="hour 3").snapshot_id is not None
+    assert icefloe.append(rows(3), repo, key="hour 3").snapshot_id is None
+
+    with pytest.raises(icefloe.InvalidInputError, match="already committed with other data"):
+        icefloe.append(rows(4), repo, key="hour 3")
+    xr.testing.assert_equal(stored(repo), rows(0, 4))
+
+
+def test_sorted_rows_are_inserted_by_label(repo: icefloe.Repository) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    icefloe.append(rows(0, names=("t",)), repo, encoding={name: ENCODING[name] for name in ("time", "t")})
+    icefloe.append(rows(5, names=("t",)), repo)
+
+    icefloe.append(rows(3, names=("t",)), repo, order="sorted")
+
+    hours = [rows(hour, names=("t",)) for hour in (0, 3, 5)]
+    xr.testing.assert_equal(stored(repo), xr.concat(hours, "time", data_vars="minimal"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (rows(3).rename(time="day"), "the dataset has no dimension time"),
+        (rows(3).isel(time=[]), "the dataset has no rows along time"),
+        (rows(3, 2).isel(time=[1, 0]), "must be strictly ascending"),
+        (rows(3).isel(x=[0, 1]), "x has 2 elements in t, but 4 are stored"),
+        (rows(3).assign_coords(x=np.arange(4.0) + 1), "x differs from the stored x"),
+        (rows(3).rename(t="wind"), "there is no stored array wind"),
+        (rows(3).drop_vars("time"), "only the stored group has a coordinate time"),
+        (rows(3).assign(t=rows(3).t.astype("complex64")), "t has the data type complex64"),
+        (
+            rows(3).assign_coords(time=rows(3).time + np.timedelta64(30, "m")),
+            "cannot be stored as hours since",
+        ),
+        (rows(3).transpose("x", "time"), "t has the dimensions"),
+    ],
+)
+def test_dataset_that_does_not_fit_is_refused(
+    repo: icefloe.Repository, dataset: xr.Dataset, message: str
+) -> None:
+    tip = repo.lookup_branch("main")
+
+    with pytest.raises(icefloe.InvalidInputError, match=message):
+        icefloe.append(dataset, repo)
+
+    assert repo.lookup_branch("main") == tip
+
+
+def test_other_units_are_refused(repo: icefloe.Repository) -> None:
+    with repo.transaction("main", message="units") as store:
+        zarr.open_array(store, path="t").attrs["units"] = "K"
+    dataset = rows(3)
+    dataset["t"].attrs["units"] = "degC"
+
+    with pytest.raises(icefloe.InvalidInputError, match="t has the units degC, but is stored in K"):
+        icefloe.append(dataset, repo)
+
+
+def test_existing_label_with_other_values_is_refused(repo: icefloe.Repository) -> None:
+    with pytest.raises(icefloe.AppendConflictError, match="time=2026-01-01T02:00:00, with different values"):
+        icefloe.append(rows(2, offset=1.0), repo)
+
+
+def test_command_appends_files_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place, files = str(tmp_path / "repo"), [str(tmp_path / f"{hour}.nc") for hour in (0, 1)]
+    icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
+    for hour, file in enumerate(files):
+        rows(hour).to_netcdf(file)
+
+    codes = [app.main(["append", *files, place, "--key", "run 7", "--json"]) for _ in range(2)]
+
+    first, second = (json.loads(line) for line in _documents(capsys.readouterr().out))
+    assert codes == [0, 0]
+    assert [each["num_rows"] for each in first] == [1, 1]
+    assert [each["snapshot_id"] for each in second] == [None, None]
+    xr.testing.assert_equal(stored(icefloe.open(place)), rows(0, 2))
+
+
+def _documents(text: str) -> list[str]:
+    decoder, found, start = json.JSONDecoder(), [], 0
+    while start < len(text.rstrip()):
+        _, end = decoder.raw_decode(text, start)
+        found.append(text[start:end])
+        start = end + len(text[end:]) - len(text[end:].lstrip())
+    return found
