@@ -1743,15 +1743,7 @@ class Repository(Shown):
         """
         from icefloe.maintenance.window import keep_window
 
-        return keep_window(
-            lambda: self.writable_session(branch),
-            dim,
-            keep,
-            exact=exact,
-            message=message,
-            metadata=metadata,
-            dry_run=dry_run,
-        )
+        return keep_window(self, branch, dim, keep, exact, message, metadata, dry_run=dry_run)
 
     def clone_to(
         self,

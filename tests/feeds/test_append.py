@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,21 +13,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import main as app
-
-ENCODING: dict[str, dict[str, Any]] = {
-    "time": {"units": "hours since 2026-01-01", "dtype": "int64", "chunks": (100,)},
-    "t": {"chunks": (1, 2)},
-    "u": {"chunks": (3, 4)},
-}
-
-
-def rows(first: int, count: int = 1, names: tuple[str, ...] = ("t", "u"), offset: float = 0.0) -> xr.Dataset:
-    """Return hours of a small grid, with values that can be recognised."""
-    hours = np.arange(first, first + count)
-    values = hours[:, None] * 10.0 + np.arange(4) + offset
-    times = np.datetime64("2026-01-01", "ns") + hours * np.timedelta64(1, "h")
-    data = dict.fromkeys(names, (("time", "x"), values))
-    return xr.Dataset(data, coords={"time": times, "x": np.arange(4.0)})
+from tests.support.feed_rows import ENCODING, rows, stored
 
 
 @pytest.fixture
@@ -37,12 +22,6 @@ def repo() -> icefloe.Repository:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     icefloe.append(rows(0, 3), repo, encoding=ENCODING)
     return repo
-
-
-def stored(repo: icefloe.Repository) -> xr.Dataset:
-    """Read the tip of main."""
-    found: xr.Dataset = xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load()
-    return found
 
 
 def test_concurrent_writers_lose_no_row(repo: icefloe.Repository) -> None:

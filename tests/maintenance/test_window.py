@@ -13,7 +13,7 @@ import zarr
 import icefloe
 from icefloe.cli import main as app
 from icefloe.maintenance import window
-from tests.feeds.test_append import ENCODING, rows, stored
+from tests.support.feed_rows import ENCODING, rows, stored
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import zarr
@@ -48,6 +48,13 @@ class WindowReport(Report):
     """Whether nothing was written."""
 
 
+class Sessions(Protocol):
+    """A repository: it opens a session for each attempt."""
+
+    def writable_session(self, branch: str) -> Session:
+        """Open a session at the tip of a branch."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Cut:
     """The cut of one group."""
@@ -59,18 +66,19 @@ class _Cut:
 
 
 def keep_window(
-    open_session: Callable[[], Session],
+    repo: Sessions,
+    branch: str,
     dim: str,
     keep: timedelta | float,
-    *,
     exact: bool,
     message: str | None,
     metadata: dict[str, Any] | None,
+    *,
     dry_run: bool,
 ) -> WindowReport:
     """Drop the oldest rows along a dimension in one commit; see `Repository.keep_window`."""
     for attempt in range(_TRIES):
-        session = open_session()
+        session = repo.writable_session(branch)
         cuts = [cut for cut in _find_cuts(session, dim, keep, exact=exact) if cut.row]
         rewritten = sum(_rewritten_bytes(session, path, dim, cut.row) for cut in cuts for path in cut.arrays)
         dropped = {cut.home: cut.row for cut in cuts}
