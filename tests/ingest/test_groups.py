@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tifffile
 import xarray as xr
+import zarr
 
 import icefloe
 from icefloe import InvalidInputError, Repository
@@ -306,3 +307,80 @@ def test_a_version_of_a_repository_is_a_source(tmp_path: Path, mode: str, is_rem
         assert again.outcome.wanted == ()
         assert_same(tree(now), {"air": days(0, 2) + 1, "soil": days(0, 2)})
         assert_same(tree(then), {"air": days(0, 2)})
+
+
+def volume(path: Path, first: int = 0) -> str:
+    """Write a file with coordinates in its root, and groups of days, of a static field and of attributes."""
+    data = days(first, 2)
+    data[["lat", "lon"]].assign_attrs(title="volume").to_netcdf(path, engine="h5netcdf")
+    with h5py.File(path, "a") as file:
+        for name, values in (("air/time", np.arange(first, first + 2.0)), ("air/t2m", data["t2m"].values)):
+            file[name] = values
+        file["air/time"].make_scale("time")
+        file["air/time"].attrs["units"] = "days since 2024-01-01"
+        file["fixed/land/orog"] = np.arange(20.0).reshape(5, 4)
+        for variable, scales in (
+            ("air/t2m", ("air/time", "lat", "lon")),
+            ("fixed/land/orog", ("lat", "lon")),
+        ):
+            for axis, name in enumerate(scales):
+                file[variable].dims[axis].attach_scale(file[name])
+        for name, attrs in {"what": {"object": "PVOL"}, "air/how": {"gain": 0.5, "levels": [1, 2]}}.items():
+            file.create_group(name).attrs.update(attrs)
+        file.create_group("nothing")
+    return str(aged(path))
+
+
+VOLUME_ATTRIBUTES = {
+    "": {"title": "volume"},
+    "what": {"object": "PVOL"},
+    "air/how": {"gain": 0.5, "levels": [1, 2]},
+    "nothing": {},
+}
+
+
+@modes
+@pytest.mark.parametrize("concat_dim", [None, "time"])
+def test_groups_without_moving_data_are_stored_once(
+    tmp_path: Path, mode: str, concat_dim: str | None
+) -> None:
+    files = [volume(tmp_path / f"{day}.nc", day) for day in (0, 2, 4)]
+    repo = new_repo(tmp_path)
+
+    run(repo, files[:2], mode=mode, group="radar", concat_dim=concat_dim, commit_every=1)
+    run(repo, files, mode=mode, group="radar", concat_dim=concat_dim)
+
+    found, first = tree(repo), wanted(files[0])
+    assert found.keys() == {"radar/air", "radar/fixed/land"}
+    xr.testing.assert_equal(found["radar/fixed/land"], first["fixed/land"])
+    air = xr.concat([wanted(file)["air"] for file in files], "time")
+    xr.testing.assert_equal(found["radar/air"], air)
+    below = zarr.open_group(repo.readonly_session("main").store, path="radar", mode="r")
+    for path, attrs in VOLUME_ATTRIBUTES.items():
+        group = below[path] if path else below
+        assert isinstance(group, zarr.Group)
+        assert dict(group.attrs) == attrs
+    assert sorted(below.array_keys()) == ["lat", "lon"]
+
+
+def test_named_variables_leave_other_groups_out(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+
+    run(repo, volume(tmp_path / "a.nc"), variables=["orog"])
+
+    root = zarr.open_group(repo.readonly_session("main").store, mode="r")
+    assert sorted(root.group_keys()) == ["_icefloe", "fixed"]
+    assert dict(root.attrs) == {"title": "volume"}
+
+
+def test_a_static_group_that_differs_names_the_file(tmp_path: Path) -> None:
+    files = [volume(tmp_path / f"{day}.nc", day) for day in (0, 2)]
+    with h5py.File(files[1], "a") as file:
+        file["fixed/land/orog"][0, 0] = -1
+    repo = new_repo(tmp_path)
+
+    with pytest.raises(InvalidInputError, match=r"2.nc: orog: differs from that of .*0.nc"):
+        run(repo, files)
+    run(repo, files, compat="override")
+
+    assert float(tree(repo)["fixed/land"]["orog"][0, 0]) == 0

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from icefloe._internal.executor import Executor
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.combine.existing import TargetState
+from icefloe.ingest.combine.existing import TargetState, left_by
 from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
+from icefloe.ingest.combine.static_fields import find_static_groups
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.inspect_files import Inspected, digest_values
 from icefloe.ingest.options import Options
@@ -28,9 +29,16 @@ def combine_batch(
     """
     bad: list[BadFile] = []
     while True:
-        groups = split_by_group(left_over(files, bad)).items()
+        groups = split_by_group(left_over(files, bad))
+        states = {path: state.at(path) for path in groups}
+        static = find_static_groups(
+            {path: _schemas(states[path], mine) for path, mine in groups.items()}, options.combining
+        )
         try:
-            found = [_combine_group(mine, state.at(path), options, executor) for path, mine in groups]
+            found = [
+                _combine_group(mine, states[path], options, executor, is_static=path in static)
+                for path, mine in groups.items()
+            ]
         except InvalidInputError as error:
             if not (bad or known) or options.on_bad_file == "skip":
                 raise
@@ -45,11 +53,23 @@ def combine_batch(
     return [each for each in found if isinstance(each, Combined)], bad
 
 
+def _schemas(state: TargetState, files: Sequence[FileSchema]) -> list[FileSchema]:
+    existing = left_by(state, files)
+    return [*files, *([] if existing is None else [existing.schema])]
+
+
 def _combine_group(
-    files: Sequence[FileSchema], state: TargetState, options: Options, executor: Executor
+    files: Sequence[FileSchema],
+    state: TargetState,
+    options: Options,
+    executor: Executor,
+    *,
+    is_static: bool,
 ) -> Combined | Misfits:
     digests: dict[tuple[int, str], str] = {}
-    while isinstance(found := combine_files(files, state, options, digests), DigestRequest):
+    while isinstance(
+        found := combine_files(files, state, options, digests, is_static=is_static), DigestRequest
+    ):
         more = digest_values(found.names, found.sources, options.reading, executor)
         digests = found.answered(digests, more)
     return found

@@ -178,6 +178,8 @@ class FileSchema:
     """Of a GRIB file: the kind of the part that this is, or empty if it is the whole of several parts."""
     kinds: tuple[str, ...] = ()
     """The kinds of all parts of the GRIB file."""
+    groups_without_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The attributes of the file's groups without arrays, by path. Only its first schema has them."""
 
     def variable(self, name: str) -> VariableSchema | None:
         """Return the variable with this name, or None."""

@@ -171,6 +171,14 @@ def parts(
     return [*found, *(_part(schema, box) for box in by_hand)]
 
 
+def left_by(state: TargetState, new: Sequence[FileSchema]) -> Existing | None:
+    """Return the stored group, or None if new files replace all that it was made of."""
+    again = {file.source.url for file in new}
+    if state.rows and all(row.source in again for row in state.rows):
+        return None
+    return state.existing
+
+
 def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
     """Describe the regions that are not in the ledger and that new files contain as well."""
     left = (

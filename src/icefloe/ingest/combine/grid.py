@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import Hint
-from icefloe.ingest.combine.existing import Part, TargetState, overwritten, parts, without_variables
+from icefloe.ingest.combine.existing import Part, TargetState, left_by, overwritten, parts, without_variables
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
 from icefloe.ingest.combine.runs import (
     NAME_DIMENSION,
@@ -37,6 +37,9 @@ _LEAVE_OUT = Hint(
     "leave one out, or name the dimension that they follow each other along with {concat_dim}",
     concat_dim=None,
 )
+
+_NO_DIMENSION = ""
+"""The concatenation dimension of static groups: no dimension has this name."""
 
 Box = Mapping[str, tuple[int, int]]
 """The first cell and the one after the last, by dimension."""
@@ -123,16 +126,23 @@ class Misfits:
 
 
 def combine_files(
-    files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
+    files: Sequence[FileSchema],
+    state: TargetState,
+    options: Options,
+    digests: Digests,
+    *,
+    is_static: bool = False,
 ) -> Combined | DigestRequest | Misfits:
     """Combine files with the arrays that exist, without reading data.
 
     Parts of the repository that came from files that are ingested again are left out. Where xarray has to
-    know whether values are equal, hashes of them are requested: call again with those `digests`.
+    know whether values are equal, hashes of them are requested: call again with those `digests`. In a static
+    group no file follows another: they must agree, and each variable is that of the first source that has it.
     ProblemsError if they do not fit together and no file can be named that does not fit.
     """
+    combine = _merge if is_static else _combine
     try:
-        return _combine(files, state, options, digests)
+        return combine(files, state, options, digests)
     except _MisfitError as error:
         bad = bad_files(error.findings, files)
         if named := [each for each in bad if each.source.url]:
@@ -197,6 +207,32 @@ def _combine(
             for each in twice
         )
     return Combined(dataset, tuple(new), where, moves(dataset), findings, state)
+
+
+def _merge(
+    files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
+) -> Combined | DigestRequest:
+    """Combine the sources of a static group."""
+    existing = left_by(state, files)
+    old = [] if existing is None else [Part(existing.schema, {})]
+    new, old = _read_alike(files, old)
+    given = [Given(EXISTING, part.schema, {}) for part in old]
+    given += [Given(number, file, {}) for number, file in enumerate(new)]
+    how = replace(options.combining, concat_dim=_NO_DIMENSION, data_vars="minimal")
+    if unknown := undigested_fields(given, how, digests):
+        sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
+        return DigestRequest(unknown, sources | ({EXISTING: existing.stored} if existing is not None else {}))
+    differing = [*differing_labels(given, _NO_DIMENSION), *differing_fields(given, how, digests)]
+    if differing:
+        raise _MisfitError(differing)
+    dataset, *others = (empty_dataset(each.number, each.schema, digests) for each in given)
+    try:
+        for each in others:
+            dataset = dataset.merge(each.drop_vars(dataset.variables.keys(), errors="ignore"))
+    except ValueError as error:
+        raise CannotCombineError(" ".join(str(error).split())) from error
+    where = {number: place_of(file, dataset) for number, file in enumerate(new)}
+    return Combined(dataset, tuple(new), where, moves(dataset), (), state)
 
 
 def _empty_datasets(

@@ -44,6 +44,38 @@ class Given:
         return frozenset(each.name for each in self.schema.variables if not each.is_coordinate)
 
 
+def find_static_groups(groups: Mapping[str, Sequence[FileSchema]], how: Combining) -> set[str]:
+    """Return the groups whose sources all have the same labels, if those of other groups follow each other.
+
+    They are given with the schemas of files and of the repository. Such a group is stored once.
+    """
+    dim = how.concat_dim
+    if how.data_vars == "all":
+        return set()
+    moving = {
+        path
+        for path, schemas in groups.items()
+        if (_have(schemas, dim) if dim is not None else _follow_each_other(schemas))
+    }
+    return groups.keys() - moving if moving else set()
+
+
+def _have(schemas: Sequence[FileSchema], dim: str) -> bool:
+    return any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas)
+
+
+def _follow_each_other(schemas: Sequence[FileSchema]) -> bool:
+    """Return whether sources have different labels or sizes along a dimension."""
+    for dim in {dim for schema in schemas for dim in schema.sizes}:
+        mine = [schema for schema in schemas if dim in schema.sizes]
+        if len({schema.sizes[dim] for schema in mine}) > 1:
+            return True
+        labels = [schema.values[dim] for schema in mine if dim in schema.values]
+        if any(each is not labels[0] and not np.array_equal(each, labels[0]) for each in labels):
+            return True
+    return False
+
+
 def only_stored(given: Sequence[Given], how: Combining) -> set[str]:
     """Return the static data variables of the repository that no file has: they stay as they are."""
     moving = _moving_dimensions(given, how.concat_dim)

@@ -28,7 +28,7 @@ from icefloe.ingest.inspect.agreement import (
     label_problems,
 )
 from icefloe.ingest.inspect.grib_groups import choose_groups
-from icefloe.ingest.inspect.groups import ENGINES, groups_of, list_groups
+from icefloe.ingest.inspect.groups import ENGINES, Groups, find_groups, groups_of
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.open import grib_parts, is_grib, open_virtualized, virtualized
 from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
@@ -71,7 +71,8 @@ _LOOKS_PER_CORE = 4
 _MOST = 8
 """Longer lists of names are cut off."""
 _SELECT = Hint("select one as source group ({source_group})", source_group=None)
-Groups: TypeAlias = Mapping[str, Sequence[str]]
+_NO_GROUPS = Groups()
+_Offered: TypeAlias = Mapping[str, Sequence[str]]
 """The paths of groups in a file, and the data variables of each."""
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
@@ -106,10 +107,14 @@ def _inspect_groups(source: Source, reading: Reading) -> list[FileSchema | BadFi
         return _inspect_parts(source, parts, reading)
     root = inspect_file(InspectFileTask(source, reading))
     try:
-        groups = list_groups(source, reading)
+        groups = find_groups(source, reading)
     except Exception:  # noqa: BLE001 - whoever opened it has said what is wrong
-        groups = []
-    return _with_data(root, [_inspect_group(source, path, reading) for path in groups], reading)
+        groups = Groups()
+    return _with_data(root, _inspect_each(source, groups, reading), reading, groups)
+
+
+def _inspect_each(source: Source, groups: Groups, reading: Reading) -> list[FileSchema | BadFile]:
+    return [_inspect_group(source, path, reading) for path in groups.with_arrays]
 
 
 def _inspect_group(source: Source, path: str, reading: Reading) -> FileSchema | BadFile:
@@ -138,16 +143,31 @@ def _inspect_parts(source: Source, parsed: VirtualDataset, reading: Reading) -> 
 
 
 def _with_data(
-    root: FileSchema | BadFile, groups: Sequence[FileSchema | BadFile], reading: Reading
+    root: FileSchema | BadFile,
+    members: Sequence[FileSchema | BadFile],
+    reading: Reading,
+    groups: Groups = _NO_GROUPS,
 ) -> list[FileSchema | BadFile]:
-    """Select the groups of a file that have data; a bad file if one cannot be read, or none has data."""
-    if bad := [each for each in (root, *groups) if isinstance(each, BadFile)]:
+    """Select the groups of a file that have variables; a bad file if one cannot be read, or none has data.
+
+    If variables were named, these are the groups that have one of them.
+    """
+    if bad := [each for each in (root, *members) if isinstance(each, BadFile)]:
         return [refuse_without_data(bad[0], reading)]
-    files = [each for each in (root, *groups) if isinstance(each, FileSchema)]
+    files = [each for each in (root, *members) if isinstance(each, FileSchema)]
     if found := [each for each in files if data_variables(each, reading.variables)]:
-        return [*found]
+        others = {**groups.without_arrays, **{each.group: each.attrs for each in files if not each.variables}}
+        if reading.variables:
+            others = {path: attrs for path, attrs in others.items() if _is_above(path, found)}
+        else:
+            found = [each for each in files if each.variables]
+        return [replace(found[0], groups_without_data=dict(sorted(others.items()))), *found[1:]]
     offered = tuple(name for each in files for name in each.offered)
     return [refuse_without_data(replace(files[0], offered=offered), reading)]
+
+
+def _is_above(path: str, files: Sequence[FileSchema]) -> bool:
+    return any(f"{each.group}/".startswith(f"{path}/" if path else "") for each in files)
 
 
 def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
@@ -183,20 +203,18 @@ def _inspect_with_references(
             parsed = grib_parts(source, reading)
             return _inspect_parts(source, parsed, reading), parsed, ""
     root, dataset, why = _looked(source, reading, known)
-    return _with_data(root, _groups_with_references(source, reading, dataset), reading), dataset, why
+    groups = _find_parsed_groups(source, reading, dataset)
+    return _with_data(root, _inspect_each(source, groups, reading), reading, groups), dataset, why
 
 
-def _groups_with_references(
-    source: Source, reading: Reading, dataset: VirtualDataset | None
-) -> list[FileSchema | BadFile]:
-    """Look into the groups below the root of a file, which a parser may have found already."""
+def _find_parsed_groups(source: Source, reading: Reading, dataset: VirtualDataset | None) -> Groups:
+    """Find the groups below the root of a file, which a parser may have found already."""
     if reading.group or reading.engine not in ENGINES:
-        return []
+        return Groups()
     try:
-        groups = groups_of(dataset) if dataset is not None else list_groups(source, reading)
+        return groups_of(dataset) if dataset is not None else find_groups(source, reading)
     except Exception:  # noqa: BLE001 - whoever opened it has said what is wrong
-        groups = []
-    return [_inspect_group(source, path, reading) for path in groups]
+        return Groups()
 
 
 def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
@@ -311,7 +329,7 @@ def _is_grid_mapping(variable: VariableSchema) -> bool:
     return not variable.dims and "grid_mapping_name" in variable.attrs
 
 
-def _groups_below(source: Source, reading: Reading) -> Groups:
+def _groups_below(source: Source, reading: Reading) -> _Offered:
     """Find the groups below the source group; none if nothing can list them."""
     try:
         groups = _groups_by_parser(source, reading)
@@ -320,7 +338,7 @@ def _groups_below(source: Source, reading: Reading) -> Groups:
     return {path: names for path, names in groups.items() if path}
 
 
-def _groups_by_parser(source: Source, reading: Reading) -> Groups:
+def _groups_by_parser(source: Source, reading: Reading) -> _Offered:
     above = f"{reading.group.strip('/')}/" if reading.group else ""
     with quiet():
         dataset = virtualized(source, reading)
@@ -342,7 +360,7 @@ def _not_coordinates(group: VirtualDataset) -> Iterator[str]:
             yield name
 
 
-def _groups_by_xarray(source: Source, reading: Reading) -> Groups:
+def _groups_by_xarray(source: Source, reading: Reading) -> _Offered:
     options: Any = {"engine": reading.engine, "group": reading.group}
     path = local_path(source, reading.storage_options)
     try:
@@ -354,7 +372,7 @@ def _groups_by_xarray(source: Source, reading: Reading) -> Groups:
     return {path.strip("/"): list(map(str, each.data_vars)) for path, each in groups.items() if path != here}
 
 
-def _shown(groups: Groups) -> str:
+def _shown(groups: _Offered) -> str:
     return _listed([f"{path} ({_listed(names)})" for path, names in groups.items() if names])
 
 

@@ -94,6 +94,7 @@ def commit_batch(
     batch, rows = batch_id(options.group, list(sources.values())), ledger.rows
     write_designs(session, designs, options, executor, windows)
     for design in designs:
+        _write_groups_without_data(session, options.group, design.combined.files)
         rows = _ledger(rows, batch, design)
     write_ledger(session, options.group, rows, ledger.rows)
     files = counted(len(sources), "file")
@@ -274,6 +275,18 @@ def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
                     del group[target.name]
                 array = create(group, target, codec)
             array[...] = values.values
+
+
+def _write_groups_without_data(session: Session, group: str, files: Sequence[FileSchema]) -> None:
+    """Create groups that have no arrays in the files, each with the attributes of the first file."""
+    done: set[str] = set()
+    with quiet():
+        for path, attrs in (each for file in files for each in file.groups_without_data.items()):
+            if path not in done:
+                done.add(path)
+                found = zarr.open_group(session.store, path=join(group, path), mode="a")
+                if attrs and not found.attrs:
+                    found.attrs.update(zarr_attributes(attrs, np.dtype("f8")))
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -168,9 +168,7 @@ class _Parser:
         self._above.pop()
         own = read_attributes(group)
         self.members = Members(members, own, not refused and members.keys() == variables.keys())
-        return VirtualDataset(
-            variables, (), json_attributes(_visible_attributes(own)), groups, tuple(refused)
-        )
+        return VirtualDataset(variables, (), _shown(own), groups, tuple(refused))
 
     def _parse_dataset(
         self, dataset: h5py.Dataset, stored: Mapping[str, Any], path: str, dimensions: Dimensions
@@ -276,6 +274,15 @@ def _fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
             RefusalReason.UNSUPPORTED_TYPE, "its fill value is an array with different elements"
         )
     return fill_value_json(flat[0] if values.ndim else values[()], dtype)
+
+
+def group_attributes(group: h5py.Group) -> dict[str, Any]:
+    """Return the attributes of a group as JSON values, without internal ones of the netCDF library."""
+    return _shown(read_attributes(group))
+
+
+def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return json_attributes(_visible_attributes(attributes))
 
 
 def _visible_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
