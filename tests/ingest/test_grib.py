@@ -13,7 +13,7 @@ import xarray as xr
 
 from icefloe import InvalidInputError, Repository
 from tests.support.ingest.files import new_repo, run, tree
-from tests.support.ingest.grib import height, pressure, surface, write_grib
+from tests.support.ingest.grib import COLUMNS, ROWS, height, pressure, surface, write_grib
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -333,3 +333,17 @@ def test_a_dimension_can_be_named(tmp_path: Path, mode: str) -> None:
     run(repo, files, mode=mode, concat_dim="step")
 
     assert_values(tree(repo)[""], merged(files))
+
+
+@modes
+def test_a_grid_has_the_dimensions_that_cfgrib_gives_it(tmp_path: Path, mode: str) -> None:
+    messages = [surface("sp", gridType="mercator", Ni=COLUMNS, Nj=ROWS, step=step) for step in STEPS]
+    file = write_grib(tmp_path / "a.grib2", *messages)
+    repo = new_repo(tmp_path)
+
+    run(repo, file, mode=mode)
+
+    (wanted,) = by_cfgrib(file)
+    (found,) = tree(repo).values()
+    assert found["sp"].dims == wanted["sp"].dims
+    np.testing.assert_array_equal(found["sp"].values, wanted["sp"].values)

@@ -337,6 +337,21 @@ def _place(handle: Any) -> tuple[Any, ...]:
     return _get(handle, "number"), int(start.timestamp()), hours, _get(handle, "level", kind=float)
 
 
+_TABULAR = frozenset(
+    {
+        "regular_ll",
+        "regular_gg",
+        "rotated_ll",
+        "rotated_gg",
+        "lambert",
+        "lambert_azimuthal_equal_area",
+        "albers",
+        "polar_stereographic",
+    }
+)
+"""Grids that have two dimensions. cfgrib lists the points of any other grid along the dimension `values`."""
+
+
 def _grid_of(handle: Any, grid_type: str) -> _Grid:
     import eccodes
 
@@ -346,7 +361,12 @@ def _grid_of(handle: Any, grid_type: str) -> _Grid:
         )
     points = int(eccodes.codes_get(handle, "numberOfPoints"))
     rows, columns = _get(handle, "Ny"), _get(handle, "Nx")
-    flat = not isinstance(rows, int) or not isinstance(columns, int) or rows * columns != points
+    flat = (
+        grid_type not in _TABULAR
+        or not isinstance(rows, int)
+        or not isinstance(columns, int)
+        or rows * columns != points
+    )
     shape = (points,) if flat else (rows, columns)
     try:
         latitudes = to_rows(eccodes.codes_get_array(handle, "latitudes"), handle, shape, is_coordinate=True)
