@@ -161,3 +161,10 @@ def test_offline_repository_refuses_writes(tmp_path: Path, availability: RepoAva
         assert caught.value.kind == "read-only-repository"
     repo.set_status(RepoStatus(types.RepoAvailability.online))
     repo.writable_session("main")
+
+
+@pytest.mark.parametrize("bucket", ["a b", "a\\b", "a\tb", "a\x1bb", "a<b", "a?b", "a#b", "ä"])
+def test_bucket_names_that_clients_cannot_handle_are_refused(bucket: str) -> None:
+    """A configuration of others may contain such a name, and the client would panic."""
+    with pytest.raises(StorageError, match="invalid bucket name"):
+        s3("http://127.0.0.1:9", bucket=bucket)

@@ -302,11 +302,20 @@ class HttpPlace:
         return Source(None)
 
 
+_NAME = re.compile(r"[\w.:/%~;,=+!$&'()*-]*", re.ASCII)
+"""Characters that the clients accept in a bucket name. They panic if they meet others."""
+
+
 def _check_name(name: str) -> None:
-    """Refuse a bucket name that is the rest of a URL with keys, because names appear in messages."""
+    """Refuse a bucket name that cannot be part of a URL, or that is the rest of a URL with keys."""
     if "@" in name:
         raise StorageError(
             f"bucket {name.rpartition('@')[2]}: a URL must not contain keys; pass them as credentials",
+            kind=ErrorKind.STORAGE_CONFIG,
+        )
+    if not _NAME.fullmatch(name):
+        raise StorageError(
+            f"invalid bucket name {name!r}: it must consist of letters, digits, '-', '.' and '_'",
             kind=ErrorKind.STORAGE_CONFIG,
         )
 
