@@ -1,6 +1,6 @@
-"""Numbers as colours: perceptually uniform colour maps, and pictures as RGBA arrays or PNG files.
+"""Numbers as pictures: perceptually uniform colour maps, RGBA arrays, PNG files, and curves.
 
-Only numpy is needed. `icefloe plot`, HTML representations and web pages share these colours.
+Only numpy is needed. `icefloe plot`, HTML representations and web pages share them.
 """
 
 from __future__ import annotations
@@ -8,20 +8,22 @@ from __future__ import annotations
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-_VIRIDIS = np.array(
-    [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
-     (170, 220, 50), (253, 231, 37)], float
-)  # fmt: skip
-_BLUE_TO_RED = np.array(
-    [(5, 48, 97), (33, 102, 172), (67, 147, 195), (146, 197, 222), (209, 229, 240), (247, 247, 247),
-     (253, 219, 199), (244, 165, 130), (214, 96, 77), (178, 24, 43), (103, 0, 31)], float
-)  # fmt: skip
+COLOUR_MAPS: Final = {
+    "viridis": "440154481a6c472f7d41448739568c31688e2a788e"
+    "23888e1f988b22a88435b77954c5687ad151a5db36d2e21bfde725",
+    "cividis": "00224e1235703b496c575d6d7071738a8678a59c74c3b369e1cc55fee838",
+    "magma": "000004140e363b0f70641a808c2981b73779de4968f7705cfe9f6dfecf92fcfdbf",
+    "RdBu_r": "0530612166ac4393c392c5ded1e5f0f7f7f7fddbc7f4a582d6604db2182b67001f",
+}
+"""Colour maps by the names that matplotlib gives them: evenly spaced colours as hexadecimal digits."""
 _TWO_SIDED = 0.1
 """The colours diverge at zero if the smaller side reaches at least this share of the larger one."""
 _MISSING: Final = (0, 0, 0, 0)
@@ -42,8 +44,8 @@ class Scale:
         """Choose the colours for the values between two bounds."""
         most = max(-low, high)
         if low < 0 < high and min(-low, high) > _TWO_SIDED * most:
-            return Scale(-most, most, "RdBu_r", _BLUE_TO_RED)
-        return Scale(low, high, "viridis", _VIRIDIS)
+            return Scale(-most, most, "RdBu_r", _stops("RdBu_r"))
+        return Scale(low, high, "viridis", _stops("viridis"))
 
     def colour(self, value: float) -> tuple[float, ...] | None:
         """Interpolate the red, green and blue of a value; None if it is missing."""
@@ -73,6 +75,102 @@ class Scale:
             found[..., channel] = np.rint(mixed)
         found[is_missing] = _MISSING
         return found
+
+
+@cache
+def _stops(name: str) -> NDArray[np.float64]:
+    """Return the colours of a map as rows of red, green and blue."""
+    return np.frombuffer(bytes.fromhex(COLOUR_MAPS[name]), np.uint8).reshape(-1, 3).astype("f8")
+
+
+def nice_ticks(low: float, high: float, most: int) -> list[float]:
+    """Choose round numbers between two bounds, evenly spaced.
+
+    Parameters
+    ----------
+    low, high
+        The bounds.
+    most
+        The largest number of ticks.
+
+    Returns
+    -------
+    list of float
+        Multiples of 1, 2 or 5 times a power of ten.
+    """
+    if not (math.isfinite(low) and math.isfinite(high) and high > low):
+        return [low] if math.isfinite(low) else []
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    for factor in (1, 2, 5, 10, 20, 50):
+        step = factor * power
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first < most:
+            return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+    return [low]
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """A curve as parts of an SVG drawing: `path` data, and ticks as positions in pixels with their texts."""
+
+    width: int
+    height: int
+    left: int
+    path: str
+    ticks: tuple[tuple[float, str], ...]
+    labels: tuple[tuple[float, str, str], ...]
+    """Position, text and `text-anchor` of labels below the curve."""
+    mark: tuple[float, float] | None
+
+
+_CHART_PX: Final = (900, 230, 70, 26)
+"""Width, height, and the margins at the left and below."""
+_MOST_POINTS: Final = 2000
+
+
+def draw_line(values: ArrayLike, labels: Sequence[str], mark: int | None = None) -> LineChart:
+    """Draw numbers as a curve. Missing values interrupt it.
+
+    Parameters
+    ----------
+    values
+        The numbers.
+    labels
+        One text for each number, or the first, middle and last one.
+    mark
+        The number to mark.
+
+    Returns
+    -------
+    LineChart
+        The parts of the drawing.
+    """
+    width, height, left, below = _CHART_PX
+    numbers = np.asarray(values, float)
+    there = numbers[np.isfinite(numbers)]
+    low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
+    spread = (high - low) or abs(high) or 1.0
+    low, high = low - 0.05 * spread, high + 0.05 * spread
+    step = max(1, -(-len(numbers) // _MOST_POINTS))
+    xs = left + (width - left - 12) * np.arange(len(numbers)) / max(len(numbers) - 1, 1)
+    ys = 8 + (height - below - 12) * (high - numbers) / (high - low)
+    path, is_down = [], False
+    for x, y in zip(xs[::step].tolist(), ys[::step].tolist(), strict=True):  # at most a few thousand
+        is_there = math.isfinite(y)
+        if is_there:
+            path.append(f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}")
+        is_down = is_there
+    ticks = tuple(
+        (round(8 + (height - below - 12) * (high - tick) / (high - low), 1), f"{tick:.10g}")
+        for tick in nice_ticks(low, high, 6)
+    )
+    shown = labels if len(labels) <= 3 else [labels[0], labels[len(labels) // 2], labels[-1]]
+    places = ((left, "start"), ((left + width - 12) / 2, "middle"), (width - 12, "end"))
+    at = None
+    if mark is not None and 0 <= mark < len(numbers) and np.isfinite(ys[mark]):
+        at = (round(float(xs[mark]), 1), round(float(ys[mark]), 1))
+    listed = tuple((x, text, anchor) for (x, anchor), text in zip(places, shown, strict=False))
+    return LineChart(width, height, left, "".join(path), ticks, listed, at)
 
 
 def encode_png(rgba: NDArray[np.uint8]) -> bytes:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import aiohttp
 import httpx
@@ -235,6 +239,7 @@ def test_an_unknown_version_is_gone(client: httpx.Client, version: str, key: str
         ("%2e%2e/native/c/0/0", 400),
         ("native/c/0/%30", 200),
         ("native/c/0/%FF", 400),
+        ("native%2Fc%2F0%2F0", 400),
     ],
 )
 def test_the_status_of_a_key(client: httpx.Client, key: str, status: int) -> None:
@@ -363,6 +368,36 @@ def test_any_failure_of_storage_is_an_error(error: Exception, status: int) -> No
             _Failing.error = []
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("/zarr/main/native/c/0/0", b"409: main can move"),
+        ("/zarr/gone/native/c/0/0", b"410: "),
+        ("/zarr/v1/nothing/c/0/0", b"409: "),
+        ("/zarr/v1/native/c/0/0", b"502: "),
+    ],
+)
+def test_a_failed_chunk_breaks_off_for_gdal_which_reads_every_status_as_missing(
+    tmp_path: Path, url: str, words: bytes
+) -> None:
+    repo = sample_repository(tmp_path)
+    shutil.rmtree(tmp_path / "repo" / "chunks")
+    with serving(repo) as client:
+        gdal = {"User-Agent": "GDAL/3.12.2"}
+        parts: list[bytes] = []
+
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            client.stream("GET", url, headers=gdal) as response,
+        ):
+            parts.extend(response.iter_raw())
+
+        assert b"".join(parts).startswith(words)
+        assert client.get("/zarr/v1/deep/partly/c/2/3", headers=gdal).status_code == 404
+        assert client.get("/zarr/gone/zarr.json", headers=gdal).status_code == 410
+        assert client.head(url, headers=gdal).status_code in (200, 409, 410)
+
+
 def test_a_404_in_place_of_an_error_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks above rest on what zarr does with statuses: 404 alone is a fill value."""
     monkeypatch.setattr("icefloe.serve.responses.status_of", lambda error: 404)
@@ -416,7 +451,13 @@ def test_moving_names_serve_chunks_on_request_without_being_cached(repo: Reposit
     assert found.headers["cache-control"] == "no-cache"
 
 
-def test_snapshots_stay_equal_while_a_writer_commits() -> None:
+COMMITS = int(os.environ.get("ICEFLOE_SERVED_COMMITS", "30"))
+SECONDS = float(os.environ.get("ICEFLOE_SERVED_SECONDS", "0"))
+SHARD_BYTES = int(os.environ.get("ICEFLOE_SERVED_BYTES", 160 << 20))
+"""Read of a shard of 1 GiB: more than the server may use, and all of it in `make torture`."""
+
+
+def test_two_readers_never_mix_snapshots_while_a_writer_commits() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="root") as store:
         zarr.create_group(store)
@@ -424,20 +465,25 @@ def test_snapshots_stay_equal_while_a_writer_commits() -> None:
     done = threading.Event()
 
     def write() -> None:
-        for number in range(30):
+        for number in range(COMMITS):
             _repack(repo, 0.1 if number % 2 else 1.0)
         done.set()
 
-    with serving(repo) as client:
-        writer = threading.Thread(target=write)
-        writer.start()
+    def read(client: httpx.Client) -> int:
         reads = 0
-        while not done.is_set() or reads < 10:
+        while not done.is_set() or reads < 5:
             id = client.get("/zarr/main/zarr.json").headers["x-icefloe-snapshot"]
             array = open_http(client, id, "a")
             assert (array[...] * array.attrs["scale_factor"]).tolist() == [100, 200]
             reads += 1
-        writer.join()
+        return reads
+
+    with serving(repo) as client, ThreadPoolExecutor(3) as threads:
+        writer = threads.submit(write)
+        readers = [threads.submit(read, client) for _ in range(2)]
+        writer.result()
+
+        assert all(each.result() >= 5 for each in readers)
 
 
 # HTTP
@@ -643,14 +689,17 @@ def test_a_shard_of_1_gib_is_passed_on_in_little_memory(tmp_path: Path) -> None:
     with serve_command(str(tmp_path / "repo"), "--no-token", "--authorize", "all") as (url, process):
         httpx.get(f"{url}zarr/{id}/a/zarr.json")
         before = _peak_mb(process.pid)
-        received = 0
-        with httpx.stream("GET", f"{url}zarr/{id}/a/c/0", timeout=120) as response:
-            for part in response.iter_raw():
-                received += len(part)
+        into, received = bytearray(4 << 20), 0
+        with urlopen(f"{url}zarr/{id}/a/c/0", timeout=120) as response:
+            length = response.headers["content-length"]
+            while received < SHARD_BYTES and (count := response.readinto(into)):
+                received += count
+        tail = httpx.get(f"{url}zarr/{id}/a/c/0", headers={"Range": "bytes=-20"})
         peak = _peak_mb(process.pid)
 
-    assert response.status_code == 200
-    assert received == 1 << 30
+    assert length == str(1 << 30)
+    assert received >= SHARD_BYTES
+    assert tail.headers["content-range"] == f"bytes {(1 << 30) - 20}-{(1 << 30) - 1}/{1 << 30}"
     assert peak - before < 100
 
 
@@ -706,3 +755,43 @@ def test_500_connections_at_once_get_their_chunks(repo: Repository) -> None:
 
     expected = [VALUES[:10, :50], VALUES[10:, :50], VALUES[:10, 50:], VALUES[10:, 50:]]
     assert all(data == expected[number % 4].tobytes() for number, data in enumerate(found))
+
+
+def test_200_clients_of_pages_windows_and_chunks_get_answers_in_bounded_memory(tmp_path: Path) -> None:
+    """Three requests of each here, and ten minutes in `make torture`. A refusal must be 503."""
+    sample_repository(tmp_path)
+    urls = [
+        "",
+        "array/v1/deep/partly",
+        "api/window/v1/deep/partly?index=0:7,0:30",
+        "api/chunks/v1/native?by=commit",
+        "zarr/v1/zarr.json",
+        "zarr/v1/native/c/0/0",
+        "zarr/v1/decoded/shuffled/c/0/0",
+        "compare/v1...main",
+    ]
+
+    async def load(base: str) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        until = time.monotonic() + SECONDS
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def visit(number: int) -> None:
+                at = number
+                while at < number + 3 or time.monotonic() < until:
+                    async with session.get(base + urls[at % len(urls)]) as response:
+                        await response.read()
+                        counts[response.status] = counts.get(response.status, 0) + 1
+                    at += 1
+
+            await asyncio.gather(*map(visit, range(200)))
+        return counts
+
+    authorized = ["--no-token", "--authorize", "all"]
+    with serve_command(str(tmp_path / "repo"), *authorized) as (url, process):
+        counts = asyncio.run(load(url))
+        peak = _peak_mb(process.pid) if Path("/proc/self/status").exists() else 0
+
+    assert set(counts) <= {200, 503}
+    assert counts[200] > 200
+    assert peak < 500

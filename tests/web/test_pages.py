@@ -13,6 +13,7 @@ import pytest
 import zarr
 
 from icefloe import Repository, in_memory_storage
+from icefloe.pictures import Scale
 from tests.support.serve import serving
 from tests.support.serve_browser import axe_violations, chromium, picture_path, visiting
 from tests.support.serve_climate import climate_repository, europe, temperatures
@@ -32,6 +33,8 @@ PAGES = {
     "difference": "/compare/tag:v1...main/tas?i.time=120",
     "side": "/compare/tag:v1...main/tas?i.time=120&show=side",
     "commit": "/commit/main",
+    "log": "/log/main/tas",
+    "heat": "/array/main/tas?y=time&x=lat",
     "ops": "/ops",
     "storage": "/storage",
     "files": "/ledger",
@@ -66,7 +69,7 @@ def test_pages_are_accessible_and_keep_to_the_policy(
 ) -> None:
     for width in (1024, 2560):
         with visiting(browser, base + PAGES[name], scheme=scheme, width=width) as visit:
-            if name in ("array", "difference", "side"):
+            if name in ("array", "difference", "side", "heat"):
                 visit.wait_until_drawn()
             visit.page.wait_for_timeout(300)
             visit.page.screenshot(path=picture_path(f"{name}-{scheme}-{width}"), full_page=True)
@@ -101,14 +104,7 @@ def test_the_map_has_north_at_the_top_and_viridis_colours(browser: Browser, base
 
 
 def _viridis(share: float) -> tuple[int, ...]:
-    stops = "440154481a6c472f7d41448739568c31688e2a788e23888e1f988b22a88435b77954c5687ad151a5db36d2e21bfde725"
-    colours = np.array(
-        [[int(stops[at + part : at + part + 2], 16) for part in (0, 2, 4)] for at in range(0, 96, 6)]
-    )
-    place = share * (len(colours) - 1)
-    first = min(int(place), len(colours) - 2)
-    mixed = colours[first] + (colours[first + 1] - colours[first]) * (place - first)
-    return tuple(mixed.round().astype(int).tolist())
+    return tuple(Scale.of(0, 1).rgba(np.array(share))[:3].tolist())
 
 
 def test_longitudes_from_0_to_360_and_latitudes_from_the_north_are_drawn_in_place(browser: Browser) -> None:

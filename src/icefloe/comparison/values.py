@@ -99,7 +99,7 @@ def compare_values(
     for region in pair.regions():
         old, new = pair.read(region)
         chunks += 1
-        unequal = _unequal(old, new)
+        unequal = find_unequal(old, new)
         differing += int(unequal.sum())
         if not unequal.any() or old.dtype.kind not in _NUMBERS:
             continue
@@ -167,7 +167,7 @@ def subtract_values(
         inside = [_overlap(part, steps) for part, steps in zip(region, window, strict=True)]
         if all(len(where) for where, _ in inside):
             old, new = pair.read(tuple(slice(each.start, each.stop, each.step) for each, _ in inside))
-            result[tuple(target for _, target in inside)] = _signed(old, new)
+            result[tuple(target for _, target in inside)] = subtract(old, new)
     return result[tuple(0 if axis in dropped else slice(None) for axis in range(result.ndim))]
 
 
@@ -251,7 +251,8 @@ def _kind(dtype: np.dtype[Any]) -> str:
     return "number" if dtype.kind in "biuf" else dtype.kind if dtype.kind in "cmM" else "other"
 
 
-def _unequal(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
+def find_unequal(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where two arrays differ. NaN equals NaN, and differs from every number."""
     unequal = np.asarray(_lossless(old) != _lossless(new))
     if old.dtype.kind in "fcmM" and new.dtype.kind in "fcmM":
         unequal &= ~(_is_missing(old) & _is_missing(new))
@@ -280,7 +281,7 @@ def _magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDA
     return _gap(larger, smaller), is_missing
 
 
-def _signed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+def subtract(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
     """Return the later minus the earlier values, 0 where they are equal and NaN where one is missing."""
     magnitudes, is_missing = _magnitudes(old, new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
@@ -291,7 +292,7 @@ def _signed(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
         sizes = magnitudes.astype("f8")
         result = np.where(other < one, -sizes, sizes)
     result = np.where(is_missing, np.nan, result)
-    return np.where(_unequal(old, new), result, 0)
+    return np.where(find_unequal(old, new), result, 0)
 
 
 def _wide(values: NDArray[Any]) -> NDArray[Any]:

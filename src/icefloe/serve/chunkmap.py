@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from icefloe._internal.redaction import redact
 from icefloe.comparison.blame import Blame
+from icefloe.comparison.versions import ChunkDifferences
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
-from icefloe.format.snapshot import ArrayNodeData
+from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.serve.windows import ArrayView
+from icefloe.session import Session
 
 MOST_BINS: Final = 250
 """Bins along each side of the map; larger grids are summarized."""
+MOST_CHUNKS_COUNTED: Final = 100_000
+"""Chunks that are counted while a page is made; more are counted on request."""
 KINDS: Final = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
 _MOST_CATEGORIES: Final = 12
 _OTHER: Final = "other"
@@ -53,6 +57,15 @@ class ChunkMap:
             "across": self.across,
             "ids": self.ids,
         }
+
+
+def count_references(session: Session, node: NodeSnapshot) -> int:
+    """Return how many references the manifests of an array list, without reading them."""
+    files = session._workspace.base.manifest_files
+    if not isinstance(node.node_data, ArrayNodeData):
+        return 0
+    found = [files.find(ref.id) for ref in node.node_data.manifests]
+    return sum(each.num_chunk_refs for each in found if each is not None)
 
 
 def chunk_references(view: ArrayView) -> ArrayManifest:
@@ -102,6 +115,39 @@ def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame
     )
 
 
+def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences | None) -> ChunkMap:
+    """Draw the chunks of the later of two versions, and mark those that differ.
+
+    Parameters
+    ----------
+    view
+        The array in the later version.
+    refs
+        Its references.
+    changes
+        The chunks that differ; None if there are none.
+    """
+    grid = tuple(size.num_chunks or 1 for size in _data(view).shape) or (1,)
+    parts = [refs.coords[:, : len(grid)]]
+    if changes is not None:
+        parts += [changes.changed, changes.added, changes.removed]
+    inside = [_inside(part, grid) for part in parts]
+    codes = np.repeat(np.arange(len(inside)), [len(each) for each in inside])
+    counts = [len(each) for each in parts]
+    counts[0] -= sum(counts[1:3])
+    across = int(np.argmax(grid))
+    cells = _bins(np.concatenate(inside), codes, len(inside), grid, across, last_wins=True)
+    legend = ("unchanged", "changed", "added", "deleted")[: len(parts)]
+    return ChunkMap(cells, legend, tuple(counts), (), grid, across)
+
+
+def _inside(coords: NDArray[np.uint32], grid: tuple[int, ...]) -> NDArray[np.uint32]:
+    """Keep the chunks that lie in the grid. The other version of the array can be larger."""
+    if coords.shape[1] != len(grid):  # a scalar, or an array of another number of dimensions
+        return np.zeros((len(coords) if not coords.shape[1] else 0, len(grid)), np.uint32)
+    return coords[(coords < np.array(grid, np.uint32)).all(axis=1)]
+
+
 def _data(view: ArrayView) -> ArrayNodeData:
     data = view.node.node_data
     if not isinstance(data, ArrayNodeData):
@@ -110,9 +156,15 @@ def _data(view: ArrayView) -> ArrayNodeData:
 
 
 def _bins(
-    coords: NDArray[np.uint32], codes: NDArray[np.int64], categories: int, grid: tuple[int, ...], across: int
+    coords: NDArray[np.uint32],
+    codes: NDArray[np.int64],
+    categories: int,
+    grid: tuple[int, ...],
+    across: int,
+    *,
+    last_wins: bool = False,
 ) -> NDArray[np.uint8]:
-    """Give each bin the category that most of its chunks have."""
+    """Give each bin the category that most of its chunks have, or the last one that any of them has."""
     columns = grid[across]
     others = [axis for axis in range(len(grid)) if axis != across]
     rows = math.prod(grid[axis] for axis in others)
@@ -124,7 +176,11 @@ def _bins(
     cell = (row * height // rows) * width + column * width // columns
     counted = np.bincount(cell * categories + codes, minlength=height * width * categories)
     by_cell = counted.reshape(height, width, categories)
-    found = np.where(by_cell.sum(axis=2) > 0, by_cell.argmax(axis=2) + 1, 0)
+    if not categories:  # nothing was written
+        return np.zeros((height, width), np.uint8)
+    last = categories - 1 - (by_cell[..., ::-1] > 0).argmax(axis=2)
+    chosen = last if last_wins else by_cell.argmax(axis=2)
+    found = np.where(by_cell.sum(axis=2) > 0, chosen + 1, 0)
     return found.astype(np.uint8)
 
 

@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.paths import LEDGERS, is_within
+from icefloe._internal.paths import LEDGERS, ROOT, is_within
+from icefloe.comparison.values import find_unequal, subtract
 from icefloe.comparison.versions import ChunkDifferences, Comparison, compare
+from icefloe.core.chunk_grid import Grid, stored_grid
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.serve.windows import ArrayView, Index
 from icefloe.session import Session
 
-_EXACT: Final = 2**53
-"""Larger integers lose digits in floating point."""
 _MOST_TEXT: Final = 200
 
 
@@ -36,37 +36,60 @@ class NodeChange:
     added: int = 0
     deleted: int = 0
     """Chunks."""
+    extent: tuple[tuple[int, int], ...] = ()
+    """The cells that these chunks cover: first and last index along each dimension."""
 
 
-def compare_nodes(before: Session, after: Session) -> list[NodeChange]:
-    """List the nodes in which two versions differ, sorted by path, without the ledger of ingests."""
-    found = compare(before, after)
+def compare_nodes(before: Session, after: Session, path: str = ROOT) -> list[NodeChange]:
+    """List the nodes below a path in which two versions differ, sorted, without the ledger of ingests."""
+    found = compare(before, after, path=path)
     origins = {new: old for old, new in found.moved_nodes}
     changed = {*found.updated_groups, *found.updated_arrays, *found.chunks, *origins}
     changed -= {*found.new_arrays, *found.deleted_arrays}
     changes = [NodeChange(path, "group", "added") for path in found.new_groups]
     changes += [NodeChange(path, "group", "removed") for path in found.deleted_groups]
-    changes += [_with_chunks(NodeChange(path, "array", "added"), found) for path in found.new_arrays]
-    changes += [_with_chunks(NodeChange(path, "array", "removed"), found) for path in found.deleted_arrays]
+    changes += [_with_chunks(NodeChange(path, "array", "added"), found, after) for path in found.new_arrays]
+    changes += [
+        _with_chunks(NodeChange(path, "array", "removed"), found, before) for path in found.deleted_arrays
+    ]
     for path in changed:
         old, new = before._workspace.node(origins.get(path, path)), after._workspace.node(path)
-        metadata = () if old is None or new is None else tuple(_metadata_changes(old, new))
+        metadata = () if old is None or new is None else tuple(metadata_changes(old, new))
         moved = (("path", origins[path], path),) if path in origins else ()
         kind = "array" if new is not None and isinstance(new.node_data, ArrayNodeData) else "group"
-        changes.append(_with_chunks(NodeChange(path, kind, "changed", (*moved, *metadata)), found))
+        changes.append(_with_chunks(NodeChange(path, kind, "changed", (*moved, *metadata)), found, after))
     listed = [each for each in changes if not is_within(each.path, LEDGERS)]
     return sorted(listed, key=lambda each: each.path)
 
 
-def _with_chunks(change: NodeChange, found: Comparison) -> NodeChange:
-    """Add the numbers of chunks that differ."""
+def _with_chunks(change: NodeChange, found: Comparison, version: Session) -> NodeChange:
+    """Add the numbers of chunks that differ, and the cells that they cover."""
     chunks = found.chunks.get(change.path)
     if chunks is None:
         return change
-    return replace(change, changed=len(chunks.changed), added=len(chunks.added), deleted=len(chunks.removed))
+    node = version._workspace.node(change.path)
+    return replace(
+        change,
+        changed=len(chunks.changed),
+        added=len(chunks.added),
+        deleted=len(chunks.removed),
+        extent=() if node is None else _extent(stored_grid(json.loads(node.user_data)), chunks.coords),
+    )
 
 
-def _metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
+def _extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last cell along each dimension of the chunks inside a grid."""
+    inside = (
+        coords[(coords < np.array(grid.counts, np.uint32)).all(axis=1)] if coords.shape[1] else coords[:0]
+    )
+    if not len(inside):
+        return ()
+    low, high = grid.inside(inside.min(axis=0).tolist()), grid.inside(inside.max(axis=0).tolist())
+    return tuple((one.start, other.stop - 1) for one, other in zip(low, high, strict=True))
+
+
+def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
+    """Yield the members of zarr.json that differ: name, value before and value after."""
     one, other = _flat(json.loads(old.user_data)), _flat(json.loads(new.user_data))
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
@@ -116,29 +139,15 @@ def compare_values(before: ArrayView, after: ArrayView, index: Index) -> Differe
 
 
 def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]) -> Difference:
-    """Subtract values that were read."""
-    if before.is_packed or after.is_packed or old.dtype != new.dtype:
-        one, other = before.numbers(old), after.numbers(new)
-        equal = (one == other) | (np.isnan(one) & np.isnan(other))
-        values = other - one
-    else:
-        equal = old == new
-        if old.dtype.kind in "fc":
-            equal |= (old != old) & (new != new)
-        values = _subtract(before, old, after, new)
+    """Subtract values that were read: unpacked ones, or stored ones if both versions store them alike."""
+    meant = before.numbers(old), after.numbers(new)
+    is_stored_alike = not before.is_packed and not after.is_packed and old.dtype == new.dtype
+    one, other = (old, new) if is_stored_alike else meant
+    values = np.asarray(subtract(one, other), "f8")
+    values[np.isnan(meant[0]) | np.isnan(meant[1])] = np.nan
     sizes = np.abs(values[np.isfinite(values)])
-    return Difference(old, new, values, ~equal, float(sizes.max()) if sizes.size else 0.0)
-
-
-def _subtract(
-    before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]
-) -> NDArray[np.float64]:
-    if old.dtype.kind in "iu" and old.dtype.itemsize == 8 and old.size:
-        largest = max(abs(int(each)) for each in (old.min(), old.max(), new.min(), new.max()))
-        if largest > _EXACT:
-            return np.asarray(new.astype(object) - old.astype(object), dtype="f8")
-    values = after.numbers(new) - before.numbers(old)
-    return np.asarray(values, dtype="f8")
+    unequal = find_unequal(one, other)
+    return Difference(old, new, values, unequal, float(sizes.max()) if sizes.size else 0.0)
 
 
 def common_shape(before: ArrayView, after: ArrayView) -> tuple[int, ...] | None:

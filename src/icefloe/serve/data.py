@@ -13,8 +13,8 @@ import numpy as np
 
 from icefloe._internal.concurrency import pool
 from icefloe.errors import NotFoundError
-from icefloe.serve.chunkmap import chunk_references, draw_chunk_map
-from icefloe.serve.compare import common_shape, compare_values, difference_of
+from icefloe.serve.chunkmap import chunk_references, draw_changes, draw_chunk_map
+from icefloe.serve.compare import changed_chunks, common_shape, compare_values, difference_of
 from icefloe.serve.picture import Statistics, as_colours, choose_layout, coast
 from icefloe.serve.requests import (
     BYTES,
@@ -165,6 +165,8 @@ class Data:
 
     def _chunks(self, request: Request) -> Response:
         """Send the chunk map: one byte per cell, and what the codes mean in a header."""
+        if b"..." in required_raw(request, 2):
+            return self._changed_chunks(request)
         shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
         path, by = request.node_path(3), request.query.get("by", "kind")
         key = ("chunks", shown.snapshot_id, path, by)
@@ -174,6 +176,18 @@ class Data:
             refs = chunk_references(view)
             writers = self._opened.writers(shown.snapshot_id, path) if by == "commit" else None
             drawn = self._opened.results.put(key, draw_chunk_map(view, refs, by, writers))
+        return Response(drawn.codes.tobytes(), [BYTES, NO_CACHE, meta_header(drawn.facts())])
+
+    def _changed_chunks(self, request: Request) -> Response:
+        """Send the map of chunks that differ between two versions."""
+        before, after = self._opened.both(required_raw(request, 2))
+        path = request.node_path(3)
+        old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
+        key = ("changes", before.snapshot_id, after.snapshot_id, path)
+        drawn = self._opened.results.get(key)
+        if drawn is None:
+            changes = changed_chunks(old.session, new.session, path)
+            drawn = self._opened.results.put(key, draw_changes(new, chunk_references(new), changes))
         return Response(drawn.codes.tobytes(), [BYTES, NO_CACHE, meta_header(drawn.facts())])
 
     def _coast(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 A failed read must not look like a missing chunk: clients read 404, and only 404, as "fill value". A chunk key
 is therefore answered with 404 only if the version and the array exist and the manifest has no such chunk.
+GDAL reads every error status as "fill value"; only a response that breaks off is an error for it.
 
 A reader must not decode chunks of one snapshot with the metadata of another. A version that can select
 another snapshot later serves documents, and refuses chunks unless the user asked for them.
@@ -47,7 +48,7 @@ from icefloe.serve.responses import (
 )
 from icefloe.serve.settings import Settings
 from icefloe.serve.versions import Kept, Versions
-from icefloe.serve.work import CancelledError, Decoders
+from icefloe.serve.work import CancelledError, Decoders, disconnected
 from icefloe.storage.base import ObjectNotFoundError, checked_path
 
 R = TypeVar("R")
@@ -66,6 +67,8 @@ _FILES: Final = re.compile(
     rf"({REPO_PATH}|config\.yaml|refs/.+|({CHUNKS}|{MANIFESTS}|{SNAPSHOTS}|{TRANSACTIONS})/[0-9A-Za-z]+"
     r"|overwritten/[0-9A-Za-z._-]+)"
 )
+_CHUNK: Final = re.compile(rb".*/c(/[0-9]+)*")
+_GDAL: Final = b"GDAL/"
 _STARTED: Final = "icefloe.started"
 """In the scope of a request whose status was sent."""
 _logger = logging.getLogger(__name__)
@@ -109,7 +112,7 @@ class Gateway:
         try:
             raw = scope.get("raw_path") or quote(scope["path"]).encode()
             if raw.startswith(b"/icechunk"):
-                await self._serve_file(raw[len(b"/icechunk") :], scope, send)
+                await self._serve_file(raw[len(b"/icechunk") :], scope, receive, send)
             else:
                 await self._serve_zarr(raw, scope, receive, send)
         except CancelledError:
@@ -119,6 +122,8 @@ class Gateway:
             if scope.get(_STARTED):  # the server closes the connection, so that the client sees an error
                 _logger.warning("a response broke off: %s", failed.text)
                 raise ConnectionAbortedError from None
+            if not head and failed.status != 404 and _is_chunk_for_gdal(scope):
+                await _break_off(send, failed)
             await respond_error(send, failed, head=head)
 
     # Zarr
@@ -154,6 +159,10 @@ class Gateway:
         if found is None:
             _, _, rest = raw.removeprefix(b"/").partition(b"/")
             version, _, key = rest.partition(b"/")
+            if (
+                b"%2f" in key.lower()
+            ):  # sent for a node whose name contains "%2F" by clients that do not escape it
+                raise _malformed(key.decode("latin-1"))
             try:
                 found = (unquote_to_bytes(version).decode(), unquote_to_bytes(key).decode())
             except UnicodeDecodeError:
@@ -232,10 +241,16 @@ class Gateway:
             read = partial(published.workspace.read, ref, chunk=f"{coords} of {path}")
             quick = self._virtual_at_once if isinstance(ref, VirtualRef) else self._at_once
             body = _Body(ref.length, e_tag, quick or isinstance(ref, InlineRef))
-            await self._stream(read, body, headers, scope, send)
+            await self._stream(read, body, headers, scope, receive, send)
 
     async def _stream(
-        self, read: Callable[[int, int], bytes], body: _Body, headers: Headers, scope: Scope, send: Send
+        self,
+        read: Callable[[int, int], bytes],
+        body: _Body,
+        headers: Headers,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Pass on a stored chunk, or a range of it, in parts: it can be larger than memory."""
         asked = asked_range(scope, body.size, body.e_tag)
@@ -248,20 +263,24 @@ class Gateway:
             await send(first)
             await send({"type": "http.response.body", "body": b""})
             return
-        at, end = start, start
-        while at == start or at < stop:
-            end = min(at + _PART_BYTES, stop)
-            if end == at:
+        gone = asyncio.ensure_future(disconnected(receive)) if stop - start > _PART_BYTES else None
+        try:
+            for at in range(start, max(stop, start + 1), _PART_BYTES):
+                end = min(at + _PART_BYTES, stop)
+                if gone is not None:
+                    await asyncio.sleep(0)  # other requests, and the news that this client left
+                    if gone.done():
+                        raise CancelledError
                 data = b""
-            else:
-                data = read(at, end) if body.is_quick else await self._in_thread(partial(read, at, end))
-            if at == start:  # only now is it known that the chunk can be read
-                await send(first)
-                scope[_STARTED] = True
-            await send({"type": "http.response.body", "body": data, "more_body": end < stop})
-            if end >= stop:
-                return
-            at = end
+                if end > at:
+                    data = read(at, end) if body.is_quick else await self._in_thread(partial(read, at, end))
+                if at == start:  # only now is it known that the chunk can be read
+                    await send(first)
+                    scope[_STARTED] = True
+                await send({"type": "http.response.body", "body": data, "more_body": end < stop})
+        finally:
+            if gone is not None:
+                gone.cancel()
 
     def _moving_error(self, name: str, version: ResolvedVersion, scope: Scope) -> RequestError:
         host = (header(scope, b"host") or b"").decode("latin-1")
@@ -275,7 +294,7 @@ class Gateway:
 
     # The repository's own files
 
-    async def _serve_file(self, raw: bytes, scope: Scope, send: Send) -> None:
+    async def _serve_file(self, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a file of the repository, for clients that read the format."""
         try:
             path = unquote_to_bytes(raw).decode().removeprefix("/")
@@ -299,7 +318,7 @@ class Gateway:
             await _respond_not_modified(send, e_tag, headers)
             return
         body = _Body(size, e_tag, storage.answers_at_once)
-        await self._stream(partial(storage.get_range, path), body, headers, scope, send)
+        await self._stream(partial(storage.get_range, path), body, headers, scope, receive, send)
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         """Run blocking work for the gateway: its threads are not those of the pages."""
@@ -307,7 +326,32 @@ class Gateway:
 
 
 def _malformed(key: str) -> RequestError:
-    return RequestError(400, f"invalid key {key!r}: it has empty parts, or chunk indices with leading zeros")
+    return RequestError(
+        400, f"invalid key {key!r}: it has empty parts, encoded slashes, or chunk indices with leading zeros"
+    )
+
+
+def _is_chunk_for_gdal(scope: Scope) -> bool:
+    """Whether GDAL asks for a chunk. It reads every error status as a chunk without data."""
+    agent = header(scope, b"user-agent") or b""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return agent.startswith(_GDAL) and _CHUNK.fullmatch(raw) is not None
+
+
+async def _break_off(send: Send, error: RequestError) -> None:
+    """Begin a response with the text of an error and do not complete it: the transfer fails.
+
+    Raises
+    ------
+    ConnectionAbortedError
+        Always, so that the server closes the connection.
+    """
+    body = f"{error.status}: {error.text}\n".encode("utf-8", "backslashreplace")
+    headers = [_BYTES, NO_STORE, (b"content-length", b"%d" % (len(body) + 1)), *error.headers]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    _logger.warning("a response to GDAL broke off: %s", error.text)
+    raise ConnectionAbortedError
 
 
 def _find_chunk(

@@ -20,14 +20,20 @@ import numpy as np
 from icefloe._internal.concurrency import pool
 from icefloe._internal.paths import LEDGERS, ROOT, is_within, parent
 from icefloe._version import __version__
+from icefloe.core.chunk_grid import stored_grid
 from icefloe.errors import IcechunkError
+from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
+from icefloe.pictures import COLOUR_MAPS, draw_line
 from icefloe.serve import views
-from icefloe.serve.compare import changed_chunks, common_shape, compare_nodes, compare_values
+from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references
+from icefloe.serve.compare import NodeChange, changed_chunks, common_shape, compare_nodes, compare_values
 from icefloe.serve.data import Data
+from icefloe.serve.log import read_log
 from icefloe.serve.picture import (
     Layout,
     Statistics,
+    axis_ticks,
     bands,
     choose_layout,
     steps_at_once,
@@ -56,12 +62,14 @@ from icefloe.serve.responses import (
 )
 from icefloe.serve.series import cell_history, read_series
 from icefloe.serve.settings import Settings
-from icefloe.serve.snippets import Reading
+from icefloe.serve.snippets import Reading, bisect_snippet, comparison_snippets
 from icefloe.serve.versions import Versions
 from icefloe.serve.windows import ArrayView, parse_index
 from icefloe.serve.work import CancelledError, Decoders
 
 _STALE_S: Final = 2.0
+_MOST_EXTENTS: Final = 50
+"""Changed arrays whose extents are written with labels."""
 
 
 def pages_app(versions: Versions, settings: Settings, decoders: Decoders) -> Pages:
@@ -96,6 +104,7 @@ class Pages:
             "tree": self._tree,
             "array": self._array,
             "compare": self._compare,
+            "log": self._log,
             "commit": self._commit,
             "ops": self._ops,
             "storage": self._storage,
@@ -192,7 +201,21 @@ class Pages:
         page = request.number("page", 1)
         repo = self._opened.versions.repo
         history = self._cached(("history", page), lambda: views.history_page(repo, page))
-        return self._render("home.html", None, history=history)
+        return self._render(
+            "home.html",
+            None,
+            history=history,
+            contents=self._cached("contents", self._main_contents),
+            verified=self._cached("verified", lambda: views.verify_facts(repo)),
+        )
+
+    def _main_contents(self) -> list[dict[str, Any]]:
+        """List the arrays of main; none if there is no such branch."""
+        try:
+            shown = self._opened.show("branch:main")
+        except RequestError:
+            return []
+        return views.contents(self._opened.versions.session(shown.snapshot_id), 40)
 
     def _tree(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a version"))
@@ -200,7 +223,21 @@ class Pages:
         session = self._opened.versions.session(shown.snapshot_id)
         if path != ROOT and session._workspace.node(path) is None:
             raise RequestError(404, f"there is no node {path} in {shown.name}")
-        return self._render("tree.html", shown, path, tree=views.tree_facts(session, path))
+        tree = views.tree_facts(session, path)
+        paths = [each["path"] for each in tree["coordinates"] if len(each["shape"]) == 1]
+        found = pool("serve-refs", 4).map(partial(self._extent_of, shown), paths[:_MOST_EXTENTS])
+        extents = dict(zip(paths, found, strict=False))
+        return self._render("tree.html", shown, path, tree=tree, extents=extents)
+
+    def _extent_of(self, shown: Shown, path: str) -> str:
+        """Write the first and the last value of a coordinate; empty if it cannot be read."""
+        view = self._opened.view(shown.snapshot_id, path)
+        size = view.shape[0]
+        try:
+            ends = [view.texts(view.read((slice(at, at + 1, 1),)))[0] for at in (0, size - 1) if size]
+        except (RequestError, IcechunkError):
+            return ""
+        return " to ".join(dict.fromkeys(ends))
 
     def _array(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a version"))
@@ -231,8 +268,8 @@ class Pages:
         numbers = (
             view.numbers(values) if values is not None and layout.kind not in ("none", "table") else None
         )
-        counted = views.chunk_count(view)
-        with_chunks = counted <= views.MOST_CHUNKS_COUNTED or request.query.get("chunks") == "1"
+        counted = count_references(view.session, view.node)
+        with_chunks = counted <= MOST_CHUNKS_COUNTED or request.query.get("chunks") == "1"
         version = ResolvedVersion(shown.snapshot_id, shown.is_fixed)
         return {
             "array": views.array_summary(view.path, view.document),
@@ -248,7 +285,7 @@ class Pages:
             "contents": views.contents(session),
             "snippets": self._snippets(request, shown, view, layout),
             "config": self._picture_config(shown, view, layout),
-            "line": None if numbers is None or layout.kind != "line" else _line(view, layout, numbers),
+            "line": None if numbers is None or layout.kind != "line" else _line(shown, view, layout, numbers),
             "cell": self._cell(request, shown, view, layout),
             "chunk": self._chunk(request, shown, view),
             "query_with": partial(_query_with, request),
@@ -271,22 +308,30 @@ class Pages:
             "where": [
                 (view.dims[axis], view.coordinate(axis).labels([each])[0]) for axis, each in enumerate(place)
             ],
+            "chunk": self._chunk_of(shown, view, at),
             "value": view.texts(view.read(at)).reshape(-1)[0],
             "history": cell_history(view.path, at, commits, self._opened.view),
             "series": None,
             "partial": "",
         }
+        numbers_then = [each.number for each in found["history"]]
+        found["bisect"] = bisect_snippet(view, self._settings.location, place, numbers_then)
         if along is not None:
             series = read_series(view, at, along, self._limits)
             values = [np.nan if each is None else each for each in series["values"]]
-            found["series"] = views.line_chart(values, series["labels"], place[along] - series["first"])
+            found["series"] = draw_line(values, series["labels"], place[along] - series["first"])
             found["series_name"] = view.dims[along]
+            found["series_url"] = _series_url(shown, view, place, along)
             if len(values) < view.shape[along]:
                 last = series["first"] + len(values) - 1
                 what = f"Steps {series['first']} to {last} of {view.shape[along]}"
                 found["partial"] = f"{what}: more would decode too much at once."
-
         return found
+
+    def _chunk_of(self, shown: Shown, view: ArrayView, at: Any) -> dict[str, Any]:
+        """Describe the chunk that contains a cell."""
+        coords = tuple(each.start for each in stored_grid(view.document).touched(at))
+        return views.one_chunk(view, coords, self._opened.writers(shown.snapshot_id, view.path))
 
     def _chunk(self, request: Request, shown: Shown, view: ArrayView) -> dict[str, Any] | None:
         """Describe the selected chunk."""
@@ -342,6 +387,7 @@ class Pages:
         is_map = layout.kind == "map"
         latitudes = rows.latitudes if rows is not None and is_map else None
         longitudes = columns.longitudes if is_map else None
+        ticks = partial(axis_ticks, view, is_map=is_map)
         return {
             "kind": layout.kind,
             "version": shown.snapshot_id,
@@ -359,29 +405,75 @@ class Pages:
             "steps": {each["axis"]: each["steps"] for each in self._sliders(view, layout)},
             "y_label": "" if rows is None else _axis_label(rows.name, rows.units),
             "x_label": _axis_label(columns.name, columns.units),
-            "y_ends": [] if rows is None else rows.labels([0, rows.size - 1]),
-            "x_ends": columns.labels([0, columns.size - 1]),
+            "y_ticks": [] if layout.y is None else ticks(layout.y, layout.every[0]),
+            "x_ticks": [] if layout.y is None else ticks(layout.x or 0, layout.every[1]),
         }
 
     def _compare(self, request: Request) -> Response:
         before, after = self._opened.both(request.raw[1] if len(request.raw) > 1 else b"")
         path = request.node_path(2)
         one, other = (self._opened.versions.session(each.snapshot_id) for each in (before, after))
-        if path == ROOT:
-            key = ("compare", before.snapshot_id, after.snapshot_id)
-            changes = self._opened.results.get(key)
-            if changes is None:
-                changes = self._opened.results.put(key, compare_nodes(one, other))
-            return self._render("compare.html", after, before=before, after=after, changes=changes)
-        return self._compare_array(request, before, after, path)
+        nodes = [each._workspace.node(path) for each in (one, other)]
+        if all(node is not None and isinstance(node.node_data, ArrayNodeData) for node in nodes):
+            return self._compare_array(request, before, after, path)
+        if path != ROOT and nodes == [None, None]:
+            raise RequestError(404, f"there is no node {path} in {before.name} or {after.name}")
+        changes = self._changes(before.snapshot_id, after.snapshot_id, path)
+        return self._render(
+            "compare.html",
+            after,
+            path,
+            before=before,
+            after=after,
+            changes=changes,
+            extents=self._extents(before.snapshot_id, after.snapshot_id, changes),
+        )
+
+    def _changes(self, before: str, after: str, path: str = ROOT) -> list[NodeChange]:
+        """List the nodes in which two snapshots differ."""
+        key = ("compare", before, after, path)
+        found: list[NodeChange] | None = self._opened.results.get(key)
+        if found is None:
+            one, other = (self._opened.versions.session(each) for each in (before, after))
+            found = self._opened.results.put(key, compare_nodes(one, other, path))
+        return found
+
+    def _extents(self, before: str, after: str, changes: list[NodeChange]) -> dict[str, list[str]]:
+        """Write where chunks differ, with the labels of coordinates: `time 2025-04-01 to 2025-05-30`."""
+        found = {}
+        for change in changes[:_MOST_EXTENTS]:
+            if change.extent:
+                view = self._opened.view(before if change.status == "removed" else after, change.path)
+                try:
+                    found[change.path] = [
+                        _range_text(view, axis, ends) for axis, ends in enumerate(change.extent)
+                    ]
+                except (RequestError, IcechunkError):  # a coordinate that cannot be read
+                    continue
+        return found
+
+    def _log(self, request: Request) -> Response:
+        shown = self._opened.show(required(request, 1, "a version"))
+        path = request.node_path(2)
+        view = self._opened.view(shown.snapshot_id, path)
+        start = request.query.get("from") or shown.snapshot_id
+        history = iter(self._opened.versions.repo.ancestry(snapshot_id=self._opened.show(start).snapshot_id))
+        log = read_log(history, path, self._opened.versions.session)
+        return self._render(
+            "log.html", shown, path, view=view, log=log, array=views.array_summary(path, view.document)
+        )
 
     def _compare_array(self, request: Request, before: Shown, after: Shown, path: str) -> Response:
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         shape = common_shape(old, new)
         problem, difference, layout = "", None, Layout("none", None, None, ())
+        chunks = changed_chunks(old.session, new.session, path)
         try:
             layout = choose_layout(
-                new, _positions(request), request.query.get("y", ""), request.query.get("x", "")
+                new,
+                {**_first_change(new, chunks, request), **_positions(request)},
+                request.query.get("y", ""),
+                request.query.get("x", ""),
             )
             index = layout.index(new)
             if shape is None:
@@ -393,7 +485,6 @@ class Pages:
                 difference = compare_values(old, new, clipped)
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
-        chunks = changed_chunks(old.session, new.session, path)
         config = self._picture_config(after, new, layout)
         if shape is not None and old.shape != new.shape:
             problem = (
@@ -404,6 +495,9 @@ class Pages:
             "changed": _outlines(new, layout, chunks),
             "names": [before.name, after.name],
         }
+        ids = (before.snapshot_id, after.snapshot_id)
+        is_line = difference is not None and layout.kind == "line"
+        line = _line(None, new, layout, difference.values) if difference is not None and is_line else None
         return self._render(
             "compare_array.html",
             after,
@@ -420,29 +514,35 @@ class Pages:
             config=config,
             problem=problem,
             tables=None if difference is None else _difference_tables(new, layout, difference),
+            extent=self._extents(*ids, self._changes(*ids, path)).get(path),
+            line=line,
+            snippets=comparison_snippets(self._settings.location, *ids, path),
         )
 
     def _commit(self, request: Request) -> Response:
         shown = self._opened.show(required(request, 1, "a commit"))
         facts = views.commit_facts(self._opened.versions.repo, shown.snapshot_id)
-        changes, problem = None, ""
+        changes, extents, problem = None, {}, ""
         if facts["parent"]:
             try:
-                one = self._opened.versions.session(facts["parent"])
-                changes = compare_nodes(one, self._opened.versions.session(shown.snapshot_id))
+                changes = self._changes(facts["parent"], shown.snapshot_id)
+                extents = self._extents(facts["parent"], shown.snapshot_id, changes)
             except IcechunkError as error:
                 problem = as_request_error(error, self._settings.explain).text
-        return self._render("commit.html", shown, commit=facts, changes=changes, problem=problem)
+        return self._render(
+            "commit.html", shown, commit=facts, changes=changes, extents=extents, problem=problem
+        )
 
     def _ops(self, request: Request) -> Response:
+        page, repo = request.number("page", 1), self._opened.versions.repo
         return self._render(
-            "ops.html", None, ops=views.operations(self._opened.versions.repo, request.number("page", 1))
+            "ops.html", None, ops=self._cached(("ops", page), lambda: views.operations(repo, page))
         )
 
     def _storage(self, request: Request) -> Response:
         problem, facts = "", None
         try:
-            facts = views.storage_facts(self._opened.versions.repo)
+            facts = self._cached("storage", lambda: views.storage_facts(self._opened.versions.repo))
         except IcechunkError as error:
             problem = as_request_error(error, self._settings.explain).text
         return self._render("storage.html", None, storage=facts, problem=problem)
@@ -455,13 +555,52 @@ class Pages:
         return self._render("ledger.html", shown, ledger=ledger)
 
     def _health(self, request: Request) -> Response:
-        return self._render("health.html", None, report=views.verify_facts(self._opened.versions.repo))
+        return self._render(
+            "health.html",
+            None,
+            report=self._cached("verified", lambda: views.verify_facts(self._opened.versions.repo)),
+        )
 
 
-def _line(view: ArrayView, layout: Layout, numbers: Any) -> dict[str, Any]:
-    values = layout.oriented(numbers).reshape(-1)
-    coordinate = view.coordinate(layout.x or 0)
-    return views.line_chart(values, coordinate.labels([0, coordinate.size // 2, coordinate.size - 1]), None)
+def _line(shown: Shown | None, view: ArrayView, layout: Layout, numbers: Any) -> dict[str, Any]:
+    """Draw the values of a window of one dimension."""
+    axis = layout.x or 0
+    coordinate = view.coordinate(axis)
+    labels = coordinate.labels([0, coordinate.size // 2, coordinate.size - 1])
+    return {
+        "drawn": draw_line(layout.oriented(numbers).reshape(-1), labels),
+        "name": _axis_label(coordinate.name, coordinate.units),
+        "url": "" if shown is None else _series_url(shown, view, list(layout.at), axis),
+    }
+
+
+def _series_url(shown: Shown, view: ArrayView, place: list[int], axis: int) -> str:
+    """Return the URL of exact values along a dimension."""
+    path = views.version_url("api/series", shown.snapshot_id, view.path)
+    return f"{path}?index={','.join(map(str, place))}&axis={axis}"
+
+
+def _range_text(view: ArrayView, axis: int, ends: tuple[int, int]) -> str:
+    """Write a range of a dimension."""
+    labels = view.coordinate(axis).labels(ends)
+    return f"{view.dims[axis]} {labels[0]}" + (f" to {labels[1]}" if ends[0] != ends[1] else "")
+
+
+def _first_change(view: ArrayView, chunks: Any, request: Request) -> dict[str, int]:
+    """Return the position of the selected chunk, or of the first one that differs."""
+    grid = stored_grid(view.document)
+    chosen = request.query.get("chunk", "").split(",")
+    if len(chosen) == len(grid.counts) and all(map(str.isdigit, chosen)):
+        coords = np.array([chosen], np.int64)
+    else:
+        coords = chunks.coords if chunks is not None else np.zeros((0, len(grid.counts)), np.int64)
+    if coords.shape[1] != len(grid.counts) or not coords.shape[1]:
+        return {}
+    inside = coords[(coords < np.array(grid.counts)).all(axis=1)]
+    if not len(inside):
+        return {}
+    box = grid.inside(inside[0].tolist())
+    return {dim: part.start for dim, part in zip(view.dims, box, strict=True)}
 
 
 def _query_with(request: Request, name: str, at: int) -> str:
@@ -480,8 +619,6 @@ def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
     """Return the rectangles, in cells, of changed chunks that the picture shows."""
     if chunks is None or layout.kind == "none" or layout.x is None:
         return []
-    from icefloe.core.chunk_grid import stored_grid
-
     grid = stored_grid(view.document)
     coords = chunks.coords
     for axis, at in enumerate(layout.at):
@@ -521,7 +658,7 @@ def _positions(request: Request) -> dict[str, int]:
 
 
 def _location_name(location: str) -> str:
-    return location.rstrip("/").rpartition("/")[2] or location
+    return location.rstrip("/)").rpartition("/")[2] or location
 
 
 @cache
@@ -536,6 +673,8 @@ def _templates() -> jinja2.Environment:
     environment.filters["plain"] = lambda value: "-" if value is None else f"{value:.6g}"
     environment.filters["size"] = views.size_text
     environment.tests["ledger"] = lambda path: is_within(path, LEDGERS)
+    environment.tests["snapshot_id"] = views.is_snapshot_id
+    environment.globals["colour_maps"] = [*COLOUR_MAPS]
     environment.globals["parent_of"] = lambda path: parent(path) or ROOT
     return environment
 
@@ -545,9 +684,12 @@ def _static(name: str) -> Response:
     """Return an asset."""
     folder = files("icefloe.serve").joinpath("static")
     known = {each.name for each in folder.iterdir()}
-    if name not in known:
+    if name == "colours.js":
+        body = f"export const COLOUR_MAPS = {json.dumps(COLOUR_MAPS)};\n".encode()
+    elif name in known:
+        body = folder.joinpath(name).read_bytes()
+    else:
         raise RequestError(404, "there is no such file")
-    body = folder.joinpath(name).read_bytes()
     kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "text/plain"
     tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode()
     return Response(body, [(b"content-type", kind.encode()), NO_CACHE, (b"etag", tag)])

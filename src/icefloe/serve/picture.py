@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.coastlines import coastlines_on_grid
+from icefloe.pictures import nice_ticks
 from icefloe.serve.settings import Limits
-from icefloe.serve.windows import ArrayView, Coordinate, Index
+from icefloe.serve.windows import NUMBERS, ArrayView, Coordinate, Index
 
 MOST_CELLS: Final = 320_000
 """Cells of a picture, and of all steps that are sent at once: 640 kB."""
 _TABLE: Final = 8
 """Rows and columns of the table of values."""
+_MOST_TICKS: Final = 7
+_WHOLE_DEGREES: Final = 60
+"""Ticks of maps that are wider than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def choose_layout(view: ArrayView, at: Mapping[str, int], y: str = "", x: str = 
     if rows is None or columns is None or rows == columns:
         rows, columns = _default_axes(view, long)
     every = _thinning(view.shape[rows], view.shape[columns])
-    note = "" if every == (1, 1) else f"every {every[0]} × {every[1]} cells one is drawn"
+    note = "" if every == (1, 1) else f"one of every {every[0]} × {every[1]} cells is drawn"
     is_map = _is_map(view.coordinate(rows), view.coordinate(columns))
     if not is_map:
         index = "cells are drawn by their index"
@@ -114,6 +118,55 @@ def _is_map(rows: Coordinate, columns: Coordinate) -> bool:
 def _thinning(rows: int, columns: int) -> tuple[int, int]:
     step = max(1, math.ceil(math.sqrt(rows * columns / MOST_CELLS)))
     return (min(step, rows), min(step, columns))
+
+
+def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -> list[tuple[float, str]]:
+    """Choose ticks along a drawn dimension: positions in drawn cells, and texts.
+
+    Parameters
+    ----------
+    view
+        The array.
+    axis
+        The dimension.
+    step
+        Only every n-th cell is drawn.
+    is_map
+        Write latitudes and longitudes as on a map: 30°N.
+    """
+    coordinate, size = view.coordinate(axis), view.shape[axis]
+    numbers = _steady(coordinate)
+    if numbers is None:
+        spread = _spread(size, _MOST_TICKS)
+        return [((at + 0.5) / step, text) for at, text in zip(spread, coordinate.labels(spread), strict=True)]
+    rising = numbers if numbers[-1] >= numbers[0] else numbers[::-1]
+    found = nice_ticks(float(rising[0]), float(rising[-1]), _MOST_TICKS)
+    if is_map and rising[-1] - rising[0] >= _WHOLE_DEGREES:
+        found = [each for each in range(-360, 721, _WHOLE_DEGREES) if rising[0] <= each <= rising[-1]]
+    places = np.interp(found, rising, np.arange(size)) + 0.5
+    places = places if rising is numbers else size - places
+    texts = [_degrees(each, coordinate) if is_map else f"{each:.10g}" for each in found]
+    return [(place / step, text) for place, text in zip(places.tolist(), texts, strict=True)]
+
+
+def _steady(coordinate: Coordinate) -> NDArray[np.float64] | None:
+    """Return numbers that only rise or only fall; the indices if there is no coordinate."""
+    if coordinate.values is None:
+        return np.arange(coordinate.size, dtype="f8")
+    if coordinate.is_time or coordinate.values.dtype.kind not in NUMBERS or coordinate.size < 2:
+        return None
+    numbers = coordinate.longitudes
+    numbers = coordinate.values.astype("f8") if numbers is None else numbers
+    steps = np.diff(numbers)
+    return numbers if np.isfinite(numbers).all() and ((steps > 0).all() or (steps < 0).all()) else None
+
+
+def _degrees(value: float, coordinate: Coordinate) -> str:
+    """Write a latitude or longitude as on a map."""
+    if coordinate.latitudes is not None:
+        return f"{abs(value):g}°{'N' if value > 0 else 'S' if value < 0 else ''}"
+    east = (value + 180) % 360 - 180
+    return f"{abs(east):g}°{'E' if 0 < east < 180 else 'W' if -180 < east < 0 else ''}"
 
 
 def steps_at_once(view: ArrayView, layout: Layout, axis: int, limits: Limits) -> int:
@@ -210,7 +263,8 @@ def value_table(view: ArrayView, layout: Layout, values: NDArray[Any]) -> dict[s
     if drawn.ndim > 2:
         return None
     if drawn.ndim < 2:
-        drawn = drawn.reshape((-1, 1) if layout.x is None and layout.y is not None else (1, -1))
+        layout = replace(layout, y=layout.y if layout.x is None else layout.x, x=None)
+        drawn = drawn.reshape(-1, 1)
     most = (2 * _TABLE if drawn.shape[1] == 1 else _TABLE, 2 * _TABLE if drawn.shape[0] == 1 else _TABLE)
     rows, columns = (_spread(size, limit) for size, limit in zip(drawn.shape, most, strict=True))
     texts = view.texts(np.ascontiguousarray(drawn[np.ix_(rows, columns)]))
@@ -229,4 +283,4 @@ def _spread(size: int, most: int) -> list[int]:
 
 
 def _labels(view: ArrayView, axis: int | None, at: list[int], step: int) -> list[str]:
-    return ["value"] * len(at) if axis is None else view.coordinate(axis).labels(each * step for each in at)
+    return [""] * len(at) if axis is None else view.coordinate(axis).labels(each * step for each in at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from icefloe._internal.paths import ROOT, name, parent
@@ -114,8 +114,52 @@ def sql_text(view: ArrayView, layout: Layout, at: Mapping[str, int], own: str, s
         coordinate = view.coordinate(axis)
         label = coordinate.labels([place])[0]
         is_number = coordinate.values is None or (
-            coordinate.values.dtype.kind in "iuf" and coordinate._coding() is None
+            coordinate.values.dtype.kind in "iuf" and not coordinate.is_time
         )
         conditions.append(f"{key} = {label}" if is_number else f"{key} = '{label}'")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"SELECT {', '.join([*drawn, own])} FROM r.{own} VERSION AS OF '{snapshot_id}'{where}"
+
+
+def bisect_snippet(
+    view: ArrayView, location: str, place: Sequence[int], values: Sequence[float | None]
+) -> str:
+    """Write the command that finds the commit at which a cell changed; empty if it did not.
+
+    Parameters
+    ----------
+    view
+        The array.
+    location
+        The repository.
+    place
+        The position of the cell.
+    values
+        Its values in the newest commits.
+    """
+    named = [view.coordinate(axis) for axis in range(len(place))]
+    numbers = [each for each in values if each is not None]
+    other = next((each for each in numbers if each != numbers[0]), None)
+    if other is None or any(each.values is None or set(",=") & set(each.name) for each in named):
+        return ""
+    at = ",".join(f"{each.name}={each.labels([where])[0]}" for each, where in zip(named, place, strict=True))
+    condition = f"value {'>' if numbers[0] > other else '<'} {(numbers[0] + other) / 2:.9g}"
+    parts = [location or "REPO", view.path, "--at", at, "--when", condition]
+    return f"icefloe bisect {shlex.join(parts)}"
+
+
+def comparison_snippets(location: str, before: str, after: str, path: str) -> list[tuple[str, str]]:
+    """Write code that compares an array in two snapshots."""
+    where = location or "REPO"
+    sessions = [f"repo.readonly_session(snapshot_id={each!r})" for each in (before, after)]
+    python = (
+        "import icefloe\n\n"
+        f"repo = icefloe.Repository.open(icefloe.storage_from_url({where!r}))\n"
+        f"before = {sessions[0]}\nafter = {sessions[1]}\n"
+        f"print(icefloe.compare_values(before, after, {path!r}))\n"
+        f"values = icefloe.subtract_values(before, after, {path!r})"
+    )
+    return [
+        ("Python", python),
+        ("Command line", f"icefloe diff {shlex.quote(where)} {before} {after} --values"),
+    ]

@@ -8,9 +8,11 @@ from collections import OrderedDict
 from typing import Any, Final, Generic, TypeVar
 
 from icefloe.core.open import parts
+from icefloe.format.files import REPO_PATH
 from icefloe.history.versions import ResolvedVersion, find_version
 from icefloe.repository import Repository
 from icefloe.session import Session
+from icefloe.storage.base import Storage, Version
 from icefloe.storage.read_only import ReadOnlyStorage
 
 T = TypeVar("T")
@@ -23,9 +25,43 @@ _MOST_NAMES: Final = 1024
 _SESSIONS: Final = 32
 
 
+class SharedRefs(ReadOnlyStorage):
+    """A storage that cannot be written, and whose refs are read once for many requests.
+
+    Parameters
+    ----------
+    inner
+        The storage to read from.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._fresh: tuple[Version | None, float] = (None, 0.0)
+        """A version of the refs, and until when it needs no further look."""
+
+    def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
+        # docstring inherited
+        if path != REPO_PATH:
+            return super().get_if_changed(path, version)
+        known, until = self._fresh
+        start = time.monotonic()
+        if known == version and start < until:
+            return None
+        found = super().get_if_changed(path, version)
+        taken = time.monotonic() - start
+        newest = version if found is None else found[1]
+        self._fresh = (newest, start + taken + share_time(taken, at_once=self.answers_at_once))
+        return found
+
+
+def share_time(taken_s: float, *, at_once: bool) -> float:
+    """Return for how many seconds a look at the refs is good that took some time."""
+    return min(_SHARE * taken_s, _LONGEST_AT_ONCE_S if at_once else _LONGEST_S)
+
+
 def read_only(repo: Repository) -> Repository:
     """Reopen a repository through a storage on which every write raises."""
-    handle, storage = repo._handle, ReadOnlyStorage(repo.storage)
+    handle, storage = repo._handle, SharedRefs(repo.storage)
     opened = parts(storage, handle.layout, repo._opened.config, handle.authorized, handle.trusted)
     opened.assets.virtual.limits = handle.read_limits
     return Repository._of(opened, storage, handle.authorized, repo.attribution, handle.trusted)
@@ -128,8 +164,7 @@ class Versions:
             self._trust_for(time.monotonic() - start)
 
     def _trust_for(self, taken_s: float) -> None:
-        longest = _LONGEST_AT_ONCE_S if self.answers_at_once else _LONGEST_S
-        self._fresh_until = time.monotonic() + min(_SHARE * taken_s, longest)
+        self._fresh_until = time.monotonic() + share_time(taken_s, at_once=self.answers_at_once)
 
     def _read_state(self) -> object:
         """Read the file that has all refs. Formats before version 2 have none: nothing is known then."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -12,6 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.paths import LEDGERS, ROOT, is_within, name, parent
 from icefloe._internal.redaction import redact
 from icefloe._internal.table import Table
@@ -23,6 +26,7 @@ from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
 from icefloe.ingest.ledger import LedgerRow, read_ledger
+from icefloe.maintenance.integrity.last_report import last_verification
 from icefloe.repository import Repository
 from icefloe.serve.chunkmap import KINDS, chunk_references, reference_lengths
 from icefloe.serve.responses import RequestError
@@ -31,8 +35,6 @@ from icefloe.session import Session
 
 COMMITS_PER_PAGE: Final = 100
 ROWS_PER_PAGE: Final = 200
-MOST_CHUNKS_COUNTED: Final = 100_000
-"""Chunks that are counted while a page is made; more are counted on request."""
 _FIRST_ATTRIBUTES: Final = ("long_name", "standard_name", "units", "calendar", "description", "comment")
 _NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
 _MOST_TEXT: Final = 2000
@@ -175,8 +177,19 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         "codecs": ", ".join(each if isinstance(each, str) else each["name"] for each in document["codecs"]),
         "is_coordinate": list(dims) == [own] or own in {*dims},
         "fill_value": shortened(json.dumps(document.get("fill_value")), 60),
+        "size": _uncompressed(document),
         "grid": "rectilinear" if "chunk_shapes" in grid else "regular",
     }
+
+
+def _uncompressed(document: Mapping[str, Any]) -> str:
+    """Write the size of an array without compression; empty if its values have no fixed size."""
+    named = document["data_type"]
+    bits = re.search(r"(\d+)$", named) if isinstance(named, str) else None
+    if named != "bool" and bits is None:
+        return ""
+    item = 1 if bits is None else int(bits[1]) // 8
+    return size_text(item * math.prod(document["shape"]))
 
 
 def _chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -265,16 +278,6 @@ def chunk_facts(view: ArrayView) -> dict[str, Any]:
     }
 
 
-def chunk_count(view: ArrayView) -> int:
-    """Return how many chunks the manifests of an array list, without reading them."""
-    data = view.node.node_data
-    files = view.session._workspace.base.manifest_files
-    if not isinstance(data, ArrayNodeData):
-        return 0
-    found = [files.find(ref.id) for ref in data.manifests]
-    return sum(each.num_chunk_refs for each in found if each is not None)
-
-
 # Other pages
 
 
@@ -302,7 +305,8 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
             "time": time_text(each.updated_at),
             "what": _words(type(each.kind).__name__),
             "details": [
-                (item.name, redact(str(getattr(each.kind, item.name)))) for item in fields(each.kind)
+                (item.name.replace("snap_id", "snapshot"), redact(str(getattr(each.kind, item.name))))
+                for item in fields(each.kind)
             ],
         }
         for each in found[:ROWS_PER_PAGE]
@@ -310,15 +314,24 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
     return {"rows": rows, "page": max(page, 1), "more": len(found) > ROWS_PER_PAGE, "problem": ""}
 
 
+def is_snapshot_id(name: str, text: str) -> bool:
+    """Whether a detail of an operation names a snapshot."""
+    return "snapshot" in name and len(text) == 20 and text.isalnum()
+
+
 def _words(name: str) -> str:
     text = "".join(f" {each.lower()}" if each.isupper() else each for each in name).strip()
-    return text.replace("g c ", "garbage collection ").capitalize()
+    return text.replace("g c ", "garbage collection ").replace("repo ", "repository ").capitalize()
 
 
 def storage_facts(repo: Repository) -> dict[str, Any]:
     """Count bytes by array and by snapshot."""
     arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
-    return {"arrays": _rows(arrays, "array"), "snapshots": _rows(snapshots, "snapshot")}
+    return {
+        "arrays": _rows(arrays, "array"),
+        "snapshots": _rows(snapshots, "snapshot"),
+        "kinds": [kind for kind in ("native", "virtual", "inlined") if np.any(arrays[f"{kind}_bytes"])],
+    }
 
 
 def _rows(table: Table, key: str) -> list[dict[str, Any]]:
@@ -385,7 +398,7 @@ def _ledger_row(group: str, row: LedgerRow) -> dict[str, Any]:
 
 def verify_facts(repo: Repository) -> dict[str, Any] | None:
     """Return the latest stored report of a verification; None if there is none."""
-    record: Any = getattr(repo, "last_verification", lambda: None)()
+    record = last_verification(repo.storage)
     if record is None:
         return None
     counts = [
@@ -399,7 +412,7 @@ def verify_facts(repo: Repository) -> dict[str, Any] | None:
         "facts": [
             ("result", _verdict(record.findings_total)),
             ("level", str(record.report.level)),
-            ("of", scope),
+            ("scope", scope),
             *counts,
         ],
         "findings": [
@@ -411,51 +424,10 @@ def verify_facts(repo: Repository) -> dict[str, Any] | None:
 
 
 def _verdict(findings: int) -> str:
-    return "no problems" if not findings else f"{findings} findings"
+    return "no problems" if not findings else counted(findings, "finding")
 
 
-# Drawings without scripts
-
-_CHART_PX: Final = (900, 220, 70, 24)
-"""Width, height, and the margins at the left and below."""
-_MOST_DRAWN: Final = 2000
-
-
-def line_chart(values: Any, labels: list[str], mark: int | None) -> dict[str, Any]:
-    """Draw numbers as a line: path data of SVG, ticks and labels. Missing values interrupt the line."""
-    width, height, left, below = _CHART_PX
-    numbers = np.asarray(values, float)
-    there = numbers[np.isfinite(numbers)]
-    low, high = (float(there.min()), float(there.max())) if there.size else (0.0, 1.0)
-    spread = (high - low) or abs(high) or 1.0
-    low, high = low - 0.04 * spread, high + 0.04 * spread
-    step = max(1, -(-len(numbers) // _MOST_DRAWN))
-    xs = left + (width - left - 8) * np.arange(len(numbers)) / max(len(numbers) - 1, 1)
-    ys = 8 + (height - below - 12) * (high - numbers) / (high - low)
-    path, is_down = [], False
-    for x, y in zip(xs[::step].tolist(), ys[::step].tolist(), strict=True):  # at most a few thousand
-        is_there = bool(np.isfinite(y))
-        if is_there:
-            path.append(f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}")
-        is_down = is_there
-    ticks = [
-        (round(8 + (height - below - 12) * share, 1), f"{high - (high - low) * share:.5g}")
-        for share in (0.0, 0.5, 1.0)
-    ]
-    shown = labels if len(labels) <= 3 else [labels[0], labels[len(labels) // 2], labels[-1]]
-    places = ((left, "start"), ((left + width) / 2, "middle"), (width - 8, "end"))
-    at = None
-    if mark is not None and 0 <= mark < len(numbers) and np.isfinite(ys[mark]):
-        at = (round(float(xs[mark]), 1), round(float(ys[mark]), 1))
-    return {
-        "width": width,
-        "height": height,
-        "left": left,
-        "path": "".join(path),
-        "ticks": ticks,
-        "labels": [(x, text, anchor) for (x, anchor), text in zip(places, shown, strict=False)],
-        "mark": at,
-    }
+# Chunks
 
 
 def one_chunk(view: ArrayView, coords: tuple[int, ...], writers: Blame) -> dict[str, Any]:
@@ -470,6 +442,7 @@ def one_chunk(view: ArrayView, coords: tuple[int, ...], writers: Blame) -> dict[
     return {
         "coords": coords,
         "facts": facts,
+        "is_stored": ref is not None,
         "writer": None if ref is None else _writer(writers, coords),
         "files": _files_of(view, box),
     }

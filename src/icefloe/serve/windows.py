@@ -327,15 +327,9 @@ class Coordinate:
         return unwrapped_longitudes(self.values) if self._is_named(_LONGITUDES, _EAST) else None
 
     @property
-    def rises(self) -> bool:
-        """Whether the last value is the greatest."""
-        values = self.values
-        return (
-            values is not None
-            and values.dtype.kind in NUMBERS
-            and len(values) > 1
-            and bool(values[-1] > values[0])
-        )
+    def is_time(self) -> bool:
+        """Whether the values are encoded times."""
+        return self._coding() is not None
 
     def _coding(self) -> Any:
         found = self.attributes or {}

@@ -95,7 +95,7 @@ class Decoders:
                 _current.reset(token)
 
         self._waiting += 1
-        watch = asyncio.ensure_future(_disconnected(receive))
+        watch = asyncio.ensure_future(disconnected(receive))
         future = asyncio.wrap_future(self._threads.submit(run))
         future.add_done_callback(self._leave)
         try:
@@ -122,6 +122,7 @@ class Decoders:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client goes away."""
     while (await receive())["type"] != "http.disconnect":
         pass

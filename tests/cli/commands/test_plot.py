@@ -272,7 +272,7 @@ def test_coastlines_contrast_with_colours() -> None:
         flat_slice(NORTHWARD, EASTWARD), 80, lambda char, colour, ground: f"{char}({colour} on {ground})"
     )
 
-    assert re.search("[\u2801-\u28ff]\\(#000000 on #21908d\\)", painted)  # the middle of viridis is light
+    assert re.search("[\u2801-\u28ff]\\(#000000 on #21908c\\)", painted)  # the middle of viridis is light
 
 
 @pytest.mark.needs("xarray")

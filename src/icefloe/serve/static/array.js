@@ -10,7 +10,7 @@ const KEPT = 24;
 
 const encodePath = (path) => path.split("/").map(encodeURIComponent).join("/");
 const span = (start, stop, step) => `${start}:${stop}:${step}`;
-const number = (value) => (value === null || value === undefined ? "-" : Number(value.toPrecision(6)).toString());
+const number = (value) => (value === null || value === undefined ? "-" : Number(value.toPrecision(5)).toString());
 
 /** Remember the view in the URL. */
 function keep(name, value) {
@@ -132,7 +132,7 @@ const state = { at: [...(config.at || [])], axis: null, locked: null, cursor: nu
 let pictures = [];
 let coast = [];
 
-function defaultColours() { return config.before && state.mode === "difference" ? "diverging" : "viridis"; }
+function defaultColours() { return config.before && state.mode === "difference" ? "RdBu_r" : "viridis"; }
 
 async function show() {
   const wanted = state.at.join();
@@ -147,12 +147,14 @@ async function show() {
   if (!Number.isFinite(low)) [low, high] = [0, 1];
   const name = query.get("colours") || defaultColours();
   if (state.locked) [low, high] = state.locked;
-  else if (name === "diverging") { const most = Math.max(Math.abs(low), Math.abs(high)) || 1; [low, high] = [-most, most]; }
+  else if (name === "RdBu_r") { const most = Math.max(Math.abs(low), Math.abs(high)) || 1; [low, high] = [-most, most]; }
   state.range = [low, high];
   const table = colourTable(name);
   drawBar(byId("bar"), table);
-  byId("low").textContent = `${number(low)} ${config.units}`;
-  byId("high").textContent = `${number(high)} ${config.units}`;
+  document.querySelectorAll(".steps span").forEach((each, at, all) => {
+    const value = low + ((high - low) * at) / (all.length - 1);
+    each.textContent = at === all.length - 1 ? `${number(value)} ${config.units}` : number(value);
+  });
   pictures.forEach((each, at) => {
     const ratio = config.kind === "map" ? each.rows / each.columns : Math.min(Math.max(each.rows / each.columns, 0.25), 0.75);
     draw(each.canvas, paint(picked[at], low, high, table, each.mirror), {
@@ -188,6 +190,27 @@ async function refreshOutlines() {
   const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("view");
   config.changed = JSON.parse(fresh.textContent).changed;
   show();
+}
+
+/** Write the ticks beside and below a picture. */
+function drawAxes(picture) {
+  const fill = (axis, ticks, title, size, mirrored, side) => {
+    const spans = ticks.map(([place, text]) => {
+      const span = document.createElement("span");
+      span.textContent = text;
+      const share = mirrored ? 1 - place / size : place / size;
+      span.style[side] = `${100 * share}%`;
+      return span;
+    });
+    if (title) spans.push(Object.assign(document.createElement("b"), { textContent: title }));
+    axis.replaceChildren(...spans);
+  };
+  const isMap = config.kind === "map";
+  const down = picture.frame.querySelector(".down"), across = picture.frame.querySelector(".across");
+  fill(down, config.y_ticks, isMap ? "" : config.y_label, picture.rows, picture.mirror.y, "top");
+  fill(across, config.x_ticks, isMap ? "" : config.x_label, picture.columns, picture.mirror.x, "left");
+  const longest = Math.max(...config.y_ticks.map(([, text]) => text.length), 2);
+  down.style.width = `${Math.min(longest, 20) * 0.62 + (isMap ? 0.6 : 2)}em`;
 }
 
 function frames() {
@@ -275,7 +298,7 @@ function start() {
   lockText();
   byId("coasts").addEventListener("change", show);
   byId("coasts").closest("label").hidden = config.kind !== "map";
-  const redo = () => { pictures = frames(); pictures.forEach(follow); show(); };
+  const redo = () => { pictures = frames(); pictures.forEach((each) => { drawAxes(each); follow(each); }); show(); };
   for (const button of document.querySelectorAll("#modes button")) {
     button.setAttribute("aria-pressed", String(button.dataset.mode === state.mode));
     button.addEventListener("click", () => {
@@ -298,6 +321,34 @@ function start() {
 
 const bytes = (count) => { let unit = 0; while (count >= 1000 && unit < 4) { count /= 1000; unit++; } return `${unit ? count.toFixed(1) : count} ${["B", "kB", "MB", "GB", "TB"][unit]}`; };
 
+/** The coordinates of the chunk, or of the first of several, in a cell of the map. */
+function chunkAt(meta, row, column) {
+  const coords = Array(meta.grid.length).fill(0);
+  coords[meta.across] = Math.floor((column * meta.grid[meta.across]) / meta.columns);
+  const others = meta.grid.map((_, axis) => axis).filter((axis) => axis !== meta.across);
+  let rest = Math.floor((row * others.reduce((product, axis) => product * meta.grid[axis], 1)) / meta.rows);
+  for (const axis of others.reverse()) { coords[axis] = rest % meta.grid[axis]; rest = Math.floor(rest / meta.grid[axis]); }
+  return coords;
+}
+
+function legend(meta) {
+  return meta.legend.map((name, at) => {
+    const item = document.createElement("li");
+    const sample = document.createElement("canvas");
+    sample.width = sample.height = 12;
+    const paintbrush = sample.getContext("2d");
+    paintbrush.fillStyle = chunkColour(at + 1);
+    paintbrush.fillRect(0, 0, 12, 12);
+    const label = meta.ids && meta.ids[at] ? Object.assign(document.createElement("a"), { href: `/commit/${meta.ids[at]}`, textContent: name || "(no message)" }) : name;
+    const size = meta.sizes.length ? `, ${bytes(meta.sizes[at])}` : "";
+    item.hidden = !meta.counts[at];
+    item.append(sample, label, ` ${meta.counts[at]} ${meta.counts[at] === 1 ? "chunk" : "chunks"}${size}`);
+    return item;
+  });
+}
+
+const chunkColour = (code) => (config.before ? ["#8a97a3", "#b4009e", "#009e73", "#d55e00"] : CATEGORIES)[(code - 1) % (config.before ? 4 : CATEGORIES.length)];
+
 async function chunkMap(by) {
   const box = byId("chunk-map");
   const canvas = box.querySelector("canvas");
@@ -311,35 +362,76 @@ async function chunkMap(by) {
   canvas.height = meta.rows * size;
   const context = canvas.getContext("2d");
   const gap = size > 4 ? 1 : 0;
-  codes.forEach((code, at) => {
-    if (!code) return;
-    context.fillStyle = CATEGORIES[(code - 1) % CATEGORIES.length];
-    context.fillRect((at % meta.columns) * size, Math.floor(at / meta.columns) * size, size - gap, size - gap);
-  });
-  box.querySelector(".legend").replaceChildren(...meta.legend.map((name, at) => {
-    const item = document.createElement("li");
-    const sample = document.createElement("canvas");
-    sample.width = sample.height = 12;
-    const paintbrush = sample.getContext("2d");
-    paintbrush.fillStyle = CATEGORIES[at % CATEGORIES.length];
-    paintbrush.fillRect(0, 0, 12, 12);
-    const label = meta.ids && meta.ids[at] ? Object.assign(document.createElement("a"), { href: `/commit/${meta.ids[at]}`, textContent: name || "(no message)" }) : name;
-    item.append(sample, label, ` ${meta.counts[at]} chunks, ${bytes(meta.sizes[at])}`);
-    return item;
-  }));
+  let cursor = null;
+  const paintAll = () => {
+    context.clearRect(0, 0, canvas.width, canvas.height);
+    codes.forEach((code, at) => {
+      if (!code) return;
+      context.fillStyle = chunkColour(code);
+      context.fillRect((at % meta.columns) * size, Math.floor(at / meta.columns) * size, size - gap, size - gap);
+    });
+    if (!cursor) return;
+    context.lineWidth = 2;
+    context.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--text");
+    context.strokeRect(cursor[1] * size, cursor[0] * size, size - gap, size - gap);
+  };
+  paintAll();
+  box.querySelector(".legend").replaceChildren(...legend(meta));
   for (const button of box.querySelectorAll("[data-by]")) button.setAttribute("aria-pressed", String(button.dataset.by === by));
-  canvas.onclick = (event) => {
-    const area = canvas.getBoundingClientRect();
-    const column = Math.floor(((event.clientX - area.left) / area.width) * meta.columns), row = Math.floor(((event.clientY - area.top) / area.height) * meta.rows);
-    const coords = Array(meta.grid.length).fill(0);
-    coords[meta.across] = Math.floor((column * meta.grid[meta.across]) / meta.columns);
-    const others = meta.grid.map((_, axis) => axis).filter((axis) => axis !== meta.across);
-    let rest = Math.floor((row * others.reduce((product, axis) => product * meta.grid[axis], 1)) / meta.rows);
-    for (const axis of others.reverse()) { coords[axis] = rest % meta.grid[axis]; rest = Math.floor(rest / meta.grid[axis]); }
-    keep("chunk", coords.join());
+  const dims = config.dims || [];
+  const others = dims.filter((_, axis) => axis !== meta.across);
+  const about = dims.length ? `${dims[meta.across]} across${others.length ? `, ${others.join(" × ")} down` : ""}` : "\u00a0";
+  const tell = (row, column) => {
+    const code = codes[row * meta.columns + column];
+    byId("chunk-readout").textContent = `chunk ${chunkAt(meta, row, column).join(", ")}: ${code ? meta.legend[code - 1] : "not stored"}`;
+  };
+  byId("chunk-readout").textContent = about;
+  const choose = (row, column) => {
+    const coords = chunkAt(meta, row, column).join();
+    if (config.before) {
+      for (const name of [...query.keys()]) if (name.startsWith("i.")) query.delete(name);
+      query.set("chunk", coords);
+      location.search = query.toString();
+      return;
+    }
+    keep("chunk", coords);
     swap(location.href, ["chunk"]).catch(() => {});
   };
+  const cellAt = (event) => {
+    const area = canvas.getBoundingClientRect();
+    const within = (share, count) => Math.min(Math.max(Math.floor(share * count), 0), count - 1);
+    return [within((event.clientY - area.top) / area.height, meta.rows), within((event.clientX - area.left) / area.width, meta.columns)];
+  };
+  canvas.onclick = (event) => choose(...cellAt(event));
+  canvas.onpointermove = (event) => tell(...cellAt(event));
+  canvas.onpointerleave = () => { byId("chunk-readout").textContent = about; };
+  canvas.onkeydown = (event) => {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+    if (event.key === "Enter" && cursor) choose(...cursor);
+    if (!moves[event.key]) return;
+    event.preventDefault();
+    const [dy, dx] = moves[event.key], [y, x] = cursor || [0, 0];
+    cursor = [Math.min(Math.max(y + dy, 0), meta.rows - 1), Math.min(Math.max(x + dx, 0), meta.columns - 1)];
+    paintAll();
+    tell(...cursor);
+  };
 }
+
+const series = new Map();
+/** Show the exact value of a curve under the pointer. */
+document.addEventListener("pointermove", async (event) => {
+  const chart = event.target.closest?.("svg[data-series]");
+  if (!chart) return;
+  const url = chart.dataset.series;
+  if (!series.has(url)) series.set(url, request(url).then((response) => response.json()));
+  const found = await series.get(url).catch(() => null);
+  if (!found || !found.texts.length) return;
+  const area = chart.getBoundingClientRect();
+  const { width } = chart.viewBox.baseVal, left = Number(chart.dataset.left);
+  const share = (((event.clientX - area.left) / area.width) * width - left) / (width - left - 12);
+  const at = Math.min(Math.max(Math.round(share * (found.texts.length - 1)), 0), found.texts.length - 1);
+  chart.nextElementSibling.textContent = `${found.labels[at]}: ${found.texts[at] || "missing"} ${found.units}`;
+});
 
 if (config.kind === "map" || config.kind === "heat") start();
 const map = byId("chunk-map");

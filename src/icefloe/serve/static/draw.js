@@ -1,14 +1,9 @@
 // Colours, and pictures of numbers on a canvas.
-const STOPS = {
-  viridis: "440154481a6c472f7d41448739568c31688e2a788e23888e1f988b22a88435b77954c5687ad151a5db36d2e21bfde725",
-  cividis: "00224e1235703b496c575d6d7071738a8678a59c74c3b369e1cc55fee838",
-  magma: "000004140e363b0f70641a808c2981b73779de4968f7705cfe9f6dfecf92fcfdbf",
-  diverging: "0530612166ac4393c392c5ded1e5f0f7f7f7fddbc7f4a582d6604db2182b67001f",
-};
+import { COLOUR_MAPS } from "./colours.js";
 
 /** A table of 256 colours as little-endian RGBA. */
 export function colourTable(name) {
-  const text = STOPS[name] || STOPS.viridis;
+  const text = COLOUR_MAPS[name] || COLOUR_MAPS.viridis;
   const stops = [];
   for (let at = 0; at < text.length; at += 6) stops.push([0, 2, 4].map((part) => parseInt(text.substr(at + part, 2), 16)));
   const table = new Uint32Array(256);
@@ -85,7 +80,8 @@ export function draw(canvas, image, view) {
     context.lineWidth = thick * ratio;
     context.stroke(scaled);
   };
-  stroke(lines, style.getPropertyValue("--coast"), 0.8, []);
+  stroke(lines, "rgb(255 255 255 / 35%)", 2, []);
+  stroke(lines, "#1d2730", 0.9, []);
   stroke(boxes, style.getPropertyValue("--ground"), 4, []);
   stroke(boxes, style.getPropertyValue("--mark"), 2.2, [7 * ratio, 4 * ratio]);
   stroke(cursor, style.getPropertyValue("--ground"), 5, []);

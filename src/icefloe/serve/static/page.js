@@ -103,6 +103,23 @@ document.addEventListener("click", (event) => {
 addEventListener("pageshow", (event) => { if (event.persisted) { waiting = 0; byId("progress").hidden = true; } });
 byId("help-button").addEventListener("click", keys["?"]);
 byId("help-close").addEventListener("click", () => byId("help").close());
+const ticks = [...document.querySelectorAll("[data-compare]")];
+if (ticks.length) {
+  const line = byId("compare-two");
+  line.hidden = false;
+  const words = line.textContent;
+  for (const each of ticks) {
+    each.hidden = false;
+    each.addEventListener("change", () => {
+      const chosen = ticks.filter((one) => one.checked);
+      if (chosen.length > 2) chosen.find((one) => one !== each).checked = false;
+      const [after, before] = ticks.filter((one) => one.checked).map((one) => one.dataset.compare);
+      if (!before) { line.replaceChildren(words); return; }
+      const link = Object.assign(document.createElement("a"), { href: `/compare/${before}...${after}`, textContent: `Compare ${before.slice(0, 8)} with ${after.slice(0, 8)}` });
+      line.replaceChildren(link);
+    });
+  }
+}
 const filter = byId("file");
 if (filter) {
   byId("filter").hidden = false;
