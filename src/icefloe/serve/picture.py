@@ -34,7 +34,7 @@ class Layout:
     x: int | None
     """Axes that are drawn."""
     at: tuple[int, ...]
-    """The position along each dimension. Those of drawn dimensions are not used."""
+    """The position along each dimension; 0 for those that are drawn."""
     every: tuple[int, int] = (1, 1)
     """Only every n-th row and column is drawn."""
     note: str = ""
@@ -72,6 +72,12 @@ def choose_layout(view: ArrayView, at: Mapping[str, int], y: str = "", x: str = 
         min(max(at.get(name, 0), 0), max(size - 1, 0))
         for name, size in zip(view.dims, view.shape, strict=True)
     )
+    found = _choose(view, places, y, x)
+    drawn = (found.y, found.x)
+    return replace(found, at=tuple(0 if axis in drawn else each for axis, each in enumerate(places)))
+
+
+def _choose(view: ArrayView, places: tuple[int, ...], y: str, x: str) -> Layout:
     long = [axis for axis, size in enumerate(view.shape) if size > 1]
     if not view.shape or 0 in view.shape or not long:
         return Layout("none", None, None, places)
