@@ -214,7 +214,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("pages", "gateway"),
         ("data",),
         ("views",),
-        ("snippets",),
+        ("snippets", "log"),
         ("requests", "compare", "chunkmap", "series", "picture"),
         ("windows",),
         ("documents",),
