@@ -134,7 +134,7 @@ torture: setup
 	    tests/proof/test_simulation.py tests/proof/test_shortened_histories.py tests/legacy/test_upgrade.py tests/format/test_damage.py
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	ICEFLOE_SERVED_COMMITS=200 ICEFLOE_SERVED_SECONDS=600 ICEFLOE_SERVED_BYTES=1073741824 $(BIN)/python -m pytest -q \
-	    -n $(JOBS) tests/serve/test_gateway.py -k "two_readers or 200_clients or 1_gib"
+	    -n $(JOBS) tests/serve/test_load.py
 	for mode in native hybrid virtual; do for kind in usual usual-alike odd alike mixed mixed-alike; do \
 	    $(BIN)/python -m tests.support.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done
 	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/integrity/test_damage.py \

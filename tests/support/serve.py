@@ -157,3 +157,19 @@ def memory_repository(values: Any, chunks: tuple[int, ...], **options: Any) -> R
         )
         array[...] = values
     return repo
+
+
+def repack(repo: Repository, scale: float) -> None:
+    """Write the values 100 and 200 with another scale factor."""
+    with repo.transaction("main", message=f"scale {scale}") as store:
+        array = zarr.create_array(
+            store,
+            name="a",
+            shape=(2,),
+            chunks=(2,),
+            dtype="i2",
+            overwrite=True,
+            dimension_names=["x"],
+            attributes={"scale_factor": scale},
+        )
+        array[...] = np.array([100, 200]) / scale
