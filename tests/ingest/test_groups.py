@@ -18,7 +18,7 @@ import icefloe
 from icefloe import InvalidInputError, Repository
 from icefloe._internal.executor import ThreadExecutor
 from icefloe.ingest.ledger import read_ledger
-from tests.support.ingest.files import aged, days, new_repo, run, tree, write
+from tests.support.ingest.files import aged, days, new_repo, run, tree, write, write_groups
 from tests.support.servers.files import file_server
 
 pytestmark = [
@@ -309,28 +309,6 @@ def test_a_version_of_a_repository_is_a_source(tmp_path: Path, mode: str, is_rem
         assert_same(tree(then), {"air": days(0, 2)})
 
 
-def volume(path: Path, first: int = 0) -> str:
-    """Write a file with coordinates in its root, and groups of days, of a static field and of attributes."""
-    data = days(first, 2)
-    data[["lat", "lon"]].assign_attrs(title="volume").to_netcdf(path, engine="h5netcdf")
-    with h5py.File(path, "a") as file:
-        for name, values in (("air/time", np.arange(first, first + 2.0)), ("air/t2m", data["t2m"].values)):
-            file[name] = values
-        file["air/time"].make_scale("time")
-        file["air/time"].attrs["units"] = "days since 2024-01-01"
-        file["fixed/land/orog"] = np.arange(20.0).reshape(5, 4)
-        for variable, scales in (
-            ("air/t2m", ("air/time", "lat", "lon")),
-            ("fixed/land/orog", ("lat", "lon")),
-        ):
-            for axis, name in enumerate(scales):
-                file[variable].dims[axis].attach_scale(file[name])
-        for name, attrs in {"what": {"object": "PVOL"}, "air/how": {"gain": 0.5, "levels": [1, 2]}}.items():
-            file.create_group(name).attrs.update(attrs)
-        file.create_group("nothing")
-    return str(aged(path))
-
-
 VOLUME_ATTRIBUTES = {
     "": {"title": "volume"},
     "what": {"object": "PVOL"},
@@ -344,7 +322,7 @@ VOLUME_ATTRIBUTES = {
 def test_groups_without_moving_data_are_stored_once(
     tmp_path: Path, mode: str, concat_dim: str | None
 ) -> None:
-    files = [volume(tmp_path / f"{day}.nc", day) for day in (0, 2, 4)]
+    files = [write_groups(tmp_path / f"{day}.nc", day) for day in (0, 2, 4)]
     repo = new_repo(tmp_path)
 
     run(repo, files[:2], mode=mode, group="radar", concat_dim=concat_dim, commit_every=1)
@@ -366,7 +344,7 @@ def test_groups_without_moving_data_are_stored_once(
 def test_named_variables_leave_other_groups_out(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
-    run(repo, volume(tmp_path / "a.nc"), variables=["orog"])
+    run(repo, write_groups(tmp_path / "a.nc"), variables=["orog"])
 
     root = zarr.open_group(repo.readonly_session("main").store, mode="r")
     assert sorted(root.group_keys()) == ["_icefloe", "fixed"]
@@ -374,7 +352,7 @@ def test_named_variables_leave_other_groups_out(tmp_path: Path) -> None:
 
 
 def test_a_static_group_that_differs_names_the_file(tmp_path: Path) -> None:
-    files = [volume(tmp_path / f"{day}.nc", day) for day in (0, 2)]
+    files = [write_groups(tmp_path / f"{day}.nc", day) for day in (0, 2)]
     with h5py.File(files[1], "a") as file:
         file["fixed/land/orog"][0, 0] = -1
     repo = new_repo(tmp_path)

@@ -11,7 +11,7 @@ from icefloe import InvalidInputError, Repository, storage_from_url
 from icefloe.cli.main import main
 from icefloe.ingest.options import Check
 from icefloe.ingest.recipe import load_recipe
-from tests.support.ingest.files import archive, assert_same, expected, read
+from tests.support.ingest.files import archive, assert_same, expected, read, tree, write_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -42,6 +42,23 @@ def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out)["published"] == repo.lookup_branch("main")
     assert_same(read(repo), expected(files))
     assert next(iter(repo.ancestry(branch="main"))).metadata["team"] == "weather"
+
+
+def test_a_recipe_for_files_with_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").mkdir()
+    files = [write_groups(tmp_path / "data" / f"{day}.nc", day) for day in (0, 2)]
+    recipe = tmp_path / "recipe.yaml"
+    text = RECIPE.replace("commit_every: 2", "commit_every: 1, group: radar").replace("HIGH", "{high}")
+    recipe.write_text(text.replace("{high}", "1"))
+
+    assert main(["ingest", "--recipe", str(recipe)]) == 5
+    assert "t2m" in capsys.readouterr().out
+    recipe.write_text(text.replace("{high}", "5000"))
+    assert main(["ingest", "--recipe", str(recipe)]) == 0
+
+    repo = Repository.open(storage_from_url(str(tmp_path / "repo")))
+    assert tree(repo).keys() == {"radar/air", "radar/fixed/land"}
+    assert tree(repo)["radar/air"].sizes["time"] == 2 * len(files)
 
 
 @pytest.mark.parametrize(

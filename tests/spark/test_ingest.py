@@ -7,12 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xarray as xr
 
 from icefloe import IcechunkError
 from icefloe.cli.main import main
 from icefloe.ingest.options import Check
 from icefloe.spark import ingest, rechunk
-from tests.support.ingest.files import archive, assert_same, expected, map_files, new_repo, read
+from tests.support.ingest.files import (
+    archive,
+    assert_same,
+    expected,
+    map_files,
+    new_repo,
+    read,
+    tree,
+    write_groups,
+)
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,6 +43,19 @@ def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
     assert [len(report.outcome.sources.known), len(report.commits)] == [2, 1]
     assert seen[-1][1] == seen[-1][2] > 0
+
+
+def test_ingest_groups_on_executors(spark: Any, tmp_path: Path) -> None:
+    files = [write_groups(tmp_path / f"{day}.nc", day) for day in (0, 2)]
+    native, virtual = new_repo(tmp_path), new_repo(tmp_path)
+
+    ingest(spark, files, native, group="below")
+    ingest(spark, files, virtual, group="below", mode="virtual")
+
+    assert tree(native).keys() == {"below/air", "below/fixed/land"}
+    for path, found in tree(virtual).items():
+        xr.testing.assert_identical(found, tree(native)[path])
+    assert tree(native)["below/air"].sizes["time"] == 4
 
 
 def test_rechunk_maps_to_series_on_executors(spark: Any, tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ class Stored:
 
     session: Session
     group: str
+    region: tuple[tuple[str, tuple[int, int]], ...] = ()
+    """The first cell and the one after the last along each dimension of which it is only a part."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,3 +167,26 @@ def test_the_command_line_has_the_options(tmp_path: Path, capsys: pytest.Capture
 
     assert "--compat override" in said
     assert "--data-vars all" in said
+
+
+def tiles(folder: Path, first: int, fields: tuple[Any, Any] = (OROG, OROG)) -> list[str]:
+    """Write two days of two tiles, each with its part of a static field."""
+    return [
+        write(folder / f"{first}-{number}.nc", with_orog(first, field).drop_vars("crs").isel(lat=part))
+        for number, (part, field) in enumerate(zip((slice(0, 2), slice(2, 4)), fields, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_static_fields_of_tiles_are_compared_on_append(tmp_path: Path, mode: str) -> None:
+    files = [*tiles(tmp_path, 0), *tiles(tmp_path, 2), *tiles(tmp_path, 4)]
+    repo = new_repo(tmp_path)
+
+    run(repo, files[:2], mode=mode)
+    run(repo, files, mode=mode, commit_every=2)
+
+    assert read_all(repo)["orog"].dims == ("lat", "lon")
+    assert_same(read_all(repo), expected(files))
+    other = tiles(tmp_path, 6, (OROG, OROG + 1))
+    with pytest.raises(ProblemsError, match=r"6-1.nc: orog: differs from that of the repository"):
+        run(repo, other, mode=mode)

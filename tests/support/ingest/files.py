@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import xarray as xr
 
@@ -77,6 +78,28 @@ def aged(path: Path) -> Path:
     changed_ns = path.stat().st_mtime_ns - 3600 * 10**9
     os.utime(path, ns=(changed_ns, changed_ns))
     return path
+
+
+def write_groups(path: Path, first: int = 0) -> str:
+    """Write a file with coordinates in its root, and groups of days, of a static field and of attributes."""
+    data = days(first, 2)
+    data[["lat", "lon"]].assign_attrs(title="volume").to_netcdf(path, engine="h5netcdf")
+    with h5py.File(path, "a") as file:
+        for name, values in (("air/time", np.arange(first, first + 2.0)), ("air/t2m", data["t2m"].values)):
+            file[name] = values
+        file["air/time"].make_scale("time")
+        file["air/time"].attrs["units"] = "days since 2024-01-01"
+        file["fixed/land/orog"] = np.arange(20.0).reshape(5, 4)
+        for variable, scales in (
+            ("air/t2m", ("air/time", "lat", "lon")),
+            ("fixed/land/orog", ("lat", "lon")),
+        ):
+            for axis, name in enumerate(scales):
+                file[variable].dims[axis].attach_scale(file[name])
+        for name, attrs in {"what": {"object": "PVOL"}, "air/how": {"gain": 0.5, "levels": [1, 2]}}.items():
+            file.create_group(name).attrs.update(attrs)
+        file.create_group("nothing")
+    return str(aged(path))
 
 
 def archive(folder: Path, counts: Sequence[int] = (3, 4, 2)) -> list[str]:

@@ -24,6 +24,7 @@ from icefloe.ingest.combine.static_fields import (
     Given,
     differing_fields,
     differing_labels,
+    find_stored_tiles,
     only_stored,
     undigested_fields,
 )
@@ -176,12 +177,19 @@ def _combine(
     sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
     if existing is not None:
         sources[EXISTING] = existing.stored
-    if unknown := undigested_fields(given, how, digests):
+    stored = find_stored_tiles(given, how)
+    tiles = list(stored.tiles.values())
+    if existing is not None:
+        here = existing.stored
+        sources |= {tile.number: replace(here, region=region) for region, tile in stored.tiles.items()}
+    if unknown := undigested_fields([*given, *tiles], how, digests):
         return DigestRequest(unknown, sources)
-    if differing := list(differing_fields(given, how, digests)):
+    if differing := list(differing_fields([*given, *tiles], how, digests)):
         raise _MisfitError(differing)
+    old = [replace(part, schema=without_variables(part.schema, stored.names)) for part in old]
+    added = [without_variables(file, stored.names) for file in new] if stored.names else new
     try:
-        dataset = combined(_empty_datasets(new, old, how, digests), how)
+        dataset = combined(_empty_datasets(added, old, how, digests), how)
     except UndigestedError as error:
         return DigestRequest((error.name,), sources)
     except CannotCombineError as error:

@@ -29,6 +29,7 @@ class Given:
     """A file, or a part of the arrays that the repository has."""
 
     number: int
+    """That of a file; negative if the repository has it."""
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
     """The position of a part in the arrays of the repository; empty for a file."""
@@ -36,7 +37,12 @@ class Given:
     @property
     def name(self) -> str:
         """The name in messages."""
-        return _HERE if self.number == EXISTING else self.schema.source.url
+        return _HERE if self.is_stored else self.schema.source.url
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the repository has it."""
+        return self.number <= EXISTING
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,6 +97,59 @@ def only_stored(given: Sequence[Given], how: Combining) -> set[str]:
     }
 
 
+Region = tuple[tuple[str, tuple[int, int]], ...]
+"""The first cell and the one after the last along some dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTiles:
+    """Static fields of a grid of tiles that the repository has for the tiles of all new files."""
+
+    names: frozenset[str]
+    tiles: Mapping[Region, Given]
+    """The tiles of the repository that files are compared with."""
+
+
+def find_stored_tiles(given: Sequence[Given], how: Combining) -> StoredTiles:
+    """Find the static fields that need not be stored again, and where the repository has their tiles."""
+    moving = _moving_dimensions(given, how.concat_dim)
+    stored, files = ([each for each in given if each.is_stored is wanted] for wanted in (True, False))
+    here = {variable.name for each in stored for variable in each.schema.variables}
+    regions: dict[str, list[tuple[Region | None, Given]]] = {}
+    for each in files if how.data_vars in (None, "minimal") else ():
+        for variable in each.schema.variables:
+            dims = set(variable.dims)
+            if variable.name in here and not variable.is_coordinate and dims & moving and not moving <= dims:
+                place = _region_in(stored, each.schema, variable.dims)
+                regions.setdefault(variable.name, []).append((place, each))
+    known = {name: found for name, found in regions.items() if all(place for place, _ in found)}
+    tiles: dict[Region, Given] = {}
+    for place, each in (each for found in known.values() for each in found):
+        if place is not None and place not in tiles:
+            tiles[place] = Given(EXISTING - 1 - len(tiles), each.schema, {})
+    return StoredTiles(frozenset(known), tiles)
+
+
+def _region_in(stored: Sequence[Given], schema: FileSchema, dims: Sequence[str]) -> Region | None:
+    """Find the labels of a file in one of the stored parts; None if none has all of them in a row."""
+    for part in stored:
+        spans = [_span_in(part, schema, dim) for dim in dims]
+        if None not in spans:
+            return tuple((dim, span) for dim, span in zip(dims, spans, strict=True) if span is not None)
+    return None
+
+
+def _span_in(part: Given, schema: FileSchema, dim: str) -> tuple[int, int] | None:
+    here, mine = part.schema.values.get(dim), schema.values.get(dim)
+    if here is None or mine is None or not mine.size or here.ndim != 1:
+        return None
+    (at,) = np.nonzero(here == mine[0])
+    if len(at) != 1 or not np.array_equal(here[at[0] : at[0] + len(mine)], mine):
+        return None
+    start = int(at[0]) + part.box.get(dim, (0, 0))[0]
+    return start, start + len(mine)
+
+
 def undigested_fields(given: Sequence[Given], how: Combining, digests: Mapping[Any, str]) -> tuple[str, ...]:
     """Return the static fields whose values must be hashed before files can be compared."""
     unknown = {
@@ -111,11 +170,11 @@ def differing_fields(
         if values[0] is not None and all(value is values[0] for value in values):
             continue  # as in most archives
         keys = [_value_key(each, name, digests) for each in members]
-        known = [key for key, each in zip(keys, members, strict=True) if each.number == EXISTING]
+        known = [key for key, each in zip(keys, members, strict=True) if each.is_stored]
         usual = known[0] if known else Counter(keys).most_common(1)[0][0]
         first = members[keys.index(usual)]
         for key, each in zip(keys, members, strict=True):
-            if key != usual and each.number != EXISTING:
+            if key != usual and not each.is_stored:
                 yield _finding(each, first, name)
 
 

@@ -57,7 +57,8 @@ def opened(
     """
     if isinstance(source, Stored):
         with quiet():
-            yield stored_dataset(source.session, source.group)
+            stored = stored_dataset(source.session, source.group)
+            yield stored.isel({dim: slice(*span) for dim, span in source.region})
         return
     options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
     reading = reading.of(source)

@@ -13,6 +13,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, VirtualDataset, virtualize
 from tests.support.source_tree import ROOT
@@ -317,6 +318,19 @@ def test_guide_lists_every_refusal_reason() -> None:
     reasons = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
 
     assert reasons == [reason.value for reason in RefusalReason]
+
+
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
+def test_file_that_xarray_has_open_is_parsed(tmp_path: Path, engine: Any) -> None:
+    path = tmp_path / "f.nc"
+    xr.Dataset({"a": (("x", "y"), SMOOTH)}).to_netcdf(path, engine=engine)
+    aged(path)
+
+    with xr.open_dataset(path, engine=engine) as opened:
+        opened["a"].load()
+        dataset = virtualize(path)
+
+    assert_reads_back(dataset, "a", SMOOTH)
 
 
 @pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
