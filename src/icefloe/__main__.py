@@ -1,6 +1,6 @@
-"""`python -m icefloe` is the command line."""
+"""Run the command line with `python -m icefloe`."""
 
 from icefloe.cli.main import run
 
-if __name__ == "__main__":  # and not a process that was started to help
+if __name__ == "__main__":  # worker processes import this module under another name
     run()

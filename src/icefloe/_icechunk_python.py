@@ -1,4 +1,4 @@
-"""Names that clients of the official package take from its native module, found where icefloe keeps them."""
+"""The names of the official package's native module, looked up in icefloe's modules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOMES = (
 
 
 def _all_error_kinds() -> list[str]:
-    """The kind of every error there is."""
+    """Return the kinds of all errors."""
     return [kind.value for kind in ErrorKind]
 
 

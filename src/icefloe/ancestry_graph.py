@@ -23,7 +23,7 @@ _ROW_PX, _LANE_PX, _MARGIN_PX, _LETTER_PX = 28, 20, 16, 8
 
 @dataclass(frozen=True, slots=True)
 class GraphCommit:
-    """A snapshot as the drawing shows it."""
+    """A snapshot in the graph, with its refs."""
 
     id: str
     parent_id: str | None
@@ -32,36 +32,36 @@ class GraphCommit:
     branches: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     merged_ids: tuple[str, ...] = ()
-    """The tips that were merged into its parent."""
+    """Branch tips that this commit merged into its parent."""
 
     @property
     def title(self) -> str:
-        """The first line of the message, cut where it is long; terminals obey nothing in it."""
+        """The first line of the message, shortened, with control characters escaped."""
         line = printable(self.message.partition("\n")[0].rstrip())
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
 
 @dataclass(frozen=True, slots=True)
 class GraphShapes:
-    """A drawn history without texts, in pixels."""
+    """The lines and dots of a graph without text, in pixels."""
 
     width: int
     height: int
     lines: tuple[tuple[str, str], ...]
-    """Path data of SVG, and a colour."""
+    """SVG path data and the colour of each line."""
     dots: tuple[tuple[int, int, str], ...]
-    """The centre of each commit, and a colour."""
+    """The centre and the colour of each commit."""
     row_px: int = _ROW_PX
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AncestryGraph:
-    """Snapshots and how they descend from each other: `print` draws it as text, notebooks as a picture."""
+    """The history of a repository as a graph: `print` draws it as text, notebooks show it as an image."""
 
     commits: tuple[GraphCommit, ...]
-    """Newest first, every snapshot before its parent."""
+    """Snapshots, newest first, each before its parent."""
     plain: bool = False
-    """Without colours in the text."""
+    """True to print without colours."""
     _lanes: tuple[_Lane, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class AncestryGraph:
                 yield self._between(row, active, width)
 
     def _active(self) -> Iterator[Mapping[int, _Lane]]:
-        """For each row, yield the lanes that it meets by column."""
+        """Yield, for each row, the lanes that cross it, by column."""
         starting: defaultdict[int, list[_Lane]] = defaultdict(list)
         for lane in self._lanes:
             starting[lane.start].append(lane)
@@ -112,7 +112,7 @@ class AncestryGraph:
             yield active
 
     def _cells(self, row: int, own: _Lane, active: Mapping[int, _Lane], width: int) -> str:
-        """Draw the lanes beside a snapshot: its own, those that pass by, and those that meet it."""
+        """Draw one row of lanes: the lane of the snapshot, lanes that pass it, and lanes that join it."""
         last = max((each.column for each in active.values() if row in (each.joins, each.merge)), default=-1)
         line_colour = active[last].colour if last >= 0 else ""
         cells = []
@@ -149,12 +149,12 @@ class AncestryGraph:
         return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
 
     def shapes(self) -> GraphShapes:
-        """Return the drawing without texts, in pixels. Each commit takes a row of `row_px`.
+        """Return the lines and dots of the graph without text. Each commit takes a row of `row_px` pixels.
 
         Returns
         -------
         GraphShapes
-            The lines, points and labels.
+            The lines and dots.
         """
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         width = 2 * _MARGIN_PX + _LANE_PX * max((lane.column for lane in self._lanes), default=0)
@@ -168,7 +168,7 @@ class AncestryGraph:
         )
 
     def _repr_svg_(self) -> str:
-        """The drawing as a picture."""
+        """Return the graph as SVG, for notebooks."""
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         text_x = _MARGIN_PX + _LANE_PX * (1 + max((lane.column for lane in self._lanes), default=0))
         shapes = [_svg_lane(lane, lane_of) for lane in self._lanes]
@@ -192,15 +192,15 @@ class AncestryGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """A line of snapshots, each the parent of the one above; or a line without any, to a merged snapshot."""
+    """A vertical line: a chain of snapshots, or the connection of a merge commit to the merged snapshot."""
 
     number: int
     column: int
     rows: tuple[int, ...]
     joins: int | None
-    """The row, in another lane, of the parent of the lowest, or of the merged snapshot."""
+    """The row, in another lane, where this lane ends: that of a parent or of a merged snapshot."""
     merge: int | None
-    """The row, in another lane, of the merge commit from which the line comes."""
+    """The row of the merge commit, in another lane, where this lane starts."""
 
     @property
     def start(self) -> int:
@@ -217,14 +217,14 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Rows of snapshots, each the parent of the one before, and the row of the next parent."""
+    """A chain of snapshots: their rows, each the parent of the previous one, and the row that it joins."""
 
     rows: tuple[int, ...]
     joins: int | None
 
 
 def _lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
-    """Place chains and merges in columns, as far left as there is room, but right of what they lead to."""
+    """Assign columns to chains and merges: the leftmost free column to the right of the lanes they join."""
     chains = list(_chains(commits))
     chain_of = {row: number for number, chain in enumerate(chains) for row in chain.rows}
     extended, lines = _merges(commits, chains, chain_of)
@@ -243,7 +243,7 @@ def _lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
 
 
 def _chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
-    """Main has the first chain, other tips follow by name, and unnamed ones from the top."""
+    """Split the history into chains: main first, then other branches by name, then tips without a name."""
     row_of = {commit.id: row for row, commit in enumerate(commits)}
     parents = {commit.parent_id for commit in commits}
     tips = [row for row, commit in enumerate(commits) if commit.branches or commit.id not in parents]
@@ -262,7 +262,7 @@ def _chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
 def _merges(
     commits: Sequence[GraphCommit], chains: Sequence[_Chain], chain_of: Mapping[int, int]
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Tell which chains begin at a merge, and which merges need a line of their own to a snapshot."""
+    """Return the chains that start at a merge, and the merges that need a separate line to a snapshot."""
     row_of = {commit.id: row for row, commit in enumerate(commits)}
     extended: dict[int, int] = {}
     lines = []
@@ -270,7 +270,7 @@ def _merges(
         for id in dict.fromkeys(commits[row].merged_ids):
             target = row_of.get(id)
             if target is None or target <= row or id == commits[row].parent_id:
-                continue  # it has expired, or the metadata is not true
+                continue  # the merged snapshot has expired, or the metadata is wrong
             number = chain_of[target]
             if chains[number].rows[0] == target and chain_of[row] < number and number not in extended:
                 extended[number] = row
@@ -286,7 +286,7 @@ class _Columns:
         self._used: list[list[tuple[int, int]]] = []
 
     def take(self, first: int, start: int, end: int) -> int:
-        """Use the leftmost column from `first` on that is free from row `start` to row `end`."""
+        """Reserve the leftmost column, at or after `first`, that is free from row `start` to row `end`."""
         candidates = range(first, len(self._used))
         column = next((each for each in candidates if self._is_free(each, start, end)), len(self._used))
         if column == len(self._used):
@@ -305,13 +305,13 @@ def _lane_order(commit: GraphCommit) -> tuple[bool, bool, tuple[str, ...], int]:
 
 
 def _newest_first(commits: Mapping[str, GraphCommit]) -> Iterator[GraphCommit]:
-    """Order by time, but put none before all its children: clocks may differ."""
+    """Sort commits by time, but every commit after all its children, because clocks may differ."""
     above = {
         commit.id: {commit.parent_id or "", *commit.merged_ids} & commits.keys()
         for commit in commits.values()
     }
     found = list(_sorted(commits, above))
-    if len(found) < len(commits):  # somebody's metadata says that a snapshot was merged into its own ancestor
+    if len(found) < len(commits):  # cyclic metadata: a snapshot claims to be merged into its own ancestor
         above = {id: {commits[id].parent_id or ""} & commits.keys() for id in commits}
         found = list(_sorted(commits, above))
     return iter(found)
@@ -338,7 +338,7 @@ def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
 
 
 def _svg_path(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
-    """Draw a line from the merge or the first snapshot down to the last one, or to the row it joins."""
+    """Return the SVG path of a lane, from its merge or first snapshot down to its last row."""
     path, column, y = f"M {_x(lane.column)} {_y(lane.start)}", lane.column, _y(lane.start)
     if lane.merge is not None:
         column = lane_of[lane.merge].column
@@ -358,7 +358,7 @@ def _svg_path(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
 
 
 def _svg_bend(start: int, end: int, y: int) -> str:
-    """Draw a curve from one column to another, one row down to `y`."""
+    """Return the SVG curve from one column to another, which ends at `y`, one row further down."""
     bend = y - _ROW_PX // 2
     return f"C {_x(start)} {bend}, {_x(end)} {bend}, {_x(end)} {y}"
 

@@ -1,7 +1,7 @@
 """The CF conventions: times such as `days since 2000-01-01` in some calendar, and fill values.
 
-Times are converted in whole microseconds and numpy columns. cftime would do it in one Python object per time,
-and xarray only with cftime for most calendars.
+Times are converted in whole microseconds and numpy columns. cftime creates one Python object per time,
+and xarray needs cftime for most calendars.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MONTHS: Final = {
 _JULIAN_DAY_OF_1970: Final = 2440588
 _LARGEST_US: Final = 1 << 61
 _PRECISION_US: Final = 1000
-"""Conversion may move a time in floating point by this much."""
+"""The largest rounding error that is accepted when floating-point times are converted."""
 _FIRST_GREGORIAN_DAY: Final = -141427
 """1582-10-15, in days since 1970: the first day of the Gregorian calendar, after the Julian 1582-10-04."""
 
@@ -104,7 +104,7 @@ class TimeCoding:
             return np.asarray(since * 1000, dtype)
         step = np.int64(self.unit_ns // 1000)
         if (since % step).any():
-            raise ValueError("a time lies between two of the whole numbers that it would be stored as")
+            raise ValueError("a time is not a whole number of its unit; use a finer unit or floats")
         return np.asarray(since // step, dtype)
 
     def convert(self, numbers: Numbers, missing: NDArray[np.bool_], other: TimeCoding) -> Numbers | None:
@@ -115,7 +115,7 @@ class TimeCoding:
         numbers
             Times in this coding, integers or floats.
         missing
-            Mask of the numbers that stand for no time. They stay as they are.
+            Mask of the numbers that mean "no time". They are not converted.
         other
             The coding to convert to.
 
@@ -170,7 +170,7 @@ class TimeCoding:
 
 
 def time_coding(units: object, calendar: object) -> TimeCoding | None:
-    """Parse the attributes `units` and `calendar`; None if they describe no times that we know."""
+    """Parse the attributes `units` and `calendar`; None if they do not describe a supported time encoding."""
     match = _UNITS.fullmatch(units) if isinstance(units, str) else None
     unit_ns = _NANOSECONDS.get(match[1].lower()) if match else None
     name = _NAMES.get(str(calendar or "").lower())

@@ -143,7 +143,7 @@ def rasterized(
 
 
 def _rings(topology: Any) -> Iterator[Polyline]:
-    """Follow the arcs of every polygon: quantized, relative points that neighbours share."""
+    """Join the arcs of each polygon into a ring. Arcs are delta-encoded and shared by neighbours."""
     scale, origin = (np.array(topology["transform"][name]) for name in ("scale", "translate"))
     arcs = [np.cumsum(np.array(arc, float), axis=0) * scale + origin for arc in topology["arcs"]]
     for geometry in topology["objects"]["land"]["geometries"]:
@@ -153,12 +153,12 @@ def _rings(topology: Any) -> Iterator[Polyline]:
 
 
 def _arc(arcs: Sequence[Polyline], number: int) -> Polyline:
-    """Look up an arc; the number of a reversed one is its complement."""
+    """Look up an arc. A complemented (negative) number means the arc in reverse."""
     return arcs[number] if number >= 0 else arcs[~number][::-1]
 
 
 def _without_date_line(ring: Polyline) -> Iterator[Polyline]:
-    """Continue a ring beyond the date line, and cut it where it runs along it: no coast is there."""
+    """Continue a ring beyond the date line, and cut it where it follows that line, which is not a coast."""
     on_line = np.abs(np.abs(ring[:, 0]) - 180) < _MARGIN
     cuts = np.flatnonzero(on_line[1:] & on_line[:-1]) + 1
     for part in np.split(ring, cuts):
@@ -167,7 +167,7 @@ def _without_date_line(ring: Polyline) -> Iterator[Polyline]:
 
 
 def _finite(values: Any) -> NDArray[np.float64]:
-    """Return numbers as floats, or nothing where one is missing."""
+    """Return numbers as floats; an empty array if one of them is not finite."""
     found = np.asarray(values)
     if found.ndim != 1 or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
         return np.empty(0)
@@ -180,7 +180,7 @@ def _monotonic(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
 
 
 def _position(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how many cells lie in front of each value; the outermost cells continue outside of the grid."""
+    """Return the fractional cell index of each value; the outermost cells extend beyond the grid."""
     cells = np.arange(len(edges), dtype=float)
     if edges[-1] < edges[0]:
         edges, cells = edges[::-1], cells[::-1]

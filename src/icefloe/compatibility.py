@@ -31,9 +31,10 @@ _FOR_WORKERS = str(Path(__file__).parent / "_standing_in")
 def install_as_icechunk() -> None:
     """Make `import icechunk` and its submodules return icefloe, in this process and its child processes.
 
-    Call it before anything imports `icechunk`. Reprs then also say `icechunk`. Child processes that inherit
-    the environment, for example of multiprocessing, dask or Spark in local mode, find a package of that name
-    first on their PYTHONPATH. On a cluster, set PYTHONPATH for the workers, or call this function there.
+    Call it before anything imports `icechunk`. Reprs then also contain the name `icechunk`. Child processes
+    that inherit the environment, for example of multiprocessing, dask or Spark in local mode, find a package
+    of that name first on their PYTHONPATH. On a cluster, set PYTHONPATH for the workers, or call this
+    function there.
 
     Raises
     ------

@@ -9,6 +9,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.printable import printable
 from icefloe._internal.report import Report
 from icefloe.config.display import Shown, Tree, qualified
@@ -33,12 +34,12 @@ __all__ = [
 ]
 
 MergeStrategy: TypeAlias = Literal["fail", "ours", "theirs"]
-"""Which side wins where both changed the same data: neither (the merge fails), the target branch, or the
+"""The side that wins where both changed the same data: neither (the merge fails), the target branch, or the
 source.
 """
 
 MergeOutcome: TypeAlias = Literal["up-to-date", "fast-forward", "merged", "conflicts"]
-"""What a merge did: nothing, move the branch, create a snapshot, or stop because of conflicts."""
+"""The effect of a merge: none, a moved branch, a new snapshot, or a stop because of conflicts."""
 
 MOST_SHOWN: Final = 20
 """The number of conflicts that reprs list; the others are counted."""
@@ -369,9 +370,9 @@ class MergeConflict(Report):
     kind: ConflictType
     """The type of the conflict."""
     ours: str
-    """What the target branch changed."""
+    """The change on the target branch."""
     theirs: str
-    """What the source of the merge changed."""
+    """The change in the source of the merge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +385,7 @@ class ConflictGroup:
     ours: Callable[[], list[str]]
     theirs: Callable[[], list[str]]
     details: Callable[[tuple[int, ...], bool], ChunkDetails] | None = None
-    """Describes one of the chunks, with or without comparing its values."""
+    """A function that describes one chunk, with or without comparing its values."""
 
     def __len__(self) -> int:
         return 1 if self.chunks is None else len(self.chunks)
@@ -496,7 +497,7 @@ class MergeResult(Report, Shown):
     """The result of a merge or of its dry run."""
 
     outcome: MergeOutcome
-    """What the merge did, or would do."""
+    """The effect of the merge, or of its dry run."""
     snapshot_id: str | None
     """The new tip of the branch; None if nothing was written because of conflicts or a dry run."""
     base_id: str
@@ -528,7 +529,7 @@ class MergeConflictError(ConflictError):
     result
         The result of the merge, with its conflicts.
     message
-        What is wrong. By default, a sentence about the first conflict.
+        The error message. By default, a sentence about the first conflict.
     """
 
     result: MergeResult
@@ -539,8 +540,8 @@ class MergeConflictError(ConflictError):
             node = first.path or "a move"
             where = node if first.chunk is None else f"chunk {first.chunk} of {node}"
             message = (
-                f"{result.theirs_id} cannot be merged into {result.ours_id}: {len(result.conflicts)} "
-                f"conflicts, the first in {where} ({str(first.kind).lower()})"
+                f"{result.theirs_id} cannot be merged into {result.ours_id}: "
+                f"{counted(len(result.conflicts), 'conflict')}, first in {where} ({str(first.kind).lower()})"
             )
             self.hint = Hint('choose {strategy} or "theirs"', strategy="ours")
         super().__init__(result.ours_id, result.theirs_id, message, ErrorKind.MERGE_FAILED)
@@ -548,9 +549,7 @@ class MergeConflictError(ConflictError):
         self.args = (result, message)
 
     def __str__(self) -> str:
-        """Return the message and the first conflicts with labels and differences, which are read by this
-        call.
-        """
+        """Return the message and the first conflicts, with labels and differences that this call reads."""
         rows = self.result.conflicts
         places = zip(rows[:_IN_ERRORS], rows.details(_IN_ERRORS), strict=True)
         return "\n".join([super().__str__(), *(f"  {describe_place(*each)}" for each in places)])

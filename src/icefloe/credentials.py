@@ -1,7 +1,7 @@
-"""Credentials: how they are chosen from arguments, and how refreshable ones are renewed.
+"""Credentials: chosen from arguments, and renewed by a function if they are refreshable.
 
 Credentials are frozen, compare by content, can be pickled, and never show a secret in `repr`. A pickle does
-contain the secrets: whoever sends one to a worker sends the keys.
+contain the secrets: if you send one to a worker, you send the keys.
 
 Nothing in this module uses the network or reads the environment: `FromEnv` only tells the storage to do so.
 """
@@ -103,7 +103,7 @@ class S3StaticCredentials(_Veiled):
 
 
 class S3Credentials(metaclass=_Family):
-    """How requests to an S3 store are signed: one of the variants below."""
+    """The credentials for requests to an S3 store: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_Veiled):
@@ -166,7 +166,7 @@ class GcsStaticCredentials(metaclass=_Family):
 
 
 class GcsCredentials(metaclass=_Family):
-    """How requests to Google Cloud Storage are signed: one of the variants below."""
+    """The credentials for requests to Google Cloud Storage: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_Veiled):
@@ -238,7 +238,7 @@ class AzureStaticCredentials(metaclass=_Family):
 
 
 class AzureCredentials(metaclass=_Family):
-    """How requests to Azure Blob Storage are signed: one of the variants below."""
+    """The credentials for requests to Azure Blob Storage: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_Veiled):
@@ -334,7 +334,7 @@ HttpAccess = Credentials.HttpAccess()
 
 
 class Refresher(Generic[T]):
-    """Calls the user's function for a credential, and calls it again when that credential has expired.
+    """A source of credentials that calls the user's function again when a credential has expired.
 
     Threads can share a refresher: one of them calls the function, the others wait for the result. A
     credential without `expires_after` is requested once. A pickled copy contains the credential that the
@@ -469,7 +469,7 @@ def s3_credentials(
 ) -> AnyS3Credential:
     """Choose S3 credentials by arguments. Without arguments, they come from the environment.
 
-    Give a key pair, `anonymous`, `from_env` or `get_credentials`; they exclude each other.
+    Pass only one of: a key pair, `anonymous`, `from_env` or `get_credentials`.
 
     Parameters
     ----------
@@ -529,7 +529,7 @@ def gcs_static_credentials(
     application_credentials: str | None = None,
     bearer_token: str | None = None,
 ) -> AnyGcsStaticCredential:
-    """Create a fixed Google Cloud credential. The first argument that is given counts.
+    """Create a fixed Google Cloud credential from the first argument that is not None.
 
     Parameters
     ----------

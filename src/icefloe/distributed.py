@@ -92,7 +92,7 @@ def receipt(fork: ForkSession) -> bytes:
     Returns
     -------
     bytes
-        Some bytes per changed chunk, without credentials.
+        The encoded changes, a few bytes per chunk, without credentials.
     """
     if not isinstance(fork, ForkSession):
         raise TypeError(f"expected a fork, not a '{type(fork).__name__}'; see Session.fork")

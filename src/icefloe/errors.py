@@ -1,4 +1,4 @@
-"""Exceptions of icefloe: the class says how a caller can react, and `kind` says exactly what happened.
+"""Exceptions of icefloe: the class tells a caller how to react, and `kind` tells exactly what happened.
 
     IcechunkError
     ├── ConflictError
@@ -245,7 +245,7 @@ class IcechunkError(Exception):
     Parameters
     ----------
     message
-        What is wrong, and where. Secrets in URLs and control characters are removed.
+        The error message. Secrets in URLs and control characters are removed.
     kind
         Usually an `ErrorKind`. Other strings are kept, so that codes of a newer release survive.
 
@@ -305,7 +305,7 @@ class ConflictError(IcechunkError):
     actual_parent
         The id of the snapshot that was found instead.
     message
-        What is wrong. By default, a sentence with both parents.
+        The error message. By default, a sentence with both parents.
     kind
         An `ErrorKind`, by default COMMIT_CONFLICT.
     """
@@ -384,7 +384,7 @@ class AlreadyExistsError(IcechunkError):
 
 
 class ReadOnlyError(IcechunkError):
-    """A write through a read-only session, store, storage or repository."""
+    """A read-only session, store, storage or repository cannot be changed."""
 
 
 class InvalidInputError(IcechunkError, ValueError):

@@ -33,7 +33,7 @@ class Progress(Protocol):
     """A callback that receives the state of a running operation."""
 
     def __call__(self, label: str, done: int, total: int, /) -> None:
-        """Receive how many of the items that `label` names are done."""
+        """Receive the number of finished items, their total, and a label that says what they are."""
 
 
 @dataclass(frozen=True, slots=True)

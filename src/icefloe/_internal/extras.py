@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def pip_install(package: str, *others: str) -> str:
-    """Return the command that installs a missing package, and other missing ones."""
+    """Return the command that installs a package together with the other packages that are missing."""
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
     return f"pip install {' '.join(repr(_bounds().get(name.lower(), name)) for name in missing)}"
 

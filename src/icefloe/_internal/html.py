@@ -70,7 +70,7 @@ def facts(values: Mapping[str, Any]) -> str:
 
 
 def section(title: str, count: int | None, content: str, *, is_open: bool = True) -> str:
-    """Return a part that can be folded; nothing if the count is 0."""
+    """Return a collapsible section; an empty string if the count is 0."""
     if count == 0:
         return ""
     number = "" if count is None else f"<span>({count})</span>"
@@ -119,6 +119,6 @@ def cell(value: Any) -> str:
 
 
 def mark(is_good: bool, text: str) -> str:
-    """Return text in green or red, with a sign for readers who do not see colours."""
+    """Return text in green or red, with a symbol for readers who cannot distinguish the colours."""
     sign, kind = ("✓", "good") if is_good else ("✗", "bad")
     return f'<span class="ic-{kind}">{sign} {escape(text)}</span>'

@@ -39,12 +39,12 @@ class Report:
         return html.card("icefloe", type(self).__name__, note, self._verdict(), html.facts(facts), *parts)
 
     def _verdict(self) -> str:
-        """Return one line of HTML that says whether all is well, for reports that know."""
+        """Return the outcome as one line of HTML; empty for reports without an outcome."""
         return ""
 
 
 def _is_detail(value: Any) -> bool:
-    """Return True for tables and for collections of records, which are no facts."""
+    """Return True for tables and collections of records, which are shown in sections of their own."""
     return hasattr(value, "to_html") or (
         isinstance(value, tuple | list) and any(not isinstance(each, str | int) for each in value)
     )

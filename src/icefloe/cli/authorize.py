@@ -24,7 +24,7 @@ authorize_prefixes = click.option(
     multiple=True,
     metavar="PREFIX[@ENDPOINT]",
     help="Read virtual chunks of this container, or of all, with credentials from the environment; "
-    "PREFIX=anonymous without credentials. Repeat an endpoint that only the repository names.",
+    "PREFIX=anonymous without credentials. Add @ENDPOINT if only the repository names the endpoint.",
 )
 
 

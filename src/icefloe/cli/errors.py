@@ -50,7 +50,7 @@ COMMANDS = {
     "upgrade_icechunk_repository": "icefloe migrate",
     "verify": "icefloe verify",
 }
-"""The command for each function that hints of the library name."""
+"""The command for each library function that hints can name."""
 OPTIONS = {
     "authorize_virtual_chunk_access": "--authorize PREFIX, or all with --authorize all",
     "config": "--authorize PREFIX@ENDPOINT",
@@ -63,7 +63,7 @@ ONLY_IN_PYTHON = {"check_clean_root", "loadable_variables"}
 
 
 class Signalled(KeyboardInterrupt):
-    """The interruption by a signal other than that of Ctrl-C."""
+    """An interruption by a signal other than SIGINT (Ctrl-C)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -71,7 +71,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Stopped(click.ClickException):
-    """The error of a command that Ctrl-C or another signal stopped."""
+    """A command was stopped by Ctrl-C or another signal."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")
@@ -79,7 +79,7 @@ class Stopped(click.ClickException):
 
 
 def interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interruption that led to an error. Interrupted work may fail in many ways."""
+    """Return the interruption that caused an error, if any: interrupted work can fail with any exception."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
@@ -128,7 +128,7 @@ def _sentence(error: Exception) -> str:
 def _problem_table(error: Any) -> str:
     """Format the problems of an ingest as a table, if there are several."""
     bad = getattr(error, "bad", ())
-    if len(bad) < 2 or all(each.is_sound for each in bad):  # nothing is wrong with sound files
+    if len(bad) < 2 or all(each.is_sound for each in bad):  # sound files have no problem to list
         return ""
     rows = [_COLUMNS, *(tuple(map(shown, _problem(each))) for each in bad)]
     return "\n".join([f"{error.headline}:", *aligned(rows, [False] * len(_COLUMNS))])

@@ -25,7 +25,7 @@ _LOCAL_SPARK = "local[*]"
 _WITHOUT_SPARK = "; --executor processes works without it"
 _THREADS = 64
 _SPARK_TASKS_PER_CORE = 4
-"""More than one, so that no core is idle while the slowest task ends."""
+"""More than one, so that no core is idle while the slowest task finishes."""
 _SILENT = logging.CRITICAL + 1
 
 

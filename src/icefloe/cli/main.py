@@ -154,7 +154,7 @@ class _Commands(click.Group):
 
             near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else "; `icefloe --help` lists the commands"
-            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -1,4 +1,4 @@
-"""The process of a command: encodings without all characters, closed pipes, and signals."""
+"""Process-level concerns of a command: limited encodings, closed pipes and signals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _ascii_error(error: UnicodeError) -> tuple[str, int]:
 
 
 def end(code: int) -> NoReturn:
-    """End the process without the clean-up of the interpreter, which takes as long as opening a repository.
+    """End the process without the interpreter's clean-up, which takes as long as opening a repository.
 
     A process that has started others, for example for Spark, ends as usual.
     """

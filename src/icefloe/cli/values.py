@@ -35,7 +35,7 @@ def _invalid(message: str) -> InvalidInputError:
 
 
 def json_values(values: Any) -> Any:
-    """Return values as JSON has them: times as ISO 8601, durations as numbers of their unit."""
+    """Convert values to JSON types: times to ISO 8601, durations to numbers in their unit."""
     if values.dtype.kind == "M":
         return np.datetime_as_string(values).tolist()
     if values.dtype.kind == "m":

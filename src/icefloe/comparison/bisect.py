@@ -53,11 +53,11 @@ class Bisection(Report):
     before: str
     """The snapshot before it."""
     holds: bool
-    """Whether the condition holds from this commit on."""
+    """True if the condition holds from this commit on."""
     statistics: Mapping[str, tuple[float | None, float | None]]
     """The values that the condition uses, before and at the commit; None if the array did not exist."""
     versions_read: int
-    """How many versions were read."""
+    """Number of versions that were read."""
 
 
 def bisect(
@@ -122,7 +122,7 @@ def bisect(
         ids = [each.id for each in history]
         if from_snapshot_id not in ids:
             raise _wrong(
-                f"{from_snapshot_id} is no ancestor of {newest}; choose one that `icefloe log` lists"
+                f"{from_snapshot_id} is not an ancestor of {newest}; choose a snapshot from its history"
             )
         history = history[: ids.index(from_snapshot_id) + 1]
     search = _Search(repo, path, condition, at or {})
@@ -159,7 +159,7 @@ def _check(node: ast.expr, text: str) -> None:
             for each in (left, right):
                 _check_number(each, text)
         case _:
-            raise _wrong(f"condition {text!r}: `{ast.unparse(node)}` is no comparison such as 'max > 310'")
+            raise _wrong(f"condition {text!r}: `{ast.unparse(node)}` is not a comparison such as 'max > 310'")
 
 
 def _check_number(node: ast.expr, text: str) -> None:
@@ -193,11 +193,11 @@ def _evaluate(node: ast.expr, numbers: Mapping[str, float]) -> Any:
             return numbers[name]
         case ast.Constant(value=value):
             return value
-    raise AssertionError(ast.dump(node))  # _check refuses everything else
+    raise AssertionError(ast.dump(node))  # _check rejects all other nodes
 
 
 class _Search:
-    """Evaluates a condition at versions, each once."""
+    """A cache of the result of a condition at each version."""
 
     def __init__(self, repo: Repository, path: str, condition: ast.expr, at: Mapping[str, Any]) -> None:
         self._repo, self._path, self._condition, self._at = repo, path, condition, at
@@ -223,7 +223,7 @@ class _Search:
         try:
             node = find_array(session._workspace, self._path)
             spans = positions(session, parent(node.path) or ROOT, self._at) if self._at else {}
-        except (NodeNotFoundError, InvalidInputError):  # not there yet
+        except (NodeNotFoundError, InvalidInputError):  # the array or label does not exist yet
             return None
         dims = node.array.names
         for name in self._at:

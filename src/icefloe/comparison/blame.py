@@ -137,13 +137,13 @@ def blame(
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Chunks whose writer is looked for in the history of a snapshot."""
+    """Chunks whose writer is searched for in the history of a snapshot."""
 
     tip: SnapshotId
     rows: Rows
-    """Which chunks of the result."""
+    """Row of each chunk in the result."""
     at: Coords
-    """Where they are in the snapshot."""
+    """Coordinates of each chunk in the snapshot."""
     merge: SnapshotId | None = None
 
     def take(self, which: Mask) -> _Pending:
@@ -160,7 +160,7 @@ class _Walk:
         self._writers = np.full(len(coords), OLDER)
         self._merges = np.full(len(coords), OLDER)
         self._infos: dict[SnapshotId, StoredInfo] = {}
-        """Commits that were looked at. Writers and merges are numbers of these, in the order of insertion."""
+        """Commits that were visited. Writers and merges are numbered in the order of insertion."""
         self._states: dict[SnapshotId, State] = {}
 
     def run(self, tip: SnapshotId) -> None:
@@ -213,7 +213,7 @@ class _Walk:
         return self._states[id]
 
     def _changed(self, pending: _Pending, after: State, before: State | None) -> tuple[Mask, Coords]:
-        """Tell which chunks a commit wrote, and where the others were before it."""
+        """Return a mask of the chunks that a commit wrote, and the earlier coordinates of the others."""
         new = after.node(self._node)
         old = None if before is None else before.node(self._node)
         if before is None or old is None or new is None or rank_of(old) != rank_of(new):
@@ -223,7 +223,7 @@ class _Walk:
         return _apply_moves(pending.at, news.coords, olds.coords, moves)
 
     def _credit(self, info: StoredInfo, new: _Pending) -> Iterator[_Pending]:
-        """Credit chunks that a commit has and its parent has not: to it, to a merged branch, or to nobody."""
+        """Credit new chunks of a commit to the commit itself, to a merged branch, or to nobody."""
         merge = info.id if new.merge is None else new.merge
         is_unknown = False
         for tip in merged_tips(info):
@@ -242,7 +242,7 @@ class _Walk:
             self._merges[new.rows[own]] = OLDER if new.merge is None else numbers.index(new.merge)
 
     def _is_equal_in(self, tip: State, node: NodeSnapshot, state: State, at: Coords) -> Mask:
-        """Tell which chunks of a merge are those of the merged tip."""
+        """Return a mask of the chunks of a merge that equal those of the merged tip."""
         own = state.node(self._node)
         if own is None or not len(at):
             return np.zeros(len(at), np.bool_)
@@ -255,7 +255,7 @@ class _Walk:
         return np.isin(_coordinate_keys(at), _coordinate_keys(equal))
 
     def _is_own(self, info: StoredInfo, at: Coords) -> Mask:
-        """Tell which chunks a commit wrote itself, if expired commits lie between it and its parent."""
+        """Return a mask of the chunks that a commit wrote, rather than expired commits before it."""
         pruned = bool(info.pruned_ancestor_tx_logs)
         if not pruned and not self._is_after_first(info):
             return np.ones(len(at), np.bool_)
@@ -270,14 +270,14 @@ class _Walk:
         return np.isin(_coordinate_keys(at), np.concatenate(keys)) if keys else np.zeros(len(at), np.bool_)
 
     def _is_after_first(self, info: StoredInfo) -> bool:
-        """Return whether the parent is the first snapshot. V1 keeps no list of expired ones."""
+        """Return whether the parent is the first snapshot. V1 does not list expired snapshots."""
         if info.parent_id is None:
             return True
         return self._refs.snapshot(info.parent_id).parent_id is None
 
 
 def _find_origins(olds: ArrayManifest, news: ArrayManifest) -> Rows:
-    """Find the earlier row that each later reference comes from; -1 for those that were written."""
+    """Find the earlier row that each later reference comes from; -1 for newly written references."""
     origins = np.full(len(news), -1, np.int64)
     if not len(olds) or not len(news):
         return origins
@@ -337,7 +337,7 @@ def _match_moves(olds: ArrayManifest, left: Rows, news: ArrayManifest, rows: Row
 
 
 def _apply_moves(at: Coords, news: Coords, olds: Coords, origins: Rows) -> tuple[Mask, Coords]:
-    """Tell which of some chunks were written, and where the others were before."""
+    """Return a mask of the chunks that were written, and the earlier coordinates of the others."""
     places = _find_rows(news, at)
     listed = np.flatnonzero(places >= 0)
     came_from = origins[places[listed]]
@@ -368,7 +368,7 @@ def _coordinate_keys(coords: Coords) -> NDArray[np.bytes_]:
 
 
 def _reference_keys(refs: ArrayManifest, rows: Rows) -> NDArray[np.bytes_]:
-    """Return what identifies the bytes that references lead to: id or digest, offset and length."""
+    """Return keys that identify the referenced bytes: id or digest, offset and length."""
     kinds = refs.kind[rows]
     keys = np.zeros((len(rows), 33), np.uint8)
     keys[:, 0] = kinds

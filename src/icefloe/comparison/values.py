@@ -20,13 +20,13 @@ from icefloe.session import Session
 __all__ = ["ValueDifferences", "compare_values", "subtract_values"]
 
 _DECODING: Final = ("data_type", "fill_value", "codecs", "storage_transformers")
-"""Parts of an array's metadata that decide which values its chunks have."""
+"""The parts of an array's metadata that determine how its chunks are decoded."""
 _NUMBERS: Final = "biufcmM"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDifferences:
-    """How many cells of an array differ between two versions, and by how much."""
+    """The number of cells of an array that differ between two versions, and the largest difference."""
 
     path: str
     """Path of the array in the later version."""
@@ -37,12 +37,12 @@ class ValueDifferences:
     differing: int
     """Number of cells with different values. NaN equals NaN, and differs from every number."""
     missing: int
-    """Number of differing cells of which one is NaN or NaT, so that they have no difference."""
+    """Number of differing cells that are NaN or NaT in one version. They have no numeric difference."""
     largest: float | int | None
     """Largest absolute difference; exact for integers, in the units of the array for times. None if no two
     numbers differ."""
     chunks: int
-    """Number of chunks that were read to find out."""
+    """Number of chunks that were read for the comparison."""
     added_cells: int = 0
     """Number of cells that only the later version has, because the array has another shape."""
     removed_cells: int = 0
@@ -179,7 +179,7 @@ class _Pair:
     """An array in two versions."""
 
     def __init__(self, before: Session, after: Session, path: str, before_path: str | None) -> None:
-        import zarr  # programs that compare references only do without it
+        import zarr  # not needed to compare references only
 
         new = find_array(after._workspace, path)
         old = _counterpart(before, new, before_path)
@@ -272,7 +272,7 @@ def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return absolute differences, exact for integers, and where one of the two is missing."""
+    """Return absolute differences, exact for integers, and a mask of cells missing in one version."""
     is_missing = _is_missing(old) | _is_missing(new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):
@@ -306,14 +306,14 @@ def _as_integers(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], ND
         sides = [each.astype(np.result_type(old, new)).view("i8") for each in sides]
     kinds = {each.dtype.kind for each in sides}
     if "u" in kinds and len(kinds) > 1 and any(each.dtype == np.uint64 for each in sides):
-        sides = [each.astype(object) for each in sides]  # no type of numpy holds both
+        sides = [each.astype(object) for each in sides]  # no numpy type holds both int64 and uint64
         return sides[0], sides[1]
     wide = "u8" if kinds == {"u"} else "i8"
     return sides[0].astype(wide), sides[1].astype(wide)
 
 
 def _gap(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
-    """Return the distance of integers: modulo 2**64 it is exact, whatever their signs."""
+    """Return absolute differences of 64-bit integers. Unsigned wrap-around makes them exact for all signs."""
     if one.dtype.kind == "O":
         return np.asarray(np.abs(one - other))
     is_less = other < one
@@ -353,7 +353,7 @@ def _window(selection: Sequence[slice | int], shape: tuple[int, ...]) -> tuple[l
 
 
 def _overlap(part: slice, steps: range) -> tuple[range, slice]:
-    """Return the selected positions inside a chunk, and their places among all selected ones."""
+    """Return the selected positions inside a chunk, and their indices in the whole selection."""
     first = max(0, -(-(part.start - steps.start) // steps.step))
     stop = min(len(steps), max(first, -(-(part.stop - steps.start) // steps.step)))
     return steps[first:stop], slice(first, stop)

@@ -206,7 +206,7 @@ def array_differences(
 def references_apart(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> tuple[ArrayManifest, ArrayManifest]:
-    """Read the references of an array in both versions, except those in manifests that both share."""
+    """Read the references of an array in both versions, without manifests that both versions share."""
     is_shrunk = any(size < was for was, size in zip(_shape(old), _shape(new), strict=True))
     is_changed = any(each.id in space.changes.chunks for space, each in ((before, old), (after, new)))
     if is_shrunk or is_changed or old.id != new.id:

@@ -1,4 +1,4 @@
-"""Attribution of requests: what the HTTP User-Agent contains beside the name of icefloe."""
+"""Attribution of requests: information that is sent in the HTTP User-Agent besides the name of icefloe."""
 
 from __future__ import annotations
 

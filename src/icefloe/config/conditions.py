@@ -203,7 +203,7 @@ class _ArrayCondition(_Condition):
                 return cls._make("num_refs", _bound(lower, after=1), _bound(upper, after=0))
             case "true" | "false" | "any_array" if plain in cls.variants:
                 return cls._make(plain)
-        raise ValueError(f"unknown condition {plain!r}; is it one of a newer release?")
+        raise ValueError(f"unknown condition {plain!r}; a newer release may know it")
 
 
 class ManifestPreloadCondition(_ArrayCondition):
@@ -331,7 +331,7 @@ class ManifestSplitDimCondition(_Condition):
                 return cls._make("Axis", axis)
             case {"DimensionName": str(regex)}:
                 return cls._make("DimensionName", regex)
-        raise ValueError(f"unknown dimension condition {plain!r}; is it one of a newer release?")
+        raise ValueError(f"unknown dimension condition {plain!r}; a newer release may know it")
 
 
 def _set(condition: _Condition, *operands: Any) -> None:
@@ -361,7 +361,7 @@ def _axis(self: _Condition, axis: int) -> None:
 
 
 def _add_variants(family: Any, variants: Mapping[str, tuple[str, str, Callable[..., None]]]) -> None:
-    """Add the nested classes of the official class: word on disk, call in the repr, constructor of each."""
+    """Add a nested class per variant, given its stored name, the call in its repr and its constructor."""
     family.variants = {}
     for name, (word, call, init) in variants.items():
         members = {"__slots__": (), "__module__": __name__, "__qualname__": f"{family.__name__}.{name}"}
@@ -410,7 +410,7 @@ def _compile(regex: str) -> re.Pattern[str] | None:
 
 
 def _bound(plain: Any, after: int) -> int | None:
-    """Return one end of a half-open interval; `after` is what an excluded lower end adds."""
+    """Return one end of a half-open interval; `after` is added if the stored lower end is excluded."""
     match plain:
         case "Unbounded":
             return None
@@ -418,4 +418,4 @@ def _bound(plain: Any, after: int) -> int | None:
             (tag, number), *_ = tagged.items()
             if isinstance(number, int) and tag in ("Included", "Excluded"):
                 return number + (after if tag == "Excluded" else 1 - after)
-    raise ValueError(f"unknown bound {plain!r}")
+    raise ValueError(f"unknown bound {plain!r}; expected Unbounded, Included or Excluded")

@@ -1,4 +1,4 @@
-"""What all parts of a configuration share: checked fields that may be unset, merging, plain dicts and reprs.
+"""The base class of configuration parts: checked optional fields, merging, plain dicts and reprs.
 
 A part is a mutable dataclass whose fields are None until they are set. Each field defines how its values are
 checked, what an unset field means, and how it is stored.
@@ -28,7 +28,7 @@ class Codec(Protocol):
     """The check of one field, and the conversion of its value to a plain dict and back."""
 
     def check(self, value: Any) -> Any:
-        """Return the value to keep; raise TypeError, ValueError or OverflowError if it is invalid."""
+        """Return the value to store; raise TypeError, ValueError or OverflowError if it is invalid."""
 
     def to_plain(self, value: Any) -> Any:
         """Convert a value to dicts, lists, strings and numbers."""

@@ -1,4 +1,4 @@
-"""`RepositoryConfig` and those of its parts that do not concern storage."""
+"""`RepositoryConfig` and its parts, except for the storage settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SplitSizesDict: TypeAlias = dict[ManifestSplitCondition, ManifestSplitValues]
 
 
 class _WithDefault(EnumType):
-    """An enum type whose members can also be created without arguments: the first one."""
+    """An enum type that returns its first member when it is called without arguments."""
 
     def __call__(cls, value: Any = 0, *names: Any, **options: Any) -> Any:
         return super().__call__(value, *names, **options)
@@ -142,11 +142,11 @@ class ManifestPreloadConfig(ConfigPart):
     Parameters
     ----------
     max_total_refs
-        The number of chunk references to preload at most. Default: 10,000.
+        The maximum number of chunk references to preload. Default: 10,000.
     preload_if
         The condition that selects manifests. Default: small manifests of coordinate arrays.
     max_arrays_to_scan
-        The number of arrays to check at most. Default: 50.
+        The maximum number of arrays to check. Default: 50.
     """
 
     max_total_refs: int | None = setting(Number(32), default=10_000)
@@ -244,7 +244,7 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
     min_num_chunks
         The number of virtual chunks from which a manifest compresses its locations. Default: 1000.
     dictionary_max_training_samples
-        The number of locations to train the dictionary with, at most. Default: 100.
+        The maximum number of locations to train the dictionary with. Default: 100.
     dictionary_max_size_bytes
         The size of the dictionary. Default: 2048.
     compression_level
@@ -264,11 +264,11 @@ class ManifestConfig(ConfigPart):
     Parameters
     ----------
     preload
-        Which manifests are read when a session opens.
+        The manifests to read when a session opens.
     splitting
-        How the references of an array are split into manifests.
+        The splitting of an array's references into manifests.
     virtual_chunk_location_compression
-        Whether and how the locations of virtual chunks are compressed.
+        The compression of the locations of virtual chunks.
     max_concurrent_manifest_fetches_during_commit
         The number of manifests that a commit reads at a time. Default: 1.
     """
@@ -324,7 +324,7 @@ class _ContainersCodec:
 
     def from_plain(self, plain: Any) -> dict[str, VirtualChunkContainer]:
         if not isinstance(plain, Mapping):
-            raise TypeError(f"a map expected, not {type(plain).__name__}")
+            raise TypeError(f"expected a map, not {type(plain).__name__}")
         return {prefix: VirtualChunkContainer.from_plain(item) for prefix, item in plain.items()}
 
 
@@ -359,7 +359,7 @@ class RepositoryConfig(ConfigPart):
     manifest
         The preloading, splitting and compression of manifests.
     repo_update_retries
-        How often changes are tried again that conflict with other writers.
+        The retries of changes that conflict with other writers.
     num_updates_per_repo_info_file
         The number of entries in the ops log after which it continues in a backup file. Default: 1000.
     max_concurrent_decodes

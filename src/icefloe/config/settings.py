@@ -12,12 +12,12 @@ _MIB = 1024 * 1024
 
 @config_part
 class StorageConcurrencySettings(ConfigPart):
-    """The parallel reading of one large object.
+    """Settings for reading one large object in parallel.
 
     Parameters
     ----------
     max_concurrent_requests_for_object
-        The number of concurrent requests at most. Default: 18.
+        The maximum number of concurrent requests. Default: 18.
     ideal_concurrent_request_size
         The size of each request, in bytes. Default: 12 MiB.
     """
@@ -78,8 +78,8 @@ class StorageSettings(ConfigPart):
     """The settings of a storage. Each back end has its own defaults, which these settings override.
 
     The `unsafe_*` flags disable features that an object store lacks. Commits can then be lost when two
-    writers commit at the same time. `local_filesystem_storage` always compares before it replaces a file,
-    whatever they say.
+    writers commit at the same time. `local_filesystem_storage` ignores them:
+    it always compares before it replaces a file.
 
     Parameters
     ----------

@@ -268,7 +268,7 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
 
 @dataclass(repr=False)
 class VirtualChunkContainer(Shown):
-    """The store from which virtual chunks are read whose location starts with a URL prefix.
+    """The store that holds the virtual chunks whose locations start with a URL prefix.
 
     Parameters
     ----------

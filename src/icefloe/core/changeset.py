@@ -89,7 +89,7 @@ class ArrayDelta:
         return False, None
 
     def few(self) -> FewRefs | None:
-        """Return all changes as single references, if they are few and all of them are writes."""
+        """Return all changes as single references; None if there are many, or if some are deletions."""
         recent = self.recent
         if self.segments or self.early or not 0 < len(recent) <= FEW:
             return None
@@ -181,9 +181,7 @@ class ChangeSet:
     moved: dict[str, str] = field(default_factory=dict)
     """The path in the base snapshot of each moved node, by its current path."""
     moved_back: bool = False
-    """Whether nodes were moved back to their original paths. Such a session can be committed like other
-    moves.
-    """
+    """True if nodes were moved back to their original paths. Such a session can still be committed."""
 
     def is_empty(self) -> bool:
         """Return whether there are no changes."""
@@ -191,7 +189,7 @@ class ChangeSet:
         return not (changed or self.moved_back)
 
     def delta(self, node: NodeSnapshot) -> ArrayDelta:
-        """Return the changed chunks of an array, to which changes can be added."""
+        """Return the mutable delta of an array, which is created if it does not exist."""
         if node.id not in self.chunks:
             self.chunks[node.id] = ArrayDelta(node.path, rank_of(node))
         return self.chunks[node.id]

@@ -38,7 +38,7 @@ _NODE_LISTS: Final = ("created", "updated", "deleted")
 _MOST_DIMENSIONS: Final = 64
 """The limit of numpy."""
 _MOST_CHUNKS: Final = 1 << 32
-"""The limit for one manifest, so that a few bytes cannot claim more memory than there is."""
+"""The limit for one manifest, so that a few damaged bytes cannot cause a huge allocation."""
 
 
 def encode_changes(changes: ChangeSet) -> bytes:

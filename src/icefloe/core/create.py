@@ -40,7 +40,7 @@ def create_parts(
                 f"a repository needs an empty location, and {storage.place} contains {stray.key}; "
                 "choose another location",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
-            ).with_hint(Hint("or pass {check_clean_root} to keep what is there", check_clean_root=False))
+            ).with_hint(Hint("or pass {check_clean_root} to keep the existing files", check_clean_root=False))
     elif any(not each.spec.writable and each.is_present(storage) for each in layouts):
         raise ConflictError(
             message="there is already a repository of an older format at this location",

@@ -1,6 +1,6 @@
 """Manifests that are written before their commit, by the process that has the references.
 
-A writer with millions of references need not send them to the committer: it writes the manifests of its part
+A writer with millions of references does not send them to the committer: it writes the manifests of its part
 of the chunk grid, and sends their ids, extents and coordinates. The committer uses such a manifest unchanged
 if nothing else is in its window; otherwise it is read like any other.
 """

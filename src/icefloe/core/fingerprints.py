@@ -37,7 +37,7 @@ def combine(lanes: Lanes, *others: Lanes) -> Lanes:
                 _mix(lanes[..., lane] * np.uint64(3) + _mix(other[..., lane] + seed))
                 for lane, seed in enumerate(_SEEDS)
             ]
-            # Each lane depends on both, or 64 bits would decide about equality.
+            # Both lanes affect each result; otherwise equality would depend on 64 bits only.
             lanes = np.stack([mixed[0], _mix(mixed[1] ^ (mixed[0] >> np.uint64(7)))], axis=-1)
     return lanes
 
@@ -91,7 +91,7 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class RectangleSums:
     """Position-dependent sums of fingerprints over any rectangle of a chunk grid.
 
-    The sum over a rectangle depends on the fingerprints in it and on their places relative to its first
+    The sum over a rectangle depends on its fingerprints and on their positions relative to its first
     corner, so content that moved as a whole keeps its sum. Each query costs a constant number of operations
     per rectangle, whatever its size: cumulative sums modulo 2**64 of fingerprints times `base ** coordinate`.
     """

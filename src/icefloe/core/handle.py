@@ -1,4 +1,4 @@
-"""How another process opens the same repository: pickled instead of the open repository.
+"""A picklable handle, from which another process opens the same repository.
 
 Everything that is unpickled in one process from the same repository shares its caches, so that a worker that
 receives a store with each task reads the snapshot and the manifests once.
@@ -39,9 +39,9 @@ class Handle:
     credentials.
     """
     read_limits: ReadLimits = field(default_factory=ReadLimits)
-    """How far reads of virtual chunks are combined."""
+    """The limits within which reads of virtual chunks are combined."""
     token: str = field(default_factory=lambda: os.urandom(16).hex())
-    """Equal for everything that was pickled from one open repository."""
+    """An identifier that all handles of one open repository share."""
 
     def open(self) -> Opened:
         """Open the repository. Nothing is read yet."""

@@ -1,4 +1,4 @@
-"""A workspace as folders and keys, the way a Zarr store is listed."""
+"""List a workspace as the folders and keys of a Zarr store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Listing:
         return self._workspace.node(path) is not None or self._workspace.has_nodes_below(path)
 
     def inside_array(self, path: str) -> tuple[NodeSnapshot, tuple[int, ...]] | None:
-        """Return the array in whose chunk grid a folder is, and the leading coordinates of its chunks."""
+        """Return the array whose chunk grid contains a folder, and the leading coordinates in the folder."""
         if self._has_nodes(path):
             return None
         for above in ancestors(path):

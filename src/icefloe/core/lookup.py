@@ -1,4 +1,4 @@
-"""Lookup of single chunk references: which manifest contains one, and where.
+"""Look up single chunk references in the manifests of an array.
 
 A lookup in an encoded manifest takes tens of microseconds and needs no preparation. For many lookups, columns
 are built once, and a lookup then takes two or three microseconds.
@@ -59,7 +59,7 @@ class ArrayLookup:
         self._unbounded = [ref for ref in data.manifests if ref not in self._boxed]
         self._last = self._boxed[0] if self._boxed else None
         self._latest: tuple[ManifestRef, weakref.ref[ManifestLookup]] | None = None
-        """The latest lookup, found without the lock of the cache. Weak, so that the cache can drop it."""
+        """The latest lookup, available without the lock of the cache. Weak, so that the cache can drop it."""
         edges = [[(e.start, e.stop) for e in ref.extents] for ref in self._boxed]
         boxes = np.array(edges, np.int64).reshape(len(edges), len(data.shape), 2)
         self._starts, self._stops = boxes[:, :, 0], boxes[:, :, 1]

@@ -1,7 +1,7 @@
 """Conversion of virtual chunks to native ones: their bytes are copied without decoding.
 
 References into one file are sorted, and nearby ones are fetched by one request, so that an archive is read
-about once, from start to end, whatever the order of the chunks.
+about once, from start to end, in any order of the chunks.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None,
 
 
 def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: NDArray[np.int64]) -> _Copied:
-    """Fetch the bytes of some references into one file, and write each as a chunk of the repository."""
+    """Fetch the bytes of references into one source file, and write each as a chunk of the repository."""
     first, last = int(refs.offsets[rows].min()), int((refs.offsets[rows] + refs.lengths[rows]).max())
     one = refs.ref(int(rows[0]))
     if not isinstance(one, VirtualRef):

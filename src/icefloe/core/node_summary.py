@@ -1,4 +1,4 @@
-"""Summaries of groups and arrays for people: `icefloe tree`, and the HTML of sessions and repositories."""
+"""Summaries of groups and arrays, for `icefloe tree` and the HTML of sessions and repositories."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ LAYOUTS: Final[tuple[Layout, ...]] = (LAYOUT_V2, LAYOUT_V1)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The parts of a repository that the engine works with."""
+    """The open parts of a repository: storage, assets, refs and configuration."""
 
     refs: RefStore
     assets: AssetStore

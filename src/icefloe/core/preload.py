@@ -1,7 +1,7 @@
 """Preloading of manifests that a session will need soon, in the background.
 
-Whoever opens a dataset reads its coordinate arrays. Their manifests are small, and are in the cache by the
-time they are needed. The configuration `manifest.preload` selects them and limits their number.
+A program that opens a dataset reads its coordinate arrays. Their manifests are small, and are in the cache by
+the time they are needed. The configuration `manifest.preload` selects them and limits their number.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> N
     try:
         pool("preload", _THREADS).submit(_log_failures, work, id)
     except RuntimeError:  # the interpreter is shutting down
-        _logger.debug("no more preloading of %s: the interpreter is shutting down", id)
+        _logger.debug("stopped preloading %s: the interpreter is shutting down", id)
 
 
 def _log_failures(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:

@@ -1,4 +1,4 @@
-"""Merging of the changes of forks into their session: many forks, as one change.
+"""Merge the changes of many forks into their session.
 
 A fork knows the state that it was forked from. Its changes to nodes are compared with that state, and with
 the changes of the session and of forks that were merged before. Metadata that changed on both sides, a node
@@ -39,7 +39,7 @@ class Receipt:
     """The changes of a fork and the snapshot that they are based on."""
 
     origin: SnapshotId
-    """The snapshot that the original session is based on, also for forks of forks."""
+    """The snapshot that the original session is based on. Forks of forks keep it."""
     base: SnapshotId
     """The base of the fork: the origin, or a snapshot that also contains uncommitted changes."""
     place: bytes
@@ -81,7 +81,7 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
     place, copy = place_of(workspace.assets.storage)
     for receipt in receipts:
         if receipt.place != place:
-            refuse(f"the fork belongs to another repository than {workspace.assets.storage.place}")
+            refuse(f"the fork does not belong to the repository {workspace.assets.storage.place}")
         if receipt.copy != copy and receipt.has_chunk_objects():
             refuse(
                 "the chunks of the fork are in a copy of an in-memory storage, which was pickled with it; use"
@@ -110,7 +110,7 @@ def place_of(storage: Storage) -> tuple[bytes, bytes]:
 
 
 def refuse(problem: str) -> NoReturn:
-    """Raise the error of a merge that is not possible."""
+    """Raise the error for a merge that is impossible."""
     raise SessionStateError(f"merge failed: {problem}", kind=ErrorKind.MERGE_FAILED)
 
 
@@ -182,7 +182,7 @@ class _Merge:
             if current.user_data == node.user_data:
                 continue
             if self._changed_since(current):
-                refuse(f"the metadata of {path} was changed in a fork and in another way outside it")
+                refuse(f"the metadata of {path} was changed in a fork and, differently, outside it")
             kept = changes.created if path in changes.created else changes.updated
             kept[path] = replace(current, user_data=node.user_data, node_data=self._node_data(current, node))
 
@@ -193,7 +193,7 @@ class _Merge:
         if rank_of(node) == rank_of(current):
             return replace(node.node_data, manifests=current.node_data.manifests)
         if self._chunks_changed_since(current):
-            refuse(f"{node.path} has another number of dimensions in a fork, and new chunks outside it")
+            refuse(f"{node.path} has a different number of dimensions in a fork, and new chunks outside it")
         self.target.changes.chunks.pop(current.id, None)
         return replace(node.node_data, manifests=())
 

@@ -1,4 +1,4 @@
-"""Moving chunks within the chunk grid of an array."""
+"""Move chunks within the chunk grid of an array."""
 
 from __future__ import annotations
 
@@ -77,9 +77,7 @@ def _reindexed(
 
 
 def _regular_grid(node: NodeSnapshot) -> list[range]:
-    """Return the chunk grid; raise an error if it is not regular, because then chunks are not
-    interchangeable.
-    """
+    """Return the chunk grid; raise an error if it is irregular: then chunks are not interchangeable."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)

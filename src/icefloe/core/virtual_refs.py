@@ -1,6 +1,6 @@
-"""Setting and listing of references to chunks in files elsewhere, as columns.
+"""Set and list references to chunks in external files, as columns.
 
-However many references there are, no Python object is created for each of them.
+No Python object is created per reference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _U32_MAX: Final = 0xFFFFFFFF
 _FIRST_OF_NAMED: Final = ord(NAMED[0])
 
 Failed = list[tuple[int, ...]] | None
-"""The coordinates of references that were left out because they are in no container."""
+"""The coordinates of references that were skipped because they are in no container."""
 
 U64 = NDArray[np.uint64]
 ChunkBatch = tuple[Coords, NDArray[np.uint8], list[str], U64, U64, dict[int, bytes]]
@@ -81,7 +81,7 @@ def set_virtual_refs(
 ) -> Failed:
     """Set many references of an array, or none if one of them is invalid. The error says which.
 
-    With `validate`, references in no container are left out, and their coordinates are returned.
+    With `validate`, references outside all containers are skipped, and their coordinates are returned.
     """
     node = workspace.array(path)
     if not rank_of(node) and not refs.coords.any():
@@ -211,7 +211,7 @@ def _coded(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
 
 
 def _numbers(values: Any, what: str) -> NDArray[np.uint64]:
-    """Copy numbers to a column; raise an error that says which number is invalid."""
+    """Copy numbers to a column; the error names the first invalid number."""
     given = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise TypeError(f"{what}s must be a 1-d array of integers, not {given.dtype} {given.shape}")

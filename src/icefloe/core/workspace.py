@@ -92,7 +92,7 @@ class Workspace:
         self.rewritten: dict[Any, Any] = {}
         """Manifests that the latest commit attempt wrote; see `core.commit.flush`."""
         self.all_anew = False
-        """Whether a commit rewrites all manifests with the current splitting rules."""
+        """True if a commit rewrites all manifests with the current splitting rules."""
         self._lock: threading.RLock = fork_safe_lock(reentrant=True)
         self._commit_ended = threading.Condition(self._lock)
         self._committer: tuple[int, int] | None = None
@@ -141,7 +141,7 @@ class Workspace:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Hold back changes by other threads while this thread commits. Reads continue."""
+        """Block changes by other threads while this thread commits. Reads continue."""
         with self._lock:
             self._wait_for_commit()
             outer, self._committer = self._committer, (os.getpid(), threading.get_ident())
@@ -154,7 +154,7 @@ class Workspace:
 
     @property
     def is_committing(self) -> bool:
-        """Whether a change would have to wait now."""
+        """True while a change would have to wait."""
         return self._committer is not None
 
     def close(self) -> None:
@@ -287,7 +287,7 @@ class Workspace:
         return frozenset(_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
-        """Return those nodes that are arrays and may have chunks."""
+        """Return the paths of arrays that may have chunks."""
         changes = self.changes
         changed = {delta.path for delta in tuple(changes.chunks.values())}
         candidates = self._written_in_base | changed | changes.moved.keys()
@@ -355,9 +355,7 @@ class Workspace:
             )
 
     def _forget_chunks(self, array: NodeSnapshot, rank: int) -> None:
-        """Prepare an array for another number of dimensions. Existing chunks would become unreachable, so
-        refuse them.
-        """
+        """Prepare an array for another number of dimensions; raise an error if it has chunks."""
         if len(self.refs(array)):
             raise InvalidInputError(
                 f"{array.path} has {rank_of(array)} dimensions and chunks; delete it before you create it"
@@ -580,7 +578,7 @@ class _SortedPaths:
         self.note(changes)
 
     def note(self, changes: ChangeSet) -> None:
-        """Remember for which changes the paths are valid."""
+        """Record the changes for which the paths are valid."""
         self._changes, self._moved = changes, changes.moved
         self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
 

@@ -1,4 +1,4 @@
-"""Input arrays of derived arrays, as one version of a repository has them."""
+"""Input arrays of derived arrays, read from one version of a repository."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StoredArray:
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions; `dim_0` and so on where they have none, as in xarray."""
+        """Names of the dimensions; `dim_0`, `dim_1`, ... for unnamed ones, as in xarray."""
         names = self.document.get("dimension_names") or [None] * len(self.shape)
         return tuple(f"dim_{axis}" if name is None else name for axis, name in enumerate(names))
 
@@ -118,7 +118,7 @@ class StoredArray:
         return bool(((refs.kind == VIRTUAL) & unchecked).any())
 
     def meaning(self, *, all_attributes: bool) -> Lanes:
-        """Hash what decides how stored bytes are read; with all attributes if a function can see them."""
+        """Hash the metadata that determines how stored bytes are decoded, and all attributes if requested."""
         attributes = self.attributes
         relevant = attributes if all_attributes else {key: attributes.get(key) for key in _DECODING}
         keys = ("data_type", "codecs", "fill_value", "chunk_key_encoding", "storage_transformers")
@@ -158,7 +158,7 @@ class StoredArray:
 
     @cached_property
     def time_coding(self) -> cf.TimeCoding | None:
-        """How the array encodes times; None if it does not hold times."""
+        """The encoding of times in the array; None if it does not contain times."""
         attributes = self.attributes
         return cf.time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
 
@@ -224,7 +224,7 @@ def find_array(session: Session, path: str) -> StoredArray | None:
 
 
 def get_array(session: Session, path: str, what: str) -> StoredArray:
-    """Return the array at a path. NodeNotFoundError names it and the arrays there are."""
+    """Return the array at a path. NodeNotFoundError lists the arrays that exist."""
     found = find_array(session, path)
     if found is None:
         raise NodeNotFoundError(
@@ -264,7 +264,7 @@ def array_document(
 
 
 def check_regular(array: StoredArray) -> None:
-    """Refuse input whose chunk grid is unknown."""
+    """Raise InvalidInputError if the chunk grid of an input is unknown."""
     if array.document["chunk_grid"]["name"] not in ("regular", "rectilinear"):
         raise InvalidInputError(
             f"{array.path} has a chunk grid of kind {array.document['chunk_grid']['name']}; arrays with "

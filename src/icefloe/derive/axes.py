@@ -1,4 +1,4 @@
-"""Axes: which cells of an input dimension a range of output cells depends on."""
+"""Axes: the dependence of output cells on the cells of an input dimension."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Axis(ABC):
     """The dependence of output cells on the cells of one input dimension."""
 
     outputs: tuple[str, ...] = ()
-    """Output dimensions that decide which input cells are needed."""
+    """Output dimensions that determine which input cells are needed."""
     is_dropped: bool = False
     """True if the output does not have the dimension."""
 
@@ -44,7 +44,7 @@ class Axis(ABC):
         return found[..., 0], found[..., 1]
 
     def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
-        """Hash, for all combinations of output ranges, what the ranges of cells alone do not tell."""
+        """Hash information beyond the ranges, such as group codes, for all combinations of output ranges."""
         shape = tuple(len(each) for each in spans)
         hashes = []
         for each in _product(spans):
@@ -56,7 +56,7 @@ class Axis(ABC):
 
 @dataclass(frozen=True)
 class SameAxis(Axis):
-    """Output cells depend on the cells at the same place, and on some before and after them."""
+    """An axis whose output cells depend on the same input cells, and on some before and after them."""
 
     dim: str
     size: int
@@ -89,7 +89,7 @@ class SameAxis(Axis):
 
 @dataclass(frozen=True)
 class CoarseAxis(Axis):
-    """Each output cell depends on `factor` cells in a row."""
+    """An axis whose output cells each depend on `factor` consecutive cells."""
 
     dim: str
     size: int
@@ -116,7 +116,7 @@ class CoarseAxis(Axis):
 
 @dataclass(frozen=True)
 class WholeAxis(Axis):
-    """Every output cell depends on all cells; the output does not have the dimension."""
+    """An axis that the output does not have: every output cell depends on all cells."""
 
     size: int
     is_dropped = True
@@ -136,7 +136,7 @@ class WholeAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class GroupAxis(Axis):
-    """Each output cell depends on the cells of its group."""
+    """An axis whose output cells each depend on the cells of one group."""
 
     dim: str
     groups: Cells
@@ -174,7 +174,7 @@ class GroupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class BlockAxis(Axis):
-    """Output cells depend on one fixed block of cells, and on their group in it if there are groups."""
+    """An axis whose output cells depend on a fixed block of cells, or on one group in that block."""
 
     block_dim: str
     size: int
@@ -212,7 +212,7 @@ class BlockAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class LookupAxis(Axis):
-    """Each output cell depends on one input cell that a table names, such as the mean of its month."""
+    """An axis whose output cells each depend on one input cell in a table, such as the mean of a month."""
 
     dim: str
     table: Cells
@@ -237,7 +237,7 @@ class LookupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class WindowAxis(Axis):
-    """Output cells depend on the range of cells that a function of the user returns."""
+    """An axis whose output cells depend on the range of cells that a user's function returns."""
 
     dim: str
     size: int

@@ -20,17 +20,17 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.session import ForkSession, Session
 
 _WIDER = 2
-"""By how many cells the audit widens a block to see whether the result depends on them."""
+"""The number of cells by which the audit widens a block, to check that the result does not change."""
 
 
 @dataclass(frozen=True)
 class TaskInput:
-    """An input as a task reads it."""
+    """An input that a task reads."""
 
     name: str
     path: str
     session: Session | None
-    """None: the session that the task writes to."""
+    """The session to read; None for the session that the task writes to."""
     axes: tuple[Axis, ...]
     with_coordinates: bool
 
@@ -55,12 +55,12 @@ class DeriveTask:
 
 @dataclass(frozen=True)
 class Computed:
-    """What a task did."""
+    """The result of a task."""
 
     receipt: bytes
     bytes_read: int
     problem: str | None = None
-    """What the audit found."""
+    """The problem that the audit found, if any."""
 
 
 def compute_chunks(task: DeriveTask) -> Computed:
@@ -119,7 +119,7 @@ def make_tasks(
     own: Session,
     cache_bytes: int,
 ) -> Iterator[DeriveTask]:
-    """Divide the chunks of an output among tasks; neighbours stay together, so that they share input."""
+    """Divide the chunks of an output among tasks. Neighbours go to one task, because they share input."""
     inputs = tuple(
         TaskInput(
             each.name,
@@ -169,10 +169,10 @@ def _audit(
     stored: Any,
     read: Any,
 ) -> str | None:
-    """Compare a chunk with what was stored, with a second computation, and with one over a wider block."""
+    """Compare a chunk with its stored values, a second computation, and a computation over a wider block."""
     at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
     if np.asarray(read).tobytes() != np.ascontiguousarray(stored).tobytes():
-        return f"{task.path} ({at}) reads back with other values than were written; its codecs lose data"
+        return f"{task.path} ({at}): stored values differ from computed values, because its codecs lose data"
     if _compute(task, readers, spans).tobytes() != values.tobytes():
         return f"{task.function.name} is not deterministic: it returned two results for {at}"
     if task.function.code is None:
@@ -205,7 +205,7 @@ def _close(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 class _Reader:
-    """Reads blocks of one input, and keeps the latest chunks because neighbours need them again."""
+    """A reader for blocks of one input, which caches the latest chunks for neighbouring blocks."""
 
     def __init__(self, given: TaskInput, session: Session, cache_bytes: int) -> None:
         self._given = given
@@ -216,7 +216,7 @@ class _Reader:
         self.bytes_read = 0
 
     def read(self, spans: Mapping[str, Span]) -> Block:
-        """Read the cells that some ranges of output cells depend on."""
+        """Read the cells that the given ranges of output cells depend on."""
         axes = self._given.axes
         cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in axes)
         values = np.ascontiguousarray(self._cells(cells))

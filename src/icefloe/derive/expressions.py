@@ -80,9 +80,9 @@ _CONSTANTS: Final = {"pi": float(np.pi), "nan": float("nan")}
 
 
 def check_expression(text: str, names: Collection[str]) -> None:
-    """Refuse an expression that is not arithmetic over the given names.
+    """Raise InvalidInputError if an expression is not arithmetic over the given names.
 
-    InvalidInputError names the part that is not allowed.
+    The error names the part that is not allowed.
     """
     used = _check(_parse(text), text, frozenset(names))
     if not used:
@@ -144,7 +144,7 @@ def _evaluate(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
             return _COMPARISONS[type(op)](_evaluate(left, arrays), _evaluate(right, arrays))
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return FUNCTIONS[name](*(_evaluate(each, arrays) for each in arguments))
-    raise AssertionError(ast.dump(node))  # check_expression refuses everything else
+    raise AssertionError(ast.dump(node))  # check_expression rejects all other nodes
 
 
 def _wrong(text: Any, problem: str) -> InvalidInputError:

@@ -1,4 +1,4 @@
-"""The functions of derived arrays, and how they compute a block."""
+"""The functions of derived arrays, applied block by block."""
 
 from __future__ import annotations
 
@@ -184,15 +184,15 @@ class Function:
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function `module:function` of the user."""
+    """A user's function, given as `module:function`."""
 
     text: str
     folder: str
-    """Where modules are looked for first: the folder of the recipe."""
+    """The first folder in which modules are searched: that of the recipe."""
     arguments: Mapping[str, Any]
 
     def load(self) -> Callable[..., Any]:
-        """Import the function. InvalidInputError says why that is impossible."""
+        """Import the function; raise InvalidInputError if that fails."""
         found: Callable[..., Any] = load_code(self.text, self.folder)
         return found
 
@@ -238,7 +238,7 @@ class UserFunction:
     def _shape(
         self, found: Any, blocks: Sequence[Block], spans: Mapping[str, Span], dims: tuple[str, ...]
     ) -> Values:
-        """Bring a result into the dimensions of the output, without the halo around it."""
+        """Convert a result to the dimensions of the output, without its halo."""
         if hasattr(found, "dims"):
             names = [str(each) for each in found.dims]
             if set(names) != set(dims):
@@ -261,7 +261,7 @@ class UserFunction:
 
 
 def load_code(text: str, folder: str) -> Any:
-    """Import `module:name`, looking into a folder first."""
+    """Import `module:name`, searching a folder first."""
     module, _, name = text.partition(":")
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -284,7 +284,7 @@ def code_version(text: str, folder: str) -> str:
     module = inspect.getmodule(load_code(text, folder))
     file = getattr(module, "__file__", None)
     if file is None:
-        raise _wrong(f"{text} has no source file, so changes to it would go unnoticed; give a version")
+        raise _wrong(f"{text} has no source file, so changes to it cannot be detected; give a version")
     return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
 
 
@@ -294,7 +294,7 @@ def _bind(
     context: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Decide how a function receives its inputs: by name, as a dictionary, or one after the other."""
+    """Bind inputs to the parameters of a function: by name, as a dictionary, or by position."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a ufunc or another function without a signature
@@ -342,7 +342,7 @@ def _trim(blocks: Sequence[Block], dim: str, span: Span, length: int) -> slice:
 
 
 def _align(block: Block, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
-    """Look up cells where an axis says so, and give a block the dimensions of the output."""
+    """Bring a block into the dimensions of the output, with table lookups where an axis requires them."""
     values, names = block.values, []
     for number, (dim, axis) in enumerate(zip(block.dims, block.axes, strict=True)):
         if isinstance(axis, LookupAxis):

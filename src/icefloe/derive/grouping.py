@@ -20,7 +20,7 @@ _SEASONS = np.array(["DJF", "MAM", "JJA", "SON"])
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """Which group each cell along a dimension belongs to, and how the groups are labelled."""
+    """The assignment of cells along a dimension to groups, and the labels of the groups."""
 
     dim: str
     """Name of the output dimension."""
@@ -94,7 +94,7 @@ def _group_periods(dim: str, time: StoredArray, coding: TimeCoding, period: str)
     codes = np.where(known, numbers - first, -1)
     try:
         labels = coding.numbers(starts, time.values.dtype)
-    except ValueError:  # midnight is between two of the whole numbers that the input uses
+    except ValueError:  # midnight is not a whole number in the units of the input
         labels = coding.numbers(starts, np.dtype("f8"))
     attributes = {key: value for key, value in time.attributes.items() if key not in ("bounds", "_FillValue")}
     return Grouping(dim, codes, labels, attributes, recurring=False)

@@ -1,4 +1,4 @@
-"""Run a recipe: plan each output, compute what changed, audit it, and commit everything at once."""
+"""Run a recipe: plan each output, compute changed chunks, audit them, and commit everything at once."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ OpenRepository = Callable[[str, Mapping[str, Any]], Repository]
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe with everything that is needed to run it."""
+    """A recipe, with its repositories and the options of the run."""
 
     recipe: DeriveRecipe
     repo: Repository
@@ -96,8 +96,8 @@ class Job:
                 paths = ", ".join(dict.fromkeys(conflict.path for conflict in error.conflicts))
                 LOGGER.info("%s was changed on %s meanwhile: starting again", paths, branch)
         raise ConflictError(
-            message=f"derived arrays on {branch} were changed {_ATTEMPTS} times while this worked; run it "
-            "again when the other writers are done"
+            message=f"other writers changed derived arrays on {branch} during all {_ATTEMPTS} attempts; run the "
+            "recipe again when they are done"
         )
 
 
@@ -134,7 +134,7 @@ class _Run:
                 context.__exit__(None, None, None)
 
     def _locations(self, specs: Sequence[OutputSpec]) -> dict[str, str]:
-        """Return the path of each output. Outputs that others read are located first."""
+        """Return the path of each output. Outputs that other outputs read come first."""
         paths: dict[str, str] = {each.name: each.path for each in specs if each.path is not None}
         waiting = [each for each in specs if each.path is None]
         while waiting:
@@ -370,7 +370,7 @@ class _Run:
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _pretend(self, output: Output, plan: Plan) -> None:
-        """Refer to something new where chunks would be computed, for outputs that read them."""
+        """In a dry run, set placeholder references for chunks to compute, for outputs that depend on them."""
         node = self.session._workspace.array(output.path)
         fakes = Blobs.from_list([f"{output.path} {each}".encode() for each in plan.recomputed.tolist()])
         order = _sorted_rows(plan.recomputed)
@@ -489,7 +489,7 @@ def _same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
 
 
 def _form(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what chunks depend on: arrays that differ in it cannot share chunks."""
+    """Return the metadata that determines the chunks. Arrays that differ in it cannot share chunks."""
     keys = ("data_type", "codecs", "fill_value", "chunk_grid", "chunk_key_encoding")
     return (len(document["shape"]), *(json.dumps(document.get(key), sort_keys=True) for key in keys))
 
@@ -503,7 +503,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _absent(session: Session, path: str) -> StoredArray:
-    """Stand for an array that another output of the recipe will make."""
+    """Return a placeholder for an array that another output of the recipe will create."""
     from icefloe._internal.ids import NodeId
     from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 

@@ -1,4 +1,4 @@
-"""Lineage: what a derived array was computed from, and whether its inputs changed since."""
+"""Lineage: the inputs of a derived array, and whether they changed since it was computed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lineage(Report):
 
 
 def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None) -> Lineage:
-    """Read where a derived array comes from. No code of its recipe is imported.
+    """Read the lineage of a derived array. No code of its recipe is imported.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def _check_allowed(path: str, text: str, allowed: Collection[str]) -> None:
 
 
 def digest_input(array: StoredArray) -> str:
-    """Hash everything that a derived array could take from an input."""
+    """Hash everything in an input that a derived array can depend on."""
     lanes = hash_bytes(array.fingerprints().tobytes())
     for each in (array, *array.coordinates.values(), *array.auxiliary.values()):
         lanes = combine(lanes, each.meaning(all_attributes=True), hash_bytes(str(each.shape).encode()))

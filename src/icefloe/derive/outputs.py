@@ -33,9 +33,9 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.session import Session
 
 BLOCK_CHUNKS: Final = 8
-"""Input chunks that one partial aggregate describes. Part of the result: another number moves last digits."""
+"""Input chunks per partial aggregate. Another number would change the last digits of results."""
 _MANY_CHUNKS: Final = 16
-"""From this many input chunks per group on, partial aggregates are stored."""
+"""The number of input chunks per group from which partial aggregates are stored."""
 _GROUPS_PER_CHUNK: Final = 64
 _REDUCING: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
 """Functions that turn several cells into one."""
@@ -112,7 +112,7 @@ class Output:
 
     @property
     def is_internal(self) -> bool:
-        """True for partial aggregates, which users do not see."""
+        """True for partial aggregates, which are hidden from users."""
         return self.function.name == "partial"
 
 
@@ -140,7 +140,7 @@ def resolve_output(
     """
     for array in arrays.values():
         check_regular(array)
-    if spec.function == "anomaly":  # normals come last, whatever the order in the recipe
+    if spec.function == "anomaly":  # normals come last, in any order of the recipe
         arrays = dict(sorted(arrays.items(), key=lambda each: bool(set(each[1].dims) & set(_PERIODS))))
     _check_dimensions(spec, arrays)
     first = next(iter(arrays.values()))
@@ -375,7 +375,7 @@ def _arguments(spec: OutputSpec) -> dict[str, Any]:
 def _result_dtype(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction | None
 ) -> np.dtype[Any]:
-    """Return the dtype of an output: that of the recipe, or what its function makes of its inputs."""
+    """Return the dtype of an output: from the recipe, or derived from the function and its inputs."""
     if spec.dtype is not None:
         try:
             return np.dtype(spec.dtype)
@@ -415,7 +415,7 @@ def _dtype_of_code(
 def _small_blocks(
     inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
 ) -> tuple[list[Block], dict[str, Span]]:
-    """Make blocks of ones for one output cell, to see what a function returns."""
+    """Create blocks of ones for one output cell, to find out the dtype that a function returns."""
     spans = {dim.name: (0, min(1, dim.size)) for dim in dims}
     blocks = []
     for each in inputs:
@@ -465,7 +465,7 @@ def _coordinates(
 def make_document(
     dims: Sequence[OutputDim], spec: OutputSpec, dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Make the zarr.json of an output."""
+    """Create the zarr.json of an output."""
     stored = np.dtype(spec.encoding.get("dtype", dtype))
     fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
     if stored.kind == "f" and "_FillValue" in spec.encoding:
@@ -482,7 +482,7 @@ def make_document(
 
 
 def _with_partials(output: Output) -> list[Output]:
-    """Put partial aggregates in front of a reduction over many chunks."""
+    """Split a reduction over many chunks into partial aggregates and their reduction."""
     spec, given = output.spec, output.inputs[0]
     if spec.function not in REDUCTIONS:
         return [output]
@@ -553,7 +553,7 @@ def read_partials(output: Output, array: StoredArray) -> Output:
 
 
 def check_location(output: Output, existing: StoredArray | None, *, is_derived: bool) -> None:
-    """Refuse to overwrite an array that no recipe made."""
+    """Raise InvalidInputError if an existing array was not created by a recipe."""
     if existing is not None and not is_derived:
         raise _wrong(
             output.spec,

@@ -1,4 +1,4 @@
-"""Plans: digests of everything output chunks depend on, and which chunks have to be computed.
+"""Plans: compare digests of everything that output chunks depend on, and select the chunks to compute.
 
 The digest of a chunk covers the function, the metadata that decides how inputs are read, the cells of its
 block relative to their chunks, and the fingerprints of all input chunks in the block. Equal digests mean
@@ -29,7 +29,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does with each chunk of an output, arranged as its chunk grid."""
+    """The chunks of an output to keep, to move and to compute."""
 
     digests: Lanes
     kept: Mask
@@ -39,13 +39,13 @@ class Plan:
     recomputed: Cells
     """Coordinates of chunks to compute, one row each."""
     reason: str | None
-    """Why no chunk of an output that existed could be kept."""
+    """The reason why no existing chunk could be kept."""
 
 
 def make_plan(output: Output, records: Records | None, current: Lanes | None, *, full: bool = False) -> Plan:
     """Compare the digests of an output with its records.
 
-    `current` holds the fingerprints of the chunks that the output has now; a chunk that somebody else changed
+    `current` holds the fingerprints of the existing chunks of the output; a chunk that another writer changed
     does not match its record and is computed again.
     """
     digests = compute_digests(output)
@@ -90,7 +90,7 @@ def compute_digests(output: Output) -> Lanes:
 
 
 def describe_meaning(output: Output) -> str:
-    """Hash what all digests of an output have in common: if it changes, every chunk is computed again."""
+    """Hash the common part of all digests of an output. If it changes, every chunk is computed again."""
     lanes = hash_bytes(json.dumps(_description(output), sort_keys=True, default=str).encode())
     by_code = output.function.code is not None
     for given in output.inputs:
@@ -112,7 +112,7 @@ def largest_block_bytes(output: Output) -> int:
 
 
 def check_memory(output: Output, memory_bytes: int) -> None:
-    """Refuse an output whose chunks cannot be computed within the memory of a task."""
+    """Raise InvalidInputError if a chunk of an output cannot be computed within the memory of a task."""
     needed = largest_block_bytes(output)
     if needed > memory_bytes:
         raise InvalidInputError(
@@ -123,7 +123,7 @@ def check_memory(output: Output, memory_bytes: int) -> None:
 
 
 def check_inputs(output: Output) -> None:
-    """Refuse virtual references that could change without notice."""
+    """Raise InvalidInputError if virtual references have no checksum, so that changes cannot be detected."""
     for given in output.inputs:
         if not output.spec.trust_unchecked and given.array.has_unchecked_references:
             raise InvalidInputError(
@@ -182,7 +182,7 @@ def _input_digests(output: Output, given: ResolvedInput, spans: dict[str, Any]) 
 
 
 def _label_tokens(given: ResolvedInput, dim: str, axis: Axis, wanted: Sequence[Any]) -> Lanes:
-    """Hash the labels of the cells of each block, which functions of the user can see."""
+    """Hash the labels of the cells of each block, because they are passed to users' functions."""
     values = given.array.coordinates[dim].values
     first, end = axis.bounds(wanted)
     parts = [values[a:b].tobytes() for a, b in zip(first.ravel(), end.ravel(), strict=True)]
@@ -195,7 +195,7 @@ def _hash_each(parts: Sequence[bytes]) -> Lanes:
 
 
 def _placed(values: NDArray[Any], places: Sequence[int], rank: int) -> NDArray[Any]:
-    """Put the axes of an array where the output has them; a last axis of lanes stays the last."""
+    """Move the axes of an array to their positions in the output; a trailing axis of lanes stays last."""
     more = values.ndim - len(places)
     order = sorted(range(len(places)), key=lambda axis: places[axis])
     values = np.transpose(values, (*order, *range(len(places), values.ndim)))

@@ -1,4 +1,4 @@
-"""Recipes of derived arrays: which function computes an array, from which inputs, with which mapping."""
+"""Recipes of derived arrays: the function, inputs and mapping of dimensions of each array."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from icefloe._internal.paths import is_within, join, normalize
 from icefloe.errors import ErrorKind, InvalidInputError
 
 PERIODS: Final = ("day", "month", "year")
-"""Calendar periods that follow each other."""
+"""Consecutive calendar periods."""
 RECURRING: Final = {"dayofyear": "dayofyear", "monthofyear": "month", "season": "season"}
-"""Periods that recur, with the dimension that xarray's groupby makes of them."""
+"""Recurring periods, with the name of the dimension that xarray's groupby creates."""
 BUILT_IN: Final = (
     "mean",
     "sum",
@@ -68,7 +68,7 @@ _MAPPINGS: Final = ("same", "halo", "coarsen", "reduce", "group", "window")
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """A dimension whose cells depend on the cell at the same place, and on `before` and `after` around it."""
+    """A dimension whose cells depend on the same input cell and its halo of `before` and `after` cells."""
 
     before: int = 0
     after: int = 0
@@ -76,7 +76,7 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Coarsen:
-    """A dimension with one output cell for each `factor` input cells; the last one may have fewer."""
+    """A dimension with one output cell per `factor` input cells; the last cell may cover fewer."""
 
     factor: int
 
@@ -100,7 +100,7 @@ class Window:
 
     function: str
     size: int | None = None
-    """Length of the output; None: as long as the input."""
+    """Length of the output; None for the length of the input."""
 
 
 DimensionMapping: TypeAlias = Same | Coarsen | Reduce | Group | Window
@@ -113,15 +113,15 @@ class InputSpec:
     name: str
     array: str
     repository: str | None = None
-    """None: the repository of the recipe."""
+    """Location of the repository; None for that of the recipe."""
     version: tuple[Literal["branch", "tag", "snapshot_id"], str] | None = None
-    """None: the branch that the output is written to."""
+    """The version to read; None for the branch that the output is written to."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """One derived array, as its recipe describes it."""
+    """The description of one derived array in a recipe."""
 
     name: str
     function: str
@@ -165,7 +165,7 @@ class DeriveRecipe:
 def load_recipe(recipe: str | Path | Mapping[str, Any]) -> DeriveRecipe:
     """Read a recipe from a YAML file, or from a mapping of the same form.
 
-    InvalidInputError names the file, the output and the key that is wrong.
+    InvalidInputError names the file, the output and the invalid key.
     """
     if isinstance(recipe, Mapping):
         return parse_recipe(recipe, Path.cwd(), "recipe")

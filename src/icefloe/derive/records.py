@@ -1,4 +1,4 @@
-"""Records of derived arrays: what each output chunk was computed from.
+"""Records of derived arrays: digests of the inputs of each output chunk.
 
 A record has 33 bytes: the digest of everything a chunk depends on (16), the fingerprint of the chunk itself
 (16), and the number of the software versions that computed it (1). The records of an array are an array of

@@ -1,4 +1,4 @@
-"""Reductions of blocks along groups of cells, with results that do not depend on how work is divided.
+"""Reductions of blocks along groups of cells. Results do not depend on the division into tasks.
 
 Sums are accumulated in float64, block by block in a fixed order, so that a chunk has the same bits whether it
 was computed alone or with all others.
@@ -43,7 +43,7 @@ def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def reduce_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce the cells of each group, leaving out missing values; axes keep their place."""
+    """Reduce the cells of each group, skipping missing values. Axes keep their order."""
     return finish(function, reduce_parts(function, values, codes, lengths), values.dtype)
 
 
@@ -57,7 +57,7 @@ def part_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def part_count(function: str) -> int:
-    """Return how many numbers a partial aggregate consists of."""
+    """Return the number of values in a partial aggregate."""
     return {"std": 3, "mean": 2}.get(function, 1)
 
 

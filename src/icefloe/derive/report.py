@@ -1,4 +1,4 @@
-"""What a run of a recipe did, or would do."""
+"""The report of a run, or dry run, of a recipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from icefloe._internal.report import Report
 
 @dataclass(frozen=True, slots=True)
 class DerivedArray(Report):
-    """One output of a recipe in numbers."""
+    """The number of chunks of one output that were computed, moved and kept."""
 
     name: str
     """Name in the recipe."""
@@ -18,20 +18,20 @@ class DerivedArray(Report):
     recomputed: int
     """Chunks that were computed."""
     moved: int
-    """Chunks whose content was found at another place, and moved by reference."""
+    """Chunks whose content existed at other coordinates and was moved by reference."""
     kept: int
-    """Chunks that stayed."""
+    """Chunks that were kept."""
     partials: int = 0
     """Partial aggregates that were computed."""
     other_versions: int = 0
     """Kept chunks that other versions of icefloe, numpy or xarray computed."""
     reason: str | None = None
-    """Why everything was computed again."""
+    """The reason why all chunks were computed again; empty if some were kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveReport(Report):
-    """What `derive_arrays` did, or would do."""
+    """The result of `derive_arrays`, or of its dry run."""
 
     outputs: tuple[DerivedArray, ...]
     """The outputs of the recipe, one by one."""
@@ -42,7 +42,7 @@ class DeriveReport(Report):
     moved: int
     """Chunks of all outputs that were moved by reference."""
     kept: int
-    """Chunks of all outputs that stayed."""
+    """Chunks of all outputs that were kept."""
     bytes_read: int = 0
     """Decoded bytes that tasks read."""
     input_snapshots: tuple[str, ...] = ()

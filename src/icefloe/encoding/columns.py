@@ -154,7 +154,7 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """Byte strings that many rows have in common: a code per row for the distinct ones."""
+    """Byte strings that many rows share: the distinct strings, and a code per row."""
 
     codes: NDArray[Any]
     blobs: Blobs
@@ -276,7 +276,7 @@ def concat(parts: Sequence[Any]) -> Any:
 def put_rows(
     column: NDArray[Any], rows: Sequence[int], over: Sequence[bool], new: NDArray[Any]
 ) -> NDArray[Any]:
-    """Insert a few new rows, each before an old one or in its place. `rows` ascend."""
+    """Insert a few new rows, each before an old row or in place of it. `rows` must be ascending."""
     parts, start = [], 0
     for each, (row, replaces) in enumerate(zip(rows, over, strict=True)):
         parts += [column[start:row], new[each : each + 1]]

@@ -140,7 +140,7 @@ def _decompress_sized(frame: memoryview, size: int, place: str) -> NDArray[np.ui
     end = _frame_end(frame, size)
     if end != len(frame):
         _refuse(f"{place}: the zstd frame ends at byte {end} of {len(frame)}")
-    room = np.empty(size + 1, np.uint8)  # without the extra byte, the library would not verify the checksum
+    room = np.empty(size + 1, np.uint8)  # without the extra byte, the library does not verify the checksum
     try:
         decompressor = _idle_decompressors.pop()
     except IndexError:

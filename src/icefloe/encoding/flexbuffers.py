@@ -1,8 +1,8 @@
 """FlexBuffers: JSON-like values as self-describing bytes, used for metadata and configuration of version 2.
 
 A value is in a slot of its parent, either directly (null, bool, int, uint, float) or as a backward offset to
-its location. The type byte, which the parent stores, says which, and the width of its parts (1, 2, 4 or 8
-bytes). The outermost value has its slot, type byte and slot width at the end of the bytes.
+its location. The type byte, which the parent stores, distinguishes the two, and contains the width of the
+parts (1, 2, 4 or 8 bytes). The slot, type byte and slot width of the outermost value end the encoding.
 
 The writer makes the same choices as the official one (Rust's serde), so that equal values have equal bytes.
 The reader accepts any valid layout, including those of other writers.
@@ -58,7 +58,7 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
 
 
 class _Stored(NamedTuple):
-    """A value that waits for its slot in the parent."""
+    """An encoded value that has not been assigned a slot in its parent yet."""
 
     kind: int
     content: int | float
@@ -337,7 +337,7 @@ class _Reader:
     def spend(self, amount: int, at: int) -> None:
         self.budget -= amount
         if self.budget < 0:
-            self.fail("value is out of proportion to its encoding", at)
+            self.fail("value is too large for the size of its encoding", at)
 
     def fail(self, problem: str, at: int) -> NoReturn:
         raise FormatError(f"FlexBuffers, byte {at}: {problem}", kind=ErrorKind.DESERIALIZATION)

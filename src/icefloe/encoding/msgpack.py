@@ -23,8 +23,8 @@ def dumps(value: object) -> bytes:
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     """Decode exactly one value to canonical form: binary strings become lists of integers, NaN becomes None.
 
-    Raises FormatError if the input is damaged, has excess bytes, or contains what JSON cannot: extension
-    types, keys other than strings, duplicate keys.
+    Raises FormatError if the input is damaged, has excess bytes, or contains something that JSON does not
+    allow: extension types, keys other than strings, duplicate keys.
     """
     try:
         return canonical(_unpack(data))

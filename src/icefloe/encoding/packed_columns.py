@@ -1,6 +1,6 @@
-"""Columns on their way between processes: a small head and the bytes of all columns, in one zstd frame.
+"""Serialize columns for transfer between processes: a small head and all columns, in one zstd frame.
 
-This is not a file format: both ends run the same release, and a version at the start makes sure of it. The
+This is not a file format: both ends must run the same release, which a version at the start ensures. The
 bytes are checked as carefully as those of a file, and nothing in them is ever executed, unlike in a pickle.
 
 A column of numbers uses as few bytes per row as its largest number needs; a constant is written once; mostly
@@ -33,11 +33,11 @@ _LONG_RUN: Final = 8
 """The average length from which equal steps are written as runs."""
 _BLOCK: Final = 1 << 15
 _MOST_RUN_ROWS: Final = 1 << 28
-"""A limit, so that a few bytes cannot claim more memory than there is."""
+"""A limit, so that a few damaged bytes cannot cause a huge allocation."""
 
 
 class ColumnPacker:
-    """Collects columns. Each call returns a note for the head."""
+    """A collector of columns. Each call returns a note that describes the column in the head."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
@@ -113,7 +113,7 @@ def _ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 class ColumnUnpacker:
-    """Returns columns for their notes; raises FormatError with `place` if something does not fit."""
+    """A reader that returns columns for their notes. FormatError names `place` if bytes are inconsistent."""
 
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place
@@ -129,16 +129,16 @@ class ColumnUnpacker:
         self._columns: U8 = payload[_HEAD.size + size :]
 
     def fail(self, problem: str) -> NoReturn:
-        """Refuse it."""
+        """Raise FormatError with the name of the data."""
         raise FormatError(f"{self.place}: {problem}", kind=ErrorKind.DESERIALIZATION)
 
     def numbers(self, note: object, dtype: Any, count: int) -> NDArray[Any]:
         """Return a column of numbers with `count` rows."""
         way, size, rows, at, last = self.integers(note, 5)
         if rows != count:
-            self.fail(f"has a column of {rows} rows where {count} belong")
+            self.fail(f"has a column of {rows} rows, expected {count}")
         if way not in (_CONSTANT, _PLAIN, _STEPS, _RUNS) or size not in _SIZES:
-            self.fail(f"has a column written in an unknown way, {way} of {size} bytes")
+            self.fail(f"has a column with the unknown encoding {way} of {size} bytes")
         stored = rows if way == _PLAIN else min(rows, 1)
         column = self._bytes(at, stored * size).view(f"<u{size}")
         if way in (_STEPS, _RUNS):
@@ -160,7 +160,7 @@ class ColumnUnpacker:
         steps = self._bytes(at, runs * size).view(f"<u{size}")
         counts = self._bytes(at + runs * size, runs * 4).view("<u4").astype(np.int64)
         if not 0 < rows <= _MOST_RUN_ROWS or int(counts.sum()) != rows - 1:
-            self.fail(f"contains {rows} rows in {runs} runs of another total length")
+            self.fail(f"contains {rows} rows, but {runs} runs with a different total length")
         return steps.repeat(counts)
 
     def raw(self, note: object) -> U8:

@@ -1,4 +1,4 @@
-"""Exports of data from a repository to plain Zarr or NetCDF, which can be read without icefloe."""
+"""Export data from a repository to plain Zarr or NetCDF, which can be read without icefloe."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,6 @@ __all__ = ["ExportReport", "export_netcdf", "export_zarr"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export_netcdf":  # needs h5netcdf, which few have
+    if name == "export_netcdf":  # needs h5netcdf, which may not be installed
         return import_module("icefloe.export.netcdf").export_netcdf
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

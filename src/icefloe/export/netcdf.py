@@ -55,8 +55,8 @@ def export_netcdf(
 ) -> ExportReport:
     """Write a group of a session to a NetCDF 4 file.
 
-    Values are written as they are stored, with their attributes: packed values stay packed. Groups become
-    groups, and dimensions without a name get one. The file appears when it is complete.
+    Values are written as they are stored, with their attributes: packed values stay packed. Groups
+    are kept, and unnamed dimensions get a name. The file appears only when it is complete.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def export_netcdf(
 
 
 def _check_names(chosen: Selection) -> None:
-    """Refuse names that netCDF's library cannot read before anything is written."""
+    """Raise an error, before anything is written, for names that the netCDF library cannot read."""
     for node in (*chosen.groups, *(array.node for array in chosen.arrays)):
         document = json.loads(node.user_data)
         names = [*document.get("attributes", {}), *(document.get("dimension_names") or ())]
@@ -154,7 +154,7 @@ def _write(
 
 
 def _stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
-    """The data type in the file."""
+    """Return the data type of an array in the file."""
     dtype: np.dtype[Any] = _open(session, node.path).dtype
     if dtype.kind == "b":
         return np.dtype("i1")
@@ -163,7 +163,7 @@ def _stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
         return text
     if dtype.kind not in _KINDS or dtype.str[1:] == "f2":
         raise InvalidInputError(
-            f"{node.path} has the data type {dtype}, and NetCDF has no such type; export it to Zarr",
+            f"{node.path} has the data type {dtype}, which NetCDF does not support; export it to Zarr",
             kind=ErrorKind.UNIMPLEMENTED,
         )
     return dtype
@@ -213,7 +213,7 @@ def _attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    """What an attribute can hold: text, numbers, lists of one of these; all else as JSON."""
+    """Convert an attribute to text, numbers or a list of these; other values become JSON."""
     if isinstance(value, bool):
         return np.int8(value)
     if isinstance(value, str | int | float):
@@ -257,7 +257,7 @@ def _read(source: Any, block: Sequence[range]) -> Any:
 
 
 def _blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
-    """Parts of what is chosen, on borders of chunks, as large as may be read at once."""
+    """Yield the blocks of a selection: whole chunks, as many as may be read at once."""
     sizes = list(getattr(source, "shards", None) or source.chunks)
     room = _BLOCK_BYTES // max(dtype.itemsize, 1)
     for axis in reversed(range(len(sizes))):

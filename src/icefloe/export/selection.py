@@ -14,16 +14,16 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
 
 Indexers = Mapping[str, slice | int]
-"""Elements of dimensions by name; a number is a range of one."""
+"""Indices by dimension: a slice, or one number."""
 Labels = Mapping[str, Any]
-"""Labels of dimensions, by name: one, or a slice of the first and the last."""
+"""Labels by dimension: one label, or a slice from the first to the last."""
 
 _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An array and the elements of it to export."""
+    """An array, and the range of its elements to export."""
 
     node: NodeSnapshot
     spans: tuple[range, ...]
@@ -54,7 +54,7 @@ def select(
     isel: Indexers | None,
     sel: Labels | None,
 ) -> Selection:
-    """Find groups, arrays and elements in a session. Errors name what does not exist."""
+    """Find the groups, arrays and elements to export. Errors name the missing ones."""
     top = normalize(group if group.startswith("/") else f"/{group}")
     nodes = list(_nodes(session, top))
     arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
@@ -71,7 +71,7 @@ def select(
 
 
 def too_long(name: str, place: str, limit: str) -> InvalidInputError:
-    """Make the error for a name that the target of an export cannot hold."""
+    """Return the error for a name that is too long for the target of an export."""
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     return InvalidInputError(
         f"the name {shown!r} of {len(name.encode())} bytes is too long for {place} ({limit}); choose what "
@@ -96,7 +96,7 @@ def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
 
 
 def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) -> list[NodeSnapshot]:
-    """Find arrays by name, and those that hold the coordinates of their dimensions."""
+    """Find arrays by name, together with the coordinates of their dimensions."""
     known = {node.path: node for node in arrays}
     wanted: dict[str, NodeSnapshot] = {}
     for name in names:
@@ -119,7 +119,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
 def _spans(
     session: Session, arrays: list[NodeSnapshot], top: str, isel: Indexers, sel: Labels
 ) -> dict[str, range]:
-    """Find the elements of each dimension that is named; all arrays must agree on its length."""
+    """Find the selected range of each dimension. All arrays must agree on the length of a dimension."""
     sizes: dict[str, int] = {}
     for node in arrays:
         for name, size in zip(node.array.names, node.array.lengths, strict=True):
@@ -134,7 +134,7 @@ def _spans(
     both = isel.keys() & sel.keys()
     if both:
         raise InvalidInputError(
-            f"dimension {sorted(both)[0]} is chosen twice, by index and by label",
+            f"dimension {sorted(both)[0]} is selected both by index and by label",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     for name in (*isel, *sel):
@@ -154,13 +154,13 @@ def _span(name: str, wanted: slice | int, size: int) -> range:
     if not isinstance(wanted, slice):
         if not -size <= wanted < size:
             raise InvalidInputError(
-                f"{name}={wanted} is outside of a dimension of {size} elements",
+                f"{name}={wanted} is outside a dimension of {size} elements",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
         return range(wanted % size, wanted % size + 1)
     if wanted.step not in (None, 1):
         raise InvalidInputError(
-            f"{name}={wanted}: an export has no steps", kind=ErrorKind.INVALID_CHUNK_INDEX
+            f"{name}={wanted}: exports do not support steps", kind=ErrorKind.INVALID_CHUNK_INDEX
         )
     return range(*wanted.indices(size))
 
@@ -174,19 +174,19 @@ def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
     grid = json.loads(node.user_data)["chunk_grid"]["name"]
     if not found.is_whole and grid != "regular":
         raise InvalidInputError(
-            f"{node.path} has a {grid} chunk grid, and can be exported whole only",
+            f"{node.path} has a {grid} chunk grid, so only the whole array can be exported",
             kind=ErrorKind.UNIMPLEMENTED,
         )
     return found
 
 
 def positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
-    """Find the elements that labels name; those of a slice include its end."""
+    """Convert labels to ranges of elements. Slices include their end."""
     return {name: _position(_index(session, join(group, name)), name, label) for name, label in sel.items()}
 
 
 def _index(session: Session, path: str) -> Any:
-    """Decode the coordinate at a path as xarray does; None if there is none. Other arrays do not matter."""
+    """Decode the coordinate at a path as xarray does; None if there is none. No other array is read."""
     try:
         import xarray
     except ImportError as cause:
@@ -205,7 +205,7 @@ def _index(session: Session, path: str) -> Any:
 def _position(index: Any, name: str, label: Any) -> range:
     if index is None or not len(index):
         raise InvalidInputError(
-            f"dimension {name} has no coordinate to look labels up in; choose by index",
+            f"dimension {name} has no coordinate with labels; select by index",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     try:
@@ -223,12 +223,12 @@ def _position(index: Any, name: str, label: Any) -> range:
     if isinstance(found, int):
         return range(found, found + 1)
     raise InvalidInputError(
-        f"{name}={label} names elements that do not stand in a row", kind=ErrorKind.INVALID_CHUNK_INDEX
+        f"{name}={label} selects elements that are not consecutive", kind=ErrorKind.INVALID_CHUNK_INDEX
     )
 
 
 def _near(index: Any, label: Any) -> str:
-    """Name the nearest label of the coordinate, if there is an order."""
+    """Return a hint with the nearest label, if labels can be ordered."""
     try:
         (found,) = index.get_indexer([label], method="nearest")
     except (KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Plain Zarr: chunks that are exported whole keep their bytes, the others are cut and encoded again."""
+"""Plain Zarr: chunks that are exported whole keep their bytes; partial chunks are re-encoded."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Coords = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ExportReport(Report):
-    """The result of an export; with `dry_run`, of one that would be done."""
+    """The result of an export or of its dry run."""
 
     dry_run: bool
     """True if nothing was written."""
@@ -43,7 +43,7 @@ class ExportReport(Report):
     chunks_copied: int = 0
     """Chunks whose bytes were copied unchanged."""
     chunks_encoded: int = 0
-    """Chunks that were exported in part: decoded, cut and encoded again."""
+    """Chunks that were exported in part, and therefore decoded and re-encoded."""
     bytes_written: int = 0
     """Size of all written objects."""
 
@@ -66,22 +66,22 @@ def export_zarr(
     """Write a group of a session as plain Zarr version 3, which every Zarr reader opens.
 
     Chunks that are exported whole keep their bytes. The metadata of the root is written last, so that an
-    interrupted export is not a Zarr hierarchy. Ledgers of ingests are left out.
+    interrupted export is not a Zarr hierarchy. The ledger of ingests is not exported.
 
     Parameters
     ----------
     session
         The session to read.
     target
-        Where to write. It must be empty unless `overwrite` is set.
+        The location to write to. It must be empty unless `overwrite` is set.
     group
         The group that becomes the root.
     variables
-        Names of arrays below the group, by default all. Arrays that hold their coordinates come along.
+        Names of arrays below the group, by default all. Their coordinates are included.
     isel
-        Elements of dimensions by index. A dimension of which one element is chosen stays.
+        Elements of dimensions by index. A dimension with one selected element is kept.
     sel
-        Elements of dimensions by label, ends included; needs xarray.
+        Elements of dimensions by label, including both ends; needs xarray.
     overwrite
         Replace objects in the target.
     dry_run
@@ -134,7 +134,7 @@ def export_zarr(
 
 
 def _plain(target: Storage) -> Storage:
-    """A folder gets files that are named as Zarr names them."""
+    """Return a storage that names files in a local folder as Zarr does."""
     if type(target) is LocalStorage:
         return PlainFolder(target.describe()["path"], sync=False)
     return target
@@ -144,13 +144,13 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
     stray = None if overwrite else next(target.list_prefix(""), None)
     if stray is not None:
         raise InvalidInputError(
-            f"there is {stray.key} in {target.place}; choose an empty place",
+            f"there is {stray.key} in {target.place}; choose an empty location",
             kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
-        ).with_hint(Hint("or replace what is there with {overwrite}", overwrite=True))
+        ).with_hint(Hint("or replace the existing data with {overwrite}", overwrite=True))
 
 
 def _check_names(target: Storage, chosen: Selection) -> None:
-    """Refuse names that do not fit before anything is written."""
+    """Raise an error, before anything is written, for names that are too long."""
     longest = {group.path: _METADATA for group in chosen.groups}
     for array in chosen.arrays:
         longest[array.node.path] = "/".join(["c", *(str(len(span)) for span in array.spans)])
@@ -173,7 +173,7 @@ def _array_document(array: Selected) -> bytes:
 
 def _group_document(node: NodeSnapshot) -> bytes:
     document = json.loads(node.user_data)
-    # It may tell of arrays that are not exported, or are larger.
+    # It may describe arrays that are not exported, or that are larger.
     return json.dumps(document).encode() if document.pop("consolidated_metadata", None) else node.user_data
 
 
@@ -188,7 +188,7 @@ def _put_metadata(target: Storage, chosen: Selection, node: NodeSnapshot, docume
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Order:
-    """Some chunks of one array."""
+    """A task: some chunks of one array to export."""
 
     path: str
     name: str
@@ -198,10 +198,10 @@ class _Order:
     copied: Coords
     """Chunks of the target whose bytes are copied."""
     encoded: Coords
-    """Chunks of the target that are made of parts."""
+    """Chunks of the target that are assembled from parts."""
 
     def shift(self) -> Coords:
-        """How many chunks the target begins after the source."""
+        """The offset between chunk coordinates of the source and of the target."""
         return np.array([span.start // size for span, size in zip(self.spans, self.sizes, strict=True)])
 
 
@@ -212,11 +212,11 @@ class _Parts:
     sizes: tuple[int, ...]
     """Elements per chunk."""
     copied: Coords
-    """Chunks that have the bytes of one of the source."""
+    """Chunks whose bytes equal those of a source chunk."""
     lengths: NDArray[np.int64]
-    """Their lengths."""
+    """The lengths of copied chunks in bytes."""
     encoded: Coords
-    """The others."""
+    """Chunks that are assembled from parts of source chunks."""
 
     @staticmethod
     def of(session: Session, array: Selected) -> _Parts:
@@ -234,7 +234,7 @@ def _export_array(
     progress: Progress | None,
     executor: Executor | None,
 ) -> int:
-    """Write the chunks of an array and return their bytes."""
+    """Write the chunks of an array, and return the number of bytes."""
     sizes, copied, lengths, encoded = parts.sizes, parts.copied, parts.lengths, parts.encoded
     name = chosen.name(array.node.path)
     orders = [
@@ -262,7 +262,7 @@ def _chunk_sizes(array: Selected) -> tuple[int, ...]:
     grid = json.loads(array.node.user_data)["chunk_grid"]
     if grid["name"] == "regular":
         return tuple(max(size, 1) for size in grid["configuration"]["chunk_shape"])
-    return (1,) * len(array.spans)  # exported whole: the numbers of chunks stay
+    return (1,) * len(array.spans)  # the array is exported whole, so chunk coordinates do not change
 
 
 def _decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
@@ -275,7 +275,7 @@ def _decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
 def _parted(
     array: Selected, refs: ArrayManifest, sizes: Sequence[int]
 ) -> tuple[Coords, NDArray[np.int64], Coords]:
-    """The chunks of the target that have the bytes of one of the source, their lengths, and the others."""
+    """Split the chunks of the target into those that can be copied, with their lengths, and all others."""
     coords = refs.coords.astype(np.int64)
     lengths = np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
     if array.is_whole:
@@ -307,7 +307,7 @@ def _batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _export(session: Session, target: Storage, order: _Order) -> int:
-    """Write some chunks; how many bytes."""
+    """Write some chunks, and return the number of bytes."""
     written = 0
     workspace = session._workspace
     node = workspace.array(order.path)
@@ -315,7 +315,7 @@ def _export(session: Session, target: Storage, order: _Order) -> int:
         ref = workspace.ref(node, tuple(source))
         if ref is None:
             raise StorageError(
-                f"chunk {source} of {order.path} is gone while it is exported",
+                f"chunk {source} of {order.path} disappeared during the export; export another snapshot",
                 kind=ErrorKind.OBJECT_NOT_FOUND,
             )
         data = workspace.read(ref, 0, ref.length, f"{source} of {order.path}")
@@ -335,7 +335,7 @@ def _put(target: Storage, name: str, coords: Sequence[int], data: Any) -> int:
 
 
 def _cut(session: Session, order: _Order, at: Sequence[int]) -> bytes | None:
-    """One chunk of the target, made of the parts of chunks that it covers; None where all is fill value."""
+    """Assemble one chunk of the target from source chunks; None if it contains only the fill value."""
     import zarr
     from zarr.buffer.cpu import Buffer
     from zarr.storage import MemoryStore

@@ -85,7 +85,7 @@ def _tag_variants(value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes variants as tags."""
+    """A dumper that writes variants as tags."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -117,10 +117,10 @@ _Dumper.add_representer(_Tagged, _represent)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads tags as variants, and refuses aliases, which official writers never use and which can explode.
+    """A loader that reads tags as variants, and rejects aliases, which can expand exponentially.
 
-    Official writers do not quote what YAML 1.2 treats as text, such as `on`, `1:30` or a date, so only the
-    types of its core schema are recognized in unquoted text.
+    Official writers do not quote values that YAML 1.2 treats as text, such as `on`, `1:30` or a date, so only
+    the types of its core schema are recognized in unquoted text.
     """
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - required by PyYAML

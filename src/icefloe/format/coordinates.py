@@ -25,7 +25,7 @@ def is_strictly_sorted(coords: Coords) -> bool:
 
 
 def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
-    """Return for each row except the first whether it is not greater than the one before it."""
+    """Return a mask of the rows, from the second on, that are not greater than the previous row."""
     fails = np.ones(max(len(coords) - 1, 0), np.bool_)
     columns: list[NDArray[Any]] = list(coords.T)
     if len(columns) > 1:  # combine two columns into one number: half the comparisons
@@ -39,7 +39,7 @@ def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
 
 
 def sort_order(coords: Coords) -> Rows | None:
-    """Return the order of rows that sorts them, equal ones in their given order; None if they are sorted."""
+    """Return a stable sort order of the rows; None if they are sorted already."""
     if is_strictly_sorted(coords):
         return None
     keys = sort_keys(coords, limits(coords))
@@ -62,7 +62,7 @@ def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
 
 
 def limits(*columns: Coords) -> list[int]:
-    """Return for each dimension one more than the largest index in any of the columns."""
+    """Return the largest index in any of the columns plus one, for each dimension."""
     # Column by column: the maximum along the long axis takes numpy thirty times as long.
     tops = [[int(numbers.max()) for numbers in column.T] for column in columns if len(column)]
     return [max(top) + 1 for top in zip(*tops, strict=True)]
@@ -92,7 +92,7 @@ def find(coords: Coords, wanted: Sequence[int]) -> int | None:
 
 
 def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
-    """Return for each row of `coords` whether it is in `wanted`. Both are sorted."""
+    """Return a mask of the rows of `coords` that are in `wanted`. Both are sorted."""
     if not len(wanted) or not len(coords):
         return np.zeros(len(coords), np.bool_)
     if np.array_equal(coords, wanted):  # usual in conflicts: two writers of the same region
@@ -115,7 +115,7 @@ def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
 
 
 def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
-    """Return which rows are inside a window of the chunk grid."""
+    """Return a mask of the rows inside a window of the chunk grid."""
     rows = np.ones(len(coords), np.bool_)
     for column, extent in zip(coords.T, extents, strict=True):
         rows &= (column >= extent.start) & (column < extent.stop)

@@ -48,5 +48,5 @@ def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
 
 
 def _pairs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
-    """Return how many pairs of ranges along one dimension overlap."""
+    """Return the number of overlapping pairs of ranges along one dimension."""
     return int(np.sort(starts).searchsorted(stops).sum()) - len(starts) * (len(starts) + 1) // 2

@@ -48,7 +48,7 @@ OVERWRITTEN: Final = "overwritten"
 CONFIG_PATH: Final = "config.yaml"
 
 OWN_FOLDERS: Final = (SNAPSHOTS, MANIFESTS, TRANSACTIONS, CHUNKS, OVERWRITTEN, "refs", "icefloe")
-"""All folders in which icefloe writes objects of a repository."""
+"""All folders of a repository to which icefloe writes objects."""
 _ID: Final = "[0-9A-HJKMNP-TV-Z]{20}"
 _OWN_PATH: Final = re.compile(
     rf"repo|config\.yaml|(?:{SNAPSHOTS}|{MANIFESTS}|{TRANSACTIONS}|{CHUNKS})/{_ID}"
@@ -172,7 +172,7 @@ class SealedLog:
 
     @property
     def has_moves(self) -> bool:
-        """Whether nodes were moved."""
+        """True if nodes were moved."""
         return has_moves(self._payload)
 
     def renamed(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:

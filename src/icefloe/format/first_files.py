@@ -1,4 +1,4 @@
-"""The files of a new V2 repository. They differ only in their time: they are encoded once and then dated."""
+"""The files of a new V2 repository. Only their time varies, so they are encoded once and then patched."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MARK: Final = _MARK_US.to_bytes(8, "little")
 
 @dataclass(frozen=True, slots=True)
 class FirstFiles:
-    """The initial snapshot, its log and the first repo info, each with its file."""
+    """The initial snapshot, its log and the first repo info, as values and as encoded files."""
 
     snapshot: Snapshot
     snapshot_file: bytes

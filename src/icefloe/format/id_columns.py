@@ -14,7 +14,7 @@ Id = TypeVar("Id", bound=ObjectId)
 
 _HEAD: Final = 8
 _MANY: Final = 64
-"""The number of ids, and their share of the known ones, from which an index pays off."""
+"""The number of ids, and their ratio to known ids, from which an index pays off."""
 
 
 def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
@@ -58,7 +58,7 @@ def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
 
 
 def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return for each id whether it is among the known ids, which are sorted."""
+    """Return a mask of the ids that are among the known ids, which are sorted."""
     if len(ids) > max(_MANY, len(known) // _MANY):
         return IdIndex(known).has(ids)
     if not len(known):
@@ -79,7 +79,7 @@ class IdIndex:
         self._heads, self._tails = _heads(ids), ids[:, _HEAD:].copy()
 
     def has(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return for each id whether it is in the column."""
+        """Return a mask of the ids that are in the column."""
         found = np.zeros(len(ids), np.bool_)
         if not len(self._heads):
             return found

@@ -1,4 +1,4 @@
-"""Virtual locations as columns: detection of repeated ones, and compression with a zstd dictionary."""
+"""Columns of virtual locations: deduplication, and compression with a zstd dictionary."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEFAULT_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LocationCompression:
-    """When and how to compress the locations of a manifest. The defaults are the official ones."""
+    """The settings for the compression of locations in manifests. The defaults are the official ones."""
 
     min_num_chunks: int = 1000
     dictionary_max_training_samples: int = 100
@@ -100,7 +100,7 @@ _KIND: Final = ErrorKind.INVALID_FILE_FORMAT
 
 
 def _decompress_one(decompressor: zstandard.ZstdDecompressor, frame: bytes, place: str) -> bytes:
-    # The library allocates the size that a frame claims, whatever limit is passed.
+    # The library allocates the size that a frame declares, even if it exceeds the limit.
     size, limit = zstandard.frame_content_size(frame), 64 * MAX_LOCATION_BYTES
     if size > limit:
         raise FormatError(
@@ -163,7 +163,7 @@ def _neighbours_repeat(blobs: Blobs) -> bool:
 
 
 def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
-    """Return for each row except the first whether it equals the one before it."""
+    """Return a mask of the rows, from the second on, that equal the previous row."""
     same = np.zeros(len(blobs) - 1, np.bool_)
     for start in range(0, len(same), BLOCK):
         part = blobs.take(slice(start, start + BLOCK + 1))
@@ -187,7 +187,7 @@ def _equal_to_next(blobs: Blobs) -> I64:
 
 
 def used_only(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """Remove strings that no row uses, and join equal ones if there are few."""
+    """Remove strings that no row uses, and deduplicate the rest if they are few."""
     used = np.zeros(len(blobs), np.bool_)
     used[codes] = True
     if not used.all():

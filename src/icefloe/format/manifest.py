@@ -25,19 +25,19 @@ NO_ETAG: Final = 0xFFFFFFFF
 
 _SAMPLE: Final = 4096
 _REPEATS: Final = 0.99
-"""Locations count as all different if more than this share of a sample is."""
+"""The share of distinct locations in a sample above which they are not deduplicated."""
 
 
 @dataclass(frozen=True, slots=True)
 class ETag:
-    """The external object must have this etag."""
+    """A checksum: the etag that the external object must have."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class LastModified:
-    """The external object must not have changed after this time."""
+    """A checksum: the time after which the external object must not have changed."""
 
     seconds: int
     """Seconds since 1970-01-01 UTC."""
@@ -82,9 +82,9 @@ ChunkRef: TypeAlias = InlineRef | NativeRef | VirtualRef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayManifest:
-    """The references of one array, or of a window of its chunk grid, sorted by coordinates, no two alike.
+    """The references of one array, or of a window of its chunk grid, sorted by unique coordinates.
 
-    A column means something only in rows of the kinds named beside it.
+    A column is meaningful only in rows of the kinds that its description names.
     """
 
     coords: Coords
@@ -292,7 +292,7 @@ class ArrayManifest:
         return ArrayManifest.concat([self, newer])
 
     def equal_rows(self, other: ArrayManifest) -> NDArray[np.bool_]:
-        """Return for each row whether the same row of another manifest has the same reference."""
+        """Return a mask of the rows that have the same reference in another manifest."""
         same = self.kind == other.kind
         native, virtual, inline = (
             np.flatnonzero(same & (self.kind == kind)) for kind in (NATIVE, VIRTUAL, INLINE)
@@ -347,9 +347,7 @@ PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("
 
 
 def _join_codes(parts: Sequence[ArrayManifest], codes: str, values: str) -> Any:
-    """Return codes for the joined values: the codes of each part are shifted by the number of values
-    before.
-    """
+    """Return codes for the joined values: those of each part are shifted by the number of earlier values."""
     shifted = []
     before = 0
     for part in parts:

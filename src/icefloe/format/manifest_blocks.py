@@ -1,4 +1,4 @@
-"""The encoded references of one array in a manifest file, to be written again with a few changes.
+"""Encoded references of one array, which can be rewritten with a few changes.
 
 A small commit changes a few of hundreds of references. The tables of the others are copied as bytes, without
 converting them to columns.
@@ -46,7 +46,7 @@ class RefBlocks:
 
     @property
     def needs_rebuild(self) -> bool:
-        """Whether the tables should be encoded again, because most of the buffer is unused."""
+        """True if most of the buffer is unused, so that the tables should be encoded again."""
         return self.blocks.dropped > len(self)
 
     def putting(self, refs: FewRefs, place: str) -> RefBlocks:
@@ -66,7 +66,7 @@ class RefBlocks:
         )
 
     def _search(self, target: tuple[int, ...]) -> tuple[int, bool]:
-        """Return the row of a chunk, or the one before which it would be inserted."""
+        """Return the row of a chunk, or the row before which it would be inserted."""
         coords = self.coords
         row = bisect_left(range(len(coords)), target, key=lambda at: tuple(coords[at].tolist()))
         return row, row < len(coords) and tuple(coords[row].tolist()) == target
@@ -98,6 +98,6 @@ def _box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
 
 
 def _around(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
-    """Return the smallest window that contains another one and some chunks."""
+    """Return the smallest window that contains another window and some chunks."""
     pairs = zip(extents, _box(places), strict=True)
     return tuple(range(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)

@@ -264,7 +264,7 @@ class PackedManifest:
         return self._dictionary.data if self._algorithm == ZSTD_DICTIONARY and self._dictionary.data else None
 
     def count_compressed(self, node: NodeId) -> int:
-        """Return how many references of an array have a compressed location."""
+        """Return the number of references of an array with a compressed location."""
         tables = read_tables(self._payload, CHUNK_REF, self._slots[node].positions())
         there = "compressed_location" in tables.columns
         return int(np.count_nonzero(tables.has("compressed_location"))) if there else 0
@@ -351,7 +351,7 @@ class PackedManifest:
         return self._columns(node, coords, tables)
 
     def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
-        """Return the encoded references of the only array; None if the file contains more than that."""
+        """Return the encoded references of the only array; None if the file contains anything else."""
         if self._blocks is not None and not self._blocks.needs_rebuild:
             return self._blocks
         if tuple(self._arrays) != (node,) or self.count(node) > _MANY_REFS:

@@ -19,7 +19,7 @@ Metadata: TypeAlias = Mapping[str, Any]
 
 
 def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as it will be read back; raise TypeError if a value cannot be stored."""
+    """Return metadata as it would be read back; raise TypeError if a value cannot be stored."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
     plain: Any = canonical(metadata)

@@ -27,9 +27,7 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 
 def shortened(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
-    """Keep some snapshots. Each gets its nearest kept ancestor as parent, and the logs of those in
-    between.
-    """
+    """Keep some snapshots. Each gets its nearest kept ancestor as parent, and the logs removed in between."""
     parents = snapshots.parents.tolist()
     onto: dict[int, int] = {}
     skipped: dict[int, list[int]] = {}
@@ -59,7 +57,7 @@ def pruned(
 ) -> SnapshotInfos:
     """Keep some snapshots. `parents` assigns other parents, `skipped` the logs of removed snapshots.
 
-    Skipped rows are given nearest first. Each passes on the logs that it has inherited itself.
+    Skipped rows are listed nearest first. Each passes on the logs that it inherited.
     """
     columns = snapshots.columns
     onto = np.array(snapshots.parents, np.int64)
@@ -77,7 +75,7 @@ def pruned(
 def _inherited(
     snapshots: SnapshotInfos, skipped: Mapping[int, Sequence[int]]
 ) -> tuple[Ragged, NDArray[np.bool_]]:
-    """Return the pruned logs of each snapshot, oldest first, and which snapshots have any."""
+    """Return the inherited logs of each snapshot, oldest first, and a mask of the snapshots that have any."""
     field = SNAPSHOT_INFO.fields[_LOGS]
     if not isinstance(field, Vector):
         raise TypeError(f"{_LOGS} is not a vector of ids")
@@ -96,7 +94,7 @@ def _inherited(
 
 
 def _logs_of(ids: NDArray[Any], known: Ragged, rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the logs of some snapshots in order, each after those that it has inherited."""
+    """Return the logs of some snapshots in order, each after the logs that it inherited."""
     lengths = known.lengths[rows]
     own = np.cumsum(lengths + 1) - 1
     logs = np.empty(len(rows) + int(lengths.sum()), ids.dtype)

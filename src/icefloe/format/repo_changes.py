@@ -123,9 +123,9 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
 
 
 def logged(info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int) -> RepoInfo:
-    """Add an entry to the ops log; the previous entry gets the name of the backup that was made.
+    """Add an entry to the ops log; the previous entry gets the name of its backup.
 
-    When the list has `limit` entries, entries from the first one with a backup on are left to that backup.
+    A list with more than `limit` entries is cut at an entry with a backup, which contains the older entries.
     """
     log = info.latest_updates
     if len(log):

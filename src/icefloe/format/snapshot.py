@@ -228,7 +228,7 @@ class Nodes:
 
 
 class SplicedNodes(Nodes):
-    """Many nodes of which a few were changed. The tables of the others are the bytes that were written."""
+    """Many nodes with a few changes. The encoded tables of unchanged nodes are reused."""
 
     __slots__ = ("_paths", "used")
 

@@ -45,7 +45,7 @@ from icefloe.format.snapshot import (
 from icefloe.format.spec import Spec
 
 LAZY_FROM: Final = 1000
-"""Snapshots with this many nodes are decoded as a whole only if more than single nodes are needed."""
+"""Snapshots with at least this many nodes are decoded lazily, by lookups of single nodes."""
 
 _HEAD: Final = Table("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
 _INFO_FIELDS: Final = ("id", "parent_id", "flushed_at", "message", "metadata")
@@ -208,7 +208,7 @@ def _manifest_files(root: Row, place: str) -> ManifestFiles:
         else not records.columns.has("id").all()
     )
     if lacking:
-        raise FormatError(f"{place}: a manifest file without an id", kind=ErrorKind.INVALID_FILE_FORMAT)
+        raise FormatError(f"{place}: a manifest file has no id", kind=ErrorKind.INVALID_FILE_FORMAT)
     return ManifestFiles(records)
 
 
@@ -247,7 +247,7 @@ def _refuse_unlisted(place: str) -> NoReturn:
 
 
 def _with_counts(nodes: Tables, payload: Payload) -> Tables:
-    """Return nodes with the current form of the shape, the number of chunks, whichever form the file has."""
+    """Return nodes with the current form of the shape (numbers of chunks), converting the old form."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]

@@ -19,13 +19,13 @@ class Spec:
     number: int
     """The byte in the header of a file; 0 for the formats before version 1, which have none."""
     writable: bool
-    """Whether repositories can be changed, or only read."""
+    """True if repositories can be changed, False if they can only be read."""
     refs_in_repo_info: bool
-    """Whether branches, tags and configuration are in the repo info file."""
+    """True if branches, tags and configuration are in the repo info file."""
     moves: bool
-    """Whether transaction logs can record moved nodes."""
+    """True if transaction logs can record moved nodes."""
     parent_in_snapshot: bool
-    """Whether a snapshot file contains the id of its parent."""
+    """True if a snapshot file contains the id of its parent."""
     counts_chunks: bool
     """Whether a snapshot stores the number of chunks of each dimension instead of the length of a chunk."""
     compressed_locations: bool

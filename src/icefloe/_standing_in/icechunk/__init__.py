@@ -1,6 +1,6 @@
-"""What `import icechunk` finds in the worker processes of one that called `install_as_icechunk`.
+"""The package `icechunk` in the worker processes of a process that called `install_as_icechunk`.
 
-The folder above is on their PYTHONPATH. This module replaces itself by the one that stands for icefloe.
+The parent folder is on their PYTHONPATH. On import, this module replaces itself with icefloe.
 """
 
 from icefloe.compatibility import install_as_icechunk

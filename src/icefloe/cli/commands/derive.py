@@ -1,4 +1,4 @@
-"""Commands of derived arrays: derive and lineage."""
+"""Commands for derived arrays: derive, lineage."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def derive(
     executor: ExecutorChoice,
     out: Output,
 ) -> int:
-    """Compute what changed in derived arrays.
+    """Update derived arrays whose inputs changed.
 
-    Chunks whose inputs are the same stay as they are.
+    Chunks whose inputs did not change are kept.
 
     RECIPE is a YAML file that names a repository and its outputs. A repository stands for the recipes of all
     arrays that were derived in it.
@@ -121,7 +121,7 @@ def derive(
 def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
     """Show the inputs of a derived array.
 
-    ARRAY is its path. The command also tells whether the array is up to date.
+    ARRAY is its path. The command also says whether the array is up to date.
 
     \b
     icefloe lineage data/repo t2m_daily/t2m_daily

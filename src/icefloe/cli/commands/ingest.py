@@ -116,14 +116,14 @@ _CHECKS = ("monotone", "source", "gaps")
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What to do about files that cannot be read or combined with the others.",
+    help="What to do with files that cannot be read or combined with the others.",
 )
 @click.option(
     "--on-change",
     type=click.Choice(["report", "ingest"]),
     default="report",
     show_default=True,
-    help="What to do about files that changed since they were ingested.",
+    help="What to do with files that changed since they were ingested.",
 )
 @click.option(
     "--checks",
@@ -230,7 +230,7 @@ def _library_options(given: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--combine by-coords infers the dimension: omit --concat-dim")
     modes = [mode for mode in _MODES if found.pop(mode, False)]
     if len(modes) > 1:
-        raise click.UsageError(f"--{modes[0]} and --{modes[1]} exclude each other")
+        raise click.UsageError(f"--{modes[0]} and --{modes[1]} cannot be combined")
     if modes:
         found["mode"] = modes[0]
     if modes == ["virtual"] and found.keys() & {"chunks", "shards", "codec"}:
@@ -309,7 +309,7 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
         lines.append("nothing was ingested: none of the new files can be read")
     elif not report["published"]:
         there = len(report["known"]) + len(report["moved"])
-        lines.append(f"nothing new: {counted(there, 'file')} ingested before")
+        lines.append(f"nothing new: {counted(there, 'file')} already ingested")
     else:
         lines.append(
             f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} ingested before; "

@@ -117,7 +117,7 @@ def verify(
 
 
 def _record(repo: Repository, report: VerifyReport, snapshot_id: str | None, *, with_checksums: bool) -> None:
-    """Store a report. Who may only read can verify, too."""
+    """Store a report; only warn if the storage is read-only."""
     try:
         record_report(repo.storage, report, snapshot_id=snapshot_id, with_checksums=with_checksums)
     except IcechunkError as error:

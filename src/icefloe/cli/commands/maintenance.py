@@ -60,7 +60,7 @@ def _keep_options(function: F) -> F:
 def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: bool, out: Output) -> None:
     """Delete objects that no snapshot needs.
 
-    Uncommitted chunks of open sessions count as garbage, too: choose a time before the oldest open session
+    Uncommitted chunks of open sessions also count as garbage: choose a time before the oldest open session
     was started.
 
     \b
@@ -224,7 +224,9 @@ def _rows(table: Table) -> list[dict[str, Any]]:
     shell_complete=complete_revision,
 )
 @click.option(
-    "--if-older-than", type=Time(), help="Report what expiring snapshots before this time or age would free."
+    "--if-older-than",
+    type=Time(),
+    help="Report the storage that expiring snapshots before this time or age would free.",
 )
 @click.option("--dry-run", is_flag=True, help="Report how many snapshots would be read, and read none.")
 @all_option
@@ -248,7 +250,7 @@ def storage(
     if revision is not None and by != "array":
         raise click.UsageError("-r requires --by array")
     if by is not None and if_older_than is not None:
-        raise click.UsageError("--by and --if-older-than exclude each other")
+        raise click.UsageError("--by and --if-older-than cannot be combined; run the command twice")
     if dry_run:
         count = len(repo.retain(datetime.fromtimestamp(0, UTC), dry_run=True).table)
         out.value(

@@ -34,7 +34,7 @@ _strategy = click.option(
     type=click.Choice(["fail", "ours", "theirs"]),
     default="fail",
     show_default=True,
-    help="What to do about conflicts: fail, keep the version of the branch (ours), or take the other one "
+    help="What to do with conflicts: fail, keep the version of the branch (ours), or take the other one "
     "(theirs).",
 )
 

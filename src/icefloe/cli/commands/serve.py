@@ -25,19 +25,19 @@ _ANY_ORIGIN = "*"
     type=click.IntRange(0, 65535),
     help="The port to listen on; 0 picks a free one.",
 )
-@click.option("--no-token", is_flag=True, help="Admit every user of this machine.")
+@click.option("--no-token", is_flag=True, help="Require no token: every user of this machine can read.")
 @click.option("--no-browser", is_flag=True, help="Do not open the page in a browser.")
 @authorize_prefixes
 @click.option(
     "--cors",
     multiple=True,
     metavar="ORIGIN",
-    help="Let web pages of this origin read the gateway; * with --no-token only.",
+    help="Allow web pages of this origin to read the gateway; * requires --no-token.",
 )
 @click.option(
     "--moving",
     is_flag=True,
-    help="Serve chunks under branch names, although a commit can then mix two snapshots in one reader.",
+    help="Also serve chunks under branch names; a commit during a read can then mix two snapshots.",
 )
 def serve(
     storage: Storage,
@@ -62,10 +62,12 @@ def serve(
     from icefloe.serve.settings import LOOPBACK, Settings
 
     if no_token and host not in LOOPBACK:
-        raise click.UsageError(f"--no-token is for this machine only, and {host} is open to others")
+        raise click.UsageError(
+            f"--no-token requires a loopback address, and {host} is not one; use --host 127.0.0.1"
+        )
     if _ANY_ORIGIN in cors and not no_token:
         raise click.UsageError(
-            "--cors '*' goes with --no-token only; name the origin, such as https://example.org"
+            "--cors '*' requires --no-token; pass the origin instead, such as https://example.org"
         )
     from icefloe.serve.app import App, bind, server
 
@@ -88,7 +90,7 @@ def serve(
     click.echo(url)
     if not settings.is_local:
         click.echo(
-            f"warning: everybody who can reach {host} and knows the token can read this repository, and the "
+            f"warning: anyone who can reach {host} and knows the token can read this repository, and the "
             "connection is not encrypted",
             err=True,
         )

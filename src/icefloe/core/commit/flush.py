@@ -117,7 +117,7 @@ def snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
 
 
 def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
-    """Return arrays whose manifests may change: those with changed chunks or shape, or all if requested."""
+    """Return the arrays whose manifests may change: with changed chunks or shape, or all if requested."""
     changes = workspace.changes
     paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
     if workspace.all_anew:

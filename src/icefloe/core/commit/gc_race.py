@@ -1,8 +1,8 @@
 """Protection of a commit against a garbage collection that ran since the session started.
 
 Chunks of a session are unreferenced until it commits. A collection whose cutoff is later than their creation
-treats them as garbage, and may still be deleting them. Copies of the chunks are too young for it. So a commit
-refers to copies, or fails if a chunk is already gone.
+treats them as garbage, and may still be deleting them. Copies of the chunks are newer than the cutoff. So a
+commit refers to copies, or fails if a chunk is already gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.storage.base import ObjectNotFoundError
 
 _LOOKED_FOR: Final = 10_000
-"""If an array has more chunks, an evenly spread sample is checked, because each check is a request."""
+"""The number of chunks to check per array. Each check is a request, so larger arrays are sampled evenly."""
 
 
 def check_presence(workspace: Workspace, executor: Executor) -> None:

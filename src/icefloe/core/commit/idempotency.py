@@ -1,4 +1,4 @@
-"""Keys of commits that happen exactly once, however often a job runs.
+"""Commit keys, which make a commit happen exactly once even if a job runs several times.
 
 A key is the name of an application and a version. Each application has a group below `/_icefloe/keys` whose
 attributes list the versions that the snapshot contains. They are written by the commit that adds the data, so
@@ -91,7 +91,7 @@ class Versions:
         return replace(self, last=version, digest=digest, numbers=_union([*self.numbers, (number, number)]))
 
     def uniting(self, before: Versions, after: Versions) -> Versions:
-        """Return a copy with the versions that another snapshot gained between two states."""
+        """Return a copy with the versions that another branch added between two states."""
         numbers = _minus(after.numbers, before.numbers)
         names = [name for name in after.names if name not in before.names and name not in self.names]
         fresh = replace(self, numbers=_union([*self.numbers, *numbers]), names=_latest([*self.names, *names]))
@@ -128,7 +128,7 @@ class Versions:
 
 
 def is_key_node(path: str) -> bool:
-    """Return whether a node exists for commit keys: a group of an application, or a group around them."""
+    """Return whether a node belongs to commit keys: the group of an application, or one of its parents."""
     return path in _GROUPS or is_within(path, KEYS)
 
 

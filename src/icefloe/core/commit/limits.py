@@ -28,14 +28,14 @@ def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts
     counts
         The number of changed chunks and the number of dimensions, by array.
     hint
-        What the user can do.
+        The advice to the user.
     """
     if _fits(counts):
         return
     total = sum(count for count, _ in counts)
     raise SessionStateError(
-        f"the commit would change {total:,} chunks, and the official library can read transaction logs with "
-        f"at most {MAX_LOG_TABLES:,}; {hint}",
+        f"the commit would change {total:,} chunks, but the official library can only read transaction logs "
+        f"with up to {MAX_LOG_TABLES:,}; {hint}",
         kind=ErrorKind.COMMIT_NOT_ALLOWED,
     )
 

@@ -1,4 +1,4 @@
-"""Selection of the manifests of an array that stay, and the content of new ones: one per changed window.
+"""Choose which manifests of an array to keep, and create one new manifest per changed window.
 
 A window is a part of the chunk grid, as the configuration splits it. If a commit attempt loses a race, the
 manifests that it wrote are remembered by window, so that the next attempt writes only windows that the winner
@@ -39,7 +39,7 @@ Place: TypeAlias = tuple[NodeId, Window]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources:
-    """Everything from which the manifests of a window are made."""
+    """The inputs of the manifests of one window: old manifests and changes."""
 
     manifests: tuple[ManifestRef, ...]
     written: ArrayManifest | FewRefs | None
@@ -52,7 +52,7 @@ class Sources:
         return _as_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
-        """Return whether both lead to the same manifests."""
+        """Return whether both would produce the same manifests."""
         return (
             self.grid == other.grid
             and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]
@@ -128,7 +128,7 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
 def _part_early(
     delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
 ) -> tuple[list[EarlyManifest], ArrayDelta]:
-    """Return early manifests that are alone in their window, and the changes with all others read."""
+    """Return early manifests that are alone in their window, and all other changes as columns."""
     rest = delta.without_early()
     taken: list[Window] = [_window_of(ref, sizes) for ref in manifests]
     taken += [window for window, _ in _rows_by_window(rest.coords(), sizes)]
@@ -147,9 +147,9 @@ def _part_early(
 def _joined(
     workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
 ) -> tuple[list[ManifestRef], Sources]:
-    """Combine all windows, if old manifests cover several of them because windows were larger once.
+    """Combine all windows if an old manifest covers several of them, because windows used to be larger.
 
-    A manifest that could stay is rewritten as well if others reach into its window.
+    A manifest that could be kept is also rewritten if another manifest extends into its window.
     """
     spilled = {
         window
@@ -164,7 +164,7 @@ def _joined(
 def splice(
     workspace: Workspace, node: NodeSnapshot, sources: Sources
 ) -> tuple[PackedManifest, ManifestRef] | None:
-    """Add a few references to the only manifest of a window; None if more has to be done."""
+    """Add a few references to the only manifest of a window; None if the window needs a full rewrite."""
     few, assets = sources.written, workspace.assets
     if few is None or isinstance(few, ArrayManifest) or len(sources.gone) or len(sources.manifests) > 1:
         return None
@@ -200,7 +200,7 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
 def _part_manifests(
     manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
 ) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
-    """Return manifests that can stay, and by window those whose references must be rewritten."""
+    """Return the manifests to keep, and by window the manifests whose references must be rewritten."""
     kept: list[ManifestRef] = []
     loose: dict[Window, list[ManifestRef]] = {}
     for ref in manifests:
@@ -211,7 +211,7 @@ def _part_manifests(
         else:
             loose.setdefault(window, []).append(ref)
     stays: list[ManifestRef] = []
-    for ref in kept:  # two manifests of one window stay together, because their extents might overlap
+    for ref in kept:  # rewrite two manifests of one window together, because their extents might overlap
         window = _window_of(ref, sizes)
         loose.get(window, stays).append(ref)
     return stays, loose

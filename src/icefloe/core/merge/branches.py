@@ -56,7 +56,7 @@ _STRATEGIES = ("fail", "ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The changes to apply to a branch: those between a base and a target."""
+    """A request to apply the changes between a base and a target to a branch."""
 
     branch: str
     base: SnapshotId
@@ -115,7 +115,7 @@ class Branching:
     def _base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
         """Return the common ancestor of two tips; raise an error if it is uncertain.
 
-        An expired snapshot after the common ancestor may have been a merge, and then there is a later common
+        An expired snapshot after the common ancestor may have been a merge, so that there is a later common
         ancestor. That does not matter if the two sides changed different data.
         """
         base = lineage.base(tip, source)
@@ -147,7 +147,7 @@ class Branching:
             return True
 
     def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
-        """Return whether the logs between two snapshots cover all differences, so that none is missing."""
+        """Return whether the logs between two snapshots explain all their differences."""
         parted = parting(self.refs, one, other)
         if parted is None:
             return False
@@ -336,7 +336,7 @@ def _check_strategy(strategy: str) -> None:
 
 
 def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
-    """Return whether both sides put a node at the same path."""
+    """Return whether both sides created or moved a node to the same path."""
     here = {ours.path(id) for id in since.changed}
     return bool({path for id in touched.changed if (path := theirs.path(id))} & here)
 

@@ -1,6 +1,6 @@
-"""Descriptions of conflicting chunks: their location in coordinate labels, and how their values differ.
+"""Describe conflicting chunks: their location in coordinate labels, and the difference of their values.
 
-Merging does not need them. Nothing here fails: a description mentions what could not be read.
+Merging does not need them. Nothing here raises an error: a description mentions data that could not be read.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _Side:
         return [label_text(self._element(coordinate, place), attributes) for place in (span[0], span[-1])]
 
     def _element(self, coordinate: NodeSnapshot, place: int) -> Values:
-        """Read the chunk of a coordinate that has an element, and give the element as an array."""
+        """Read one element of a coordinate, and return it as an array."""
         (axis,) = _axes(json.loads(coordinate.user_data))
         number = axis.chunk_at(place)
         key = (coordinate.path, number)
@@ -111,7 +111,7 @@ class _Chunk:
 
     @cached_property
     def box(self) -> list[range]:
-        """The elements that the chunk would have if the array did not end inside it."""
+        """The elements of the whole chunk, including those beyond the end of the array."""
         axes = zip(_axes(self.document), self.coords, strict=True)
         return [axis.extent(number) for axis, number in axes]
 
@@ -150,7 +150,7 @@ class _Chunk:
         return f"{dimension}={first}" if first == last else f"{dimension}={first}..{last}"
 
     def values(self) -> Values:
-        """Read and decode the chunk. One that is not stored has the fill value."""
+        """Read and decode the chunk. A chunk that is not stored consists of the fill value."""
         if self.node is None:
             raise ValueError("the array was deleted")
         shape = [len(each) for each in self.box]

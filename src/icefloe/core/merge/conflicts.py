@@ -39,7 +39,7 @@ class Found:
     node: NodeId | None = None
     coords: Coords | None = None
     theirs_would_be_lost: bool = False
-    """Whether chunks of theirs are outside the shape that we gave the array."""
+    """True if some of their chunks are outside our shape of the array."""
 
     @staticmethod
     def of(kind: ConflictType, path: str) -> Found:
@@ -79,9 +79,7 @@ class Theirs:
 
     @cached_property
     def chunks(self) -> Mapping[NodeId, list[Coords]]:
-        """The coordinates of chunks that they changed: one column per array, or several with different
-        ranks.
-        """
+        """The coordinates of chunks that they changed: a column per array and rank."""
         found: dict[NodeId, list[Coords]] = {}
         for node, coords in self.log.updated_chunks:
             found.setdefault(node, []).append(coords)
@@ -201,7 +199,7 @@ class Detection:
             yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
 
     def _written_among(self, column: NodeIds) -> list[str]:
-        # If theirs won in all our chunks, there is nothing left to conflict.
+        # If theirs won in all our chunks, no conflict is left.
         written = self._ours.chunks.items() if len(column) else ()
         return sorted(delta.path for node, delta in written if _has(column, node) and len(delta.coords()))
 
@@ -222,7 +220,7 @@ class Detection:
         return next((each for each in self._theirs.chunks.get(node, ()) if each.shape[1] == rank), None)
 
     def _outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
-        """Return which chunks are outside the shape that we gave an array."""
+        """Return a mask of the chunks that are outside our shape of an array."""
         node = self._ours.updated.get(path)
         if node is None or not isinstance(node.node_data, ArrayNodeData):
             return np.zeros(len(coords), np.bool_)
@@ -284,7 +282,7 @@ def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str,
 
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
-    """Return whether a node was moved by itself, not with its group."""
+    """Return whether a node itself was moved, rather than one of its groups."""
     group, origin = parent(path), parent(moved[path])
     return group is None or moved.get(group) != origin
 
@@ -311,7 +309,7 @@ def _topmost(path: str, groups: Iterable[str]) -> str | None:
 
 
 def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Return whether chunks that were written with one zarr.json have another meaning with the other."""
+    """Return whether chunks that were written with one zarr.json decode differently with another."""
 
     def meaning(node: NodeSnapshot) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(node.user_data)

@@ -61,7 +61,7 @@ class Lineage:
         return between - self._listed.keys() - self._accounted
 
     def read(self, expired: Iterable[SnapshotId]) -> None:
-        """Read the files of expired snapshots to find out what was merged; raise an error if one is gone."""
+        """Read the files of expired snapshots to learn which tips they merged; fail if a file is gone."""
         for id in sorted(expired):
             if not self._before[id]:
                 raise expired_base(f"the merged snapshot {id} and its ancestors have expired")

@@ -27,7 +27,7 @@ Place: TypeAlias = tuple[NodeId | str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Three states with all nodes at their final paths, and the moves that this takes on our side."""
+    """Three states with all nodes at their final paths, and the moves that our side needs."""
 
     base: State
     ours: State
@@ -35,7 +35,7 @@ class Arrangement:
     origins: Mapping[str, str]
     """The current path of each node of ours that moves, by its final path."""
     dropped: tuple[NodeSnapshot, ...] = ()
-    """Nodes of ours that they deleted, and that are replaced by others."""
+    """Nodes of ours that they deleted, and that other nodes replace."""
     conflicts: tuple[ConflictGroup, ...] = ()
     """Conflicts that no strategy decides, because a node can have only one path."""
 
@@ -85,7 +85,7 @@ def arrange(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) 
 
 
 class _Arranger:
-    """One merge of places."""
+    """The merge of the places of all nodes."""
 
     def __init__(self, base: State, ours: State, theirs: State) -> None:
         self._base, self._ours, self._theirs = base, ours, theirs
@@ -119,7 +119,7 @@ class _Arranger:
         return (None if group is None else state.id_at(group) or group), name(path)
 
     def _moved(self, state: State) -> set[NodeId]:
-        """Return the nodes that a side moved by themselves, not with their group."""
+        """Return the nodes that a side moved directly, without those that moved with their group."""
         base = self._base
         return {
             id
@@ -163,9 +163,7 @@ class _Arranger:
                 yield self._conflict(ConflictType.NodeMovedByBothSides, id)
 
     def _moves_to_nowhere(self) -> Iterator[ConflictGroup]:
-        """Yield conflicts about nodes that were moved into a group that the other side deleted or made an
-        array.
-        """
+        """Yield conflicts about nodes moved into a group that the other side deleted or made an array."""
         arrays = {self._path(id) for id in self._ids if self._is_array(id) and not self._is_dead(id)}
         for id in self._in_order(self._moved_by_us | self._moved_by_them):
             side = self._theirs if id in self._moved_by_them else self._ours
@@ -176,9 +174,7 @@ class _Arranger:
                 yield self._conflict(ConflictType.NewNodeInInvalidGroup, id)
 
     def _meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:
-        """Yield conflicts about two nodes at the same path. A deleted node gives way unless it was
-        changed.
-        """
+        """Yield conflicts about two nodes at the same path. Deleted nodes count only if they were changed."""
         found: dict[str, set[NodeId]] = defaultdict(set)
         for state in self._states:
             at: dict[str, NodeId] = {}

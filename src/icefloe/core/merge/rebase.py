@@ -1,4 +1,4 @@
-"""Rebase of the changes of a session onto what was committed in the meantime."""
+"""Rebase the changes of a session onto commits that were made in the meantime."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _replay(
 
 
 def is_record(found: Found) -> bool:
-    """Return whether a conflict is about the records of a derived array.
+    """Return whether a conflict concerns the records of a derived array.
 
     One side may always be dropped: a record states what a chunk was computed from, and counts only as long
     as the chunk is the same. The next run computes chunks without a record again.
@@ -161,7 +161,7 @@ def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict
 
 
 def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
-    """Return the changes for other nodes than those that they were made on. There must be no conflicts."""
+    """Transfer changes to the current versions of their nodes. There must be no conflicts."""
     deleted = {
         path: now
         for path, node in changes.deleted.items()

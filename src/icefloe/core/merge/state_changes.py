@@ -1,6 +1,6 @@
 """The changes between two arbitrary snapshots, as a change set.
 
-Transaction logs tell where to look: only nodes and chunks that they mention are compared. So the two
+Only nodes and chunks that the transaction logs mention are compared. So the two
 snapshots may be on different branches, and either may be the older one.
 """
 
@@ -91,7 +91,7 @@ def _overlap(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """Everything that may differ between two states: what either side changed since the common ancestor."""
+    """The nodes and chunks that may differ, because a side changed them since the common ancestor."""
 
     nodes: tuple[NodeId, ...]
     updated: frozenset[NodeId]
@@ -109,13 +109,13 @@ class Touched:
 
     @staticmethod
     def of_all(one: State, other: State) -> Touched:
-        """Include every node of two states, if no log tells what changed."""
+        """Include every node of two states, for use without logs."""
         nodes = one.ids() | other.ids()
         return Touched(tuple(nodes), frozenset(nodes), {}, frozenset(nodes), frozenset(nodes))
 
     @staticmethod
     def of(logs: Iterable[TransactionLog], *, is_complete: bool = False) -> Touched:
-        """Collect what some logs mention."""
+        """Collect the nodes and chunks that logs mention."""
         lists = list(logs)
         columns = [getattr(log, name) for log in lists for name in LISTS]
         columns += [log.updated_chunks.node_ids for log in lists]
@@ -144,13 +144,13 @@ class Touched:
         )
 
     def among(self, nodes: set[NodeId]) -> Touched:
-        """Restrict this to some nodes."""
+        """Return the part that concerns some nodes."""
         chunks = {key: coords for key, coords in self.chunks.items() if key[0] in nodes}
         named = tuple(id for id in self.nodes if id in nodes)
         return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
 
     def overlaps(self, other: Touched) -> bool:
-        """Return whether both mention the same chunk, or a node that one of them did more than write to."""
+        """Return whether both mention the same chunk, or the same node if its metadata or path changed."""
         if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
             return True
         shared = self.chunks.keys() & other.chunks.keys()
@@ -193,9 +193,7 @@ class Touched:
 def touched_between(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
-    """Return what may differ between two snapshots, one of which may have expired; None if logs are
-    missing.
-    """
+    """Return the nodes and chunks that may differ between two snapshots; None if logs are missing."""
     steps = _steps_apart(refs, one, other)
     if steps is None:
         return None
@@ -278,7 +276,7 @@ def same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
 
 
 def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
-    """Return which references of one are also in the other, at the same coordinates."""
+    """Return a mask of the references that the other set has at the same coordinates."""
     here = coordinates.contains(one.coords, other.coords)
     there = coordinates.contains(other.coords, one.coords)
     here[here] = one.take(here).equal_rows(other.take(there))
@@ -286,7 +284,7 @@ def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
 
 
 def without_manifests(node: NodeSnapshot) -> NodeSnapshot:
-    """Return a node as if it were new: its chunks are changes."""
+    """Return a node without manifests, whose chunks are added as changes."""
     data = node.node_data
     return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
 

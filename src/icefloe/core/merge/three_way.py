@@ -69,7 +69,7 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
 
 
 def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
-    """Drop their changes that we made as well, and compare nodes that both have but the base has not."""
+    """Drop changes that both sides made, and compare nodes that both sides have but the base does not."""
     mine = {node.id: path for path, node in ours.created.items()}
     for path, node in list(theirs.created.items()):
         if mine.get(node.id) == path:  # the same node came to both sides by an earlier merge or cherry-pick
@@ -99,10 +99,10 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
 
 
 def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, touched: Touched) -> None:
-    """Record chunks of an array as deleted that only the other side has, and this side may have deleted.
+    """Record the chunks of an array that only the other side has, and that this side may have deleted.
 
-    The base does not contain the array. So a chunk is known to be new on the other side only if the logs of
-    this side mention every chunk that it ever had, and not that one.
+    The base does not contain the array. A chunk is certainly new on the other side only if the logs of
+    this side list every chunk that it ever had, and do not list this chunk.
     """
     there, here = other.chunks.get(node.id), changes.chunks.get(node.id)
     if there is None:
@@ -127,7 +127,7 @@ def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
 
 
 def _goes_together(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
-    """Return whether their chunks can be read with our metadata. A rebase refuses all of them."""
+    """Return whether their chunks can be read with our metadata. A rebase would reject all of them."""
     if _kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
         return False
     path = found.conflict.path
@@ -183,7 +183,7 @@ def _ref_text(refs: ArrayManifest, row: int) -> str:
 
 
 def _node_texts(changes: ChangeSet, path: str) -> list[str]:
-    """Describe what one side did to a node."""
+    """Describe the change of one side to a node."""
     words = []
     if path in changes.deleted:
         words.append("deleted")
@@ -206,7 +206,7 @@ def _node_texts(changes: ChangeSet, path: str) -> list[str]:
 
 
 class _Resolution:
-    """Applies a strategy to their changes. Each decision may occur more than once."""
+    """The application of a strategy to their changes. A decision may be made more than once."""
 
     def __init__(self, sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
         self._our_state, self._their_state = sides.ours, sides.theirs
@@ -234,7 +234,7 @@ class _Resolution:
             case ConflictType.DeleteOfGroupWithNewNodes:
                 for new in self._new_below(path):
                     self._keep(new)
-            case _:  # metadata or chunks of nodes that we deleted, or that do not fit ours
+            case _:  # metadata or chunks of nodes that we deleted, or that are incompatible with ours
                 changes.updated.pop(path, None)
                 self._drop_chunks(path)
 

@@ -1,4 +1,4 @@
-"""Pauses before a change is tried again that lost a race against another writer."""
+"""Pauses between the attempts of a change that lost a race against another writer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def give_way(losses: int, took_s: float) -> None:
     """Wait for a random time after a commit lost a race, longer after repeated losses.
 
     Without pauses, all losers would try again at the same time, and all but one would lose again. The
-    duration of an attempt is the unit: whoever waits about as long as others need lets one of them through.
+    pause grows with the duration of an attempt, so that another writer can finish in the meantime.
     """
     time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)))
 

@@ -89,8 +89,8 @@ class RefStoreV1(RefStore):
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
         """Write a file that does not exist yet.
 
-        A storage recognizes its own write after a lost response. If it cannot, nobody can: another writer may
-        have created the same branch or tag, and both would believe that it is theirs.
+        A storage recognizes its own write after a lost response. If it cannot, the caller cannot either:
+        another writer may have created the same branch or tag, and both would assume success.
         """
         self._storage.require_conditional_writes()
         self._put(file, snapshot, ABSENT)
@@ -279,7 +279,7 @@ class RefStoreV1(RefStore):
 
         A commit may have looked for the record already without having moved its branch. So all branch files
         are rewritten with the same content and another version, and the commit has to look again. A commit
-        that moves its branch before that is visible to whoever reads the refs afterwards.
+        that moves its branch earlier is visible when the collection reads the refs afterwards.
         """
         begun_us = self._collections.begin()
         try:

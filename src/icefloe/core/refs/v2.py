@@ -330,7 +330,7 @@ class RefStoreV2(RefStore):
         return self._log_files(self.load())
 
     def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
-        """Yield the parts of the ops log up to a state of the repository."""
+        """Yield the parts of the ops log, starting at a state of the repository."""
         log, before = info.latest_updates, info.repo_before_updates
         yield log
         seen: set[str] = set()

@@ -91,7 +91,7 @@ def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
 
 
 class BadLocationError(InvalidInputError):
-    """One of many locations is invalid. The caller adds which chunk it belongs to."""
+    """One of many locations is invalid. The caller adds the coordinates of its chunk."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason, kind=ErrorKind.INVALID_VIRTUAL_REF)
@@ -101,7 +101,7 @@ class BadLocationError(InvalidInputError):
 def checked_locations(
     locations: Blobs, containers: Containers, *, validate: bool
 ) -> tuple[Blobs, NDArray[np.bool_]]:
-    """Return locations in their stored form, and which of them are in no container.
+    """Return locations in their stored form, and a mask of those outside all containers.
 
     Raises BadLocationError for the first that is not a URL or, with `validate`, has a `.` or `..` segment.
     Locations in containers, or on a few servers, are checked as columns; only unusual ones are decoded.
@@ -133,7 +133,7 @@ def checked_locations(
 def _one_by_one(
     locations: Blobs, odd: Sequence[int], containers: Containers, homeless: NDArray[np.bool_], validate: bool
 ) -> Blobs:
-    """Check unusual locations, and mark in `homeless` which of them are in no container."""
+    """Check unusual locations one by one, and mark those outside all containers in `homeless`."""
     stored = locations.tolist()
     for row in odd:
         try:
@@ -158,12 +158,12 @@ def _last_odd(locations: Blobs) -> I64:
         odd[:-1] |= (part[:-1] == _SLASH) & ((part[1:] == _SLASH) | (part[1:] == ord(".")))
         places = start + np.flatnonzero(odd)
         rows = locations.starts.searchsorted(places, "right") - 1
-        last[rows] = places - locations.starts[rows]  # ascending: the last one stays
+        last[rows] = places - locations.starts[rows]  # in ascending order, so that the last assignment wins
     return last
 
 
 def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]:
-    """Return which of some rows start with a prefix."""
+    """Return a mask of the rows that start with a prefix."""
     found = np.zeros(len(rows), np.bool_)
     wanted = np.frombuffer(prefix, np.uint8)
     for start in range(0, len(rows), BLOCK):

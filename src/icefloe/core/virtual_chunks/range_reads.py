@@ -27,7 +27,7 @@ Fetch = Callable[[int, int], Fetched]
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How far reads of one file are combined."""
+    """The limits within which reads of one file are combined."""
 
     max_gap_bytes: int = 64 * 1024
     """Reads with at most this gap between them may become one request."""
@@ -38,16 +38,16 @@ class ReadLimits:
     max_request_bytes: int = 2 * 1024 * 1024
     """The length up to which reads are combined. A single read may be longer."""
     max_kept_bytes: int = 64 * 1024 * 1024
-    """The number of bytes that are read ahead, of all files together."""
+    """The maximum number of bytes that are read ahead, over all files."""
 
     def spare(self, used_bytes: int) -> int:
-        """Return how many unrequested bytes may be read with some requested ones."""
+        """Return the number of unrequested bytes that a request may read in addition to `used_bytes`."""
         share = min(max(self.max_waste, 0.0), 0.99)
         return int(used_bytes * share / (1 - share))
 
 
 class KeptBytes:
-    """The number of bytes that were read ahead, of all files of a reader. Thread-safe."""
+    """The number of bytes that a reader has read ahead, over all files. Thread-safe."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -157,7 +157,7 @@ class RangeReader:
                 run.used += used
 
     def _planned(self, start: int, stop: int, now: float) -> _Span:
-        """Create a request for a range and for what will probably be requested next."""
+        """Create a request for a range and for the bytes that will probably be requested next."""
         limits, wanted = self._limits, stop - start
         run = min(
             (run for run in self._runs if 0 <= start - run.stop <= limits.max_gap_bytes),
@@ -191,12 +191,12 @@ class RangeReader:
             self._kept.free(span.kept)
 
     def close(self) -> None:
-        """Release everything that was read ahead."""
+        """Release all bytes that were read ahead."""
         with self._lock:
             for span in list(self._spans):
                 self._drop(span)
 
     def forget_old(self) -> None:
-        """Release what was read ahead and not requested in time."""
+        """Release bytes that were read ahead and not requested in time."""
         with self._lock:
             self._forget_old(time.monotonic())

@@ -56,7 +56,7 @@ class VirtualReader:
         """Endpoints that receive no credentials, by the URL prefix of their container."""
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
-        """Whether no readable virtual chunk is on a network."""
+        """True if no readable virtual chunk is on a network."""
         self._settings = settings or _NO_SETTINGS
         self.limits = ReadLimits()
         """The limits for files that are read for the first time; may be replaced."""

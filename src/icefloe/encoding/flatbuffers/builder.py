@@ -57,7 +57,7 @@ class _Builder:
         self.vtables: dict[bytes, int] = {}
 
     def filled(self) -> U8:
-        """Return all that was placed, padded to a multiple of 8 bytes."""
+        """Return all placed values as bytes, padded to a multiple of 8."""
         check_size(self.size, self.place)
         out = np.zeros(-(-self.size // 8) * 8, np.uint8)
         for write in self.writes:

@@ -5,7 +5,7 @@ group, and its values are read at once. Any valid layout is accepted: vtables sh
 their tables, longer or shorter than known, fields in any order, children shared between parents.
 
 Nothing in a payload is trusted. Every position is checked before it is used, and all offsets except the one
-to the vtable point forward, so reading terminates. What several parents share is counted for each of them
+to the vtable point forward, so reading terminates. Children of several parents are counted for each of them
 against a `Budget`, so time and memory are proportional to the payload.
 """
 
@@ -46,7 +46,7 @@ FEW_VTABLES = 8
 """Up to this many vtables in a block are distinguished by comparison, without a sort."""
 
 Where = NDArray[np.bool_] | None
-"""Which rows of a block have a field; None if all have it."""
+"""The rows of a block that have a field; None if all have it."""
 
 
 class _Words(dict[np.dtype[Any], NDArray[Any]]):
@@ -144,7 +144,7 @@ class Payload:
 
 
 class Budget:
-    """The limits of one reading of a payload, however often its parts are shared."""
+    """The limits for reading one payload, which count shared parts every time they are used."""
 
     __slots__ = ("_items", "_payload", "_plain", "_shared")
 
@@ -167,7 +167,7 @@ class Budget:
         else:
             self._plain -= sum_of(lengths)
         if min(self._shared, self._plain) < 0:
-            self._payload.fail(f"{what} repeats its bytes out of proportion to the file")
+            self._payload.fail(f"{what} repeats its bytes too often for the size of the file")
 
 
 def read_root(payload: Payload, table: fb.Table) -> Tables:
@@ -356,7 +356,7 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
 
 
 class VTables:
-    """The vtables of a block of tables: which table has which, and the position of each field."""
+    """The vtables of a block of tables, and the position of each field in them."""
 
     __slots__ = ("distinct", "group", "payload", "rows", "sizes")
 
@@ -372,9 +372,7 @@ class VTables:
             payload.fail(f"{what} is shorter than its head", int(self.distinct[self.sizes.argmin()]))
 
     def locate(self, slot: int) -> tuple[I64 | None, Where]:
-        """Return the positions of a field in the rows that have it, and which those are; None if no row
-        has it.
-        """
+        """Return the rows that have a field, and its positions in them; None if no row has it."""
         entry = 4 + 2 * slot
         if self.group is None:
             if int(self.sizes[0]) <= entry:

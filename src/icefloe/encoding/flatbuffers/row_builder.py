@@ -35,7 +35,7 @@ _SHORT_AT = struct.Struct("<H").unpack_from
 _SIGNED_AT = struct.Struct("<i").unpack_from
 _PUT_OFFSET = struct.Struct("<I").pack_into
 _LATER: Final = ""
-"""The name, which no field has, of offsets that are set when their target is placed."""
+"""A name that no field has, for offsets that are set when their target is placed."""
 _PADDING = tuple(bytes(length) for length in range(8))
 
 
@@ -62,9 +62,7 @@ class Blocks:
     def putting(
         self, rows: Sequence[int], over: Sequence[bool], table: fb.Table, values: Sequence[Row], place: str
     ) -> Blocks:
-        """Return a copy with a few more tables, each before a given row or, if `over` says so, in its
-        place.
-        """
+        """Return a copy with a few more tables, each before a given row or, with `over`, in place of it."""
         builder = _Builder(bytearray(self.buffer), place, dict(self.vtables))
         made = np.array([builder.table(table, each) for each in values], np.int64)
         positions = put_rows(self.positions, rows, over, made)
@@ -112,7 +110,7 @@ def build_blocks(table: fb.Table, rows: Iterable[Row], place: str) -> Blocks:
 
 
 class _Plan:
-    """How to write a table with certain fields."""
+    """A compiled plan to write tables with a given set of fields."""
 
     __slots__ = ("align", "numbers", "pack", "places", "size", "unions", "vtable")
 
@@ -149,7 +147,7 @@ class _Plan:
             for name, field in layout.fields.items()
             if not isinstance(field, fb.Scalar | fb.Struct | fb.Variants)
         ]
-        """The values that the table points to: how to place them, and the position of their offset."""
+        """For each value that the table points to, its placing function and the position of its offset."""
         self.unions = [
             (name, field.tables, layout.offsets[name], layout.offsets[f"{name} value"])
             for name, field in layout.fields.items()
@@ -175,7 +173,7 @@ class _Builder:
         self.vtables = {} if vtables is None else vtables
 
     def finished(self) -> bytearray:
-        """Return all that was placed, padded to a multiple of 8 bytes."""
+        """Return all placed values as bytes, padded to a multiple of 8."""
         self.out += _PADDING[-len(self.out) % 8]
         return self.out
 

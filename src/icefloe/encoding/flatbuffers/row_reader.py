@@ -62,7 +62,7 @@ def _row_of_columns(payload: Payload, table: fb.Table, records: Collection[str])
 
 
 _FIELDS = "fields"
-"""The key under which a table type stores how its fields are read."""
+"""The key under which a table type caches the functions that read its fields."""
 
 
 def _fields_of(table: fb.Table) -> list[tuple[Any, ...]]:
@@ -217,7 +217,7 @@ class _Reader:
         return range(start, start + 4 * count, 4)
 
     def count(self, items: int) -> None:
-        """Give up on payloads that would take long."""
+        """Count items, and stop if the payload is too large to be read row by row."""
         self.items_left -= items
         if self.items_left < 0:
             raise _TooManyError

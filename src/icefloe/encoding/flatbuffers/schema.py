@@ -43,9 +43,7 @@ class Bytes(Field):
 
     text: bool = False
     shared: bool = False
-    """Whether thousands of rows may point to the same bytes, so that they are deduplicated before they are
-    copied.
-    """
+    """True if thousands of rows may point to the same bytes, which are then deduplicated before copying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class Tables:
     count: int
     columns: Mapping[str, Any]
     present: Mapping[str, NDArray[np.bool_]]
-    """Which rows have a field, for each field that only some rows have."""
+    """A mask of the rows that have a field, for each field that only some rows have."""
 
     def __len__(self) -> int:
         return self.count
@@ -33,7 +33,7 @@ class Tables:
         return self.columns[name]
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Return which rows have a field."""
+        """Return a mask of the rows that have a field."""
         if name not in self.columns:
             return np.zeros(self.count, np.bool_)
         mask = self.present.get(name)
@@ -74,7 +74,7 @@ class Union:
         return len(self.kinds)
 
     def places(self) -> NDArray[np.int64]:
-        """Return for each row its index among the tables of its type."""
+        """Return the index of each row among the tables of its type."""
         places = np.zeros(len(self.kinds), np.int64)
         for kind in self.tables:
             rows = self.kinds == kind
