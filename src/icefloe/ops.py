@@ -121,7 +121,7 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewDetachedSnapshot(_Variant):
-        """A snapshot was created that no branch points to."""
+        """A snapshot without a branch was created."""
 
         new_snap_id: str
 
@@ -166,9 +166,9 @@ class Update(Shown):
     """One entry of the ops log."""
 
     kind: AnyUpdateType
-    """What changed."""
+    """The kind of change."""
     updated_at: datetime
-    """When it changed."""
+    """The time of the change."""
     backup_path: str | None
     """The file below `overwritten/` with the repo info right after this change; None for the newest entry."""
 
@@ -203,8 +203,7 @@ class GCSummary(Shown):
     delete_errors: list[str] = field(default_factory=list)
     """The first ten distinct errors."""
     skipped_phases: list[str] = field(default_factory=list)
-    """Those of transaction_logs, manifests and chunks that were skipped after failures in an earlier
-    phase.
+    """The phases (transaction_logs, manifests, chunks) that were skipped after failures in an earlier phase.
     """
 
     def tree(self) -> Tree:
@@ -215,14 +214,14 @@ class GCSummary(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChunkStorageStats(Shown):
-    """The size of chunks in bytes, by where they are stored."""
+    """The size of chunks in bytes, by location: chunk objects, external files and manifests."""
 
     native_bytes: int = 0
-    """In chunk objects of the repository."""
+    """Bytes in chunk objects of the repository."""
     virtual_bytes: int = 0
-    """In files outside the repository."""
+    """Bytes in files outside the repository."""
     inlined_bytes: int = 0
-    """In manifests."""
+    """Bytes in manifests."""
 
     def non_virtual_bytes(self) -> int:
         """Return the number of bytes that are stored in the repository."""

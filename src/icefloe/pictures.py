@@ -176,7 +176,7 @@ def draw_line(values: ArrayLike, labels: Sequence[str], mark: int | None = None)
 def encode_png(rgba: NDArray[np.uint8]) -> bytes:
     """Encode a picture of shape `(rows, columns, 4)`, as `Scale.rgba` returns it, as a PNG file."""
     rows, columns, _ = rgba.shape
-    lines = np.zeros((rows, 1 + 4 * columns), np.uint8)  # each begins with the number of its filter, none
+    lines = np.zeros((rows, 1 + 4 * columns), np.uint8)  # each row begins with its filter type, 0 for none
     lines[:, 1:] = np.ascontiguousarray(rgba).reshape(rows, 4 * columns)
     header = struct.pack(">IIBBBBB", columns, rows, 8, 6, 0, 0, 0)
     parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))

@@ -55,34 +55,34 @@ def ingest_files(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Bring files into a repository: those that are not in it yet, checked, in parallel, exactly once.
+    """Ingest files into a repository in parallel. Each file is ingested exactly once.
 
-    Files are written to a staging branch. The target branch moves when everything is written and checked,
-    and stays where it is if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
+    Data is written to a staging branch. The target branch moves when everything is written and checked,
+    and does not move if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
 
     Parameters
     ----------
     sources
-        Paths, patterns, folders, URLs, or text files that list those.
+        Paths, glob patterns, folders, URLs, or text files that list them.
     repo
         A repository, or the path or URL of one, which is created if it does not exist.
     executor
-        Where tasks run; a context manager that yields an executor is entered only if there is work to do. By
-        default the active Spark session, otherwise Spark in local mode, otherwise (if
+        The executor that runs the tasks; a context manager that yields an executor is entered only if there
+        is work to do. By default the active Spark session, otherwise Spark in local mode, otherwise (if
         pyspark or Java is not available) processes on this machine.
     concat_dim
-        The dimension along which files follow each other. By default their coordinates decide.
+        The dimension along which to concatenate files. By default inferred from their coordinates.
     chunks
-        Cells per chunk by dimension, -1 for all. By default as in the files, within reason.
+        Cells per chunk by dimension, -1 for all. By default as in the files, with very small chunks enlarged.
     shards
         Cells per shard by dimension. By default there are no shards.
     codec
         `zstd`, `zstd:9`, `blosc:lz4:5`, `gzip:6` or `none`.
     mode
-        `native` copies data, `virtual` refers to chunks of the files, and `hybrid` refers to chunks where it
-        can and copies the rest.
+        `native` copies data, `virtual` refers to chunks of the files, and `hybrid` refers to chunks where
+        possible and copies the rest.
     group
-        The path of the group for the arrays. By default the root.
+        The path of the group that receives the arrays. By default the root.
     branch
         The branch to publish to.
     message
@@ -90,19 +90,19 @@ def ingest_files(
     metadata
         Metadata of the commits.
     variables
-        The data variables to take. By default all.
+        The data variables to ingest. By default all.
     engine
         The xarray engine that opens the files. By default xarray chooses.
     source_group
-        The group in the files.
+        The group of the files to read.
     open_options
-        More arguments of `xarray.open_dataset`.
+        Further arguments of `xarray.open_dataset`.
     compat, data_vars, coords, join
         As in `xarray.open_mfdataset`.
     commit_every
-        The number of files per commit. By default one commit has all.
+        The number of files per commit. By default there is one commit for all files.
     on_bad_file
-        Whether an unreadable file ends the ingest, or is left out and reported.
+        Whether an unreadable file makes the ingest fail, or is skipped and reported.
     on_change
         Whether files that changed since they were ingested are only reported, or ingested again.
     checks
@@ -110,7 +110,7 @@ def ingest_files(
     memory_bytes
         What a task may hold, in addition to the interpreter and its modules.
     manifest_references
-        Virtual arrays with more references get several manifests, which tasks write.
+        The number of references above which a virtual array is split into several manifests.
     dry_run
         Report what would be done, and write nothing.
     progress
@@ -123,12 +123,12 @@ def ingest_files(
     Returns
     -------
     Report
-        What was ingested, known, changed or left out, and the results of the checks.
+        The files that were ingested, known, changed or skipped, and the results of the checks.
 
     Raises
     ------
     InvalidInputError
-        If an option is wrong, or files cannot be read or do not fit together.
+        If an option is invalid, or files cannot be read or combined.
     ConflictError
         If others kept changing the same arrays.
     """
@@ -169,12 +169,12 @@ def derive_arrays(
         or at the current folder. A repository, or the path or URL of one, stands for the recipes of all
         arrays that were derived on its branch `main`.
     executor
-        Where tasks run. By default the active Spark session, otherwise Spark in local mode, otherwise (if
-        pyspark or Java is not available) processes on this machine.
+        The executor that runs the tasks. By default the active Spark session, otherwise Spark in local mode,
+        otherwise (if pyspark or Java is not available) processes on this machine.
     full
-        Compute all chunks, whatever the records say.
+        Compute all chunks, even if their inputs did not change.
     strict
-        Raise instead of computing all chunks of an output that exists.
+        Raise an error instead of computing all chunks of an existing output again.
     dry_run
         Report what would be done, and write nothing.
     allow_module
@@ -193,7 +193,7 @@ def derive_arrays(
     Raises
     ------
     InvalidInputError
-        If the recipe is wrong, a function fails, or the audit finds a difference.
+        If the recipe is invalid, a function fails, or the audit finds a difference.
     NodeNotFoundError
         If an input does not exist.
     ConflictError
@@ -237,7 +237,7 @@ def _load_recipe(
 
 @contextmanager
 def _start_executor(progress: Progress | None) -> Iterator[Executor]:
-    """Start the default executor: Spark, or processes without pyspark or Java. It stops at the end."""
+    """Start the default executor, and stop it at the end: Spark, or processes without pyspark or Java."""
     try:
         from icefloe.spark.executor import SparkExecutor
         from icefloe.spark.session import default_session

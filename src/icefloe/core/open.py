@@ -25,7 +25,7 @@ NO_CONFIG: Final = RepositoryConfig()
 
 
 class Layout(Protocol):
-    """The files of a repository of some format version.
+    """The file layout of a version of the format.
 
     Layouts have no state: a pickled repository contains its layout.
     """
@@ -50,7 +50,7 @@ class Layout(Protocol):
 
 
 class LayoutV2:
-    """Branches, tags and history in one repo info file. Docstrings are those of `Layout`."""
+    """The layout of version 2: one repo info file for all refs. Docstrings are those of `Layout`."""
 
     spec = V2
 
@@ -64,7 +64,7 @@ class LayoutV2:
 
 
 class LayoutV1:
-    """One file per branch and tag. Docstrings are those of `Layout`."""
+    """The layout of version 1: one file per branch and tag. Docstrings are those of `Layout`."""
 
     spec = V1
 

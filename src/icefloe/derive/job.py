@@ -96,8 +96,8 @@ class Job:
                 paths = ", ".join(dict.fromkeys(conflict.path for conflict in error.conflicts))
                 LOGGER.info("%s was changed on %s meanwhile: starting again", paths, branch)
         raise ConflictError(
-            message=f"other writers changed derived arrays on {branch} during all {_ATTEMPTS} attempts; run the "
-            "recipe again when they are done"
+            message=f"other writers changed derived arrays on {branch} during all {_ATTEMPTS} attempts; run "
+            "the recipe again when they are done"
         )
 
 

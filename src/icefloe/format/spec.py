@@ -27,11 +27,11 @@ class Spec:
     parent_in_snapshot: bool
     """True if a snapshot file contains the id of its parent."""
     counts_chunks: bool
-    """Whether a snapshot stores the number of chunks of each dimension instead of the length of a chunk."""
+    """True if a snapshot stores the number of chunks of each dimension instead of the length of a chunk."""
     compressed_locations: bool
-    """Whether manifests may contain virtual locations that are compressed with a dictionary."""
+    """True if manifests may contain virtual locations that are compressed with a dictionary."""
     extras: bool
-    """Whether snapshots and transaction logs may contain opaque bytes of later versions."""
+    """True if snapshots and transaction logs may contain opaque bytes of later versions."""
     dump_metadata: Callable[[Any], bytes]
     load_metadata: Callable[[bytes], Any]
 

@@ -173,8 +173,8 @@ class TransactionLog:
     ) -> TransactionLog:
         """Create a log from single ids, in any order.
 
-        A node that is created and deleted in one commit is in no list, a new one only in the list of new
-        nodes, a deleted one only in that of deleted nodes (spec, TransactionLog).
+        A node that is created and deleted in one commit is in no list, a new node only in the list of new
+        nodes, a deleted node only in the list of deleted nodes (spec, TransactionLog).
         """
         chunks = (
             updated_chunks
@@ -183,7 +183,7 @@ class TransactionLog:
         )
         columns: dict[str, Any] = {name: node_id_column(lists.pop(name, ())) for name in LISTS}
         if lists:
-            raise TypeError(f"unknown list of a transaction log: {', '.join(lists)}")
+            raise TypeError(f"a transaction log has no list {', '.join(lists)}; lists are {', '.join(LISTS)}")
         for kind in ("groups", "arrays"):
             _part(columns, f"new_{kind}", f"deleted_{kind}", f"updated_{kind}")
         return TransactionLog(

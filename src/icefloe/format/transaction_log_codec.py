@@ -32,7 +32,7 @@ from icefloe.format.transaction_log import (
 )
 
 _MANY_NUMBERS: Final = 256
-"""More coordinates are written as columns."""
+"""The number of coordinates above which a log is written from columns."""
 
 
 def decode_transaction_log(payload: Payload) -> TransactionLog:

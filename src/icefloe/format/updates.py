@@ -18,7 +18,7 @@ from icefloe.ops import AnyUpdateType, UpdateType
 
 
 class RepoAvailability(IntEnum):
-    """What may be done with a repository."""
+    """The operations that a repository allows: reads and writes, only reads, or none."""
 
     ONLINE = 0
     READ_ONLY = 1
@@ -27,7 +27,7 @@ class RepoAvailability(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepoStatus:
-    """Whether a repository may be written, since when, and why not."""
+    """The status of a repository: its availability, since when, and the reason."""
 
     availability: RepoAvailability = RepoAvailability.ONLINE
     set_at_us: int = 0
@@ -78,7 +78,7 @@ class Update:
     updated_at_us: int
     """Microseconds since 1970-01-01 UTC."""
     backup_path: str | None = None
-    """The file below `overwritten/` in which this entry is the newest; None while that is `repo` itself."""
+    """The file below `overwritten/` whose newest entry is this one; None if that file is `repo` itself."""
 
 
 class Updates:
@@ -159,9 +159,7 @@ class Updates:
         return added
 
     def in_backup(self, backup_path: str) -> Updates:
-        """Return the log as found in a backup, which is that of the newest entry, unless it already has
-        one.
-        """
+        """Return the log of a backup file. Its newest entry gets this backup path unless it has one."""
         newest = self[0] if len(self) else None
         if newest is None or newest.backup_path is not None:
             return self

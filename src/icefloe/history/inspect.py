@@ -124,7 +124,7 @@ def inspect_transaction_log(
 
 
 def _contents(assets: AssetStore, path: str) -> bytes:
-    if not assets.spec.writable:  # files before version 1 have other names and headers
+    if not assets.spec.writable:  # before version 1, files had other names and headers
         raise read_only_format("inspecting files")
     return assets.storage.get(path)[0]
 

@@ -22,7 +22,7 @@ _MAIN: Final = "main"
 _SHOWN_COMMITS: Final = 10
 _MOST_COMMITS: Final = 10_000
 _MOST_COMMIT_FILES: Final = 100
-"""The largest number of commits that a notebook counts. Before version 2 each is a file to read."""
+"""The largest number of commits that a notebook counts. Before version 2 each commit is a file to read."""
 
 
 def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def overview_html(refs: RefStore, assets: AssetStore, storage: Storage) -> str:
                 "Newest commits", len(rows), html.table(("id", "written at", "message"), rows), is_open=False
             ),
         ]
-    except (IcechunkError, OSError) as error:  # a notebook shows the object anyway
+    except (IcechunkError, OSError) as error:  # a notebook shows something in any case
         facts, parts = {**storage.describe(), "not readable": error}, []
     shown = {"storage" if name == "type" else name: fact for name, fact in facts.items()}
     return html.card(display.PACKAGE, title, note, html.facts(shown), *parts)

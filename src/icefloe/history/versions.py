@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from icefloe.repository import Repository
 
 DEFAULT_VERSION: Final = "branch:main"
-"""The default version. A tag may also be called main."""
+"""The default version, unambiguous even if there is a tag called main."""
 _BEFORE: Final = re.compile(r"(.+)~(\d*)")
 _SHORTEST_ID: Final = 4
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
@@ -142,7 +142,7 @@ def _find_ancestor(repo: Repository, version: str, back: int) -> str:
 
 
 def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> ResolvedVersion:
-    """Find a snapshot by its id, or by the first characters of it as in the graph."""
+    """Find a snapshot by its id, or by the first characters of it, as the graph shows them."""
     try:
         return ResolvedVersion(repo.lookup_snapshot(text).id, is_fixed=True)
     except InvalidInputError:
@@ -159,5 +159,5 @@ def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> Resolve
 
         near = difflib.get_close_matches(text, names, n=1)
         hint = Hint(f"did you mean {printable(near[0])}?") if near else None
-    error = RefNotFoundError(f"no branch, tag or snapshot {text}", kind=ErrorKind.REF_NOT_FOUND)
+    error = RefNotFoundError(f"there is no branch, tag or snapshot {text}", kind=ErrorKind.REF_NOT_FOUND)
     raise error.with_hint(hint)

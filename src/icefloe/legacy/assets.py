@@ -43,10 +43,10 @@ BACKUP: Final = f"{MIGRATION}/replaced"
 
 
 def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
-    """Return which of the old layouts is at a location; raise FormatError if both are.
+    """Return the folders of the old layout at a location; raise FormatError if there are two.
 
-    The first file of main has a known name. Only if it is missing are files listed, which web servers cannot
-    do, and not at all if it is to be found `by_name`.
+    The first file of main has a known name. Files are listed only if it is missing, because web servers
+    cannot list files, and never with `by_name`.
     """
     found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, first_files(folders)))]
     if not found and not by_name and not storage.read_only:
@@ -105,7 +105,7 @@ class LegacyAssets(AssetStore):
         return self._listings[folder]
 
     def at(self, folder: str, id: ObjectId, read: Callable[[str], Result]) -> Result:
-        """Read the file of an id, whatever its suffix; raise ObjectNotFoundError if there is none."""
+        """Read the file of an id, with any suffix; raise ObjectNotFoundError if there is none."""
         long = self.findings.long_ids.get(bytes(id))
         name = str(id) if long is None else str(LongId(long))
         usual = self._suffixes.get(folder, SUFFIXES[0])
@@ -133,9 +133,7 @@ class LegacyAssets(AssetStore):
     # Reading
 
     def stored(self, id: SnapshotId) -> StoredSnapshot:
-        """Return a snapshot with all information in its file; raise SnapshotNotFoundError if there is
-        none.
-        """
+        """Return a snapshot with all information in its file; raise SnapshotNotFoundError if it is missing."""
 
         def load() -> StoredSnapshot:
             try:
@@ -157,7 +155,7 @@ class LegacyAssets(AssetStore):
         return self._stored.get(id, load)
 
     def _file_of(self, id: SnapshotId) -> SnapshotId:
-        """Return the snapshot whose file contains another id that has no file of its own."""
+        """Return the snapshot whose file contains the given id, which has no file of its own."""
         if self._aliases is None:
             self._aliases = {}
             for raw, path in self.listing(self.folders.snapshots).items():
@@ -210,7 +208,7 @@ class LegacyAssets(AssetStore):
         if len(fitting) > 1:
             raise FormatError(
                 f"{self.folders.manifests}/{id}: references of {node} have {fitting[0]} and {fitting[1]} "
-                "coordinates, and it is not clear which is right",
+                "coordinates, so the rank of the array is ambiguous",
                 kind=ErrorKind.INVALID_FILE_FORMAT,
             )
         if len(by_rank) > 1:

@@ -40,9 +40,7 @@ def lost_manifest_id(use: Use) -> ManifestId:
 
 
 def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayManifest]:
-    """Return all references of arrays with the same manifests. For a chunk in several, the first manifest
-    wins.
-    """
+    """Return all references of arrays with the same manifests. The first manifest with a chunk wins."""
     files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
     found = {}
     for use in uses:
@@ -55,8 +53,8 @@ def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayMani
 def manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
     """Encode the manifest of version 2 for an array.
 
-    Its id is derived from its content: it is always the same, so that an upgrade can be resumed, and all
-    snapshots between which the array did not change share it.
+    Its id is derived from its content, so that an interrupted upgrade can be resumed, and snapshots in which
+    the array is unchanged share the manifest.
     """
     unnamed = pack_manifest(Manifest(ManifestId(bytes(ManifestId.SIZE)), {use.node: found}), V2)
     id = _derived(unnamed.payload.tobytes())

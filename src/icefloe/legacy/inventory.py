@@ -1,4 +1,4 @@
-"""Inventory of a repository of an old format: the input of an upgrade, and what is missing."""
+"""The inventory of a repository of an old format: the objects to upgrade, and missing objects."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ _MAIN_IS_MISSING: Final = "the repository has no readable branch main, which ver
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An array in some snapshot: the manifests with its references, in the order in which they are
-    searched.
-    """
+    """The use of manifests by an array in a snapshot, in the order in which they are searched."""
 
     manifests: tuple[ManifestId, ...]
     node: NodeId
@@ -37,7 +35,7 @@ class Use:
 
 @dataclass(slots=True)
 class Inventory:
-    """Everything that is upgraded."""
+    """The snapshots, refs and manifests to upgrade."""
 
     snapshots: dict[SnapshotId, SnapshotInfo] = field(default_factory=dict)
     """Readable snapshots, each with a readable parent."""
@@ -49,7 +47,7 @@ class Inventory:
     """Additional content of the files of branches and tags."""
     uses: set[Use] = field(default_factory=set)
     gaps: list[str] = field(default_factory=list)
-    """Objects that branches or tags lead to and that are missing."""
+    """Missing objects that branches or tags lead to."""
 
 
 def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:

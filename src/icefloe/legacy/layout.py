@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LegacyLayout:
-    """Branches in numbered files, read-only. Docstrings are those of `Layout`."""
+    """The read-only layout with branches in numbered files. Docstrings are those of `Layout`."""
 
     @property
     def spec(self) -> Spec:

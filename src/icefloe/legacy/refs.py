@@ -92,7 +92,7 @@ class RefStoreLegacy(RefStore):
         except SnapshotNotFoundError:
             if id not in told:
                 raise
-            self._findings.note(f"snapshot {id} is missing; its descendants contain its message and time")
+            self._findings.note(f"snapshot {id} is missing; its message and time come from descendants")
             return told[id]
         told.update({info.id: info for info in stored.history if info.id not in told})
         return self.snapshot(stored.snapshot.id)

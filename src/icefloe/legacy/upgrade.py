@@ -1,4 +1,4 @@
-"""Upgrading a repository of a format before version 1 to version 2, in its place or at another."""
+"""Upgrade a repository of a format before version 1 to version 2, in place or to another location."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeAlias, TypeVar
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe._internal.report import Report
@@ -68,14 +69,12 @@ _Group: TypeAlias = list[Use]
 _PLAN: Final = f"{MIGRATION}/plan.json"
 _SHOWN: Final = 5
 _KEPT: Final = 10_000_000
-"""The number of cached chunk changes: the changes of a snapshot are needed twice, and may have to be
-computed.
-"""
+"""The number of cached chunk changes. The changes of a snapshot are needed twice, and are slow to compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport(Report):
-    """The result of an upgrade; with `dry_run`, of one that would be done."""
+    """The result of an upgrade or of its dry run."""
 
     source_format: str
     """The name of the old format."""
@@ -132,11 +131,11 @@ def migrate(
     keep_gaps
         Accept that objects are missing from the source. They stay missing.
     delete_old_files
-        Finally delete the files that version 2 does not use.
+        At the end, delete the files that version 2 does not use.
     progress
         Called with the name of a stage, the number of finished steps, and the number of all steps.
     executor
-        Runs the verification of the new files, for example on Spark. By default threads do.
+        The executor that verifies the new files, for example a `SparkExecutor`. By default threads.
 
     Returns
     -------
@@ -197,7 +196,7 @@ class _Plan:
 
 
 class _Migration:
-    """One upgrade, step by step. Each step can be repeated without harm."""
+    """An upgrade in progress. Each step is idempotent."""
 
     def __init__(
         self,
@@ -227,9 +226,9 @@ class _Migration:
         if report.gaps and not keep_gaps:
             shown = "; ".join(report.gaps[:_SHOWN])
             raise SessionStateError(
-                f"{len(report.gaps)} objects are missing from the repository: {shown}"
+                f"objects are missing from the repository ({len(report.gaps)} in all): {shown}"
                 f"{'; ...' if len(report.gaps) > _SHOWN else ''}. Restore them, or pass keep_gaps=True: "
-                "then they stay missing, and reading them fails",
+                "reading them then fails",
                 kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
             )
         self._begin(found)
@@ -273,11 +272,11 @@ class _Migration:
     # Reading
 
     def _look_through(self, found: Inventory) -> _Plan:
-        """Read all manifests, and make sure that every file of version 2 can be created."""
+        """Read all manifests, and check that every file of version 2 can be created."""
         plan = _Plan()
         for group, seen in self._each("manifests read", self._look_at, _groups(found.uses)):
             if isinstance(seen, str):
-                found.gaps.append(f"{len(group)} arrays: {seen}")
+                found.gaps.append(f"{counted(len(group), 'array')}: {seen}")
                 lost = {use: ManifestFileInfo(lost_manifest_id(use), 0, 0) for use in group}
                 plan.made |= {use: NewManifest(info, None) for use, info in lost.items()}
                 continue
@@ -316,7 +315,7 @@ class _Migration:
             plan.chunk_sizes[id] = sizes[path]
 
     def _make_files(self, plan: _Plan, id: SnapshotId) -> tuple[bytes, bytes | None]:
-        """Return snapshot file and transaction log file of a snapshot; no log if the changes are unknown."""
+        """Return the snapshot file and the transaction log file; no log if the changes are unknown."""
         snapshot = new_snapshot(self.assets, id, plan.made)
         try:
             log = log_file(self.assets, id, self._level)
@@ -365,8 +364,8 @@ class _Migration:
         except ConditionNotMetError:
             if self.target.get(_PLAN)[0] != plan:
                 raise SessionStateError(
-                    f"{_PLAN}: another upgrade was started here, of another repository or another state of "
-                    f"this one; delete the files below {MIGRATION}/ to start again",
+                    f"{_PLAN}: an upgrade of a different repository, or of an earlier state of this one, was "
+                    f"started here; delete the files below {MIGRATION}/ to start again",
                     kind=ErrorKind.INVALID_REPOSITORY_MIGRATION,
                 ) from None
 
@@ -389,7 +388,7 @@ class _Migration:
         self.target.put(path, data, metadata=object_metadata(V2, file_type))
 
     def _to_copy(self, plan: _Plan) -> Iterator[tuple[bytes, str]]:
-        """Yield the chunk objects that are not yet where version 2 expects them."""
+        """Yield the chunk objects that must be copied to the folder of version 2."""
         for id, path in plan.chunk_paths.items():
             if not self.in_place or path != f"{CHUNKS}/{ChunkId(id)}":
                 yield id, path
@@ -451,14 +450,14 @@ class _Migration:
     # Verification
 
     def _verify(self, found: Inventory, plan: _Plan) -> None:
-        """Read all that was written, and compare it with its source."""
+        """Read all written files, and compare them with their source."""
         opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
             raise _not_the_same(report.findings[0].message)
         for id, info in found.snapshots.items():
             if opened.refs.snapshot(id) != info:
-                raise _not_the_same(f"what the repository says of snapshot {id}")
+                raise _not_the_same(f"the entry of snapshot {id}")
 
         def compare(group: _Group) -> None:
             for use, refs in references(self.assets, group).items():

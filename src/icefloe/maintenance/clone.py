@@ -1,7 +1,7 @@
 """Clone a repository to another storage, with its whole history or the newest part, or update a clone.
 
 Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last. An interrupted
-clone is therefore not a repository yet, or still the old one, and the next call copies only what is missing.
+clone is therefore not a repository yet, or still the old one, and the next call copies only missing objects.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CloneReport(Report):
     bytes_copied: int = 0
     """Size of all copied objects."""
     objects_there: int = 0
-    """Needed objects that existed at the target."""
+    """Number of objects that already existed at the target."""
     branches: tuple[str, ...] = ()
     """Branches that were created or moved at the target."""
     tags: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Choice:
             raise ValueError(f"depth must be at least 1, but is {self.depth}")
 
     def select(self, whole: History) -> History:
-        """Return this part of a history. It includes main, which every repository has."""
+        """Return the selected part of a history, which always includes main."""
         names = None if self.branches is None else {*self.branches, MAIN}
         part = whole.with_refs(names, self.tags)
         return part if self.depth is None else part.newest(self.depth)
@@ -140,7 +140,7 @@ def clone(
 
 
 def _open_target(target: Storage, source: Opened, layouts: Sequence[Layout]) -> tuple[Opened, bool]:
-    """Open the repository at the target, or prepare to create one; and return True if it exists."""
+    """Open the repository at the target, or prepare to create it. Also return whether it exists."""
     try:
         opened = open_parts(target, layouts, None)
     except RepositoryNotFoundError:
@@ -188,7 +188,7 @@ class _Work:
         return self.before is not None
 
     def _new_snapshots(self, known: Ids) -> Iterator[SnapshotInfo]:
-        """Yield the new snapshots, with their nearest ancestor that is or will be at the target as parent."""
+        """Yield the new snapshots. Their parent is the nearest ancestor that the target has or will get."""
         snapshots = self.whole.snapshots
         stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
         tied = self.whole.keeping(stays).snapshots

@@ -24,9 +24,9 @@ class Expiration:
 
     older_than_us: int
     delete_branches: bool = False
-    """Delete branches other than main whose tip is that old."""
+    """Delete branches, other than main, whose tip expires."""
     delete_tags: bool = False
-    """Delete tags whose snapshot is that old."""
+    """Delete tags whose snapshot expires."""
 
 
 def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
@@ -46,7 +46,7 @@ def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
 
 
 def without_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
-    """Return a repo info without expired snapshots, and the ids of those.
+    """Return a repo info without expired snapshots, and the ids of the expired snapshots.
 
     First snapshots and the tip of main are kept, and so are the tips of other branches and of tags unless
     these may be deleted. As in the official library, a snapshot whose parent expires gets the first snapshot
@@ -101,10 +101,10 @@ def _expire_v1(refs: RefStore, assets: AssetStore, rules: Expiration) -> set[Sna
 
 
 def _shorten(assets: AssetStore, line: list[SnapshotInfo], older_than_us: int) -> set[SnapshotId]:
-    """Write the oldest kept snapshot of a line again with the first snapshot as parent.
+    """Rewrite the oldest kept snapshot of a line with the first snapshot as parent.
 
-    Returns the ids of the old snapshots, except the first. An old tip is kept while its branch or tag exists,
-    but it is part of the result, as in the official library.
+    Returns the ids of the old snapshots, except the first. An old tip stays while its branch or tag exists,
+    but is part of the result, as in the official library.
     """
     young = sum(info.flushed_at_us >= older_than_us for info in line)
     last = line[max(young, 1) - 1]

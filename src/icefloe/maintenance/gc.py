@@ -61,7 +61,7 @@ class Garbage:
     manifests: Listing
     chunks: Listing
     begun_us: int | None = None
-    """When the collection was announced to other writers of a version 1 repository."""
+    """The time at which the collection was announced to other writers of a version 1 repository."""
 
     def phases(self) -> Iterator[tuple[str, Listing]]:
         """Yield the listing of each folder, with the name of its count in a summary."""
@@ -90,7 +90,7 @@ def collect(
     """Delete unused objects that the storage dates before a time, snapshots first and chunks last.
 
     In this order, a collection that is interrupted never leaves a snapshot without its manifests or chunks.
-    Temporary files of killed writers that are as old are deleted, too. If a reachable snapshot or manifest
+    Equally old temporary files of killed writers are also deleted. If a reachable snapshot or manifest
     cannot be read, the collection fails before anything is deleted.
     """
     storage = assets.storage
@@ -185,7 +185,7 @@ class _Plan:
         self._logs = list_old(TRANSACTIONS, IdIndex(before))
         listed = list_folder(storage, SNAPSHOTS)
         young = listed.times_us >= older_than_us
-        # A recent snapshot that no ref leads to may belong to a commit in progress: spare what it uses.
+        # A recent snapshot that no ref leads to may belong to a commit in progress: spare its objects.
         recent = listed.ids[young]
         self._snapshots = listed.take(~young)
         del listed
@@ -214,7 +214,7 @@ class _Plan:
 
     @property
     def garbage(self) -> Garbage:
-        """The objects that would be deleted now."""
+        """Return the objects to delete, in the current state of the plan."""
         info = self._without_garbage(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
         return self._garbage(info)
 
@@ -232,9 +232,9 @@ class _Plan:
         return Garbage(self._snapshots, _not_in(self._logs, logs), self._manifests, self._chunks)
 
     def release(self) -> Garbage:
-        """Record the collection and remove its snapshots from the repository; return what may be deleted.
+        """Record the collection, remove its snapshots from the repository, and return the objects to delete.
 
-        A commit may have been added since the refs were read: its snapshot and what it uses are spared.
+        A commit may have been added since the refs were read: its snapshot and its objects are spared.
         """
         refs = self._refs
         if isinstance(refs, RefStoreV1):
@@ -265,7 +265,7 @@ class _Plan:
     def _without_garbage(self, info: RepoInfo) -> RepoInfo:
         """Return a repo info without unused snapshots; the others get their nearest kept ancestor as parent.
 
-        Raises _RefMovedError if a branch, a tag or a new commit uses one of them by now.
+        Raises _RefMovedError if a branch, a tag or a new commit uses one of them now.
         """
         snapshots = info.snapshots
         appeared = ~is_member(snapshots.ids, self._known)
@@ -314,7 +314,7 @@ def _with_temporary_files(summary: GCSummary, swept: Sequence[SweepReport]) -> G
 
 
 def _delete_all(storage: Storage, garbage: Garbage, limits: Limits, executor: Executor) -> GCSummary:
-    """Delete folder by folder. After failures in one, the later ones are left to the next collection."""
+    """Delete folder by folder. After failures in a folder, later folders are left to the next collection."""
     counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
     skipped: list[str] = []
@@ -367,7 +367,7 @@ def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor) -> Table:
-    """Return a table of the objects that a collection would delete, in that order: temporary files first."""
+    """Return a table of the objects that a collection would delete, in the order of deletion."""
     garbage = find_garbage(refs, assets, older_than_us, executor, dated=True)
     temporary = find_temporary_files(assets.storage, older_than_us).deleted
     now_us = time.time_ns() // 1000

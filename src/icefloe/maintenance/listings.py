@@ -59,12 +59,12 @@ class Listing:
         return [f"{self.folder}/{name}" for name in encode_column(self.ids)]
 
     def find(self, ids: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return which of the ids a sorted listing contains, and the sizes of those."""
+        """Return a mask of the ids that a sorted listing contains, and the sizes of these objects."""
         found = is_member(ids, self.ids)
         return found, self.sizes[id_keys(self.ids).searchsorted(id_keys(ids[found]))]
 
     def batches(self) -> Iterator[Self]:
-        """Split the listing into parts for one task each, limited by count and total size."""
+        """Split the listing into parts, one per task, limited by count and total size."""
         number = np.maximum(np.cumsum(self.sizes) // _BATCH_BYTES, np.arange(len(self)) // _BATCH_OBJECTS)
         for rows in np.split(np.arange(len(self)), np.flatnonzero(np.diff(number)) + 1):
             if len(rows):
@@ -80,7 +80,7 @@ def list_folder(storage: Storage, folder: str) -> Listing:
 def filter_folder(
     storage: Storage, folder: str, select: Callable[[Listing], Listing], *, dated: bool = True
 ) -> Listing:
-    """List a folder and keep what `select` returns for each part of the listing, in any order.
+    """List a folder part by part, and keep the rows that `select` returns for each part, in any order.
 
     Only selected rows are held in memory, so that a folder with many million objects can be listed.
     """
@@ -101,7 +101,7 @@ def filter_folder(
 
 
 def _with_ids(folder: str, part: ListedObjects) -> Listing:
-    """Parse the names of listed files as ids, and leave out those that are not."""
+    """Parse the names of listed files as ids, and skip other files."""
     start = len(folder) + 1
     width = start + text_size(OBJECT_ID)
     keys, sizes, times = part.keys, part.sizes, part.times_us

@@ -33,7 +33,7 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "monthly": lambda time: (time.year, time.month),
     "yearly": lambda time: time.year,
 }
-"""The period of UTC to which a time belongs, by rule."""
+"""For each rule, a function that returns the UTC period of a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RetentionPolicy:
     within
         Keep all snapshots that are not older than this.
     hourly, daily, weekly, monthly, yearly
-        Keep the newest snapshot of each of this many hours, days, weeks, months or years that have one.
+        Keep the newest snapshot of each of the latest N hours, days, weeks, months or years with snapshots.
     tagged
         Keep snapshots with a tag. If False, tags whose snapshot is removed are deleted.
     branches
@@ -142,7 +142,7 @@ class Kept:
 
     keep: NDArray[np.bool_]
     reasons: tuple[str, ...]
-    """Why each snapshot is kept."""
+    """The reason for each kept snapshot."""
     gone_tags: frozenset[str]
     """Tags that are deleted."""
 
@@ -205,7 +205,7 @@ def kept_snapshots(history: History, rules: RetentionPolicy | Expiration | set[s
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Report):
-    """The snapshots that `Repository.retain` kept and removed, or would with `dry_run`."""
+    """The snapshots that `Repository.retain` kept and removed or, with `dry_run`, would remove."""
 
     table: Table
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
@@ -262,7 +262,7 @@ def retain(
 def _retain_v1(
     refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, now: datetime
 ) -> Table:
-    """Delete tags, then write snapshots again whose parent is removed, with the nearest kept ancestor."""
+    """Delete tags, then rewrite snapshots whose parent is removed, with their nearest kept ancestor."""
     history = load_history(refs)
     kept = select_kept(rules, history, now)
     if isinstance(rules, Expiration):

@@ -45,7 +45,7 @@ def rewrite_manifests(
 
 
 def _rewrite_ahead(workspace: Workspace, handle: Handle, executor: Executor) -> None:
-    """Write the manifests that the commit of a workspace needs. It finds them by their content."""
+    """Write the manifests for the commit of a workspace, which finds them by their content."""
     nodes = workspace.arrays_with_chunks(workspace.paths())
     plans = [plan(workspace, node) for node in nodes]
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]

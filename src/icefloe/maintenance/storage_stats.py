@@ -1,4 +1,4 @@
-"""Storage statistics: how many bytes of chunks a repository, its arrays and its snapshots refer to."""
+"""Storage statistics: the bytes of chunks that a repository, its arrays and its snapshots refer to."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
 
 
 def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
-    """Return the bytes that each snapshot refers to, and those that no other snapshot refers to.
+    """Return the bytes that each snapshot refers to, and how many of them no other snapshot refers to.
 
     A chunk that several references use counts once per snapshot.
     """
@@ -152,7 +152,7 @@ def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Tab
 
 
 def by_array(assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor) -> Table:
-    """Return the bytes that each array refers to, in one snapshot or in all, and those of no other array.
+    """Return the bytes that each array refers to, in one snapshot or in all, and how many it does not share.
 
     The path of an array is that at the tip of a branch or tag, or in the given snapshot. A deleted array is
     identified by its node id.
@@ -205,7 +205,7 @@ class ReclaimableStorage(Report):
 def reclaimable_storage(
     assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor
 ) -> ReclaimableStorage:
-    """Count the objects that only snapshots that are not kept refer to."""
+    """Count the objects that no kept snapshot refers to."""
     storage = assets.storage
     ids = history.snapshots.ids
     stay, go = ids[keep], ids[~keep]
@@ -341,7 +341,7 @@ def _chunks(rows: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _alone(rows: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Mark the rows whose chunk belongs to no other array."""
+    """Return a mask of the rows whose chunk belongs to no other array."""
     starts = _changes(rows, ("kind", "key"))
     ends = np.append(starts[1:], True)
     alone: NDArray[np.bool_] = starts & ends

@@ -1,7 +1,6 @@
 """Upgrade repositories of version 1 of the format to version 2.
 
-Branches, tags, history and configuration move into one new repo info file; all other objects stay as they
-are.
+Branches, tags, history and configuration move into one new repo info file; all other objects are unchanged.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def upgrade(
 
 
 def delete_files_of_version_1(storage: Storage) -> None:
-    """Delete files that version 2 does not use: main first, so that no reader finds version 1 any more."""
+    """Delete files that version 2 does not use, starting with main, so that no reader finds version 1."""
     main = RefFile(RefKind.BRANCH, MAIN).path
     storage.delete([main])
     report = storage.delete(list(_ref_files(storage)))
@@ -161,7 +160,7 @@ def _info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
     id = SnapshotId(snapshot)
     try:
         return read_snapshot_info(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
-    except IcechunkError:  # raised again if a ref leads to it
+    except IcechunkError:  # the error is raised again if a ref leads to it
         return None
 
 

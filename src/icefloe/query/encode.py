@@ -1,4 +1,4 @@
-"""Encode columns of rows as arrays store them, and turn coordinates into keys for lookups."""
+"""Encode columns of rows in the form of stored arrays, and convert coordinates to keys for lookups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.query.decode import INTERVAL, NO_TIME, Coding, Values
 
 
 def invalid_rows(sentence: str) -> InvalidInputError:
-    """Create the error for rows that cannot be written."""
+    """Return the error for rows that cannot be written."""
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
 
@@ -49,7 +49,7 @@ def _to_microseconds(column: pa.Array) -> Values:
 
 
 def encode_values(column: pa.Array, coding: Coding, name: str) -> Values:
-    """Encode a column as an array stores it. Nulls become the fill value."""
+    """Encode a column in the stored form of an array. Nulls become the fill value."""
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
     stored = coding.stored
     try:

@@ -36,7 +36,7 @@ _ARRAYS_PER_TASK: Final = 100
 Item: TypeAlias = Any
 """One unit of work, which a task receives."""
 Row: TypeAlias = tuple[Any, ...]
-"""The values of the columns, in order. Columns at the end may be left out, and are null."""
+"""The values of the columns, in order. Trailing columns may be omitted and are then null."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -47,7 +47,7 @@ class View:
     repo: Repository
     session: Session
     earlier: Session | None = None
-    """Where a diff begins."""
+    """The earlier version of a diff."""
 
 
 @dataclass(frozen=True, slots=True)

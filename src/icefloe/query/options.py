@@ -1,4 +1,4 @@
-"""Parse the options of the Spark data source, in any case and spelling, and open what they name."""
+"""Parse the options of the Spark data source, in any spelling, and open the repository that they name."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ AnyRepository: TypeAlias = Repository | Session | str | os.PathLike[str]
 def open_repository(
     repo: Repository | str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Repository:
-    """Open the repository at a path or URL. A repository that is open is returned as it is."""
+    """Open the repository at a path or URL. An open repository is returned unchanged."""
     if isinstance(repo, Repository):
         return repo
     words = {name: str(value) for name, value in (storage_options or {}).items()}
@@ -302,7 +302,7 @@ def _list_storage_names() -> Mapping[str, str]:
 
 
 def _refuse_secret(folded: str, spelled: str) -> None:
-    """Reject a secret. Its value is not repeated: plans and Spark's pages show options."""
+    """Raise an error for an option with a secret, because Spark shows options. The error omits its value."""
     if folded in {_fold_name(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
         raise InvalidInputError(
             f"{spelled} is a secret, which Spark would show in plans and logs; set it in the environment of"

@@ -36,7 +36,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """An array of a group, as its metadata describes it."""
+    """The description of an array, from its metadata."""
 
     name: str
     path: str
@@ -60,7 +60,7 @@ class Column:
     """None for an index column."""
     coding: Coding | None
     numeric: bool = False
-    """Whether the column contains the stored numbers of times that another column shows as text."""
+    """True if the column contains the stored numbers of times that another column shows as text."""
 
     @property
     def arrow(self) -> pa.DataType:
@@ -178,7 +178,7 @@ class GroupTables:
     group: str
     tables: tuple[Table, ...]
     refused: Mapping[str, InvalidInputError]
-    """Arrays that cannot be a column, by name, with the error that says why."""
+    """Arrays that cannot be a column, by name, with the error that explains why."""
 
     def choose(self, variables: Sequence[str] | None) -> Table:
         """Choose the table with these variables; without names, the only table of the group."""
@@ -372,7 +372,7 @@ class _Group:
             info = describe_array(self._nodes[name].path, self._metadata[name], self._session)
             if len(set(info.dims)) < len(info.dims):
                 raise InvalidInputError(
-                    f"{info.path} has a dimension twice, ({', '.join(info.dims)}), and cannot be a table",
+                    f"{info.path} has a dimension twice, ({', '.join(info.dims)}), so it cannot be a table",
                     kind=ErrorKind.INVALID_ARRAY_METADATA,
                 )
             if name in self._coordinates and info.coding.times is not None and len(info.dims) <= 1:

@@ -1,5 +1,5 @@
-"""The formats before version 1, read into the values of the present one (docs/how-to/legacy-formats.md).
+"""Decode the formats before version 1 to current values (docs/how-to/legacy-formats.md).
 
-One decoder serves all of them: a structure is told by its fields, in a map by their names and in an array by
-their number, never by the name or version of a writer.
+One decoder handles all of them: it recognizes a structure by its fields (by their names in a map, by their
+number in an array), never by the name or version of a writer.
 """

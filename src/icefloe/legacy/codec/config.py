@@ -12,7 +12,7 @@ from icefloe.format.config_flexbuffers import CONTAINERS
 from icefloe.legacy.codec.structures import Findings
 
 _OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})
-"""Settings without a meaning today. The sizes of caches had other units."""
+"""Settings that no longer have a meaning. The sizes of caches had other units."""
 _KEPT: Final = ("inline_chunk_threshold_bytes", "get_partial_values_concurrency", "storage", "manifest")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -47,7 +47,7 @@ def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> di
             container = VirtualChunkContainer.from_plain(plain)
             container.check()
         except (ValueError, TypeError, IcechunkError) as error:
-            # Every old repository had containers for whole schemes; today a container has a host.
+            # Old repositories had containers for whole schemes; now a container has a host.
             if _says_nothing(entry):
                 continue
             findings.note(f"{place}: ignored virtual chunk container {name}: {error}")

@@ -72,10 +72,10 @@ def _behind_header(data: bytes, file_type: FileType, place: str) -> Any:
         raise refused(f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}")
     _, _, number, type_byte, compression = HEADER.unpack_from(data)
     if spec_of(number, place).refs_in_repo_info:
-        raise refused(f"{place}: a file of version {number} of the format in a repository of an older one")
+        raise refused(f"{place}: the file has version {number} of the format, but the repository is older")
     if type_byte != file_type:
         raise refused(
-            f"{place}: a file of type {type_byte}, expected {file_type.name.lower()} ({int(file_type)})"
+            f"{place}: the file has type {type_byte}, expected {file_type.name.lower()} ({int(file_type)})"
         )
     frames = memoryview(data)[HEADER.size :]
     if compression == _PLAIN:

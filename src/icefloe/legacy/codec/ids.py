@@ -1,4 +1,4 @@
-"""Ids in old formats: text, bytes, lists of numbers, and nodes that are numbered."""
+"""Ids in old formats: text, bytes, lists of numbers, and numbers for nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
     if len(raw) == LONG_ID:
         raw = findings.shorten(raw)
     if len(raw) != SHORT_ID:
-        raise refused(f"{place}: an id of {len(raw)} bytes, expected {SHORT_ID} or {LONG_ID}")
+        raise refused(f"{place}: an id has {len(raw)} bytes, expected {SHORT_ID} or {LONG_ID}")
     return kind(raw)
 
 
@@ -50,7 +50,7 @@ def node_id(value: Any, place: str) -> NodeId:
         return node_id(int(value), place)  # a number as text, because JSON keys are texts
     raw = raw_id(value, place)
     if len(raw) != NodeId.SIZE:
-        raise refused(f"{place}: a node id of {len(raw)} bytes, expected {NodeId.SIZE}")
+        raise refused(f"{place}: a node id has {len(raw)} bytes, expected {NodeId.SIZE}")
     return NodeId(raw)
 
 

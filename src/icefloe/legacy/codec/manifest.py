@@ -86,13 +86,13 @@ def _array(
 ) -> ArrayManifest:
     """Decode the references of one array."""
     if len(set(coords)) != len(coords):
-        raise refused(f"{place}: two references to one chunk of {node}")
+        raise refused(f"{place}: there are two references to the same chunk of {node}")
     refs = {at: _payload(payload, place, findings) for at, payload in zip(coords, payloads, strict=True)}
     return ArrayManifest.from_refs(refs, rank)
 
 
 def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
-    """Yield array, coordinates and reference of each chunk, from any form of map or list."""
+    """Yield the array, coordinates and reference of each chunk in a map or list of any old layout."""
     where = f"{place}: chunks"
     ids: dict[Any, NodeId] = {}
 
@@ -143,7 +143,7 @@ def _coords(value: Any, where: str) -> tuple[int, ...]:
         value = _TOKENS.findall(value)
     numbers = items(value, where)
     if len(numbers) > _MAX_RANK:
-        raise refused(f"{where}: a chunk with {len(numbers)} coordinates")
+        raise refused(f"{where}: a chunk has {len(numbers)} coordinates, which is too many")
     return tuple(
         number(int(n) if isinstance(n, str) and n.isascii() and n.isdecimal() else n, where, 32)
         for n in numbers
@@ -168,7 +168,7 @@ def _payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
 def _range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
     offset, length = (number(fields[name], f"{place}: {name} of a chunk") for name in ("offset", "length"))
     if offset + length >= 1 << 64:
-        raise refused(f"{place}: a chunk that ends beyond 2**64")
+        raise refused(f"{place}: a chunk ends beyond 2**64")
     return offset, length
 
 

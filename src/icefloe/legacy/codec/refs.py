@@ -91,7 +91,7 @@ def collect(keys: Iterable[str], root: Folders) -> RefFiles:
         if kind == "branch" and number is not None:
             files = found.branches.setdefault(name, {})
             if number in files:
-                raise refused(f"{root.refs}: {files[number]} and {key} are both number {number} of a branch")
+                raise refused(f"{root.refs}: {files[number]} and {key} are both commit {number} of a branch")
             files[number] = key
         elif kind == "tag" and file == TOMBSTONE:
             found.deleted_tags.add(name)
@@ -108,16 +108,14 @@ def _take_tag(found: RefFiles, name: str, key: str) -> None:
 
 
 def _check_one_form(found: RefFiles) -> None:
-    """Refuse numbers of 8 and of 13 characters in one branch: they come from two releases in unknown
-    order.
-    """
+    """Raise an error if a branch has numbers of 8 and of 13 characters, whose order is unknown."""
     for name, files in found.branches.items():
         if len({len(path.rpartition("/")[2]) for path in files.values()}) > 1:
             raise refused(f"branch {name} has sequence files of two forms, of 8 and of 13 characters")
 
 
 def sequence_number(file: str) -> int | None:
-    """Return how many commits a branch had before the one of a file; None if it is not such a file."""
+    """Return the number of commits before that of a sequence file; None for other files."""
     digits = _SEQUENCE.fullmatch(file)
     if digits is None:
         return None

@@ -1,4 +1,4 @@
-"""Decoding of structures in MessagePack or JSON, whichever layout their writer used."""
+"""Decode structures in MessagePack or JSON, in any layout that old writers used."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Findings:
     """Additional results of decoders: tolerated problems, and ids that were shortened."""
 
     tell: Callable[[str], None] = lambda text: None
-    """Called once for each distinct note."""
+    """A function that receives each distinct note once."""
     notes: dict[str, None] = field(default_factory=dict)
     long_ids: dict[bytes, bytes] = field(default_factory=dict)
-    """The ids of 16 bytes for ids of 12 bytes."""
+    """The original ids of 16 bytes, by their shortened ids of 12 bytes."""
 
     def note(self, text: str) -> None:
         """Report a problem that was tolerated."""
@@ -49,7 +49,7 @@ def short_id(long: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A structure that writers stored as a map of its fields, or as an array in one of several orders."""
+    """A structure that is stored as a map of its fields, or as an array in one of several orders."""
 
     name: str
     orders: tuple[tuple[str, ...], ...]
@@ -135,9 +135,7 @@ def variant(value: Any, place: str) -> tuple[str, Any]:
 
 
 def time(value: Any, place: str) -> int:
-    """Return microseconds since 1970 for an RFC 3339 text. Nanoseconds are truncated; without zone it is
-    UTC.
-    """
+    """Convert an RFC 3339 time, UTC by default, to microseconds since 1970. Nanoseconds are truncated."""
     try:
         parsed = datetime.fromisoformat(text(value, place))
         return to_microseconds(parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC))

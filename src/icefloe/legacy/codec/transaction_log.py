@@ -41,7 +41,7 @@ def read_transaction_log(
     """Decode a transaction log file.
 
     The file does not say whether a node whose attributes changed is a group or an array, and early writers
-    recorded chunks of other arrays under a node: the nodes of the snapshot tell them apart.
+    recorded chunks of other arrays under a node. The nodes of the snapshot resolve both ambiguities.
     """
     fields = TRANSACTION_LOG.read(open_file(data, FileType.TRANSACTION_LOG, place), place, findings)
     lists = {name: _ids(fields[name], f"{place}: {name}") for name in _LISTS}
@@ -80,7 +80,7 @@ def _chunks(
         findings.note(f"{where}: ignored chunks of other arrays")
         by_rank = {rank: by_rank.get(rank, [])}
     if any(n > 255 for n in by_rank):
-        raise refused(f"{where}: a chunk with {max(by_rank)} coordinates")
+        raise refused(f"{where}: a chunk has {max(by_rank)} coordinates, which is too many")
     return [
         (node, np.array(coords, np.uint32).reshape(len(coords), n)) for n, coords in by_rank.items() if coords
     ]

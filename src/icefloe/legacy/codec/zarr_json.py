@@ -174,7 +174,7 @@ def _data_type(stored: Any, place: str) -> tuple[Any, str]:
     if low == "rawbits" or (low[:1] == "r" and low[1:].isdecimal()):
         size = number(bits if bits is not None else int(low[1:] or 0), f"{place}: data_type", 32)
         if size % 8 or not size:
-            raise refused(f"{place}: raw data of {size} bits, which are no whole bytes")
+            raise refused(f"{place}: raw data of {size} bits is not a whole number of bytes")
         return {"name": "raw_bytes", "configuration": {"length_bytes": size // 8}}, "raw_bytes"
     if low in ("bool", "string", "bytes") or low in _INTEGERS or low in _FLOATS or low in _COMPLEX:
         return low, low
@@ -214,12 +214,12 @@ def _integer(value: Any, sign: str, bits: int, where: str) -> int:
 
 def _float(value: Any, kind: Any, where: str, findings: Findings) -> float | str:
     if value is None:
-        findings.note(f"{where}: null in place of a number, read as NaN")
+        findings.note(f"{where}: null instead of a number, read as NaN")
         value = math.nan
     if isinstance(value, str):
         value = _NAMES.get(value.lower().removeprefix("+"), value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refused(f"{where}: {shown(value)} is no number")
+        raise refused(f"{where}: {shown(value)} is not a number")
     try:
         number = float(value)
     except OverflowError:

@@ -61,7 +61,7 @@ class Catalogue:
         return self.rows[start:stop]
 
     def find(self, kind: str, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return the rows of some objects, and which of the objects have one."""
+        """Return the rows of some objects, and a mask of the objects that have a row."""
         rows = self.of(kind)
         if not len(rows):
             return rows, np.zeros(len(ids), np.bool_)
@@ -188,14 +188,14 @@ def _read(storage: Storage, key: str) -> Rows:
     data = bytes(open_frames(memoryview(storage.get(key)[0]), key))
     if not data.startswith(_MAGIC) or (len(data) - len(_MAGIC)) % _ROW.itemsize:
         raise FormatError(
-            f"{key}: cannot be read as a catalogue of checksums; delete it and record them again",
+            f"{key} is not a valid catalogue of checksums; delete it and record checksums again",
             kind=ErrorKind.INVALID_FILE_FORMAT,
         )
     return np.frombuffer(data, _ROW, offset=len(_MAGIC))
 
 
 def _sorted(rows: Rows) -> Rows:
-    """Sort rows by kind and id, and keep the last one of equals."""
+    """Sort rows by kind and id, and keep the last of equal rows."""
     order = np.lexsort((id_keys(row_ids(rows)), rows["kind"]))
     rows = rows[order]
     last = np.ones(len(rows), np.bool_)

@@ -44,7 +44,7 @@ class Finding:
     object: str
     """The path of the damaged object."""
     where: str
-    """The object that refers to it."""
+    """The object that refers to the damaged object."""
     message: str
 
 

@@ -26,7 +26,7 @@ _LARGEST_FILE: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerificationRecord(Report):
-    """The report of a verification as it was recorded."""
+    """The recorded report of a verification."""
 
     report: VerifyReport
     """The report, with at most the first 1000 findings and shortened messages."""
@@ -35,7 +35,7 @@ class VerificationRecord(Report):
     findings_total: int
     """Number of findings, including those that were not recorded."""
     snapshot_id: str | None = None
-    """The only tip that was verified; None for all branches and tags."""
+    """The tip that was verified; None for all branches and tags."""
     with_checksums: bool = False
     """True if objects were compared with recorded checksums."""
 
@@ -48,7 +48,7 @@ class VerificationRecord(Report):
 def record_report(
     storage: Storage, report: VerifyReport, *, snapshot_id: str | None = None, with_checksums: bool = False
 ) -> VerificationRecord:
-    """Store a report as that of the last verification: at most 1000 findings, without secrets."""
+    """Store a report as the latest: at most 1000 findings, without secrets."""
     storage.check_writable()
     kept = tuple(_shorten(each) for each in report.findings[:_MOST_FINDINGS])
     counts = {name: getattr(report, name) for name in _COUNTS}
@@ -104,7 +104,7 @@ def _shorten(found: Finding) -> Finding:
 
 def _parse(document: dict[str, Any]) -> VerificationRecord:
     if document["format"] != _FORMAT:
-        raise ValueError(f"format {document['format']!r} of another release")
+        raise ValueError(f"it has the format {document['format']!r} of another release")
     report = document["report"]
     findings = tuple(
         Finding(*(str(found[each.name]) for each in fields(Finding)))

@@ -87,7 +87,7 @@ class ChunkSource:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport(Report):
-    """The damage that a repair found, and its actions, or with `dry_run` those that it would take."""
+    """The damage that a repair found, and the actions that it took or, with `dry_run`, would take."""
 
     dry_run: bool
     """True if nothing was written."""
@@ -128,7 +128,7 @@ RESTORED, DROPPED, LEFT = "restored", "dropped", "left unchanged"
 RELOCATED = "relocated"
 _GONE = ("missing", "unreadable")
 _LOST_SOURCE = ("missing", "changed", "short")
-"""Problems of the file itself. A file that is only unreachable now may be intact."""
+"""Kinds of findings that mean a lost file. An unreachable file may be intact, so it is not included."""
 
 
 def repair(
@@ -182,7 +182,7 @@ def _compute_log(refs: RefStore, assets: AssetStore, id: SnapshotId) -> Transact
     try:
         parent = refs.snapshot(id).parent_id
         return None if parent is None else computed_log(assets.snapshot(parent), assets.snapshot(id), assets)
-    except IcechunkError:  # it expired, or a snapshot or manifest before or after it is missing, too
+    except IcechunkError:  # it expired, or a snapshot or manifest before or after it is also missing
         return None
 
 
@@ -434,7 +434,7 @@ def _by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.intp]]]:
 def _moved(
     workspace: Workspace, refs: ArrayManifest, location: str, relocate: Mapping[str, str]
 ) -> ArrayManifest | None:
-    """Return references to the new location of a file, or None if it is not there."""
+    """Return references to the new location of a file; None if the file does not exist there."""
     prefixes = [prefix for prefix in relocate if location.startswith(prefix)]
     if not prefixes:
         return None

@@ -80,7 +80,7 @@ def snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool
 
 
 def _around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
-    """Return the verified parents of some snapshots, and those snapshots that directly follow another one.
+    """Return the verified parents of some snapshots, and the snapshots that directly follow another one.
 
     Of the latter only the changes in their transaction log need to be checked. A snapshot that inherited logs
     of expired ones does not directly follow its parent.
@@ -90,7 +90,7 @@ def _around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
     for id in ids:
         try:
             info = refs.snapshot(SnapshotId(id))
-        except IcechunkError:  # reported later
+        except IcechunkError:  # an unreadable snapshot is reported later
             continue
         parent = None if info.parent_id is None else bytes(info.parent_id)
         if parent in known:
@@ -116,7 +116,7 @@ def _load(storage: Storage, level: Level) -> Ids:
 
 
 def _record(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
-    """Record snapshots as verified, and remove those that do not exist any more."""
+    """Record snapshots as verified, and remove snapshots that no longer exist."""
     known = sorted_ids(np.concatenate([_read(storage, level), verified]))
     ids = encode_column(known[is_member(known, sorted_ids(there))])
     storage.put(_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())

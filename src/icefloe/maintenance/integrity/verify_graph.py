@@ -1,4 +1,4 @@
-"""Verification of metadata files and chunk objects: find what is missing, damaged or inconsistent."""
+"""Verify metadata files and chunk objects: find missing, damaged and inconsistent ones."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _snapshots(
     claims = Claims()
     known: set[ManifestId] = set()
     for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(settled)):
-        if not isinstance(snapshot, Finding):  # a snapshot that is damaged by now does not count as verified
+        if not isinstance(snapshot, Finding):  # it may have been damaged since
             known.update(file.id for file in snapshot.value.manifest_files)
             for _ in claims.new_in(snapshot.value):
                 pass
@@ -144,7 +144,7 @@ def _compare_with_repo_info(snapshot: Snapshot, info: SnapshotInfo | None) -> It
         "message": (snapshot.message, info.message),
         "metadata": (snapshot.metadata, info.metadata),
     }
-    # Compare reprs, too, because nan is not equal to itself.
+    # Also compare reprs, because NaN is not equal to itself.
     other = [name for name, (one, two) in pairs.items() if one != two and repr(one) != repr(two)]
     if other:
         message = f"{' and '.join(other)} differ from the repo info file"
@@ -184,7 +184,7 @@ def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Findin
     return wanted[there]
 
 
-# Claims: the parts of arrays that manifests contain according to snapshots
+# Claims: which parts of arrays manifests contain, according to snapshots
 
 
 @dataclass(frozen=True, slots=True)

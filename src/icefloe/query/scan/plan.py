@@ -1,4 +1,4 @@
-"""Plan a scan: which rows and columns of a table are read, and which task reads which chunks.
+"""Plan a scan: select rows and columns of a table, and divide the chunks among tasks.
 
 A partition is a run of blocks. A block lies between chunk borders that all variables share.
 """
@@ -78,7 +78,7 @@ class TableScan:
 
     @property
     def title(self) -> str:
-        """Repository, version and arrays, as Spark's pages show them."""
+        """Repository, version and arrays, for Spark's web pages."""
         return self.title_of(column.name for column in self.table.variables)
 
     def title_of(self, variables: Iterable[str]) -> str:

@@ -84,7 +84,7 @@ class Aggregation:
     moments: tuple[Moment, ...]
     results: tuple[Result, ...]
     whole: bool
-    """Whether no group is in two partitions, so that the results of a task are final."""
+    """True if no group spans two partitions, so that the results of a task are final."""
     shifts: Mapping[str, float]
     """A value near the mean of each variable. Squared differences from it keep their digits."""
 
@@ -118,7 +118,7 @@ def plan_aggregation(
     scan: TableScan, by: Sequence[str], results: Mapping[str, Any], slots: int = 8
 ) -> Aggregation:
     """Plan aggregates of the cells of a scan, computed by tasks of which `slots` run at the same time."""
-    table = scan.coordinates.table  # a coordinate need not be selected to be a key
+    table = scan.coordinates.table  # keys may be coordinates that are not selected
     wanted = _parse_results(table, results)
     terms = [parse_term(scan.coordinates, text) for text in by]
     moments = [
@@ -385,7 +385,7 @@ def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
 
 
 def _get_neutral(dtype: np.dtype[Any], moment: str) -> Any:
-    """Return a value that every other value replaces."""
+    """Return the neutral element of a moment, which any other value replaces."""
     if dtype.kind == "f":
         return dtype.type(np.inf if moment == "min" else -np.inf)
     limits = np.iinfo(dtype)
@@ -407,7 +407,7 @@ class _Reduction:
 
     @property
     def is_identity(self) -> bool:
-        """Whether each cell is a group of its own."""
+        """True if each cell is a separate group."""
         return len(self.starts) == self.size and self.order is None
 
 

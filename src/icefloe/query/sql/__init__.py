@@ -1,1 +1,1 @@
-"""Analyze a SQL query: which tables, columns, conditions and aggregates it needs."""
+"""Analyze a SQL query: find the tables, columns, conditions and aggregates that it needs."""

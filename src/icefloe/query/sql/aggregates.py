@@ -65,7 +65,7 @@ class _NotReducibleError(Exception):
 def reduce_select(
     text: str, tokens: Sequence[Token], scope: Scope, coordinates: Coordinates, utc: bool
 ) -> Reduction | None:
-    """Find out how to answer a SELECT of one table from groups of its cells; None if that is impossible."""
+    """Plan how to answer a SELECT of one table from groups of its cells; None if that is impossible."""
     try:
         return _SelectReader(text, tokens, scope, coordinates, utc).reduction()
     except _NotReducibleError:
@@ -122,7 +122,7 @@ class _SelectReader:
         aggregates = [node for node in nodes if _get_function(node) is not None and not _is_window(node)]
         self._check(select, nodes, aggregates)
         if _has_outside_names(self._scope) and any(_is_unnamed(node, select) for node in aggregates):
-            raise _NotReducibleError  # Spark names such a result after its text, which changes
+            raise _NotReducibleError  # Spark would name such a result after its rewritten text
         edits = [edit for node in aggregates for edit in self._rewrite_aggregate(node)]
         inside = {id(column) for node in aggregates for column in _include_filter(node).find_all(exp.Column)}
         settled = self._find_settled(select)
@@ -192,7 +192,7 @@ class _SelectReader:
         return found
 
     def _distinguish(self, column: exp.Column) -> None:
-        """Group by the largest expression that contains a coordinate and can be evaluated."""
+        """Group by the largest evaluable expression around a coordinate."""
         found = self._show(column)
         known = self._evaluate_column(found)
         largest: exp.Expr = column
@@ -367,7 +367,7 @@ def _get_argument(node: exp.Expr) -> exp.Expr:
 
 
 def _has_more(node: exp.Expr) -> bool:
-    """Check whether an aggregate has other than one argument."""
+    """Check whether the number of arguments of an aggregate is not one."""
     return len(node.expressions) != isinstance(node, exp.Anonymous)
 
 
@@ -421,12 +421,12 @@ class Argument:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the argument is the variable itself."""
+        """True if the argument is the variable itself."""
         return isinstance(self.expression.unnest(), exp.Column)
 
     @property
     def is_linear(self) -> bool:
-        """Whether the argument is a * v + b, where a and b are constant within a group.
+        """True if the argument is a * v + b, where a and b are constant within a group.
 
         Its sum is then its value at the mean of v, times the number of values. Spark must compute it in
         doubles for each cell: otherwise the last digits would differ.
@@ -435,7 +435,7 @@ class Argument:
 
     @property
     def is_increasing(self) -> bool:
-        """Whether the argument increases with the variable, so that both have the same extremes."""
+        """True if the argument increases with the variable, so that both have the same extremes."""
         return self._follows(self.expression, increasing=True)
 
     def _follows(self, each: exp.Expr, *, increasing: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Find what a SQL query needs of each table that it reads: columns, and conditions on coordinates."""
+"""Find the columns and the conditions on coordinates that a SQL query needs of each table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Needs:
     columns: set[str] | None = None
     """Names in lower case; None means all columns."""
     starred: bool = False
-    """Whether a star stands for the columns; `columns` then lists those that are used."""
+    """True if the query selects `*`; `columns` then lists the columns that it uses by name."""
     conditions: list[exp.Expr] = field(default_factory=list)
     """Conditions that every needed row fulfils."""
 
