@@ -127,7 +127,7 @@ class Repository(Shown):
         attribution: Attribution | None,
         trusted: frozenset[str],
     ) -> Repository:
-        """Return a repository for the parts of an opened one."""
+        """Create a repository from its opened parts."""
         handle = Handle(storage, opened.layout, opened.config, authorized, trusted)
         return cls(opened, handle, attribution)
 
@@ -368,7 +368,7 @@ class Repository(Shown):
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
     ) -> Repository:
-        """Return the same repository with another configuration or other credentials for virtual chunks.
+        """Return the same repository with a new configuration or new credentials for virtual chunks.
 
         Parameters
         ----------
@@ -878,7 +878,7 @@ class Repository(Shown):
             The message of the commit.
         strategy
             See `merge`. It is a conflict if a later commit changed the same data: "ours" keeps the later
-            change, "theirs" undoes it, too.
+            change, "theirs" undoes it as well.
         dry_run
             See `merge`.
 
@@ -1012,7 +1012,7 @@ class Repository(Shown):
         Returns
         -------
         AncestryGraph
-            `print` shows it as text, notebooks as a picture.
+            The graph. `print` shows it as text, notebooks show it as an image.
         """
         given = (branch, tag, snapshot_id)
         tip = None if given == (None, None, None) else self._resolve(*given)
@@ -1371,7 +1371,7 @@ class Repository(Shown):
         older_than
             Remove snapshots that were written before this time.
         delete_expired_branches, delete_expired_tags
-            Delete branches and tags whose snapshot is that old, except main.
+            Delete branches and tags whose snapshot expires, except main.
 
         Returns
         -------
@@ -1405,7 +1405,7 @@ class Repository(Shown):
         policy
             The rules for snapshots to keep, or a time: snapshots that were written before it are removed.
         delete_expired_branches, delete_expired_tags
-            With a time: delete branches and tags whose snapshot is that old, except main.
+            With a time: delete branches and tags whose snapshot expires, except main.
         dry_run
             Only report which snapshots would be removed.
 
@@ -1977,7 +1977,7 @@ class Repository(Shown):
             ) from None
 
     def _snapshot_id(self, text: str) -> SnapshotId:
-        """Parse a snapshot id. Those of the draft format are longer."""
+        """Parse a snapshot id. Ids of the draft format are longer."""
         if self._refs.spec.writable:
             return SnapshotId.parse(text)
         from icefloe.legacy.codec.ids import parse_snapshot_id
@@ -2079,7 +2079,7 @@ def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None)
 
 
 def _concurrent_reads(snapshots: int, compressed_bytes: int, decoded_bytes: int, requests: int) -> int:
-    """Return how many files may be read at once so that all limits hold, whatever their sizes."""
+    """Return the number of files that may be read at once within all limits, for any file sizes."""
     _check_positive(
         max_snapshots_in_memory=snapshots,
         max_compressed_manifest_mem_bytes=compressed_bytes,

@@ -68,7 +68,7 @@ class Session(Shown):
     Parameters
     ----------
     mode
-        What the session may do.
+        The operations that the session allows.
     snapshot
         The base snapshot, or its id. An id is read on first use.
     branch
@@ -80,7 +80,7 @@ class Session(Shown):
     config
         The configuration of the repository.
     handle
-        How another process opens the repository.
+        A picklable handle that opens the repository in another process.
     commit_metadata
         Metadata of every commit.
     since
@@ -147,12 +147,12 @@ class Session(Shown):
 
     @property
     def read_only(self) -> bool:
-        """Whether the session is read-only."""
+        """True if the session is read-only."""
         return self._mode is SessionMode.readonly
 
     @property
     def mode(self) -> SessionMode:
-        """What the session may do."""
+        """The operations that the session allows."""
         return self._mode
 
     @property
@@ -167,7 +167,7 @@ class Session(Shown):
 
     @property
     def has_uncommitted_changes(self) -> bool:
-        """Whether there are uncommitted changes."""
+        """True if there are uncommitted changes."""
         return not self._workspace.changes.is_empty()
 
     @property
@@ -213,7 +213,7 @@ class Session(Shown):
             parts = [nodes_html(self._workspace)]
             if self.has_uncommitted_changes:
                 parts.append(html.section("Uncommitted changes", None, self.status()._html_sections()))
-        except (IcechunkError, OSError) as error:  # a notebook shows the object anyway
+        except (IcechunkError, OSError) as error:  # a notebook shows something in any case
             parts = [html.facts({"not readable": error})]
         title = qualified("session", type(self).__name__)
         note = f"read_only: {self.read_only}"
@@ -367,8 +367,7 @@ class Session(Shown):
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 
     def materialize(self, path: str, region: Region | None = None) -> int:
-        """Copy virtual chunks of an array into the repository, byte for byte. The next commit changes the
-        references.
+        """Copy virtual chunks of an array into the repository. A commit makes the new references permanent.
 
         Parameters
         ----------
@@ -565,7 +564,7 @@ class Session(Shown):
         rebase_with
             A solver to rebase with if the branch has moved. Without one, the commit fails.
         rebase_tries
-            The number of rebases at most.
+            The maximum number of rebases.
         allow_empty
             Commit even if there are no changes.
 
@@ -621,7 +620,7 @@ class Session(Shown):
         rebase_with
             A solver to rebase with if the branch has moved. Without one, the commit fails.
         rebase_tries
-            The number of rebases at most.
+            The maximum number of rebases.
 
         Returns
         -------
@@ -679,7 +678,7 @@ class Session(Shown):
 
     @contextmanager
     def _committing(self, require: Callable[[], object]) -> Iterator[None]:
-        """Hold back changes and commits by other threads, if `require` allows the operation."""
+        """Block changes and commits by other threads, if `require` allows the operation."""
         require()  # fail early, before waiting for another thread
         with self._workspace.committing():
             require()  # again, because another thread may have committed meanwhile
@@ -704,7 +703,7 @@ class Session(Shown):
 
     @traced
     def rebase(self, solver: ConflictSolver) -> None:
-        """Move the session to the tip of its branch, and apply its changes to what was committed meanwhile.
+        """Move the session to the tip of its branch, on top of commits that were made in the meantime.
 
         Parameters
         ----------
@@ -718,7 +717,10 @@ class Session(Shown):
             before
             it, with all its changes.
         """
-        from icefloe.core.merge.rebase import check_solver, rebase  # reading needs none of it
+        from icefloe.core.merge.rebase import (
+            check_solver,
+            rebase,
+        )  # imported on demand: readers do not need it
 
         with self._committing(self._require_branch):
             check_solver(solver)
@@ -785,7 +787,7 @@ class Session(Shown):
                 "a commit that moved nodes can only be amended in a rearrange session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
-        from icefloe.core.merge.branches import with_merges_of  # reading needs none of it
+        from icefloe.core.merge.branches import with_merges_of  # imported on demand: readers do not need it
 
         parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
         properties = with_merges_of(tip, plain_metadata(metadata or {}))
@@ -807,7 +809,7 @@ class Session(Shown):
 
     @traced
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
-        """Write the changes as a snapshot that no branch points to.
+        """Write the changes as a snapshot without a branch.
 
         Parameters
         ----------
@@ -916,7 +918,7 @@ class Session(Shown):
 
 
 class ForkSession(Session):
-    """A session for one of several writers: pickle it, send it, write to it, pickle it back and merge it.
+    """A session for one of several writers, which is pickled, written to, sent back and merged.
 
     A fork cannot commit. In another process it opens its storage when it is first read from or written to.
 
@@ -933,7 +935,7 @@ class ForkSession(Session):
         self._forked_from = origin
 
     def _receipt(self) -> Receipt:
-        """Return the changes once they are durable, because another process will commit them."""
+        """Make the changes durable, because another process will commit them, and return them."""
         self._assets.storage.sync()
         return super()._receipt()
 

@@ -115,7 +115,7 @@ class Diff:
         return lines + [f"    ... {len(chunks) - _SHOWN_CHUNKS} more"] * (len(chunks) > _SHOWN_CHUNKS)
 
     def _html_sections(self) -> str:
-        """Return the changes as foldable sections of HTML, with one row per array for chunks.
+        """Return the changes as collapsible sections of HTML, with one row per array for chunks.
 
         Returns
         -------

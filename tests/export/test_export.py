@@ -184,12 +184,12 @@ def test_a_cut_through_shards(tmp_path: Path) -> None:
         ({"isel": {"z": 1}}, InvalidInputError, "'z'"),
         ({"isel": {"time": 99}}, InvalidInputError, "10 elements"),
         ({"isel": {"time": slice(0, 9, 2)}}, InvalidInputError, "steps"),
-        ({"isel": {"time": 1}, "sel": {"time": "2024-01-01"}}, InvalidInputError, "twice"),
+        ({"isel": {"time": 1}, "sel": {"time": "2024-01-01"}}, InvalidInputError, "by index and by label"),
         ({"sel": {"y": 11.5}}, InvalidInputError, "not found"),
         ({"sel": {"time": "yesterday"}}, InvalidInputError, "yesterday"),
     ],
 )
-def test_what_is_not_there_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_invalid_selections_are_rejected(options: dict[str, Any], error: type[Exception], words: str) -> None:
     target = in_memory_storage()
 
     with pytest.raises(error, match=words):

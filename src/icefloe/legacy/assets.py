@@ -133,7 +133,7 @@ class LegacyAssets(AssetStore):
     # Reading
 
     def stored(self, id: SnapshotId) -> StoredSnapshot:
-        """Return a snapshot with all information in its file; raise SnapshotNotFoundError if it is missing."""
+        """Return a snapshot with all information in its file, or raise SnapshotNotFoundError."""
 
         def load() -> StoredSnapshot:
             try:

@@ -23,7 +23,7 @@ __all__ = ["Page", "show"]
 
 
 class Page:
-    """A server that runs in a thread of this process. Made by `show`."""
+    """A server that runs in a thread of this process, as returned by `show`."""
 
     def __init__(self, url: str, app: App, server: uvicorn.Server, thread: threading.Thread) -> None:
         self.url = url

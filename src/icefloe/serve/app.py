@@ -1,4 +1,4 @@
-"""The web application: which part answers which URL, and the server that runs it."""
+"""The web application, which routes requests, and the server that runs it."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def server(app: App) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         ws="none",
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # a broken-off response is logged by us
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the gateway logs aborted responses itself
     return uvicorn.Server(config)

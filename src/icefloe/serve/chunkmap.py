@@ -1,4 +1,4 @@
-"""The chunks of an array as a map: kind, size, commit or source file of each."""
+"""Maps of the chunks of an array, coloured by kind, size, commit or source file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChunkMap:
     """Bytes of each category."""
     grid: tuple[int, ...]
     across: int
-    """The dimension that runs from left to right; the others are stacked."""
+    """The horizontal dimension; all others are stacked vertically."""
     ids: tuple[str, ...] = ()
     """Snapshot ids of the categories, where they are commits."""
 
@@ -208,7 +208,7 @@ def _size(count: int) -> str:
 def _most_frequent(
     codes: NDArray[np.int64], legend: tuple[str, ...], ids: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
-    """Keep the categories that occur, at most a dozen; put the rest together."""
+    """Keep at most a dozen of the most frequent categories, and merge the rest."""
     counts = np.bincount(codes, minlength=len(legend))
     there = np.flatnonzero(counts)
     kept = there if len(there) <= _MOST_CATEGORIES else np.sort(np.argsort(-counts)[: _MOST_CATEGORIES - 1])

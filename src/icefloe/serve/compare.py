@@ -1,4 +1,4 @@
-"""Two versions side by side: nodes, metadata, chunks and values."""
+"""Compare two versions: nodes, metadata, chunks and values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node that two versions do not have in common."""
+    """A node that differs between two versions."""
 
     path: str
     kind: str
@@ -97,7 +97,7 @@ def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str
 
 
 def _flat(document: dict[str, Any]) -> dict[str, str]:
-    """Write the members of a zarr.json as text, each attribute on its own."""
+    """Flatten a zarr.json to texts by name, with one entry per attribute."""
     attributes = document.pop("attributes", None) or {}
     document.pop("consolidated_metadata", None)
     named = {**document, **{f"attributes.{name}": value for name, value in attributes.items()}}
@@ -115,16 +115,16 @@ def changed_chunks(before: Session, after: Session, path: str) -> ChunkDifferenc
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """The values of a window in two versions, and how they differ."""
+    """The values of a window in two versions, and their differences."""
 
     before: NDArray[Any]
     after: NDArray[Any]
     values: NDArray[np.float64]
     """After minus before; NaN where one of them is missing."""
     unequal: NDArray[np.bool_]
-    """Which cells differ; a number and a missing value do."""
+    """A mask of the cells that differ. A number and a missing value differ."""
     most: float
-    """The largest difference of two numbers."""
+    """The largest absolute difference."""
 
     @property
     def differing(self) -> int:
@@ -151,7 +151,7 @@ def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: N
 
 
 def common_shape(before: ArrayView, after: ArrayView) -> tuple[int, ...] | None:
-    """Return the shape that two versions have in common; None if they have another number of dimensions."""
+    """Return the common shape of two versions; None if their numbers of dimensions differ."""
     if len(before.shape) != len(after.shape):
         return None
     return tuple(min(sizes) for sizes in zip(before.shape, after.shape, strict=True))

@@ -37,7 +37,7 @@ _MOST_STEPS: Final = 64
 
 
 class Data:
-    """Answers requests for data.
+    """A handler for requests for data.
 
     Parameters
     ----------
@@ -68,11 +68,13 @@ class Data:
             raise RequestError(404, "there is no such data")
         found = await self._decoders.run(partial(self._kinds[kind], request), receive)
         if len(found.body) > self._opened.limits.response_bytes:
-            raise RequestError(413, f"the response would have {len(found.body)} bytes; ask for less")
+            raise RequestError(
+                413, f"a response of {len(found.body)} bytes is too large; request a smaller window"
+            )
         return found
 
     def _refs(self, request: Request) -> Response:
-        """Tell how far a branch has moved since a snapshot; polled by open pages."""
+        """Send the number of commits on a branch since a snapshot. Open pages poll this."""
         branch, since = request.query.get("branch", ""), request.query.get("since", "")
         try:
             tip = self._opened.repo.lookup_branch(branch)
@@ -110,7 +112,7 @@ class Data:
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         shape = common_shape(old, new)
         if shape is None:
-            raise RequestError(400, "the versions have another number of dimensions")
+            raise RequestError(400, "the array has different numbers of dimensions in the two versions")
         index = parse_index(request.query.get("index", ""), shape)
         check_response(index, 8, self._opened.limits.response_bytes)
         found = compare_values(old, new, index)
@@ -119,7 +121,7 @@ class Data:
         return _coloured(new, index, found.values, request, cache, extra)
 
     def _tile(self, request: Request) -> Response:
-        """Send exact values as texts, for the pointer."""
+        """Send exact values as text, for the cell below the pointer."""
         raw, path = required_raw(request, 2), request.node_path(3)
         shown = [self._opened.show(unquote_to_bytes(part).decode()) for part in raw.split(b"...")]
         found = []

@@ -1,4 +1,4 @@
-"""A snapshot as the gateway serves it: documents with consolidated metadata, chunks in common codecs."""
+"""Snapshots in the form that the gateway serves: consolidated metadata, and chunks in common codecs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MARK: Final = b'"consolidated_metadata"'
 _COMMON: Final = frozenset(
     {"bytes", "blosc", "crc32c", "gzip", "sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zstd"}
 )
-"""Codecs that clients in other languages have. Those of numcodecs have a registered prefix."""
+"""Codecs that clients in other languages support. Those of numcodecs have a registered prefix."""
 _NUMCODECS: Final = "numcodecs."
 _ZSTD: Final = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 _EMPTY_GROUP: Final = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
@@ -71,7 +71,7 @@ class Published:
         self._lock = threading.Lock()
 
     def is_warm(self, path: str) -> bool:
-        """Whether chunks of an array were looked up before, so that another look-up is quick."""
+        """Return whether chunks of an array were looked up before, so that the next lookup is fast."""
         return path in self._transcoders
 
     def document(self, path: str) -> Document | None:
@@ -92,7 +92,7 @@ class Published:
         return document
 
     def transcoder(self, node: NodeSnapshot) -> Transcoder | None:
-        """Return how chunks of an array are converted; None if they are served as they are stored.
+        """Return the transcoder for chunks of an array; None if stored chunks are served unchanged.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class Published:
         return b"%s,%s:%s}" % (own.rstrip()[:-1], _MARK, consolidated)
 
     def _members(self, group: str, paths: Iterable[str]) -> Iterator[bytes]:
-        """Yield a JSON member for each node below a group, and for groups that only their members imply."""
+        """Yield a JSON member for each node below a group, including implicit groups."""
         start = 1 if group == ROOT else len(group) + 1
         seen: set[str] = {group}
         for path in paths:
@@ -135,7 +135,7 @@ class Published:
                 yield b"%s:%s" % (json.dumps(path[start:]).encode(), body)
 
     def _member(self, node: NodeSnapshot) -> bytes | None:
-        """Return the document of a node inside another one; None for arrays that cannot be served."""
+        """Return the document of a node for consolidated metadata; None for arrays that cannot be served."""
         if not _is_array(node):
             return _without_consolidated(node.user_data)
         try:
@@ -145,7 +145,7 @@ class Published:
 
 
 def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
-    """Derive an entity tag from the identity of a chunk: it is the same in every version."""
+    """Derive an entity tag from the identity of a chunk, which is the same in every version."""
     if isinstance(ref, NativeRef):
         tag = f"{ref.chunk_id}-{ref.offset:x}-{ref.length:x}"
     elif isinstance(ref, InlineRef):
@@ -157,7 +157,7 @@ def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
 
 
 class Transcoder:
-    """Converts the chunks of one array to codecs that every Zarr client has.
+    """A converter of the chunks of one array to codecs that every Zarr client supports.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Transcoder:
         """The zarr.json with the new codecs."""
 
     def encode(self, coords: tuple[int, ...]) -> bytes:
-        """Decode a chunk, and encode it again.
+        """Decode a chunk, and re-encode it with common codecs.
 
         Raises
         ------
@@ -259,7 +259,7 @@ def _is_array(node: NodeSnapshot) -> bool:
 
 
 def _without_consolidated(document: bytes) -> bytes:
-    """Drop consolidated metadata that was stored with a group: it may be older than the group."""
+    """Drop the stored consolidated metadata of a group, which may be outdated."""
     if _MARK not in document:
         return document
     parsed = json.loads(document)

@@ -5,7 +5,7 @@ is therefore answered with 404 only if the version and the array exist and the m
 GDAL reads every error status as "fill value"; only a response that breaks off is an error for it.
 
 A reader must not decode chunks of one snapshot with the metadata of another. A version that can select
-another snapshot later serves documents, and refuses chunks unless the user asked for them.
+another snapshot later serves documents, but no chunks unless the user requested it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 _THREADS: Final = 64
 _PART_BYTES: Final = 1 << 20
-"""Stored chunks are passed on in parts of this size."""
+"""The size of the parts in which stored chunks are streamed."""
 _IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
 _JSON: Final = (b"content-type", b"application/json")
@@ -70,18 +70,18 @@ _FILES: Final = re.compile(
 _CHUNK: Final = re.compile(rb".*/c(/[0-9]+)*")
 _GDAL: Final = b"GDAL/"
 _STARTED: Final = "icefloe.started"
-"""In the scope of a request whose status was sent."""
+"""The key in the scope of a request that marks that its status was sent."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A stored object to pass on."""
+    """A stored object to stream."""
 
     size: int
     e_tag: bytes
     is_quick: bool
-    """Whether it can be read in the event loop."""
+    """True if it can be read quickly, inside the event loop."""
 
 
 class Gateway:
@@ -120,7 +120,7 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must see an error
             failed = as_request_error(error, self._settings.explain)
             if scope.get(_STARTED):  # the server closes the connection, so that the client sees an error
-                _logger.warning("a response broke off: %s", failed.text)
+                _logger.warning("a response was aborted: %s", failed.text)
                 raise ConnectionAbortedError from None
             if not head and failed.status != 404 and _is_chunk_for_gdal(scope):
                 await _break_off(send, failed)
@@ -196,7 +196,7 @@ class Gateway:
     async def _serve_root(
         self, name: str, version: ResolvedVersion, scope: Scope, send: Send, *, has_slash: bool
     ) -> None:
-        """Redirect a moving name to its snapshot, and answer with the root document of a fixed one."""
+        """Redirect a branch name to its snapshot, and serve the root document of a fixed version."""
         if not version.is_fixed or not has_slash:
             target = name if version.is_fixed else version.snapshot_id
             location = f"/zarr/{quote(target, safe='')}/".encode()
@@ -252,7 +252,7 @@ class Gateway:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Pass on a stored chunk, or a range of it, in parts: it can be larger than memory."""
+        """Stream a stored chunk, or a range of it, in parts, because it can be larger than memory."""
         asked = asked_range(scope, body.size, body.e_tag)
         start, stop = asked or (0, body.size)
         headers = [*headers, (b"etag", body.e_tag), (b"content-length", b"%d" % (stop - start))]
@@ -286,7 +286,7 @@ class Gateway:
         host = (header(scope, b"host") or b"").decode("latin-1")
         url = f"{scope.get('scheme', 'http')}://{host}/zarr/{version.snapshot_id}"
         text = (
-            f"{name} can move to another snapshot, whose chunks would not fit the metadata that you have "
+            f"{name} can move to another snapshot, whose chunks may not match the metadata that you have "
             f"read: open {url}"
         )
         link = f'<{url}>; rel="canonical"'.encode()
@@ -321,7 +321,7 @@ class Gateway:
         await self._stream(partial(storage.get_range, path), body, headers, scope, receive, send)
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
-        """Run blocking work for the gateway: its threads are not those of the pages."""
+        """Run blocking work in the thread pool of the gateway, which pages do not use."""
         return await asyncio.wrap_future(pool("serve", _THREADS).submit(work))
 
 
@@ -376,7 +376,7 @@ def _find_chunk(
 
 
 def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None:
-    """Return start and stop of the range that a request asks for; None for the whole.
+    """Return the start and the stop of the requested range; None for the whole object.
 
     Raises
     ------
@@ -412,7 +412,7 @@ def _cache_headers(version: ResolvedVersion) -> Headers:
 
 
 def _is_known(scope: Scope, e_tag: bytes) -> bool:
-    """Whether the client has this content."""
+    """Return whether the client already has this content."""
     value = header(scope, b"if-none-match")
     return value is not None and (value == b"*" or e_tag in (each.strip() for each in value.split(b",")))
 

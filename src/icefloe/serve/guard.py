@@ -1,4 +1,4 @@
-"""Admit requests: known hosts, reading methods, a token; and add security headers to every response."""
+"""Check host, method and token of every request, and add security headers to every response."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Guard:
             await respond(send_with_headers, 401, _NO_TOKEN, [challenge, _TEXT, NO_STORE], head=head)
 
     def _headers(self, scope: Scope) -> Headers:
-        """Return the security headers of a response, and those that let other origins read it."""
+        """Return the security headers of a response, and the CORS headers for other origins."""
         if not self._cors:
             return [*_SECURITY, _SAME_ORIGIN]
         origin = self._allowed_origin(scope)
@@ -130,7 +130,7 @@ class Guard:
         return known
 
     def _check_host(self, text: str) -> bool:
-        """Refuse names that an attacker's DNS server could point at this machine."""
+        """Reject host names that an attacker's DNS server could point to this machine (DNS rebinding)."""
         name = text.rsplit(":", 1)[0] if text.rpartition(":")[2].isdigit() else text
         name = name.removeprefix("[").removesuffix("]").lower().rstrip(".")
         return name in self._hosts or (self._any_address and _is_address(name))

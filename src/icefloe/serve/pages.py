@@ -73,7 +73,7 @@ _MOST_EXTENTS: Final = 50
 
 
 def pages_app(versions: Versions, settings: Settings, decoders: Decoders) -> Pages:
-    """Create the application that answers everything except the gateway."""
+    """Create the application for all requests except those of the gateway."""
     return Pages(versions, settings, decoders)
 
 
@@ -173,7 +173,7 @@ class Pages:
         return Response(text.encode("utf-8", "backslashreplace"), [HTML, NO_CACHE])
 
     def _cached(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Return facts about refs. Pages do not wait for a slow bucket: they show what was known last."""
+        """Return cached facts about refs. If the storage is slow, pages show the latest known facts."""
         if self._opened.versions.answers_at_once:
             return compute()
         now = time.monotonic()
@@ -292,7 +292,7 @@ class Pages:
         }
 
     def _cell(self, request: Request, shown: Shown, view: ArrayView, layout: Layout) -> dict[str, Any] | None:
-        """Describe the selected cell: its value, along the first slider, and in each commit."""
+        """Describe the selected cell: its value, its series along the first slider, and its history."""
         numbers = request.query.get("cell", "").split(",")
         if layout.y is None or layout.x is None or len(numbers) != 2 or not all(map(str.isdigit, numbers)):
             return None
@@ -477,7 +477,7 @@ class Pages:
             )
             index = layout.index(new)
             if shape is None:
-                problem = f"{path} has another number of dimensions in {before.name}"
+                problem = f"{path} has a different number of dimensions in {before.name}"
             elif old.is_numeric and new.is_numeric and layout.kind not in ("none", "table"):
                 clipped = tuple(
                     slice(p.start, min(p.stop, size), p.step) for p, size in zip(index, shape, strict=True)
@@ -640,7 +640,7 @@ def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
 
 
 def _fits(view: ArrayView, layout: Layout, most: int) -> bool:
-    """Whether the facts of a picture can be computed while its page is made."""
+    """Return whether the statistics of a picture can be computed while its page is rendered."""
     return bool(layout.at or not view.shape) and view.touched_bytes(layout.index(view)) <= most
 
 

@@ -1,4 +1,4 @@
-"""The picture of an array: which dimensions are drawn, in how many requests, and colours as small numbers."""
+"""Layout and data of the picture of an array: drawn dimensions, requests, and quantized colours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHOLE_DEGREES: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an array is drawn: rows and columns, and the positions of the other dimensions."""
+    """The layout of a picture: the dimensions of its rows and columns, and the positions of the others."""
 
     kind: str
     """map, heat, line, table or none."""
@@ -38,7 +38,7 @@ class Layout:
     every: tuple[int, int] = (1, 1)
     """Only every n-th row and column is drawn."""
     note: str = ""
-    """What a reader must know about the picture."""
+    """A note for the reader of the picture."""
 
     def index(self, view: ArrayView) -> Index:
         """Return the window that is drawn."""
@@ -117,7 +117,7 @@ def _default_axes(view: ArrayView, long: list[int]) -> tuple[int, int]:
 
 
 def _is_map(rows: Coordinate, columns: Coordinate) -> bool:
-    """Whether a picture has one latitude per row and one longitude per column."""
+    """Return whether a picture has one latitude per row and one longitude per column."""
     return rows.latitudes is not None and columns.longitudes is not None
 
 
@@ -201,7 +201,7 @@ def bands(view: ArrayView, layout: Layout, limits: Limits) -> list[tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A window in a few numbers."""
+    """Summary statistics of a window."""
 
     low: float | None
     high: float | None
@@ -224,7 +224,7 @@ class Statistics:
 
 
 def as_colours(values: NDArray[np.float64], low: float | None, high: float | None) -> bytes:
-    """Quantize numbers for colours: 0 for missing ones, else 1 to 65535 from `low` to `high`. Never shown."""
+    """Quantize numbers for colours: 0 for missing ones, else 1 to 65535 from `low` to `high`."""
     if low is None or high is None:
         return bytes(2 * values.size)
     span = high - low
@@ -258,13 +258,13 @@ def _clipped(line: NDArray[np.float64], rows: int, columns: int) -> Iterator[lis
 
 
 def _runs(marked: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield where runs of marked places begin and end."""
+    """Yield the start and the end of each run of marked positions."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def value_table(view: ArrayView, layout: Layout, values: NDArray[Any]) -> dict[str, Any] | None:
-    """Make a small table of exact values: rows and columns spread evenly over the picture."""
+    """Create a small table of exact values, in rows and columns spread evenly over the picture."""
     drawn = layout.oriented(values)
     if drawn.ndim > 2:
         return None
@@ -284,7 +284,7 @@ def value_table(view: ArrayView, layout: Layout, values: NDArray[Any]) -> dict[s
 
 
 def _spread(size: int, most: int) -> list[int]:
-    """Choose positions from the first to the last."""
+    """Choose evenly spaced positions from the first to the last."""
     return sorted(set(np.linspace(0, size - 1, min(size, most)).round().astype(int).tolist())) if size else []
 
 

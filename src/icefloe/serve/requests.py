@@ -23,18 +23,18 @@ JSON: Final = (b"content-type", b"application/json")
 BYTES: Final = (b"content-type", b"application/octet-stream")
 NO_CACHE: Final = (b"cache-control", b"no-cache")
 _MOST_COMMITS: Final = 1000
-"""Commits among which the writer of a chunk is looked for."""
+"""The number of commits that are searched for the writer of a chunk."""
 IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a page needs to know of a request."""
+    """The parsed path and query of a request."""
 
     segments: tuple[str, ...]
     """The decoded segments of the path."""
     raw: tuple[bytes, ...]
-    """The same, as they were sent."""
+    """The segments of the path as they were sent, still encoded."""
     query: Mapping[str, str]
     base_url: str
 
@@ -44,13 +44,13 @@ class Request:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else default
 
     def node_path(self, after: int) -> str:
-        """Return the node path behind some segments."""
+        """Return the node path after some segments."""
         return normalize("/" + "/".join(self.segments[after:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole response."""
+    """A complete response."""
 
     body: bytes
     headers: Headers
@@ -59,7 +59,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A version as pages name it, and the snapshot that it selects now."""
+    """A version by its name, and the snapshot that it currently selects."""
 
     name: str
     snapshot_id: str
@@ -72,7 +72,7 @@ class Shown:
 
 
 class Opened:
-    """The versions and arrays that requests look at, kept open for the next request.
+    """The versions and arrays that requests use, kept open for the next request.
 
     Parameters
     ----------
@@ -152,10 +152,10 @@ def required_raw(request: Request, at: int) -> bytes:
 
 
 def check_response(index: Index, item: int, most: int) -> None:
-    """Refuse a window whose response would be too large."""
+    """Raise an error if the response for a window would be too large."""
     cells = int(np.prod([len(range(p.start, p.stop, p.step)) for p in index], dtype=object))
     if cells * item > most:
-        raise RequestError(413, f"{cells} values are too many for one response")
+        raise RequestError(413, f"{cells} values are too many for one response; request a smaller window")
 
 
 def meta_header(value: Any) -> tuple[bytes, bytes]:
@@ -170,6 +170,6 @@ def json_response(value: Any, headers: Headers) -> Response:
 
 
 def request_has(scope: Scope, response: Response) -> bool:
-    """Whether the client has this response."""
+    """Return whether the client already has this response."""
     e_tag = next((value for name, value in response.headers if name == b"etag"), None)
     return e_tag is not None and header(scope, b"if-none-match") == e_tag

@@ -34,14 +34,14 @@ _logger = logging.getLogger(__name__)
 
 
 class RequestError(Exception):
-    """A request that is answered with an error.
+    """An error that is sent to the client with an HTTP status.
 
     Parameters
     ----------
     status
         The HTTP status.
     text
-        What is wrong, for people.
+        The message for the user.
     headers
         Further headers of the response.
     """
@@ -67,7 +67,7 @@ def status_of(error: Exception) -> int:
 
 
 def describe(error: Exception, explain: Callable[[Exception], str]) -> str:
-    """Describe an error without secrets. Unexpected errors are logged, and their text stays here."""
+    """Describe an error without secrets. Unexpected errors are logged, and their text is not sent."""
     if isinstance(error, TimeoutError):
         return "reading took too long"
     if isinstance(error, IcechunkError):
@@ -77,7 +77,7 @@ def describe(error: Exception, explain: Callable[[Exception], str]) -> str:
 
 
 def as_request_error(error: Exception, explain: Callable[[Exception], str]) -> RequestError:
-    """Turn any error into one that is answered."""
+    """Convert any error to a `RequestError`."""
     if isinstance(error, RequestError):
         return error
     return RequestError(status_of(error), describe(error, explain))
@@ -91,7 +91,7 @@ async def respond(
     *,
     head: bool = False,
 ) -> None:
-    """Send a whole response. `head` leaves out the body, and keeps its length."""
+    """Send a complete response. With `head`, send its length without the body."""
     listed = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": listed})
     await send({"type": "http.response.body", "body": b"" if head else body})

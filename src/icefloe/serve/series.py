@@ -1,4 +1,4 @@
-"""One cell along a dimension, and in the commits of a history."""
+"""Read one cell along a dimension, or in each commit of a history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_COMMITS: Final = 50
 
 
 def read_series(view: ArrayView, at: Index, axis: int, limits: Limits) -> dict[str, Any]:
-    """Read a cell along a dimension, as far around its position as the limits allow.
+    """Read a series of cells along a dimension, around a position, within the limits.
 
     Parameters
     ----------
@@ -74,10 +74,10 @@ class CellVersion:
     message: str
     written_at: str
     value: str
-    """Exact; empty if it is missing."""
+    """The exact value as text; empty if it is missing."""
     number: float | None
     changed: bool
-    """Whether the commit before has another value."""
+    """True if the previous commit has a different value."""
 
 
 def cell_history(

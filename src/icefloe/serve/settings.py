@@ -13,7 +13,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 class Limits:
     """Resources of pages, windows, comparisons and transcoded chunks.
 
-    Stored chunks that are passed on unchanged are streamed, whatever their size.
+    Stored chunks that are served unchanged are streamed and have no limit.
     """
 
     decoded_bytes: int = 64 << 20
@@ -21,11 +21,11 @@ class Limits:
     response_bytes: int = 16 << 20
     seconds: float = 30.0
     decoders: int = 2
-    """Threads that decode."""
+    """Number of threads that decode."""
     queued: int = 64
-    """Requests that wait for a decoder; further ones are refused."""
+    """Number of requests that may wait for a decoder; further requests are rejected."""
     kept_bytes: int = 128 << 20
-    """Decoded chunks that are kept for the next request."""
+    """Bytes of decoded chunks that are cached for later requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
-    """Required in the cookie or as a bearer token; None admits everybody."""
+    """The token that requests must contain, as a cookie or bearer token; None admits everyone."""
     cors: tuple[str, ...] = ()
     """Origins whose pages may read the gateway."""
     moving: bool = False
     """Serve chunks under versions that can select another snapshot later."""
     limits: Limits = field(default_factory=Limits)
     explain: Callable[[Exception], str] = str
-    """Describe an error to users, with the remedies that they have."""
+    """A function that describes an error to users, with the remedies that apply to them."""
     command: str = "icefloe"
-    """How snippets call the command line."""
+    """The name of the command line program in snippets."""
     location: str = ""
-    """The repository as users name it, for snippets; no secrets."""
+    """The location of the repository in snippets, without secrets."""
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         return self.host in LOOPBACK

@@ -13,7 +13,7 @@ from icefloe.serve.windows import ArrayView
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The current view of an array, as code names it."""
+    """The current view of an array, from which code is generated."""
 
     view: ArrayView
     layout: Layout
@@ -56,7 +56,7 @@ class Reading:
         return bool(names) and all(names)
 
     def _select(self) -> str:
-        """Write the selection as xarray or zarr takes it."""
+        """Write the selection in the syntax of xarray or zarr."""
         if not self._has_names():
             return f"[{self.index}]" if self.index else "[()]"
         if not self.at:

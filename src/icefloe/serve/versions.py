@@ -18,7 +18,7 @@ from icefloe.storage.read_only import ReadOnlyStorage
 T = TypeVar("T")
 
 _SHARE: Final = 5
-"""A look at the refs is good for this many times as long as it took, so that many requests share it."""
+"""Refs are cached for this many times as long as reading them took, so that many requests share a read."""
 _LONGEST_S: Final = 0.25
 _LONGEST_AT_ONCE_S: Final = 0.002
 _MOST_NAMES: Final = 1024
@@ -82,7 +82,7 @@ class Kept(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> T | None:
-        """Return a value that was kept."""
+        """Return a cached value."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -100,7 +100,7 @@ class Kept(Generic[T]):
 
 
 class Versions:
-    """Resolves versions of a repository, and keeps sessions open.
+    """A resolver for versions of a repository, which keeps sessions open.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class Versions:
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether the refs can be read in an event loop."""
+        """True if the refs can be read inside an event loop."""
         return self.repo.storage.answers_at_once
 
     def resolve(self, text: str) -> ResolvedVersion:
@@ -136,7 +136,7 @@ class Versions:
         return found
 
     def is_fresh(self) -> bool:
-        """Whether `resolve` will answer known versions without reading from storage."""
+        """Return whether `resolve` would return known versions without reading from the storage."""
         return time.monotonic() < self._fresh_until
 
     def session(self, snapshot_id: str) -> Session:
@@ -148,11 +148,11 @@ class Versions:
         return found
 
     def is_open(self, snapshot_id: str) -> bool:
-        """Whether `session` will answer without reading from storage."""
+        """Return whether `session` would return without reading from the storage."""
         return self._sessions.get(snapshot_id) is not None
 
     def _look(self) -> None:
-        """Look at the refs, unless another thread just did; forget versions if they changed."""
+        """Read the refs, unless another thread just did, and drop cached versions if they changed."""
         with self._lock:
             if time.monotonic() < self._fresh_until:
                 return
@@ -167,6 +167,6 @@ class Versions:
         self._fresh_until = time.monotonic() + share_time(taken_s, at_once=self.answers_at_once)
 
     def _read_state(self) -> object:
-        """Read the file that has all refs. Formats before version 2 have none: nothing is known then."""
+        """Read the repo info file, which contains all refs; None for formats before version 2."""
         load = getattr(self.repo._refs, "load", None)
         return None if load is None else load()

@@ -1,4 +1,4 @@
-"""The facts that pages show, as plain values: everything on a page without JavaScript is here."""
+"""The facts that pages show, as plain values. Everything visible without JavaScript comes from here."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def time_text(time: datetime) -> str:
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:
-    """Cut a text that is long, and say so."""
+    """Truncate a long text, and append its length."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
@@ -127,7 +127,7 @@ def repository_facts(repo: Repository) -> dict[str, Any]:
 
 
 def tree_facts(session: Session, group: str) -> dict[str, Any]:
-    """List what is in a group: groups, coordinates and data, with their CF attributes."""
+    """List the content of a group: groups, coordinates and data variables, with their CF attributes."""
     workspace = session._workspace
     paths = workspace.below(group)[: _MOST_NODES + 1]
     arrays, groups = [], []
@@ -193,7 +193,7 @@ def _uncompressed(document: Mapping[str, Any]) -> str:
 
 
 def _chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
-    """Write the shapes of chunks and of shards; the grid is one of shards, if there are any."""
+    """Format the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
     grid = document["chunk_grid"]["configuration"]
     outer = _shape_text(grid.get("chunk_shape", grid.get("chunk_shapes")))
     for codec in document["codecs"]:
@@ -207,7 +207,7 @@ def _shape_text(shape: Any) -> str:
 
 
 def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Sort attributes: those of the CF conventions first, those of converters apart."""
+    """Sort attributes: CF attributes first, then others, with the attributes of converters separate."""
     rows = [
         (key, shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
         for key, value in attributes.items()
@@ -360,7 +360,7 @@ def _rows(table: Table, key: str) -> list[dict[str, Any]]:
 
 
 def ledger_facts(session: Session, wanted: str, page: int) -> dict[str, Any]:
-    """List the files that were ingested, with what they brought, filtered by name."""
+    """List the ingested files and their contributions, filtered by name."""
     rows = [(group, row) for group in _ledger_groups(session) for row in read_ledger(session, group)]
     found = [(group, row) for group, row in rows if wanted.lower() in row.source.lower()]
     start = max(page - 1, 0) * ROWS_PER_PAGE
@@ -465,7 +465,7 @@ def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:
 
 
 def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
-    """Find the commit that wrote a chunk; None if it is older than those looked at."""
+    """Find the commit that wrote a chunk; None if it is older than the searched commits."""
     (rows,) = np.nonzero((writers.coords == np.array(coords, np.uint32)).all(axis=1))
     code = int(writers.writers[rows[0]]) if len(rows) else -1
     if code < 0:

@@ -1,4 +1,4 @@
-"""Windows of arrays: read within limits, decoded by the CF conventions, with coordinates as text."""
+"""Windows of arrays: read within limits, decoded by the CF conventions, with coordinate labels."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ _NORTH: Final = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degr
 _EAST: Final = {"degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee"}
 _DEGREES: Final = {"", "degrees", "degree", "deg", "°"}
 _MOST_LABELS: Final = 4_000_000
-"""Bytes of a coordinate that is read whole for its labels."""
+"""The size up to which a coordinate is read as a whole for its labels."""
 
 
 class DecodedChunks:
-    """Decoded chunks, kept for the next request. Safe for many threads.
+    """A cache of decoded chunks. Thread-safe.
 
     Parameters
     ----------
     capacity
         The number of bytes to keep.
     decoders
-        How many threads may decode at the same time.
+        The number of threads that may decode at the same time.
     """
 
     def __init__(self, capacity: int, decoders: int = 2) -> None:
@@ -59,10 +59,10 @@ class DecodedChunks:
         self._chunks: OrderedDict[Any, NDArray[Any]] = OrderedDict()
         self._lock = threading.Lock()
         self.decoding = threading.BoundedSemaphore(decoders)
-        """Held while a chunk is decoded: pages and windows together use no more threads than this."""
+        """A semaphore that limits the threads that decode chunks for pages and windows."""
 
     def get(self, key: Any) -> NDArray[Any] | None:
-        """Return a chunk that was kept."""
+        """Return a cached chunk."""
         with self._lock:
             found = self._chunks.get(key)
             if found is not None:
@@ -70,7 +70,7 @@ class DecodedChunks:
             return found
 
     def put(self, key: Any, values: NDArray[Any]) -> None:
-        """Keep a chunk, and drop the ones that were not used for the longest time."""
+        """Add a chunk, and drop the least recently used ones."""
         if values.nbytes > self._capacity // 2:
             return
         with self._lock:
@@ -82,7 +82,7 @@ class DecodedChunks:
 
 
 class ArrayView:
-    """An array of one snapshot, with all that is needed to show it.
+    """An array of one snapshot, with its metadata, values and coordinates for display.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ArrayView:
     limits
         The resources that one window may use.
     kept
-        Where decoded chunks are kept.
+        The cache of decoded chunks.
 
     Raises
     ------
@@ -144,13 +144,13 @@ class ArrayView:
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """The display name."""
         named = self.attributes.get("long_name") or self.attributes.get("standard_name")
         return str(named or self.path.strip("/") or "/")
 
     @cached_property
     def coding(self) -> Any:
-        """The encoding of times; None if the values are none."""
+        """The encoding of times; None if the values are not times."""
         return time_coding(self.attributes.get("units"), self.attributes.get("calendar"))
 
     @cached_property
@@ -160,7 +160,7 @@ class ArrayView:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether values can be drawn."""
+        """True if values can be drawn."""
         return self.array.dtype.kind in NUMBERS
 
     # Reading
@@ -170,7 +170,7 @@ class ArrayView:
         return tuple(slice(0, size, 1) for size in self.shape)
 
     def touched_bytes(self, index: Index) -> int:
-        """Count the decoded bytes of all chunks that a window touches."""
+        """Return the decoded size of all chunks that a window touches."""
         if not all(len(range(part.start, part.stop)) for part in index):
             return 0
         chunks = self.grid.touched(index)
@@ -237,7 +237,7 @@ class ArrayView:
     # Meaning
 
     def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Convert stored values to what they mean: unpacked, NaN where one is missing."""
+        """Decode stored values: unpack them, with NaN for missing ones."""
         if values.dtype.kind not in NUMBERS:
             raise RequestError(400, f"{self.path} has values of type {values.dtype}, which cannot be drawn")
         found = values.astype("f8")
@@ -249,13 +249,13 @@ class ArrayView:
 
     @property
     def is_packed(self) -> bool:
-        """Whether stored values must be scaled."""
+        """True if stored values are packed with a scale or offset."""
         return any(
             isinstance(self.attributes.get(name), int | float) for name in ("scale_factor", "add_offset")
         )
 
     def texts(self, values: NDArray[Any]) -> NDArray[np.object_]:
-        """Write values exactly: in the type of the array, or unpacked; empty where one is missing."""
+        """Format values exactly, in the type of the array or unpacked; empty for missing values."""
         flat = values.reshape(-1)
         if self.coding is not None and flat.dtype.kind in NUMBERS:
             found = times_as_text(self.coding, flat)
@@ -292,7 +292,7 @@ class ArrayView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coordinate:
-    """The coordinate of a dimension; without values, the numbers of its elements."""
+    """The coordinate of a dimension, or its indices if there is no coordinate."""
 
     name: str
     size: int
@@ -301,12 +301,12 @@ class Coordinate:
 
     @property
     def units(self) -> str:
-        """The units, unless these are times."""
+        """The units, unless the values are times."""
         units = str((self.attributes or {}).get("units", ""))
         return "" if self._coding() is not None else units
 
     def labels(self, at: Iterable[int]) -> list[str]:
-        """Write coordinates as people do."""
+        """Format coordinate values for display."""
         wanted = np.fromiter(at, np.int64)
         if self.values is None:
             return [str(number) for number in wanted.tolist()]
@@ -346,7 +346,7 @@ class Coordinate:
 
 
 def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the stored chunk, or shard, that contains a part that can be decoded."""
+    """Return the coordinates of the stored chunk or shard that contains a part of the decoded grid."""
     outer = stored_grid(document)
     if outer.counts == grid.counts:
         return coords
@@ -379,7 +379,7 @@ def _parse_part(part: str, size: int) -> slice:
     if ":" not in part:
         at = numbers[0]
         if at is None or not 0 <= at < size:
-            raise _bad_index(f"{part!r} is outside of a dimension of {size}")
+            raise _bad_index(f"{part!r} is outside a dimension of {size}")
         return slice(at, at + 1, 1)
     start, stop, step = (*numbers, None, None)[:3]
     if (
@@ -394,7 +394,7 @@ def _parse_part(part: str, size: int) -> slice:
 
 
 def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
-    """Write times; empty where one is missing or out of range."""
+    """Format times; empty for missing or invalid ones."""
     there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
     found = np.full(len(values), "", dtype=object)
     try:
@@ -408,7 +408,7 @@ def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """Write a value exactly, in the shortest way that reads back as the same value of its type."""
+    """Format a value as the shortest text that parses to the same value of its type."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return "" if np.isnat(value) else str(value)
     if isinstance(value, np.floating | float) and math.isfinite(value):

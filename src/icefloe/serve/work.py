@@ -1,4 +1,4 @@
-"""Run blocking work for requests: few decoders, a short queue, a time limit, and an end when nobody waits."""
+"""Run blocking work for requests, with few threads, a short queue, a time limit and cancellation."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _current: ContextVar[Job | None] = ContextVar("job", default=None)
 
 
 class CancelledError(Exception):
-    """Nobody waits for the result of this work any more."""
+    """The work was cancelled, because no client waits for its result."""
 
 
 class Job:
-    """One piece of work, which asks now and then whether it shall go on."""
+    """A piece of work that regularly checks whether it was cancelled."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Have the work end at its next check."""
+        """Cancel the work at its next check."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise if the client went away or the time is up."""
+        """Raise an error if the client disconnected or the time limit is exceeded."""
         if self._cancelled.is_set():
             raise CancelledError
         if time.monotonic() > self._until:
@@ -43,7 +43,7 @@ class Job:
 
 
 def check_job() -> None:
-    """Raise if the work that runs in this thread shall end. Call it between two chunks."""
+    """Raise an error if the work in this thread was cancelled. Call it between chunks."""
     job = _current.get()
     if job is not None:
         job.check()
@@ -69,7 +69,7 @@ class Decoders:
         Parameters
         ----------
         work
-            The function to run. It calls `check_job` now and then.
+            The function to run. It calls `check_job` regularly.
         receive
             The events of the request: when the client disconnects, the work is cancelled.
 
@@ -80,7 +80,7 @@ class Decoders:
         TimeoutError
             The work took too long.
         CancelledError
-            The client went away.
+            The client disconnected.
         """
         if self._waiting >= self._limits.queued + self._limits.decoders:
             raise RequestError(503, "too many requests are waiting; try again", [_RETRY_AFTER])
@@ -115,7 +115,7 @@ class Decoders:
     def _leave(self, future: asyncio.Future[R]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # retrieved: nobody may be waiting for it
+            future.exception()  # retrieve the exception, because no one may be waiting for it
 
     def close(self) -> None:
         """Stop the threads."""

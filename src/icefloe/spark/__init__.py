@@ -1,6 +1,6 @@
 """Queries, writes, ingests and maintenance on Apache Spark.
 
-Names are loaded on first use, so that finding a Java needs no pyspark.
+Names are loaded on first use, so that Java can be found without pyspark.
 """
 
 from __future__ import annotations

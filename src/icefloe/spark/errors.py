@@ -1,4 +1,4 @@
-"""Turn errors of Spark into errors of icefloe: one sentence instead of a Java stack trace."""
+"""Convert errors of Spark to errors of icefloe: one sentence instead of a Java stack trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+)
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
-    """Raise an error of ours that Spark wrapped in a Java stack trace as it was."""
+    """Restore an icefloe error that Spark wrapped in a Java stack trace."""
     try:
         yield
     except PySparkException as error:
@@ -64,7 +64,7 @@ _MOST = 200
 
 @contextmanager
 def translate_failures() -> Iterator[None]:
-    """Turn an error of Spark into one sentence. The original error is its cause."""
+    """Convert an error of Spark to one sentence. The original error is its cause."""
     try:
         yield
     except IcechunkError:
@@ -88,7 +88,7 @@ def _describe(error: Exception) -> str:
         return "the connection to Spark was lost, because its driver or master has ended: run this again"
     if _DIED.search(text):
         return (
-            "a worker of Spark died repeatedly, killed or out of memory: "
+            "Spark workers died repeatedly, probably because they ran out of memory: "
             "reduce the memory per task or give workers more memory, and run this again"
         )
     if versions := _OTHER_PYTHON.search(text):

@@ -110,7 +110,7 @@ class SparkExecutor(Executor):
 
     @contextmanager
     def _watch(self, label: str, tasks: int, items: int) -> Iterator[None]:
-        """Report items in proportion to the Spark tasks that are done."""
+        """Report progress in proportion to the finished Spark tasks."""
         progress = self.progress
 
         def report(done: int, _: int) -> None:
@@ -145,7 +145,7 @@ def _run_item(function: Callable[[Any], Any], pickled_item: bytes) -> Any:
 def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) -> bytes:
     """Pickle the result of a task, or the exception that it raised.
 
-    An exception returns as a value: Spark would turn it into text, after several more attempts.
+    Exceptions are returned as values, because Spark would retry the task and convert them to text.
     """
     try:
         outcome: tuple[bool, Any] = (False, run())
@@ -153,7 +153,7 @@ def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) ->
         outcome = (True, error)
     try:
         packed: bytes = cloudpickle.dumps(outcome)
-        pickle.loads(packed)  # some exceptions are pickled but never come back
+        pickle.loads(packed)  # some exceptions can be pickled but not unpickled
     except Exception as error:
         if not outcome[0]:
             raise TypeError(f"the result of a task cannot be pickled: {error}") from error

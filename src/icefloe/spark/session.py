@@ -1,4 +1,4 @@
-"""Start Spark sessions, with settings for a laptop, a demonstration and tests if they are local."""
+"""Start Spark sessions. Local ones have settings for laptops, demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOPBACK = "127.0.0.1"
 _FOLDER = "icefloe-spark-"
 _LOCK = "lock"
 _ATTEMPTS = 4
-"""Attempts per task, as on clusters: a machine that is short of memory kills workers, too."""
+"""Attempts per task, as on clusters, because a machine that is short of memory also kills workers."""
 
 QUICK_START: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -161,7 +161,7 @@ def default_session() -> Iterator[SparkSession | None]:
 def _create_folder() -> Path:
     """Create a folder for the files of a session, and remove those of killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
-        with suppress(OSError, ImportError), lock.open("ab") as file:  # owned by another user, or in use
+        with suppress(OSError, ImportError), lock.open("ab") as file:  # not ours, or in use
             _lock(file)
             shutil.rmtree(lock.parent, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))

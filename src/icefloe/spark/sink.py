@@ -45,7 +45,7 @@ class WriteReceipt(WriterCommitMessage):
 
 
 class IcechunkWriter(DataSourceArrowWriter):
-    """A write, which is pickled to the tasks and to the process that commits."""
+    """A writer, which is pickled to the tasks and to the process that commits."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._options = options

@@ -32,7 +32,7 @@ class Needs:
     starred: bool = False
     """True if the query selects `*`; `columns` then lists the columns that it uses by name."""
     conditions: list[exp.Expr] = field(default_factory=list)
-    """Conditions that every needed row fulfils."""
+    """Conditions that hold for every needed row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Analysis:
     needs: Mapping[int, Needs]
     """Needs by the number of the table use."""
     alone: tuple[tuple[int, Scope], ...]
-    """Table uses that are the only input of a SELECT, with the qualified scope of that SELECT."""
+    """Table uses that are the only input of a SELECT, with the qualified scope of the SELECT."""
 
 
 def analyze_query(
     query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
 ) -> Analysis:
-    """Find out what a query needs, given the columns of all tables.
+    """Find the columns and rows that a query needs, given the columns of all tables.
 
-    If the query contains something that is not understood, everything is needed.
+    If a part of the query is not understood, all columns and rows are needed.
     """
     if query.is_piped:
         return assume_everything(query)
@@ -63,7 +63,7 @@ def analyze_query(
 
 
 def assume_everything(query: Query) -> Analysis:
-    """Return the analysis of a query about which nothing is known: everything is needed."""
+    """Return the analysis of a query that is not understood: everything is needed."""
     return Analysis({use.number: Needs() for use in query.uses}, ())
 
 
@@ -144,7 +144,7 @@ class _Analyzer:
         return found
 
     def alone(self) -> Iterator[tuple[int, Scope]]:
-        """Find SELECTs that read one table use and nothing else, also not from outer queries."""
+        """Find SELECTs that read one table use and nothing else, not even columns of outer queries."""
         for scope in self._scopes:
             outer = any(column.table for column in scope.external_columns)
             if not isinstance(scope.expression, exp.Select) or outer:
@@ -157,7 +157,7 @@ class _Analyzer:
                 yield int(number), scope
 
     def _find_owners(self, scope: Scope, column: exp.Column) -> set[int]:
-        """Find the table use of a column; all with a column of that name if it is not known."""
+        """Find the table use of a column; all table uses with such a column if it is ambiguous."""
         if not column.table:
             return {number for number, names in self._types.items() if column.name in names}
         number = self._find_owner(scope, column.table)
@@ -175,7 +175,7 @@ class _Analyzer:
         return None
 
     def _find_starred(self) -> Iterator[tuple[int, set[str] | None]]:
-        """Find table uses that a star stands for, with the columns used of it; None means all."""
+        """Find table uses that a star selects, with the columns that are used; None means all."""
         named: dict[str, set[str]] = {}
         for column in self._tree.find_all(exp.Column):
             named.setdefault(column.table, set()).add(column.name)
@@ -202,7 +202,7 @@ class _Analyzer:
                 asked[id(source)] = None if before is None or passed is None else before | passed
 
     def _find_natural(self) -> set[int]:
-        """Find tables of natural joins, which compare all shared columns."""
+        """Find the tables of natural joins, which compare all shared columns."""
         found: set[int] = set()
         for scope in self._scopes:
             joins = scope.expression.args.get("joins") or []
@@ -314,7 +314,7 @@ class _Analyzer:
         return [types[0] if len(set(types)) == 1 else None for types in zip(*branches, strict=True)]
 
     def _find_type(self, scope: Scope, output: exp.Expr) -> str | None:
-        """Find the type of a column of a table use at any depth; None for everything else."""
+        """Find the type of a column that comes from a table use at any depth; None for other expressions."""
         column = output.unalias()
         source = scope.sources.get(column.table) if isinstance(column, exp.Column) else None
         if isinstance(source, exp.Table):
@@ -328,7 +328,7 @@ class _Analyzer:
 
 
 def _is_recursive(inner: Scope) -> bool:
-    """Check for a recursive query, in which rows that are filtered out may lead to others."""
+    """Check whether a query is recursive: rows that are filtered out may lead to others."""
     around = inner.expression.find_ancestor(exp.With)
     return inner.is_cte and around is not None and bool(around.args.get("recursive"))
 

@@ -42,7 +42,7 @@ _SEVERAL: Final = ("limit", "offset", "windows", "qualify", "laterals", "sample"
 
 
 def can_filter_before(select: exp.Select, condition: exp.Expr) -> bool:
-    """Check whether rows that a later filter drops may be dropped before the SELECT.
+    """Check whether rows that a later filter drops can be dropped before the SELECT.
 
     That is so if nothing uses several rows, or if the filter drops all rows of a group or none.
     """
@@ -60,7 +60,7 @@ def can_filter_before(select: exp.Select, condition: exp.Expr) -> bool:
 
 
 def is_limited(query: exp.Expr) -> bool:
-    """Check whether a LIMIT or the like follows an inner query, after UNION or parentheses."""
+    """Check whether an inner query has a LIMIT or similar clause, also after UNION or parentheses."""
     cut = isinstance(query, exp.SetOperation) and any(query.args.get(key) for key in ("limit", "offset"))
     around = query.parent
     while isinstance(around, exp.Subquery):
@@ -96,7 +96,7 @@ def collect_conditions(
     filters: Sequence[exp.Expr],
     type_of: TypeOf,
 ) -> Conditions:
-    """Collect, for each table of a SELECT, the conditions that its needed rows fulfil."""
+    """Collect, for each table of a SELECT, the conditions that hold for all needed rows."""
     joins = [_Join.of(join) for join in select.args.get("joins") or []]
     if not any(join.side in ("RIGHT", "FULL") for join in joins):
         for place in (*filters, *(each for join in joins for each in join.on)):
@@ -123,7 +123,7 @@ def collect_conditions(
 
 @dataclass(frozen=True, slots=True)
 class _Join:
-    """A table that is joined to those before it."""
+    """A table that is joined to the preceding tables."""
 
     alias: str
     side: str
@@ -144,7 +144,7 @@ class _Join:
 
 
 _SIDES: Final = {"": "", "INNER": "", "CROSS": "", "SEMI": "LEFT", "ANTI": "LEFT"}
-"""Side of joins that do not name one: whose rows stay without a partner. Others count as FULL."""
+"""The side whose rows are kept without a match, for joins that do not name one. Others count as FULL."""
 
 
 def _list_semi_joins(joins: Sequence[_Join]) -> list[str]:
@@ -171,7 +171,7 @@ Link = tuple[exp.Column, exp.Column]
 def _find_link(
     condition: exp.Expr, join: _Join | None, type_of: Callable[[exp.Column], str | None]
 ) -> Link | None:
-    """Find two columns of one type that a condition equates. That of the joined table is the second."""
+    """Find two columns of one type that a condition equates. The second belongs to the joined table."""
     if not isinstance(condition, exp.EQ):
         return None
     first, second = condition.left.unnest(), condition.right.unnest()

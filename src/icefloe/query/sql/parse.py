@@ -1,7 +1,7 @@
 """Parse a SQL query and find the places where it reads a repository.
 
-The query itself stays as it was written. Only the names of tables are replaced, so that Spark evaluates every
-condition again: the analysis can save work and never change an answer.
+The query itself is not changed. Only the names of tables are replaced, so that Spark evaluates every
+condition again: the analysis can save work, but never change an answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TableUse:
 
     @property
     def name(self) -> str:
-        """Name that qualifies its columns."""
+        """The name that qualifies the columns of this table."""
         return self.rest[-1] if self.rest else self.repo
 
 
@@ -67,7 +67,7 @@ class Query:
 
     @property
     def is_piped(self) -> bool:
-        """Whether the query has operators such as `|> WHERE`, whose order sqlglot does not keep."""
+        """True if the query has operators such as `|> WHERE`, whose order sqlglot does not keep."""
         return any(token.token_type is sqlglot.TokenType.PIPE_GT for token in self.tokens)
 
     def rewrite(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:

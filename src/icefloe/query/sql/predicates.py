@@ -1,4 +1,4 @@
-"""Find the values of a coordinate for which a SQL condition can hold, with the meaning that Spark gives it.
+"""Find the values of a coordinate for which a SQL condition can hold, with Spark's semantics.
 
 A result never omits a value for which the condition holds. If the meaning is not certain, the result is None,
 which means all values. A result is *exact* if it contains no other values.
@@ -45,7 +45,7 @@ class Operand:
     """number, time, date, text or bool"""
     value: Any
     zoned: bool = False
-    """Whether its reading as a time depends on the time zone of the Spark session."""
+    """True if its interpretation as a time depends on the time zone of the Spark session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class KnownColumn:
     missing: Mask | None
     arrow: pa.DataType
     utc: bool
-    """Whether the Spark session is in UTC."""
+    """True if the time zone of the Spark session is UTC."""
 
     def operand(self) -> Operand | None:
         """Return the column as an operand; None for other types."""
@@ -73,7 +73,7 @@ class KnownColumn:
 
 
 def evaluate_condition(condition: exp.Expr, column: KnownColumn) -> Matches | None:
-    """Find the values of its only column for which a condition may hold; None if that is not known."""
+    """Find the values for which a condition on one column may hold; None if that is not known."""
     found = _evaluate(condition, column, wanted=True)
     if found is None:
         return None
@@ -151,7 +151,7 @@ def _join(sides: list[Matches | None], both: bool) -> Matches | None:
 
 _COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
     exp.EQ: ("==", "!="),
-    exp.NullSafeEQ: ("==", ""),  # its opposite holds for missing values
+    exp.NullSafeEQ: ("==", ""),  # the opposite condition holds for missing values
     exp.NEQ: ("!=", "=="),
     exp.GT: (">", "<="),
     exp.GTE: (">=", "<"),

@@ -32,7 +32,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 FEW_ROWS = 200_000
-"""Reading this many cells row by row is faster than a second analysis of the query by Spark."""
+"""The number of cells up to which reading rows is faster than a second analysis of the query by Spark."""
 _WORTH_IT: Final = 2
 """Smallest number of cells per group for which groups are used: a row of moments costs more than a cell."""
 
@@ -127,7 +127,7 @@ class ArrayRelation:
         return self.scans[table.dims]
 
     def _choose_table(self, needs: Needs) -> Table:
-        """Choose the table that has all the columns that the query names."""
+        """Choose the table with all columns that the query names."""
         tables, columns = self.tables.tables, needs.columns
         if columns is None or needs.starred or len(tables) == 1:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
@@ -172,7 +172,7 @@ def _open_repository(repo: AnyRepository, use: TableUse) -> Repository:
 
 
 def _find_group_tables(session: Session, use: TableUse) -> GroupTables:
-    """Find the group that the rest of a name denotes, or the array, which then chooses the table."""
+    """Find the group or array that the rest of a name denotes, and the tables of the group."""
     path = "/" + "/".join(part.strip("/") for part in use.rest)
     try:
         return find_tables(session, path)

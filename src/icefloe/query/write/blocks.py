@@ -19,7 +19,7 @@ CELL = "__cell"
 
 
 def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace the coordinates of rows with their block and cell. Raises if a row has no place."""
+    """Replace the coordinates of rows with their block and cell; raise an error for unknown coordinates."""
     blocks, cells, known = target.place(batch)
     if not known.all():
         row = int(np.flatnonzero(~known)[0])

@@ -1,4 +1,4 @@
-"""Commit the rows of a job. A job with a key is committed once, however often it runs.
+"""Commit the rows of a job. A job with a key is committed once, even if it runs several times.
 
 Spark may run a job again after it succeeded, for example if the response was lost. The key (`txnAppId` and
 `txnVersion`, as in Delta Lake) is stored in the commit, and a job whose key is on the branch commits nothing.
@@ -42,7 +42,7 @@ class CommitRequest:
     version: str | None = None
     """Together with `app`, a key that is unique among the commits of a branch."""
     solver: ConflictSolver | None = None
-    """How to resolve conflicts if the branch has moved; None fails."""
+    """The solver for conflicts if the branch has moved; None raises an error."""
 
     @staticmethod
     def from_options(options: Options) -> CommitRequest:

@@ -79,7 +79,7 @@ def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[st
 
 
 def duplicate_block(start: Start) -> InvalidInputError:
-    """Create the error for a block that two tasks have rows of."""
+    """Return the error for two tasks with rows in the same block."""
     where = ", ".join(map(str, start))
     return invalid_rows(
         f"two tasks have rows for the same cells, in the block that begins at ({where}); drop duplicates"

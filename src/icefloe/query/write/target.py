@@ -77,11 +77,11 @@ class Lookup:
     index: Any
     """Pandas index of the keys, in the order of the dimension."""
     times: bool
-    """Whether the keys are microseconds since 1970."""
+    """True if the keys are microseconds since 1970."""
 
     @staticmethod
     def build(name: str, keys: Values, times: bool) -> Lookup:
-        """Index keys that are in the order of the dimension. Raises if a key appears twice."""
+        """Index keys in the order of the dimension; raise an error if a key appears twice."""
         import pandas as pd  # type: ignore[import-untyped]
 
         index = pd.Index(keys)
@@ -96,7 +96,7 @@ class Lookup:
         return format_key(self.index[position], self.times)
 
     def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the positions of keys, and which keys exist."""
+        """Find the positions of keys, and a mask of the keys that exist."""
         keys = keys.astype(self.index.dtype) if self.index.dtype.kind == "f" else keys
         found = self.index.get_indexer(keys)
         return np.maximum(found, 0), found >= 0
@@ -111,12 +111,12 @@ class Variable:
     axes: tuple[int, ...]
     coding: Coding
     fresh: bool
-    """Whether the array was created for this write, and is empty."""
+    """True if the array was created for this write, and is empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Everything a task needs to place and write rows."""
+    """The description of the target arrays that tasks need to place and write rows."""
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
@@ -131,7 +131,7 @@ class Target:
         return tuple(max(len(edges) - 1, 1) for edges in self.edges)
 
     def place(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the block and the cell of each row, and whether its coordinates are known."""
+        """Find the block and the cell of each row, and a mask of the rows whose coordinates exist."""
         blocks, cells = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
         known = np.ones(batch.num_rows, np.bool_)
         for dim, size, lookup, edges, count in zip(
@@ -294,7 +294,7 @@ class _Preparation:
         return values.astype(np.int64) if values.dtype.kind in "iub" else values
 
     def _order_new_keys(self, dim: str, known: Values, fresh: Values) -> Values:
-        """Order new keys as they follow the known ones. Raises if they do not."""
+        """Order new keys after the known ones; raise an error if they do not follow them."""
         growing = self._template.append_dim or self._dims[0]
         times = self._has_times(dim)
         shown = format_key(fresh[0], times)
@@ -386,7 +386,7 @@ class _Preparation:
         self._remember(name)
 
     def _choose_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Choose chunks from the template; otherwise trailing dimensions whole while chunks stay small."""
+        """Choose chunks from the template, or else as many whole trailing dimensions as keep chunks small."""
         chunks = []
         room = _CHUNK_CELLS
         for dim, size in zip(reversed(self._dims), reversed(shape), strict=True):
