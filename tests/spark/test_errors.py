@@ -35,7 +35,7 @@ OTHER = (
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (PySparkException(DIED), "a worker of Spark died repeatedly"),
+        (PySparkException(DIED), "Spark workers died repeatedly"),
         (
             PySparkException(FULL),
             "Spark failed: No space left on device; fix",

@@ -30,7 +30,7 @@ class Selected:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all elements are exported."""
+        """True if all elements are exported."""
         return all(len(span) == size for span, size in zip(self.spans, self.node.array.lengths, strict=True))
 
 

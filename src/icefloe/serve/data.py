@@ -69,7 +69,7 @@ class Data:
         found = await self._decoders.run(partial(self._kinds[kind], request), receive)
         if len(found.body) > self._opened.limits.response_bytes:
             raise RequestError(
-                413, f"a response of {len(found.body)} bytes is too large; request a smaller window"
+                413, f"{len(found.body)} bytes are too many for one response; request a smaller window"
             )
         return found
 

@@ -61,8 +61,8 @@ class Scan(TableScan):
             Coordinates, or date parts of them such as `month(time)`.
         **results
             The aggregates to compute: `t2m="mean"`, several as `t2m=["min", "max"]` (columns t2m_min and
-            t2m_max), or with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max, std and var; std
-            and var are those of a sample, as Spark's `stddev` and `variance`.
+            t2m_max), or with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max,
+            std and var; std and var are those of a sample, as Spark's `stddev` and `variance`.
 
         Returns
         -------
