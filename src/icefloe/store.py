@@ -53,11 +53,11 @@ class Owner(Protocol):
 
     @property
     def read_only(self) -> bool:
-        """Whether the session is read-only."""
+        """True if the session is read-only."""
 
     @property
     def mode(self) -> SessionMode:
-        """What the session may do."""
+        """The operations that the session allows."""
 
     @property
     def snapshot_id(self) -> str:
@@ -76,7 +76,7 @@ class Owner(Protocol):
 
 
 class _OfficialInstance:
-    """Mixin that makes instances pass for instances of the official store class.
+    """A mixin whose instances count as instances of the official store class.
 
     Programs such as VirtualiZarr check `isinstance(store, icechunk.IcechunkStore)` before they write. The
     official class is an ABC, so our class can be registered with it; but it may be imported after our store
@@ -170,7 +170,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             raise read_only_store()
         if self._session.mode is SessionMode.rearrange:
             raise SessionStateError(
-                "a rearrange session moves nodes and does nothing else; write in a writable session",
+                "a rearrange session can only move nodes; write in a session of Repository.writable_session",
                 kind=ErrorKind.REARRANGE_SESSION_ONLY,
             )
 
@@ -355,7 +355,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             await self.set(key, value)
 
     async def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Any]]) -> None:
-        """Raise an error: chunks are written as a whole, as `supports_partial_writes` says.
+        """Raise an error, because chunks can only be written as a whole (see `supports_partial_writes`).
 
         Parameters
         ----------
@@ -431,7 +431,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         checksum: str | datetime | None = None,
         validate_container: bool = True,
     ) -> None:
-        """Set a chunk to a byte range of a file elsewhere.
+        """Set a chunk to a byte range of an external file.
 
         Parameters
         ----------
@@ -458,7 +458,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         chunk = parse_key(key)
         if not isinstance(chunk, ChunkKey):
             raise SessionStateError(
-                f"{key} is a metadata document, and only chunks can be references; use set",
+                f"{key} is a metadata document, which cannot be a reference; write it with set",
                 kind=ErrorKind.NOT_ALLOWED,
             )
         if offset < 0 or length < 0:
@@ -497,12 +497,12 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         chunks
             The references.
         validate_containers
-            Leave out references whose location matches no virtual chunk container.
+            Skip references whose location matches no virtual chunk container.
 
         Returns
         -------
         list of tuple of int or None
-            The coordinates of the references that were left out; None if there are none.
+            The coordinates of the references that were skipped; None if there are none.
 
         Raises
         ------
@@ -545,7 +545,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         lengths
             The number of bytes of each chunk.
         validate_containers
-            Leave out references whose location matches no virtual chunk container.
+            Skip references whose location matches no virtual chunk container.
         arr_offset
             The coordinates of the first chunk of the window; by default all 0.
         checksum
@@ -554,7 +554,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         Returns
         -------
         list of tuple of int or None
-            The coordinates of the references that were left out; None if there are none.
+            The coordinates of the references that were skipped; None if there are none.
         """
         self._check_writable()
         path = node_path(array_path)
@@ -580,7 +580,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     ) -> AsyncCloseableIterator[ChunkBatch]:
         """Iterate over the references of all chunks of an array, in batches of columns.
 
-        Chunks that were never written are left out.
+        Chunks that were never written are skipped.
 
         Parameters
         ----------
@@ -658,7 +658,7 @@ class RawStore:
 
 
 class _Pace:
-    """Measures whether chunks are written so fast that using threads would only cost time.
+    """A measurement of whether chunks are written so fast that threads would only cost time.
 
     A disk that makes writers wait can serve several of them at once, and then threads pay off.
     """

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 CommitMethod: TypeAlias = Literal["new_commit", "amend"]
-"""How `rewrite_manifests` adds its snapshot to the branch."""
+"""The way in which `rewrite_manifests` adds its snapshot to the branch."""
 
 
 class _Named(IntEnum):
@@ -64,7 +64,7 @@ class SpecVersion(_Named):
 
 
 class SessionMode(_Named):
-    """What a session may do."""
+    """The operations that a session allows."""
 
     readonly = 0
     writable = 1
@@ -72,17 +72,17 @@ class SessionMode(_Named):
 
 
 class ChunkType(_Named):
-    """Where a chunk is stored."""
+    """The kind of location where a chunk is stored."""
 
     uninitialized = 0
-    """Nowhere: it reads as the fill value."""
+    """The chunk is not stored, and reads as the fill value."""
     native = 1
     virtual = 2
     inline = 3
 
 
 class RepoAvailability(_Named):
-    """What may be done with a repository."""
+    """The operations that a repository allows."""
 
     online = 0
     read_only = 1
@@ -92,16 +92,16 @@ class RepoAvailability(_Named):
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class RepoStatus(Shown):
-    """The status of a repository: whether it may be written, since when, and why not.
+    """The status of a repository: its availability, since when, and the reason.
 
     Parameters
     ----------
     availability
-        What may be done with the repository.
+        The operations that the repository allows.
     set_at
         The time of the change, with a time zone; by default now.
     limited_availability_reason
-        Why the repository is not online.
+        The reason why the repository is not online.
 
     Raises
     ------
@@ -135,9 +135,7 @@ class RepoStatus(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VirtualChunkSpec:
-    """A reference to a chunk in a file elsewhere: a byte range, and a checksum that identifies the
-    version.
-    """
+    """A reference to a chunk in an external file: a byte range, and a checksum of the file's version."""
 
     index: list[int]
     """The coordinates of the chunk in the chunk grid."""

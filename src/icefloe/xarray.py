@@ -62,11 +62,11 @@ def to_icechunk(
     group
         The path of the group; the root by default.
     mode
-        "w" replaces everything, "w-" fails if the group contains something, "a" replaces existing variables,
+        "w" replaces everything, "w-" fails if the group is not empty, "a" replaces existing variables,
         "a-" only appends along `append_dim`, and "r+" only changes values. The default is "a" with
         `append_dim`, "r+" with `region`, and otherwise "w-".
     safe_chunks
-        Refuse to write parts of chunks if concurrent tasks could overwrite each other.
+        Raise an error if concurrent tasks would write parts of the same chunk.
     align_chunks
         Rechunk dask arrays so that tasks write whole chunks.
     append_dim
@@ -159,7 +159,7 @@ def _nodes(
 
 
 def _as_dataset(obj: DataArray | Dataset) -> Dataset:
-    """Convert an array to a dataset as `DataArray.to_zarr` does, so that it reads back as an array."""
+    """Convert an array to a dataset, as `DataArray.to_zarr` does, which can be read back as an array."""
     if isinstance(obj, Dataset):
         return obj
     if obj.name is not None and obj.name not in obj.coords and obj.name not in obj.dims:

@@ -89,7 +89,7 @@ class SparkExecutor(Executor):
         with translate_failures():
             numbers: Any = self._spark.range(0, len(pickled_items), 1, tasks)
         results = map_in_arrow(numbers, run, _SCHEMA)
-        # Collected once and used once: Spark would repeat the work for every other use of the frame.
+        # Collected once and used once: Spark would repeat the work each time the frame is used.
         named = nullcontext() if self._title is None else describe_jobs(self._spark, self._title)
         with translate_failures(), self._watch(task.label, tasks, len(pickled_items)), named:
             rows = results.collect()

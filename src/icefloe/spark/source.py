@@ -84,7 +84,7 @@ class TableReader(DataSourceReader):
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
-            if isinstance(partition, Part):  # Spark creates a partition of its own if there are none
+            if isinstance(partition, Part):  # without partitions, Spark would create one itself
                 yield from read_partition(self._session, self._plan, partition.item, self._batch_rows)
 
 
@@ -114,7 +114,7 @@ class MetadataReader(DataSourceReader):
 
 
 def _check_types(table: Table, schema: StructType) -> None:
-    """Check that a schema given by the user only leaves out columns."""
+    """Check that a schema given by the user only omits columns."""
     for column, field in zip(table.columns, schema.fields, strict=True):
         found, asked = to_spark_type(column.arrow), field.dataType.simpleString()
         if _without_spaces(found) != _without_spaces(asked):

@@ -1,4 +1,4 @@
-"""Start and end of every task: check the version, and reduce an error to one sentence."""
+"""Wrap every task: check the version of icefloe, and reduce an error to one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION: Final = __version__
 
 
 def check_version(driver: str) -> None:
-    """Raise an error if the driver runs another version of icefloe than this process."""
+    """Raise an error if the driver runs a different version of icefloe."""
     if driver != VERSION:
         raise SessionStateError(
             f"the driver runs icefloe {driver} and this executor {VERSION}; install the same version on both"
@@ -27,7 +27,7 @@ def check_version(driver: str) -> None:
 
 @contextmanager
 def hide_tracebacks() -> Iterator[None]:
-    """Let errors of ours leave a Python worker without a traceback."""
+    """Keep Spark from printing the traceback of icefloe errors in a Python worker."""
     try:
         yield
     except IcechunkError:

@@ -78,7 +78,7 @@ def write(
     dtype
         Data type of new arrays: one for all, or one per variable.
     fill_value
-        Fill value of new arrays, which null is stored as: one for all, or one per variable.
+        Fill value of new arrays, which represents null: one for all, or one per variable.
     append_dim
         The dimension that may grow. By default the first one.
     message
@@ -89,7 +89,7 @@ def write(
         Name of the application and version of this run. A job that runs again with the same pair commits
         nothing.
     solver
-        What to do if another writer committed first: `none`, `detect` (the default: rebase if nothing
+        The reaction to a commit by another writer: `none`, `detect` (the default: rebase if nothing
         conflicts), `ours`, `theirs`, or a conflict solver.
     storage_options
         Options of the storage if `repo` is a path or URL, such as `region`.
@@ -102,7 +102,7 @@ def write(
     Raises
     ------
     InvalidInputError
-        If a row has no coordinate, two rows are at one cell, or an array cannot hold a value.
+        If a row has no coordinate, two rows have the same cell, or an array cannot hold a value.
     ConflictError
         If another writer changed the same chunks.
     """
@@ -166,14 +166,14 @@ def _write_blocks(df: DataFrame, target: Target, fork: ForkSession) -> list[byte
                 yield place_rows(goal, batch)
 
     def put(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Each attempt has a fork of its own: what a failed or a slower one wrote is in no receipt.
+        # Each attempt has its own fork, so chunks of failed or slower attempts are in no receipt.
         yield _run_task(_write_partition, batches, pickle.loads(pickled))
 
     spark: Any = df.sparkSession
     tasks = max(min(int(spark.conf.get("spark.sql.shuffle.partitions")), math.prod(target.grid)), 1)
     keyed: Any = map_in_arrow(frame, place, keyed_as)  # type: ignore[arg-type]
     rows = keyed.repartition(tasks, BLOCK).sortWithinPartitions(BLOCK)
-    # Collected once and used once: Spark would write again for every other look at the frame.
+    # Collected once and used once: Spark would write again each time the frame is used.
     return [unpack_outcome(row["answer"]) for row in map_in_arrow(rows, put, "answer binary").collect()]
 
 
@@ -184,6 +184,6 @@ def _write_partition(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession,
 
 
 def _run_task(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:
-    """Run a task. Our own errors return as values, so that Spark does not try again."""
+    """Run a task. Errors of icefloe are returned as values, so that Spark does not retry."""
     packed = pack_outcome(partial(function, batches, goal), IcechunkError)
     return pa.RecordBatch.from_pydict({"answer": pa.array([packed], pa.binary())})

@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from icefloe import types
-    from icefloe.storage import factories, urls  # they complete `Storage` with its constructors
+    from icefloe.storage import factories, urls  # these modules add the constructors of `Storage`
 
     value = next(getattr(home, name) for home in (urls, factories, types) if hasattr(home, name))
     globals()[name] = value

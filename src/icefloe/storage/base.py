@@ -44,19 +44,19 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Write only if there is no object at the path."""
+    """A condition: write only if there is no object at the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Write only if the object still has this version."""
+    """A condition: write only if the object still has this version."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """Write unconditionally."""
+    """No condition: always write."""
 
 
 PutCondition: TypeAlias = Absent | Unchanged | Always
@@ -121,7 +121,7 @@ class BucketNotFoundError(StorageError):
 
 
 class ConditionNotMetError(StorageError):
-    """Another writer changed the object first; nothing was written."""
+    """The condition of a write does not hold, because another writer changed the object first."""
 
     def __init__(self, path: str, condition: PutCondition = ABSENT) -> None:
         what = "already exists" if isinstance(condition, Absent) else "was changed by another writer"
@@ -165,12 +165,12 @@ class Storage(ABC):
 
     @property
     def read_only(self) -> bool:
-        """Whether writes are refused."""
+        """True if writes raise an error."""
         return False
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether reads do not wait for a network, so that threads would cost more than they save."""
+        """True if reads do not wait for a network, so that threads would cost more than they save."""
         return False
 
     def default_settings(self) -> StorageSettings:
@@ -190,7 +190,7 @@ class Storage(ABC):
 
     @abstractmethod
     def with_settings(self, settings: StorageSettings) -> Self:
-        """Return a storage at the same location with other settings.
+        """Return a storage at the same location with different settings.
 
         Parameters
         ----------
@@ -220,7 +220,7 @@ class Storage(ABC):
         return self
 
     def for_a_while(self) -> Self:
-        """Return a storage at the same location for temporary objects: its writes need not be durable.
+        """Return a storage at the same location for temporary objects, whose writes need not be durable.
 
         Returns
         -------
@@ -284,9 +284,7 @@ class Storage(ABC):
 
     @property
     def identity(self) -> str:
-        """A text that is equal for every handle of the same location, including pickled copies. Contains no
-        secrets.
-        """
+        """A text that identifies the location, equal for all its handles and pickled copies. Has no secrets."""
         return self.place
 
     @property
@@ -312,7 +310,7 @@ class Storage(ABC):
         """
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
-        """Read an object if it has another version than a known one.
+        """Read an object unless it still has a known version.
 
         Parameters
         ----------
@@ -452,7 +450,7 @@ class Storage(ABC):
         """
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
-        """List the objects in a folder as columns, in parts, because there may be more than fit into memory.
+        """List the objects in a folder as columns, in parts, because a whole listing may not fit into memory.
 
         Objects in subfolders may be included.
 
@@ -537,8 +535,7 @@ class Storage(ABC):
         self.put(target, data)
 
     def back_up(self, source: str, target: str, version: Version) -> None:
-        """Keep an object under another name before it is replaced. The backup may have the time of the
-        original.
+        """Copy an object to another path before it is replaced. The backup may keep the original's time.
 
         Parameters
         ----------
@@ -683,7 +680,7 @@ class Storage(ABC):
         return Tree(qualified("", "Storage"), tuple(self.describe().items()))
 
     def __repr__(self) -> str:
-        return f"{self.tree().as_text()}\n"  # as the official one ends
+        return f"{self.tree().as_text()}\n"  # the last line of the official repr
 
     def _repr_html_(self) -> str:
         return self.tree().as_html()
@@ -703,7 +700,7 @@ class Storage(ABC):
 
 
 def split_range(start: int, stop: int, settings: EffectiveStorageSettings) -> list[tuple[int, int]]:
-    """Split a byte range into equal parts of about the ideal size, at most as many as may run in parallel."""
+    """Split a byte range into equal parts of about the ideal size, within the limit of parallel requests."""
     wanted = -(-(stop - start) // settings.ideal_concurrent_request_size)
     count = max(min(settings.max_concurrent_requests_for_object, wanted), 1)
     return list(pairwise(start + (stop - start) * i // count for i in range(count + 1)))

@@ -16,7 +16,7 @@ from icefloe.storage.base import Storage
 from icefloe.storage.local.folder import LocalStorage
 from icefloe.storage.memory import MemoryStorage
 
-if TYPE_CHECKING:  # credentials are loaded where they are needed: a folder has none
+if TYPE_CHECKING:  # credentials are imported on demand: folders need none
     from icefloe.credentials import (
         AnyAzureCredential,
         AnyGcsCredential,

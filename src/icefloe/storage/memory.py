@@ -48,14 +48,14 @@ class _Object:
 
 
 class _Shelf:
-    """The objects, shared by all storages that refer to them."""
+    """The objects of a memory storage, which several storages can share."""
 
     def __init__(
         self, objects: dict[str, _Object] | None = None, first_number: int = 1, identity: str | None = None
     ) -> None:
         self.objects = objects or {}
         self.identity = identity or uuid.uuid4().hex
-        """Kept by copies."""
+        """An identifier that copies keep."""
         self._copy_id = uuid.uuid4().hex
         self.numbers = count(first_number)
         self._lock = threading.Lock()

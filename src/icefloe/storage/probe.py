@@ -24,7 +24,7 @@ CLEANING_PAUSES = (0.0, 0.1, 0.5, 1.0)  # seconds between a deletion and the nex
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One experiment, whether the storage behaved correctly, and if not, what it did."""
+    """The result of one experiment, with the incorrect behaviour if it failed."""
 
     name: str
     passed: bool
@@ -40,7 +40,7 @@ class ProbeReport:
 
     @property
     def safe(self) -> bool:
-        """Whether concurrent commits are safe."""
+        """True if concurrent commits are safe."""
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
@@ -73,9 +73,9 @@ def probe(storage: Storage) -> ProbeReport:
 
 
 def _clean_up(storage: Storage, folder: str, names: list[str]) -> None:
-    """Delete what the checks wrote, and also objects that appear after the deletion was acknowledged.
+    """Delete the objects of the checks, including those that appear after the deletion was acknowledged.
 
-    A server that ignores conditions may finish a write of a race after it has answered all of them.
+    A server that ignores conditions may finish a racing write after it has responded to all of them.
     """
     paths = [f"{folder}/{name}" for name in names]
     with suppress(StorageError):  # the storage cannot be reached: the checks have reported that
@@ -97,7 +97,7 @@ def _outcome(name: str, check: Callable[[], str]) -> Check:
 
 
 class _Probe:
-    """The checks. Each returns an empty string, or what is wrong."""
+    """The experiments. Each returns an empty string, or a description of the problem."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage

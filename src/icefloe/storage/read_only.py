@@ -1,4 +1,4 @@
-"""A storage that only reads: every write raises, whatever the storage behind it allows."""
+"""A read-only wrapper: every write raises an error, even if the wrapped storage allows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icefloe.storage.base import (
 
 
 class ReadOnlyStorage(Storage):
-    """Another storage, without the means to change it.
+    """A storage that reads from another one and rejects writes.
 
     Parameters
     ----------
@@ -135,4 +135,4 @@ class ReadOnlyStorage(Storage):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise ReadOnlyError(f"{self.place} was opened to read only", kind=ErrorKind.READ_ONLY_STORAGE)
+        raise ReadOnlyError(f"{self.place} was opened read-only", kind=ErrorKind.READ_ONLY_STORAGE)

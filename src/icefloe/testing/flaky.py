@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Fault(Enum):
-    """The fate of a request."""
+    """The fault that affects a request."""
 
     NONE = "answered"
     LOST_REQUEST = "request lost"
@@ -90,4 +90,4 @@ class FlakyStorage(PassingStorage):
 
 def no_answer(call: Call) -> StorageError:
     """Return the error that a client gets for a lost request or response."""
-    return StorageError(f"{call}: no answer; it may or may not have happened", kind=ErrorKind.OBJECT_STORE)
+    return StorageError(f"{call}: no response; it may or may not have happened", kind=ErrorKind.OBJECT_STORE)

@@ -49,7 +49,7 @@ class _DecodesOnly:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "codec_name"}  # type: ignore[attr-defined]
 
     def compute_encoded_size(self, input_byte_length: int, _chunk_spec: ArraySpec) -> int:
-        """Refuse to predict encoded sizes, which only writers need: the codec can only decode."""
+        """Raise an error, because the codec can only decode, and only writers need encoded sizes."""
         raise NotImplementedError(f"{self.codec_name} can only decode, so encoded sizes are unknown")
 
     async def _encode_single(self, _chunk: Any, _chunk_spec: ArraySpec) -> Any:
@@ -91,7 +91,7 @@ def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", fie
 
 
 def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: bool = False) -> Any:
-    """Arrange values in the order of a message as rows along x, whatever the scanning mode of the message.
+    """Arrange the values of a message as rows along x, for any scanning mode.
 
     For latitudes and longitudes, pass `is_coordinate`: ecCodes never reverses every second row of these.
     """
@@ -121,7 +121,7 @@ class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
     values: tuple[int, ...] = ()
     """Parameters of the filter, as the file stores them."""
     skips: bool = False
-    """Whether chunks of the decoded size are stored without the filter, which did not make them smaller."""
+    """True if chunks of the decoded size are stored without the filter, which did not make them smaller."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))

@@ -95,7 +95,7 @@ def combine(
     compare_static
         Also read and compare variables that do not have the dimension and were not loaded.
     store
-        How to access remote files for the comparison, as in `virtualize`.
+        The object store configuration of remote files for the comparison, as in `virtualize`.
     credential
         The credential for the store, as in `virtualize`.
 

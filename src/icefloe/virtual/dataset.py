@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.printable import printable
 from icefloe.virtual.errors import CannotVirtualizeError, Refused
 from icefloe.virtual.sources import Source, access_by
@@ -241,7 +242,7 @@ class VirtualDataset:
         return open_dataset(self, access_by(store, credential), **options)
 
     def __repr__(self) -> str:
-        lines = [f"<VirtualDataset of {len(self.sources)} files>"]
+        lines = [f"<VirtualDataset of {counted(len(self.sources), 'file')}>"]
         lines += [f"  {name}: {variable!r}" for name, variable in self.variables.items()]
         lines += [f"  refused {each.sentence}" for each in self.refused]
         lines += [f"  group {name}" for name in self.groups]

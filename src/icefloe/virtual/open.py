@@ -52,7 +52,7 @@ _SIGNATURES: Final[dict[bytes, Format]] = {
     b"GRIB": "grib",
     b"\x0e\x03\x13\x01": "hdf4",
 }
-"""First four bytes of files by which their format is certain."""
+"""First four bytes of files that identify their format with certainty."""
 _HDF5: Final = b"\x89HDF\r\n\x1a\n"
 _USERBLOCKS: Final = 16
 """Number of offsets (512, 1024, 2048, ...) at which the signature may follow a user block."""
@@ -266,7 +266,7 @@ def recognize(file: SourceFile) -> Format:
     if not head:
         raise CannotVirtualizeError(f"{file.location} is empty")
     raise CannotVirtualizeError(
-        f"{file.location} begins with {head[:8]!r}, unlike any of {', '.join(get_args(Format))}"
+        f"{file.location} begins with {head[:8]!r}, which matches none of {', '.join(get_args(Format))}"
     ).with_hint(Hint("pass the format with {format}", format=None))
 
 

@@ -272,7 +272,7 @@ class SourceNumbers:
         return tuple(self._numbers)
 
     def number(self, source: Source) -> int:
-        """Return the number of a file, which is a new one on first use."""
+        """Return the number of a file. A new file gets the next number."""
         check_reference(self._referrer, source.location)
         return self._numbers.setdefault(source, len(self._numbers))
 
@@ -298,7 +298,7 @@ def check_ends(file: SourceFile, name: str, offsets: Any, lengths: Any) -> None:
 def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
     """Find the current state of files, in parallel. Files that cannot be read get no size and no checksum.
 
-    A server that does not respond is asked for one file only.
+    If a server does not respond, only one of its files is requested.
     """
     servers: dict[str, ExternalSource | None] = {}
 
@@ -383,7 +383,7 @@ def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]
         return
     source = _open_store(location, *access(location), StorageSettings())
     if not isinstance(source, ObjectSource):
-        raise CannotVirtualizeError(f"{location} cannot be listed: only folders and object stores can")
+        raise CannotVirtualizeError(f"{location} cannot be listed; only folders and object stores can")
     base = key_of(stored_form(prefix))
     for name, found in source.list_files(base):
         key = name.removeprefix(base)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.printable import printable
 from icefloe.cf import TimeCoding, fill_values, time_coding
 from icefloe.virtual.zarr_metadata import bytes_codec, data_type_json, fill_value_json
@@ -20,7 +21,7 @@ _TIME_CODING: Final = ("units", "calendar")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkReferences:
-    """The locations of the chunks of a variable, in columns. Chunks without a row are all fill value."""
+    """The locations of the chunks of a variable, in columns. Chunks without a row read as the fill value."""
 
     coords: NDArray[np.uint32]
     """Indices in the chunk grid, of shape (n, dimensions)."""
@@ -182,7 +183,7 @@ class VirtualVariable:
 
     @property
     def loaded(self) -> bool:
-        """Whether the values were loaded."""
+        """True if the values were loaded."""
         return isinstance(self.chunks, np.ndarray)
 
     @property
@@ -215,7 +216,7 @@ class VirtualVariable:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {size}" for name, size in zip(self.dimensions, self.shape, strict=True))
-        where = "loaded" if isinstance(self.chunks, np.ndarray) else f"{len(self.chunks)} chunks"
+        where = "loaded" if isinstance(self.chunks, np.ndarray) else counted(len(self.chunks), "chunk")
         return printable(f"<VirtualVariable ({sizes}) {self.dtype} {where}>")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import zarr
 from zarr.buffer import default_buffer_prototype
 
+from icefloe._internal.amounts import counted
 from icefloe.core.virtual_refs import VirtualColumns, checksum_of
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
@@ -59,8 +60,8 @@ def write_dataset(
     if refused:
         listed = "; ".join(each.sentence for each in refused[:10])
         raise CannotVirtualizeError(
-            f"{len(refused)} variables were refused and cannot be written as references: {listed}. Remove "
-            "them with drop_refused() or drop_variables(), and write them as native arrays",
+            f"{counted(len(refused), 'variable')} cannot be written as references: {listed}. Remove them "
+            "with drop_refused() or drop_variables(), and write them as native arrays",
             refused,
         )
     base = (group or "").strip("/")
@@ -101,7 +102,7 @@ def _targets(
 
 
 def _mismatches_with(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
-    """Describe how a variable differs from an existing array."""
+    """List the differences between a variable and an existing array."""
     there = properties_of(document, loaded=variable.loaded)
     here = properties_of(document_of(variable), loaded=variable.loaded)
     return [
@@ -215,7 +216,7 @@ def _write(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """References, and their place in the chunk grid of an array."""
+    """References, and their position in the chunk grid of an array."""
 
     references: ChunkReferences
     sources: tuple[Source, ...]
@@ -236,9 +237,9 @@ def write_placed(
     if failed is not None:
         lost = sorted({part.sources[code].location for part in parts for code in part.references.sources})
         raise InvalidInputError(
-            f"no virtual chunk container of the repository contains {', '.join(lost[:3])}, which chunk "
-            f"{failed[0]} of {path} and {len(failed) - 1} other chunks refer to; add a container to the "
-            "configuration, or pass validate_containers=False",
+            f"no virtual chunk container of the repository contains {', '.join(lost[:3])}, which "
+            f"{counted(len(failed), 'chunk')} of {path} refer to, the first at {failed[0]}; add a container "
+            "to the configuration, or pass validate_containers=False",
             kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
     prefix = f"{path}/c".lstrip("/")

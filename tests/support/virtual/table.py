@@ -22,6 +22,7 @@ import numpy as np
 import tifffile
 import zarr
 
+from icefloe._internal.amounts import counted
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
 from icefloe.virtual.codecs import decode_grib
 from icefloe.virtual.open import recognize
@@ -71,7 +72,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
     rows = []
     for prefix, group in dataset.walk():
         for name, variable in group.variables.items():
-            found = "loaded" if variable.loaded else f"{len(variable.references)} chunks"
+            found = "loaded" if variable.loaded else counted(len(variable.references), "chunk")
             if not variable.loaded and variable.references.inline:
                 found += f", {len(variable.references.inline)} of them inline"
             rows.append((f"{prefix}/{name}".lstrip("/"), found))

@@ -1,4 +1,4 @@
-"""Access to files outside the repository: what may be stored in a configuration, and what may not."""
+"""Access to files outside the repository, with secrets kept apart from the stored configuration."""
 
 from __future__ import annotations
 

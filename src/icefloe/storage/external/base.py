@@ -27,7 +27,7 @@ class ExternalSource(ABC):
     """A reader for the files of one virtual chunk container."""
 
     answers_at_once = False
-    """Whether reads do not wait for a network."""
+    """True if reads do not wait for a network."""
 
     @abstractmethod
     def fetch(self, key: str, start: int, stop: int) -> Fetched:

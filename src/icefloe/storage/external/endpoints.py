@@ -1,5 +1,4 @@
-"""Check where the credentials for a virtual chunk container would be sent, and whether that server is
-trusted.
+"""Check that credentials for a virtual chunk container are sent only to trusted servers.
 
 The author of a repository controls its stored configuration. An endpoint in it would receive the credentials
 of the readers.
@@ -55,7 +54,7 @@ _HARMLESS = frozenset(
 def find_foreign_endpoint(
     container: VirtualChunkContainer, credential: AnyCredential | None, storage: Storage
 ) -> str | None:
-    """Find the server that would receive credentials for a container only because the configuration names it.
+    """Find an untrusted server that would receive credentials, because only the configuration names it.
 
     Returns
     -------

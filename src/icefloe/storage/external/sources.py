@@ -143,7 +143,7 @@ class ObjectSource(ExternalSource):
 
 
 class FolderSource(ExternalSource):
-    """Files of this machine below a folder. Symbolic links that lead out of the folder are refused."""
+    """Files of this machine below a folder. Symbolic links that lead out of the folder are rejected."""
 
     answers_at_once = True
 

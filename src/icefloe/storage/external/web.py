@@ -1,4 +1,4 @@
-"""Byte ranges of files on web servers, over connections that are kept and shared.
+"""Read byte ranges of files on web servers, over a pool of persistent connections.
 
 obstore follows redirects to any server. Here a redirect must stay on the authorized server and below the
 authorized URL prefix.
@@ -151,7 +151,7 @@ class _TransientError(StorageError):
 
 
 class _Pool:
-    """Open connections to one server or its proxy, kept for the next request."""
+    """A pool of open connections to one server or its proxy."""
 
     def __init__(self, options: Mapping[str, str], timeout_s: float) -> None:
         self._options = options
@@ -193,7 +193,7 @@ class _Pool:
         finally:
             if connection is not None:
                 if response is not None:
-                    response.close()  # otherwise an error that refers to it keeps the socket open
+                    response.close()  # otherwise an exception that refers to it keeps the socket open
                 connection.close()
 
     def _take(self, server: str) -> tuple[http.client.HTTPConnection | None, bool]:

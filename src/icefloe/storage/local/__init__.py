@@ -1,1 +1,1 @@
-"""A folder as storage."""
+"""Storage in a local folder."""

@@ -2,7 +2,7 @@
 
 Compare-and-swap. A writer writes the new content to a temporary file, locks the folder, compares the current
 content with the expected version, and renames the file. No update is lost between processes of one host,
-whatever `unsafe_use_conditional_update` says: the official library stores `false` for folders because it has
+even with `unsafe_use_conditional_update=False`, which the official library stores for folders because it has
 no such operation. It writes unconditionally, so do not let both libraries write to a folder at the same time.
 
 The version is a hash of the content. Inode, time and size would be cheaper, but inodes are reused and the
@@ -91,7 +91,7 @@ class LocalStorage(Storage):
     settings
         Settings that override the defaults.
     sync
-        Whether commits wait until the data is on disk.
+        True if commits wait until the data is on disk.
     """
 
     def __init__(
@@ -341,11 +341,11 @@ class LocalStorage(Storage):
         except FileNotFoundError:
             self._make_folders(os.path.dirname(folder))
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)  # once: some file systems report "not found" whatever the parent is
+                os.mkdir(folder)  # once: some file systems report "not found" even if the parent exists
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder) from None
-        if self._sync:  # even if another process created it, because that one may not have synced yet
+        if self._sync:  # the process that created the folder may not have synced it yet
             self._unsynced.add_folder(os.path.dirname(folder))
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
@@ -478,7 +478,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def _translated(self, path: str, *, writing: bool = False) -> Iterator[None]:
-        """Convert errors of the operating system to ours."""
+        """Convert errors of the operating system to errors of icefloe."""
         try:
             yield
         except OSError as cause:
@@ -623,7 +623,7 @@ def _objects_in(
 
 
 def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[str], list[int], list[int]]]:
-    """Yield objects in parts: keys, sizes, and times in nanoseconds."""
+    """Yield keys, sizes and times in nanoseconds of objects, in parts."""
     while True:
         keys: list[str] = []
         sizes: list[int] = []

@@ -1,7 +1,7 @@
-"""Syncing of files that were written to a folder: one by one, or in parallel if that is faster.
+"""Sync files that were written to a folder: one by one, or in parallel if that is faster.
 
-An idle disk syncs a small file faster than a thread takes it over. A busy disk that makes writers wait serves
-many of them in the time of one.
+An idle disk syncs a small file faster than work can be passed to a thread. A busy disk makes writers wait,
+but serves many of them in the time of one.
 """
 
 from __future__ import annotations
@@ -58,15 +58,13 @@ class Unsynced:
             sync_all([*([] if aside is None else [aside]), *files, *folders])
 
     def _renew_locks_after_fork(self) -> None:
-        """Replace the locks in a forked child, where nobody would release an inherited one."""
+        """Replace the locks in a forked child, where no thread would release an inherited one."""
         if self._pid != os.getpid():
             self._adding, self._syncing, self._pid = threading.Lock(), threading.Lock(), os.getpid()
 
 
 def sync_all(entries: Iterable[int | str]) -> None:
-    """Sync files and folders, by descriptor or name. Threads help if the first took long, or if there are
-    many.
-    """
+    """Sync files and folders, by descriptor or name. Threads are used if they are slow or many."""
     left = deque(entries)
 
     def sync_next() -> bool:

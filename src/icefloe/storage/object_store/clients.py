@@ -90,7 +90,7 @@ class Role(Enum):
 
     READ = "read"
     WRITE = "write"
-    SWAP = "swap"  # conditional writes: retried by us, because only we recognize our own write
+    SWAP = "swap"  # conditional writes: retried in `conditional_writes`, which recognizes its own writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class S3Place:
 
     @property
     def is_amazon(self) -> bool:
-        """Whether the store is Amazon's."""
+        """True if the store is Amazon's."""
         return not self.endpoint or (urlsplit(self.endpoint).hostname or "").endswith(".amazonaws.com")
 
     @property
@@ -324,8 +324,7 @@ Place: TypeAlias = S3Place | GcsPlace | AzurePlace | HttpPlace
 
 
 class Source:
-    """A provider of credentials for obstore that remembers its failure, because obstore only passes on the
-    text.
+    """A provider of credentials for obstore that keeps its exceptions: obstore only passes on their text.
 
     Static credentials use it as well: obstore would complete given keys with a token of the environment.
     """

@@ -3,8 +3,8 @@
 The response to a write may be lost. The client then knows neither success nor failure, and its next attempt
 fails because of its own write. So every conditional write stores an id in the metadata of the object; when a
 write is refused or its response is lost, the object is read back, and the id shows whether the write was
-ours. Where objects have no metadata, the content is compared, but only after a lost response: a plain refusal
-is a refusal.
+ours. Where objects have no metadata, the content is compared, but only after a lost response: without one,
+a rejected write was certainly not ours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UnchangedError(StorageError):
 
 
 class UncertainError(StorageError):
-    """A failure on the way: the write may have happened, and another attempt may succeed."""
+    """The request or its response was lost: the write may have happened, and a retry may succeed."""
 
 
 class Swap:

@@ -1,4 +1,4 @@
-"""Error messages for object stores: what went wrong and what to do, from the words of server and client."""
+"""Translate errors of object stores to messages with the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def server_code(text: str) -> str:
 
 
 def explain_failure(path: str, place: str, text: str) -> str:
-    """Describe a failure: the object, the cause and the remedy, the words of the server, and the location."""
+    """Describe a failure: the object, the cause and remedy, the message of the server, and the location."""
     code = server_code(text)
     advice = _BY_CODE.get(code) or next((advice for sign, advice in _BY_TEXT.items() if sign in text), "")
     return ": ".join(part for part in (path, advice, f"{_words(text, code)}, in {place}") if part)
 
 
 def _words(text: str, code: str) -> str:
-    """Return the words of the server without secrets."""
+    """Return the message of the server without secrets."""
     said = _MESSAGE.search(text)
     if code:
         return f"{code}, {said[1].strip()}" if said and said[1].strip() else code

@@ -1,5 +1,4 @@
-"""Storage in object stores through obstore: S3 and compatible stores, Google Cloud, Azure, and HTTP for
-reading.
+"""Storage in S3 and compatible stores, Google Cloud, Azure and, read-only, on web servers, through obstore.
 
 Only this module and its neighbours translate exceptions of obstore.
 """
@@ -255,7 +254,7 @@ class ObjectStorage(Storage):
             with self._translated(source):
                 obstore.copy(self._client(Role.WRITE), self._key(source), self._key(target))
             return
-        # obstore has no conditional copy; If-Match makes sure that the bytes are those of the version.
+        # obstore has no conditional copy; If-Match ensures that the bytes belong to the version.
         try:
             with self._translated(source):
                 options = {"if_match": self._etag(version)}
@@ -293,7 +292,7 @@ class ObjectStorage(Storage):
             version = version_of(found.meta)
             if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
                 return found.bytes().to_bytes(), version
-        del found  # close the connection: the parts are read over others
+        del found  # close the connection: the parts are read over other connections
         try:
             return self._get_parts(path, 0, size_bytes, version), version
         except RefusedError:
@@ -378,7 +377,7 @@ class ObjectStorage(Storage):
 
     @contextlib.contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """Convert errors of obstore to ours."""
+        """Convert errors of obstore to errors of icefloe."""
         try:
             try:
                 yield
@@ -419,7 +418,7 @@ class ObjectStorage(Storage):
 
 
 def _hide_secrets(error: Exception) -> None:
-    """Redact the text of a foreign error, which stays attached to ours as its context."""
+    """Redact the text of an obstore error, which stays attached to the new error as its context."""
     if not isinstance(error, IcechunkError):
         error.args = tuple(redact(each) if isinstance(each, str) else each for each in error.args)
 

@@ -1,7 +1,7 @@
 """Check once per location and process that a server refuses conditional writes whose condition does not hold.
 
 Some servers with the API of S3 accept conditions and ignore them. `probe` examines a storage thoroughly; this
-module asks only what is needed before the first commit: is a write refused that must be refused?
+module makes only the check that is needed before the first commit: that an invalid write is rejected.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _trusted: set[tuple[str, bool, bool]] = set()
 def require_conditions(storage: Storage, place: str) -> None:
     """Raise StorageError if the server of a storage ignores the conditions of writes.
 
-    The check uses an object of its own, which is deleted afterwards. Conditions that are disabled by the
-    settings are not checked, only warned about: whoever disables them promises that there is a single writer.
+    The check uses an object of its own, which is deleted afterwards. Conditions that the settings
+    disable are not checked, but logged as a warning: a user who disables them promises a single writer.
     """
     settings = storage.settings
     wanted = (place, settings.use_conditional_create, settings.use_conditional_update)

@@ -33,7 +33,7 @@ class ParseOptions:
     version: str | None = None
     """The version of an Icechunk repository (see `resolve_version`); None for the branch main."""
     grib_parts: bool = False
-    """Whether groups are all parts of a GRIB file, named by their kinds, also if it fits into one dataset."""
+    """True to make a group of each part of a GRIB file, even if all parts fit into one dataset."""
 
     def drops(self, path: str) -> bool:
         """Check whether a variable is excluded."""

@@ -80,7 +80,7 @@ def parse_with_virtualizarr(
 def _to_big_endian(dataset: VirtualDataset) -> VirtualDataset:
     """Correct the byte order of HDF4, whose numbers are big-endian; kerchunk reports little-endian floats.
 
-    Little-endian types have different type codes, which kerchunk refuses.
+    Little-endian types have different type codes, which kerchunk rejects.
     """
     return dataset.map_variables(
         lambda _, variable: replace(variable, codecs=tuple(map(_big_endian_codec, variable.codecs)))

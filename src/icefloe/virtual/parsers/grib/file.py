@@ -2,7 +2,7 @@
 
 Messages that differ only in ensemble number, time, step or level form a variable. Variables, dimensions and
 coordinates have the names that cfgrib gives them. If variables do not share their coordinates, each set of
-coordinates becomes a group, where cfgrib returns several datasets.
+coordinates becomes a group; cfgrib returns several datasets in this case.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Grid:
     """One value per row; None if each point has its own, which is decoded from the message."""
     longitude: NDArray[np.float64] | None
     located: bool
-    """Whether ecCodes can compute latitudes and longitudes."""
+    """True if ecCodes can compute latitudes and longitudes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Names for the parts of GRIB files that do not fit into one dataset.
 
-A part consists of messages that can share coordinates. Its name contains what distinguishes it: the type of
-level; the type of step, if that type of level has several; the level, if variables lie on different ones; and
-a number as a last resort.
+A part consists of messages that can share coordinates. Its name contains its distinguishing properties: the
+type of level; the type of step, if that type of level has several; the level, if variables lie on different
+ones; and a number as a last resort.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.amounts import counted
 from icefloe.virtual.codecs import HDF5
 from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk, decode_filter
 from icefloe.virtual.errors import RefusalReason, RefusedVariable
@@ -40,12 +41,12 @@ class _Filter:
 
     @property
     def can_encode(self) -> bool:
-        """Whether the codec can encode: it is part of zarr or numcodecs."""
+        """True if the codec can encode, because it is part of zarr or numcodecs."""
         return bool(self.codec["name"] != HDF5)
 
     @property
     def skips(self) -> bool:
-        """Whether the codec returns chunks of the decoded size unchanged."""
+        """True if the codec returns chunks of the decoded size unchanged."""
         return bool(self.codec["configuration"].get("skips", False))
 
 
@@ -150,11 +151,11 @@ def _show_skip_by_size(
 def _read_inline(
     dataset: h5py.Dataset, coords: NDArray[np.uint64], filters: list[_Filter], chunk: Chunk
 ) -> dict[tuple[int, ...], bytes]:
-    """Read the chunks for which filters were skipped, and encode them with all filters."""
+    """Read the chunks for which filters were skipped, and encode them again with all filters."""
     if len(coords) * chunk.size_bytes > INLINE_BYTES:
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
-            f"{len(coords)} chunks skip some of its filters and are too large to be stored inline",
+            f"{counted(len(coords), 'chunk')} skipped some filters and cannot be stored inline: too large",
         )
     inline = {}
     for place in coords.tolist():  # few chunks, see above
@@ -164,13 +165,13 @@ def _read_inline(
 
 
 def _reencode(data: bytes, mask: int, filters: Sequence[_Filter], chunk: Chunk) -> bytes:
-    """Encode a chunk for which filters were skipped with all filters."""
+    """Encode a chunk again with all filters, if some of them were skipped."""
     import numcodecs
 
     if not all(each.can_encode or each.skips for each in filters):
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
-            "some chunks skip some of its filters, and one of the filters cannot be encoded",
+            "some filters were skipped for some chunks, and one of the filters cannot be encoded",
         )
     codecs = {each.bit: numcodecs.get_codec(_as_numcodec(each.codec)) for each in filters if not each.skips}
     value: Any = data

@@ -66,7 +66,7 @@ class Members:
     variables: Mapping[str, Member]
     attributes: Mapping[str, Any]
     is_whole: bool
-    """Whether all members became variables or groups under their own names."""
+    """True if all members became variables or groups under their own names."""
 
 
 @contextmanager
@@ -400,5 +400,5 @@ def _check_width(plain: np.dtype[Any], stored: Any, filters: Sequence[StoredFilt
     elif stored.get_size() == plain.itemsize:
         return
     raise RefusedVariable(
-        RefusalReason.UNSUPPORTED_TYPE, f"its values have a different bit width than {plain}"
+        RefusalReason.UNSUPPORTED_TYPE, f"the bit width of its values differs from that of {plain}"
     )

@@ -170,9 +170,10 @@ def _group_by_array(keys: Sequence[str], documents: Mapping[str, Any]) -> dict[s
 
 
 def _parse_indices(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Parse the chunk indices in the keys of an array, and return which keys have one.
+    """Parse the chunk indices in the keys of an array, and return a mask of the valid keys.
 
-    Keys with another number of dimensions than the first are ignored. The index of a scalar is empty or 0.
+    Keys whose number of dimensions differs from that of the first key are ignored. The index of a scalar is
+    empty or 0.
     """
     start = len(path) + 1 if path else 0
     texts = [key[start:].removeprefix("c").lstrip("./") or "0" for key in keys]
