@@ -109,8 +109,8 @@ def test_fractions_are_rounded_to_microseconds() -> None:
     assert found[1] == coding.start_us + 28800 * 10**6
 
 
-def test_a_time_between_two_whole_numbers_cannot_be_stored_as_one() -> None:
+def test_fractional_time_cannot_be_stored_as_an_integer() -> None:
     coding = known("days since 2000-01-01")
 
-    with pytest.raises(ValueError, match="between two of the whole numbers"):
+    with pytest.raises(ValueError, match="not a whole number of its unit"):
         coding.numbers(coding.microseconds(np.array([0.5])), np.dtype("i4"))

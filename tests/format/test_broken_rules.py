@@ -173,7 +173,7 @@ SNAPSHOTS: dict[str, Row] = {
     "manifest files are not in ascending order": snapshot(
         manifest_files_v2=[{"id": object_id(i)} for i in (1, 0)]
     ),
-    "a manifest file without an id": snapshot(manifest_files_v2=[{"size_bytes": 1}]),
+    "a manifest file has no id": snapshot(manifest_files_v2=[{"size_bytes": 1}]),
     "duplicate metadata 'a'": snapshot(
         metadata=[{"name": "a", "value": flexbuffers.dumps(1)} for _ in range(2)]
     ),

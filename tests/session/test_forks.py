@@ -367,7 +367,7 @@ def test_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Path
     session = repo.writable_session("main")
 
     for each in (fork, receipt(fork)):
-        with pytest.raises(SessionStateError, match="another repository than local"):
+        with pytest.raises(SessionStateError, match="does not belong to the repository local"):
             session._merge_receipts([each])
     assert not session.has_uncommitted_changes
 

@@ -71,8 +71,8 @@ def test_signal_ends_the_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--no-token", "--host", "0.0.0.0"], "--no-token is for this machine only"),
-        (["--cors", "*"], "--no-token only"),
+        (["--no-token", "--host", "0.0.0.0"], "--no-token requires a loopback address"),
+        (["--cors", "*"], "requires --no-token"),
         (["--port", "70000"], "70000"),
         (["--authorize", "s3://nothing"], "no virtual chunk container"),
     ],
