@@ -17,8 +17,8 @@ with suppress(ModuleNotFoundError):
 
 pytest_plugins = ["tests.support.missing_packages"]
 
-# A slow machine is no failure: time limits belong to benchmarks. Under CI=true hypothesis starts from its own
-# "ci" profile, which has no deadline either and always draws the same examples.
+# A slow machine is not a failure: time limits belong to benchmarks. Under CI=true hypothesis starts from its
+# own "ci" profile, which has no deadline either and always draws the same examples.
 settings.register_profile(
     "icefloe", settings.get_profile(settings.get_current_profile_name()), deadline=None, max_examples=30
 )
@@ -27,18 +27,18 @@ if settings.get_current_profile_name() in ("default", "ci"):
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Pass over the compat tests where the official package is not installed; `make compat` installs it."""
+    """Skip the compat tests if the official package is not installed; `make compat` installs it."""
     is_compat = collection_path.name == "compat" or collection_path.name.endswith("_compat.py")
     return True if is_compat and not _has_official_package() else None
 
 
 def pytest_collection() -> None:
-    """Collect no garbage while thousands of test items are created, none of which is garbage."""
+    """Pause garbage collection while thousands of test items are created."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Exempt modules and test items from garbage collections, which would walk over them again and again."""
+    """Exempt modules and test items from garbage collection, which would traverse them repeatedly."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -46,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Start Spark, once for all tests: a Java virtual machine takes half a minute to get going."""
+    """Start Spark once for all tests, because starting it takes half a minute."""
     from icefloe.spark import QUICK_START, local_session
 
     session = local_session("icefloe tests", cores=2, settings=QUICK_START)
@@ -58,7 +58,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """Start an S3 server, one for each process that runs tests."""
+    """Start one S3 server per test process."""
     from tests.support.servers.moto import moto_server
 
     with moto_server() as url:
@@ -74,7 +74,7 @@ def _has_official_package() -> bool:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what the tests of tests/proof did, in sums over all of them."""
+    """Print the totals of the tests in tests/proof."""
     sums: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:

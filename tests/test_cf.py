@@ -35,7 +35,7 @@ def known(units: str, calendar: str = "standard") -> TimeCoding:
     st.sampled_from(["0850-03-01", "1582-10-15", "1900-02-28 06:30:00", "2000-01-01T12:00:00.5"]),
     st.lists(st.integers(-100_000, 300_000), min_size=1, max_size=8),
 )
-def test_days_in_any_calendar_are_those_of_cftime(calendar: str, start: str, days: list[int]) -> None:
+def test_days_in_any_calendar_equal_cftime(calendar: str, start: str, days: list[int]) -> None:
     coding = known(f"days since {start}", calendar)
 
     found = coding.texts(coding.microseconds(np.array(days)))
@@ -50,7 +50,7 @@ def as_text(d: Any) -> str:
 
 
 @given(st.sampled_from(list(UNITS)), st.lists(st.integers(-(10**6), 10**6), min_size=1))
-def test_whole_numbers_of_any_unit_are_exact_both_ways(unit: str, numbers: list[int]) -> None:
+def test_integer_times_of_any_unit_round_trip(unit: str, numbers: list[int]) -> None:
     coding = known(f"{unit} since 1999-12-31 18:00")
     given_numbers = np.array(numbers)
 
@@ -72,7 +72,7 @@ def test_whole_numbers_of_any_unit_are_exact_both_ways(unit: str, numbers: list[
         ("hours since 2000-01-01 -0330", "2000-01-01T03:30"),
     ],
 )
-def test_starts_in_many_spellings(units: str, start: str) -> None:
+def test_start_dates_are_parsed_in_many_spellings(units: str, start: str) -> None:
     found = known(units).microseconds(np.array([0])).view("M8[us]")
 
     assert found[0] == np.datetime64(start)
@@ -88,11 +88,11 @@ def test_starts_in_many_spellings(units: str, start: str) -> None:
         ("days since 2000-01-01", "tropical"),
     ],
 )
-def test_what_is_no_time_is_left_as_it_is(units: Any, calendar: Any) -> None:
+def test_units_that_are_not_times_are_ignored(units: Any, calendar: Any) -> None:
     assert time_coding(units, calendar) is None
 
 
-def test_the_standard_calendar_has_timestamps_from_1582_on() -> None:
+def test_standard_calendar_has_timestamps_since_1582() -> None:
     coding = known("days since 1582-10-15")
 
     assert coding.is_timestamp(coding.microseconds(np.array([0, 5])))

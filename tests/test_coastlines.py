@@ -124,16 +124,16 @@ def test_stretched_cells_are_counted_not_measured() -> None:
 @pytest.mark.parametrize(
     "values", [[0, 1, 1], [0, 2, 1], [0, np.nan, 2], [0], [], [0, 200, 400], ["a", "b"], [[0, 1], [1, 2]]]
 )
-def test_other_longitudes_are_refused(values: list[object]) -> None:
+def test_irregular_longitudes_are_rejected(values: list[object]) -> None:
     assert unwrapped_longitudes(np.array(values)) is None
 
 
 @pytest.mark.parametrize("values", [[0, 91], [-100, 0], [0, 2, 1], [np.nan, 1], [5]])
-def test_other_latitudes_are_refused(values: list[float]) -> None:
+def test_irregular_latitudes_are_rejected(values: list[float]) -> None:
     assert valid_latitudes(np.array(values)) is None
 
 
-def test_a_line_is_drawn_without_gaps() -> None:
+def test_line_is_drawn_without_gaps() -> None:
     pixels = rasterized([np.array([[0.5, 0.5], [0.5, 9.5], [4.5, 9.5]])], (1, 1), (5, 10))
 
     assert pixels[0].all()

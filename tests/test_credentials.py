@@ -71,7 +71,7 @@ def test_values_can_be_pickled_and_compared_and_hide_secrets(value: Any) -> None
         value.anything = 1
 
 
-def test_variants_are_instances_of_their_family() -> None:
+def test_variants_are_instances_of_their_group() -> None:
     assert isinstance(c.s3_anonymous_credentials(), c.S3Credentials)
     assert isinstance(c.gcs_credentials(bearer_token="t"), c.GcsCredentials)
     assert isinstance(c.azure_static_credentials(access_key="k"), c.AzureStaticCredentials)
@@ -109,7 +109,7 @@ def test_s3_credentials_chooses_by_arguments(arguments: dict[str, Any], variant:
         {"get_credentials": s3_keys, "from_env": True},
     ],
 )
-def test_s3_credentials_refuses_contradictions(arguments: dict[str, Any]) -> None:
+def test_s3_credentials_rejects_contradictory_arguments(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="s3_credentials"):
         c.s3_credentials(**arguments)
 
@@ -160,7 +160,7 @@ def test_azure_credentials_chooses_by_arguments(arguments: dict[str, Any], varia
         lambda: c.azure_static_credentials(),
     ],
 )
-def test_contradictions_are_refused(call: Callable[[], object]) -> None:
+def test_contradictory_arguments_are_rejected(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="Conflicting"):
         call()
 

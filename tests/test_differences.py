@@ -64,7 +64,7 @@ def test_byte_ranges_are_clipped_as_zarr_documents(repo: Repository) -> None:
     assert get(store, "a/c/0/0", SuffixByteRequest(99)) == b"\x00\x01\x02"
 
 
-def test_metadata_keys_have_byte_ranges_too(repo: Repository) -> None:
+def test_metadata_keys_support_byte_ranges(repo: Repository) -> None:
     store = repo.readonly_session("main").store
     whole = get(store, "zarr.json") or b""
 
@@ -83,14 +83,14 @@ def test_partial_values_of_a_missing_key_are_none(repo: Repository) -> None:
     assert [None if each is None else each.to_bytes() for each in found] == [b"\x00\x01\x02", None]
 
 
-def test_keys_of_zarr_2_do_not_exist(repo: Repository) -> None:
+def test_zarr_2_keys_do_not_exist(repo: Repository) -> None:
     store = repo.readonly_session("main").store
 
     assert not asyncio.run(store.exists(".zgroup"))
     assert not asyncio.run(store.exists("a/.zarray"))
 
 
-def test_the_size_of_a_missing_chunk_is_an_error(repo: Repository) -> None:
+def test_size_of_a_missing_chunk_raises_an_error(repo: Repository) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="empty", shape=(3,), dtype="u1")
 
@@ -100,7 +100,7 @@ def test_the_size_of_a_missing_chunk_is_an_error(repo: Repository) -> None:
     assert isinstance(error.value, NodeNotFoundError)
 
 
-def test_a_chunk_key_needs_a_segment_c(repo: Repository) -> None:
+def test_chunk_key_requires_segment_c(repo: Repository) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="ab", data=np.arange(2))
 
@@ -111,7 +111,7 @@ def test_a_chunk_key_needs_a_segment_c(repo: Repository) -> None:
 # Writing
 
 
-def test_a_read_only_store_of_a_writable_session_writes_nothing(repo: Repository) -> None:
+def test_read_only_store_of_a_writable_session_rejects_writes(repo: Repository) -> None:
     store = repo.writable_session("main").store.with_read_only(True)
 
     with pytest.raises(ReadOnlyError):
@@ -132,7 +132,7 @@ def test_chunks_have_as_many_coordinates_as_their_array(repo: Repository) -> Non
     assert error.value.kind == "invalid-chunk-index"
 
 
-def test_arrays_hold_no_nodes(repo: Repository) -> None:
+def test_arrays_cannot_contain_nodes(repo: Repository) -> None:
     session = repo.writable_session("main")
     document = get(session.store, "a/zarr.json") or b""
 
@@ -140,7 +140,7 @@ def test_arrays_hold_no_nodes(repo: Repository) -> None:
         asyncio.run(session.store.set("a/b/zarr.json", PROTOTYPE.buffer.from_bytes(document)))
 
 
-def test_a_rectilinear_grid_may_have_a_bare_number_for_a_dimension() -> None:
+def test_rectilinear_grid_accepts_one_size_for_a_dimension() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     zarr.create_array(session.store, name="plain", shape=(10, 10), chunks=(5, 5), dtype="u1")
     document = json.loads(get(session.store, "plain/zarr.json") or b"")
@@ -155,13 +155,13 @@ def test_a_rectilinear_grid_may_have_a_bare_number_for_a_dimension() -> None:
         asyncio.run(session.store.set("uneven/c/2/2", PROTOTYPE.buffer.from_bytes(b"x")))
 
 
-def test_a_shift_by_too_few_or_many_offsets_is_refused(repo: Repository) -> None:
+def test_shift_requires_one_offset_per_dimension(repo: Repository) -> None:
     for offset in [(1,), (1, 0, 0)]:
         with pytest.raises(InvalidInputError):
             repo.writable_session("main").shift_array("/a", offset)
 
 
-def test_a_shift_by_nothing_is_no_change(repo: Repository) -> None:
+def test_shift_by_zero_is_not_a_change(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     session.shift_array("/a", (0, 0))
@@ -169,7 +169,7 @@ def test_a_shift_by_nothing_is_no_change(repo: Repository) -> None:
     assert not session.has_uncommitted_changes
 
 
-def test_an_exception_in_a_reindex_function_is_raised_as_it_is(repo: Repository) -> None:
+def test_exception_of_a_reindex_function_is_raised_unchanged(repo: Repository) -> None:
     def fail(index: Any) -> None:
         raise KeyError("mine")
 
@@ -177,7 +177,7 @@ def test_an_exception_in_a_reindex_function_is_raised_as_it_is(repo: Repository)
         repo.writable_session("main").reindex_array("/a", fail)
 
 
-def test_an_amended_commit_lists_each_node_once() -> None:
+def test_amended_commit_lists_each_node_once() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="new") as store:
         zarr.create_array(store, name="a", data=np.arange(2))
@@ -220,7 +220,7 @@ def test_no_commit_is_lost_on_a_folder(tmp_path: Path) -> None:
 # Repositories
 
 
-def test_a_repository_marked_offline_takes_no_writes() -> None:
+def test_offline_repository_rejects_writes() -> None:
     repo = Repository.create(in_memory_storage())
     repo.set_status(RepoStatus(RepoAvailability.offline))
 
@@ -230,7 +230,7 @@ def test_a_repository_marked_offline_takes_no_writes() -> None:
     assert repo.status.availability is RepoAvailability.offline
 
 
-def test_only_what_was_set_is_saved_of_a_configuration(repo: Repository) -> None:
+def test_only_explicit_configuration_is_saved(repo: Repository) -> None:
     repo.reopen(RepositoryConfig(inline_chunk_threshold_bytes=3)).save_config()
 
     stored = Repository.fetch_config(repo.storage)
@@ -238,7 +238,7 @@ def test_only_what_was_set_is_saved_of_a_configuration(repo: Repository) -> None
     assert stored == RepositoryConfig(inline_chunk_threshold_bytes=3)
 
 
-def test_names_beyond_ascii_are_listed_in_every_version(tmp_path: Path) -> None:
+def test_non_ascii_names_are_listed_in_every_version(tmp_path: Path) -> None:
     for version in (1, 2):
         storage = local_filesystem_storage(str(tmp_path / str(version)))
         repo = Repository.create(storage, spec_version=version)
@@ -251,12 +251,12 @@ def test_names_beyond_ascii_are_listed_in_every_version(tmp_path: Path) -> None:
         assert again.lookup_tag("überholt") == tip
 
 
-def test_a_snapshot_that_is_not_there_is_not_found_in_every_version(repo: Repository) -> None:
+def test_missing_snapshot_raises_not_found_in_every_version(repo: Repository) -> None:
     with pytest.raises(SnapshotNotFoundError):
         repo.lookup_snapshot("0" * 20)
 
 
-def test_a_pickled_repository_in_memory_keeps_its_objects(repo: Repository) -> None:
+def test_pickled_repository_in_memory_keeps_its_objects(repo: Repository) -> None:
     session = pickle.loads(pickle.dumps(repo)).readonly_session("main")
 
     assert get(session.store, "a/c/1/0") == b"\x03\x04\x05"
@@ -271,7 +271,7 @@ def test_configurations_pickle_and_copy() -> None:
 # The page
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_named_on_the_page_exists() -> None:
     named = re.findall(r"`([\w/.]+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
 
     missing = [
@@ -284,14 +284,14 @@ def test_every_test_that_the_page_names_is_there() -> None:
     assert len(named) > 20
 
 
-def test_the_page_names_every_test_of_this_file() -> None:
+def test_page_names_every_test_of_this_file() -> None:
     text = Path(__file__).read_text(encoding="utf-8").partition("# The page\n")[0]
     page = PAGE.read_text(encoding="utf-8")
 
     assert [name for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE) if name not in page] == []
 
 
-def test_a_session_without_its_snapshot_does_not_open(tmp_path: Path) -> None:
+def test_session_on_a_missing_snapshot_fails_to_open(tmp_path: Path) -> None:
     storage = local_filesystem_storage(str(tmp_path))
     Repository.create(storage)
     for file in (tmp_path / "snapshots").iterdir():

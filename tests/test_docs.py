@@ -45,7 +45,7 @@ def dead_links(document: Path) -> list[str]:
     return [link for link, path in targets.items() if not path.exists() and path not in generated]
 
 
-def test_examples_left_out_are_listed() -> None:
+def test_skipped_examples_are_listed() -> None:
     found = [
         (str(document.relative_to(ROOT)), block.not_run)
         for document in documents()
@@ -68,7 +68,7 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert {page.name: dead for page in pages if (dead := dead_links(page))} == {}
 
 
-def test_a_failing_example_is_found_and_names_its_line(tmp_path: Path) -> None:
+def test_failing_example_is_found_and_names_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Title\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
 
@@ -78,7 +78,7 @@ def test_a_failing_example_is_found_and_names_its_line(tmp_path: Path) -> None:
     assert caught.traceback[-1].lineno == 7  # counted from zero
 
 
-def test_only_marked_blocks_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_marked_blocks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
@@ -104,12 +104,12 @@ def test_commands_run_in_the_folder_of_the_python_examples(
     assert run_page(page) == {6: "$ ls x\nx\n$ false\n$ echo $?\n1"}
 
 
-def test_a_failing_command_is_found() -> None:
+def test_failing_command_is_found() -> None:
     with pytest.raises(CommandFailedError, match="exit code 1 of: false"):
         run_commands("$ false\n$ true")
 
 
-def test_a_dead_link_is_found(tmp_path: Path) -> None:
+def test_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("[here](page.md#title) [gone](nowhere.md) [far](https://example.org/x)")
 

@@ -48,7 +48,7 @@ def parsed(command: click.Command, words: list[str]) -> click.Command:
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
-def test_commands_that_are_shown_exist(document: Path) -> None:
+def test_commands_in_documentation_exist(document: Path) -> None:
     for line in shown(document.read_text(encoding="utf-8")):
         words = [word for word in shlex.split(line, comments=True)[1:] if word != "..."]
         if words[0].startswith("-"):  # icefloe --help
@@ -60,7 +60,7 @@ def test_commands_that_are_shown_exist(document: Path) -> None:
             pytest.fail(f"{document.name}: {line}: {error.format_message()}")
 
 
-def test_examples_of_the_help_are_understood() -> None:
+def test_examples_in_help_are_valid() -> None:
     for name in app.commands():
         command = app.icefloe.get_command(click.Context(app.icefloe), name)
         assert command is not None

@@ -83,7 +83,7 @@ def test_search_finds_a_page_without_network(browser: Browser) -> None:
     assert {url: error for url, error in browser.requests().items() if error} == {}
 
 
-def test_a_remote_request_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_remote_request_is_found(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text('<script src="https://cdn.example/x.js"></script>')
 
@@ -108,7 +108,7 @@ def test_every_public_name_is_documented() -> None:
     assert undocumented_names() == []
 
 
-def test_diagrams_are_those_of_their_source() -> None:
+def test_diagrams_match_their_source() -> None:
     stale = [
         name
         for name, draw in DIAGRAMS.items()
@@ -118,13 +118,13 @@ def test_diagrams_are_those_of_their_source() -> None:
     assert stale == [], "run python -m docs._site.diagrams"
 
 
-def test_notebooks_are_those_of_their_pages() -> None:
+def test_notebooks_match_their_pages() -> None:
     found = {path: path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.ipynb")}
 
     assert found == notebooks(), "run python -m docs._site.notebooks"
 
 
-def test_figures_are_those_of_the_history() -> None:
+def test_figures_match_the_history() -> None:
     stale = [path.name for path, text in expected().items() if path.read_text(encoding="utf-8") != text]
 
     assert stale == [], "run python -m docs._site.benchmarks"

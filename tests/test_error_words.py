@@ -122,7 +122,7 @@ def test_raw_store_errors_contain_official_words() -> None:
         {"message": "m", "metadata": {"\ud800": 1}},
     ],
 )
-def test_texts_with_lone_surrogates_are_refused_before_writing(
+def test_texts_with_lone_surrogates_are_rejected_before_writing(
     given: dict[str, Any], spec_version: int
 ) -> None:
     storage = in_memory_storage()

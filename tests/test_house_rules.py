@@ -217,7 +217,7 @@ def test_format_and_encoding_are_pure() -> None:
     assert [problem for module in source_modules() for problem in impurities(module)] == []
 
 
-def test_names_say_something() -> None:
+def test_names_are_meaningful() -> None:
     assert [problem for module in source_modules() for problem in empty_names(module)] == []
 
 
@@ -231,7 +231,7 @@ def test_tests_share_helpers_through_support() -> None:
     assert [problem for module in outside_modules() for problem in imports_of_tests(module)] == []
 
 
-def test_the_library_names_no_options_of_the_command_line() -> None:
+def test_library_does_not_mention_command_line_options() -> None:
     assert [problem for module in source_modules() for problem in command_line_options(module)] == []
 
 
@@ -257,7 +257,7 @@ def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
         "match repo.spec_version:\n    case 1: pass",
     ],
 )
-def test_a_version_comparison_is_found(text: str) -> None:
+def test_version_comparison_is_found(text: str) -> None:
     assert len(list(version_comparisons(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(version_comparisons(parse("icefloe.format.spec", text))) == []
 
@@ -271,7 +271,7 @@ def test_a_version_comparison_is_found(text: str) -> None:
         "if sys.version_info >= (3, 12): pass",
     ],
 )
-def test_a_capability_or_a_storage_version_is_no_version_comparison(text: str) -> None:
+def test_capability_checks_are_not_version_comparisons(text: str) -> None:
     assert list(version_comparisons(parse("icefloe.core.commit.flush", text))) == []
 
 
@@ -279,12 +279,12 @@ def test_a_capability_or_a_storage_version_is_no_version_comparison(text: str) -
     "text",
     ["import os\nx = os.environ['A']", "import os\nx = os.getenv('A')", "from os import environ"],
 )
-def test_an_environment_read_is_found(text: str) -> None:
+def test_environment_read_is_found(text: str) -> None:
     assert len(list(environment_reads(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(environment_reads(parse("icefloe.cli.main", text))) == []
 
 
-def test_a_factory_named_from_env_may_read_the_environment() -> None:
+def test_factory_named_from_env_may_read_the_environment() -> None:
     module = parse("icefloe.storage.factories", "def s3_from_env():\n    return os.environ['A']")
 
     assert list(environment_reads(module)) == []
@@ -294,7 +294,7 @@ def test_a_factory_named_from_env_may_read_the_environment() -> None:
     "text",
     ["import time", "from random import choice", "import logging", "open('a')", "datetime.now()"],
 )
-def test_an_impurity_is_found(text: str) -> None:
+def test_impurity_is_found(text: str) -> None:
     assert len(list(impurities(parse("icefloe.format.v2", text)))) == 1
     assert list(impurities(parse("icefloe.storage.local.folder", text))) == []
 
@@ -307,12 +307,12 @@ def test_an_impurity_is_found(text: str) -> None:
         ("icefloe.core.refs.base", "class BaseRef: pass"),
     ],
 )
-def test_an_empty_name_is_found(name: str, text: str) -> None:
+def test_meaningless_name_is_found(name: str, text: str) -> None:
     assert len(list(empty_names(parse(name, text)))) == 1
 
 
 @pytest.mark.parametrize("name", ["tests.core.samples", "tests.samples", "tests.upkeep.test_gc"])
-def test_a_misplaced_test_is_found(name: str) -> None:
+def test_misplaced_test_is_found(name: str) -> None:
     assert len(list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"}))) == 1
 
 
@@ -326,11 +326,11 @@ def test_a_misplaced_test_is_found(name: str) -> None:
         "benchmarks.run",
     ],
 )
-def test_a_test_in_its_place_is_allowed(name: str) -> None:
+def test_correctly_placed_test_is_allowed(name: str) -> None:
     assert list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"})) == []
 
 
-def test_an_import_from_a_test_is_found() -> None:
+def test_import_from_a_test_is_found() -> None:
     module = parse(
         "tests.core.test_gc", "from tests.core.test_expire import commit\nfrom tests import support"
     )
@@ -339,7 +339,7 @@ def test_an_import_from_a_test_is_found() -> None:
 
 
 @pytest.mark.parametrize("text", ["'give --on-change ingest'", "f'{x}: --hybrid copies it'", '"(--group)"'])
-def test_an_option_of_the_command_line_is_found(text: str) -> None:
+def test_option_of_the_command_line_is_found(text: str) -> None:
     assert len(list(command_line_options(parse("icefloe.core.commit.flush", text)))) == 1
     assert list(command_line_options(parse("icefloe.cli.main", text))) == []
 
@@ -353,14 +353,14 @@ def test_an_option_of_the_command_line_is_found(text: str) -> None:
         "re.sub('a', 'b', error.message)",
     ],
 )
-def test_a_match_on_a_message_is_found(text: str) -> None:
+def test_match_on_a_message_is_found(text: str) -> None:
     body = f"try:\n    work()\nexcept {{}} as error:\n    found = {text}"
 
     assert len(list(matches_on_messages(parse("icefloe.core.open", body.format("InvalidInputError"))))) == 1
     assert list(matches_on_messages(parse("icefloe.core.open", body.format("xarray.MergeError")))) == []
 
 
-def test_every_test_beside_the_official_package_is_marked() -> None:
+def test_every_compat_test_is_marked() -> None:
     """One without the mark runs where that package happens to be installed, and never in `make compat`."""
     folder = ROOT / "tests"
     modules = [*folder.glob("compat/test_*.py"), *folder.rglob("*_compat.py")]

@@ -77,7 +77,7 @@ def group(name: str) -> Iterator[str]:
 
 
 @pytest.mark.needs("packaging", "xarray")
-def test_everything_installed_for_the_tests_is_pinned_to_that_version() -> None:
+def test_every_installed_test_dependency_is_pinned() -> None:
     installed = installed_closure(line for name in GROUPS for line in group(name))
     installed.pop("icefloe")
     pinned = pins((ROOT / "constraints.txt").read_text(encoding="utf-8"))
@@ -87,16 +87,16 @@ def test_everything_installed_for_the_tests_is_pinned_to_that_version() -> None:
 
 
 @pytest.mark.parametrize("text", ["numpy>=2", "numpy==2.*", "numpy", "numpy==2.4.6\nNumPy==2.5.4"])
-def test_a_loose_or_doubled_pin_is_found(text: str) -> None:
+def test_inexact_or_duplicate_pin_is_found(text: str) -> None:
     with pytest.raises(ValueError, match="pin"):
         pins(text)
 
 
-def test_the_closure_reaches_what_is_needed_indirectly() -> None:
+def test_closure_includes_indirect_dependencies() -> None:
     assert {"pytest", "pluggy", "iniconfig"} <= installed_closure(["pytest"]).keys()
 
 
-def test_the_version_has_one_source() -> None:
+def test_version_has_one_source() -> None:
     assert metadata.version("icefloe") == icefloe.__version__
     assert "version" in PROJECT["dynamic"]
 
@@ -108,7 +108,7 @@ def test_each_core_dependency_is_justified_in_the_decision() -> None:
     assert sorted(rows) == sorted(Requirement(line).name for line in PROJECT["dependencies"])
 
 
-def test_the_type_marker_is_part_of_the_package() -> None:
+def test_type_marker_is_part_of_the_package() -> None:
     assert (Path(icefloe.__file__).parent / "py.typed").is_file()
 
 
@@ -154,7 +154,7 @@ def fake_python(folder: Path, name: str, body: str) -> Path:
     return file
 
 
-def test_newest_python_passes_over_one_that_does_not_run(tmp_path: Path) -> None:
+def test_newest_python_skips_broken_interpreters(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3.98", "echo 'command not found' >&2; exit 127")
     working = fake_python(tmp_path, "python3.97", "echo 3097000")
 
@@ -180,14 +180,14 @@ def test_newest_python_fails_quietly_when_there_is_none(tmp_path: Path) -> None:
     assert (answer.returncode, answer.stdout) == (1, "")
 
 
-def test_newest_python_keeps_within_its_bounds(tmp_path: Path) -> None:
+def test_newest_python_respects_its_bounds(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3.97", "echo 3097000")
     older = fake_python(tmp_path, "python3.96", "echo 3096004")
 
     assert run_script("newest-python", "3.95", "3.96", path=tmp_path).stdout.strip() == str(older)
 
 
-def test_newest_python_looks_behind_the_shims_of_pyenv(tmp_path: Path) -> None:
+def test_newest_python_resolves_pyenv_shims(tmp_path: Path) -> None:
     shims = tmp_path / "pyenv" / "shims"
     fake_python(shims, "python3.97", "echo 'pyenv: python3.97: command not found' >&2; exit 127")
     working = fake_python(tmp_path / "pyenv" / "versions" / "3.97.0" / "bin", "python", "echo 3097000")
@@ -203,7 +203,7 @@ def test_find_python_names_a_missing_interpreter() -> None:
     assert answer.stderr.count("\n") == 1
 
 
-def test_find_python_refuses_an_old_interpreter(tmp_path: Path) -> None:
+def test_find_python_rejects_an_old_interpreter(tmp_path: Path) -> None:
     old = fake_python(tmp_path, "python3", "echo 3.9 /usr/bin/python3.9")
 
     answer = run_script("find-python", str(old))
@@ -212,7 +212,7 @@ def test_find_python_refuses_an_old_interpreter(tmp_path: Path) -> None:
     assert "is Python 3.9, and icefloe needs 3.11 or newer" in answer.stderr
 
 
-def test_find_python_passes_over_an_old_default(tmp_path: Path) -> None:
+def test_find_python_skips_an_old_default(tmp_path: Path) -> None:
     fake_python(tmp_path, "python3", "echo 3.9 /usr/bin/python3.9")
     working = fake_python(tmp_path, "python3.97", "echo 3097000")
 
@@ -236,7 +236,7 @@ def test_minimum_python_version_is_consistent() -> None:
     assert sys.version_info >= OLDEST
 
 
-def test_hooks_of_pre_commit_are_make_targets() -> None:
+def test_pre_commit_hooks_are_make_targets() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0][
         "hooks"
     ]

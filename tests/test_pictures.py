@@ -11,7 +11,7 @@ import pytest
 from icefloe.pictures import Scale, encode_png
 
 
-def test_the_ends_of_a_scale_have_known_colours() -> None:
+def test_scale_ends_have_known_colours() -> None:
     found = Scale.of(0, 10).rgba(np.array([[0, 10], [-5, np.inf]]))
 
     assert found[0].tolist() == [[68, 1, 84, 255], [253, 231, 37, 255]]
@@ -40,7 +40,7 @@ def test_arrays_have_the_colours_of_single_values(bounds: tuple[float, float]) -
     assert np.abs(found[:, :3].astype(int) - np.array(single)).max() <= 1
 
 
-def test_a_png_file_holds_the_pixels() -> None:
+def test_png_file_holds_the_pixels() -> None:
     rgba = np.random.default_rng(1).integers(0, 256, (3, 5, 4), np.uint8)
 
     data = encode_png(rgba)

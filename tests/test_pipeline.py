@@ -18,7 +18,7 @@ from icefloe.ingest.options import known_options
 from tests.support.ingest.files import Travelling, archive, assert_same, expected, read
 
 
-def test_files_go_into_a_new_repository(tmp_path: Path) -> None:
+def test_files_are_ingested_into_a_new_repository(tmp_path: Path) -> None:
     files = archive(tmp_path / "files")
 
     report = icefloe.ingest_files(
@@ -30,7 +30,7 @@ def test_files_go_into_a_new_repository(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_no_executor_starts_for_files_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_does_not_start_without_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, repo = archive(tmp_path / "files"), tmp_path / "repo"
     icefloe.ingest_files(files, repo, executor=Travelling())
     monkeypatch.setattr("icefloe.spark.session.default_session", None)
@@ -90,7 +90,7 @@ def test_processes_replace_spark_without_pyspark(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.spark
-def test_the_active_spark_session_is_the_default(spark: Any) -> None:
+def test_active_spark_session_is_the_default(spark: Any) -> None:
     with pipeline._start_executor(None) as executor:
         assert executor.has_sql
     assert spark.range(3).count() == 3

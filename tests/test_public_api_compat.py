@@ -19,7 +19,7 @@ OFFICIAL = json.loads((ROOT / "tests" / "data" / "official_api.json").read_text(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_the_recording_is_up_to_date(name: str) -> None:
+def test_recorded_api_is_up_to_date(name: str) -> None:
     if icechunk.__version__ != OFFICIAL["version"]:
         pytest.skip(f"the recording is of {OFFICIAL['version']}, and {icechunk.__version__} is installed")
     try:

@@ -40,7 +40,7 @@ WANTED = {
 }
 
 
-def test_commands_are_all_there() -> None:
+def test_all_commands_are_documented() -> None:
     assert set(commands()) >= WANTED
 
 

@@ -85,26 +85,26 @@ def test_unfinished_work_names_its_issue() -> None:
     assert found == {}
 
 
-def test_the_files_of_the_project_are_found() -> None:
+def test_project_files_are_found() -> None:
     assert {"pyproject.toml", "src/icefloe/__init__.py", ".ci/run"} <= text_files().keys()
 
 
 @pytest.mark.parametrize(
     "text", ["cd /build/agenda/x", "path=/build/agenda", "see /ho" + "me/ann/x", "/Us" + "ers/ann/x"]
 )
-def test_a_machine_path_is_found(text: str) -> None:
+def test_machine_path_is_found(text: str) -> None:
     assert list(machine_paths(text, {Path("/build/agenda")}))
 
 
 @pytest.mark.parametrize(
     "text", ["file:///tmp/golden/x", "the /home page", "re/build/agenda-like", "zarr's root/"]
 )
-def test_a_common_path_is_allowed(text: str) -> None:
+def test_common_path_is_allowed(text: str) -> None:
     assert not list(machine_paths(text, {Path("/tmp"), Path("/build/agenda")}))
 
 
 @pytest.mark.parametrize("text", [f"https://{HOSTS[0]}/simple", "pip install --index" + "-url x"])
-def test_a_registry_is_found(text: str) -> None:
+def test_registry_is_found(text: str) -> None:
     assert REGISTRY.search(text)
 
 

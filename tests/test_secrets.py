@@ -205,7 +205,7 @@ def test_no_repr_contains_a_secret() -> None:
         assert SECRET not in shown, type(value)
 
 
-def test_a_stored_configuration_is_printed_without_secrets(
+def test_stored_configuration_is_printed_without_secrets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"https://user:{SECRET}@example.org/data/"

@@ -96,7 +96,7 @@ def test_every_argument_is_documented() -> None:
 
 
 def test_arguments_and_options_are_consistent() -> None:
-    """The repository first, except where data is brought in; branches and versions by the same options."""
+    """The repository comes first, except in ingests; branches and versions have the same options."""
     for path, command in every_command(app.icefloe):
         names = [each.name for each in command.params if isinstance(each, click.Argument)]
         if "repo" in names and path != "icefloe ingest":

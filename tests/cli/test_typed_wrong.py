@@ -72,7 +72,7 @@ EVERY = (
     "rechunk NEW t2m --chunks time=2 --executor threads",
     "ingest --recipe RECIPE --dry-run",
 )
-"""Commands with all that they need, one after the other."""
+"""Every command with valid arguments."""
 
 
 @pytest.fixture(scope="module")

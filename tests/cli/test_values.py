@@ -91,7 +91,7 @@ ODD = {
 
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
-def test_head_and_cat_print_valid_json_forevery_dtype(
+def test_head_and_cat_print_valid_json_for_every_dtype(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repo = icefloe.Repository.create(icefloe.storage_from_url(str(tmp_path), sync=False))

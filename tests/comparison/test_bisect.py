@@ -32,7 +32,7 @@ def history(maxima: list[float], *, spec_version: int = 2) -> icefloe.Repository
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("changed", range(1, 9))
-def test_the_commit_is_found_wherever_it_is(changed: int, spec_version: int) -> None:
+def test_bisect_finds_the_commit_at_any_position(changed: int, spec_version: int) -> None:
     repo = history([300.0] * changed + [320.0] * (9 - changed), spec_version=spec_version)
 
     found = icefloe.bisect(repo, "t2m", "max > 310")
@@ -43,7 +43,7 @@ def test_the_commit_is_found_wherever_it_is(changed: int, spec_version: int) -> 
     assert found.versions_read <= 6
 
 
-def test_labels_select_a_part() -> None:
+def test_labels_select_part_of_the_array() -> None:
     repo = history([300.0, 320.0, 330.0])
 
     found = icefloe.bisect(repo, "t2m", "max > 325 or min < 200", at={"time": 20})
@@ -53,14 +53,14 @@ def test_labels_select_a_part() -> None:
         icefloe.bisect(repo, "t2m", "max > 325", at={"time": 10})
 
 
-def test_an_array_that_does_not_exist_yet_fulfils_no_condition() -> None:
+def test_condition_is_false_before_the_array_exists() -> None:
     found = icefloe.bisect(history([300.0, 300.0]), "t2m", "not max > 310")
 
     assert found.commit.message == "commit 0"
     assert found.statistics == {"max": (None, 300.0)}
 
 
-def test_the_search_can_start_later() -> None:
+def test_search_can_start_at_a_later_snapshot() -> None:
     repo = history([320.0, 300.0, 300.0, 320.0])
     ids = [each.id for each in repo.ancestry(branch="main")]
 
@@ -82,6 +82,6 @@ def test_the_search_can_start_later() -> None:
         "[]",
     ],
 )
-def test_other_conditions_are_refused(text: str) -> None:
+def test_invalid_conditions_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInputError, match="condition"):
         parse_condition(text)

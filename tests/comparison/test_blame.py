@@ -1,4 +1,4 @@
-"""Writers of chunks, beside a model that notes who wrote each chunk."""
+"""Writers of chunks, compared with a model that records the writer of each chunk."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def writers(found: icefloe.Blame) -> dict[tuple[int, ...], str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_writers_are_those_of_the_model(repo: Repository, seed: int) -> None:
+def test_writers_equal_the_model(repo: Repository, seed: int) -> None:
     random = np.random.default_rng(seed)
     model: dict[tuple[int, ...], tuple[str, bytes]] = {}
     commit(repo, [CreateGroup("/"), CreateArray("/a", (8,))])
@@ -68,14 +68,14 @@ def test_writers_are_those_of_the_model(repo: Repository, seed: int) -> None:
     assert writers(icefloe.blame(repo, "a")) == {at: made for at, (made, _) in model.items()}
 
 
-def test_an_array_that_was_created_again_has_new_writers(repo: Repository) -> None:
+def test_recreated_array_has_new_writers(repo: Repository) -> None:
     commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,), b"x")])
     again = commit(repo, [Delete("/a"), CreateArray("/a", (4,)), Write("/a", (0,), b"x")])
 
     assert writers(icefloe.blame(repo, "/a")) == {(0,): again}
 
 
-def test_a_moved_array_keeps_its_writers() -> None:
+def test_moved_array_keeps_its_writers() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     first = commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,)), Write("/a", (1,))])
     second = commit(repo, [Write("/a", (1,), b"other")])
@@ -100,7 +100,7 @@ def test_shifted_chunks_keep_their_writers(repo: Repository) -> None:
     assert writers(icefloe.blame(repo, "a")) == {(0,): made[3], (1,): made[4], (3,): last}
 
 
-def test_equal_bytes_elsewhere_are_another_write(repo: Repository) -> None:
+def test_equal_bytes_at_other_coordinates_count_as_a_new_write(repo: Repository) -> None:
     first = commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,), b"same")])
     second = commit(repo, [Write("/a", (1,), b"same"), Write("/a", (2,), b"other")])
     third = commit(repo, [Write("/a", (0,), b"third"), Write("/a", (3,), b"same")])
@@ -109,7 +109,7 @@ def test_equal_bytes_elsewhere_are_another_write(repo: Repository) -> None:
     assert writers(icefloe.blame(repo, "a", snapshot_id=first)) == {(0,): first}
 
 
-def test_a_merge_is_credited_to_the_commit_that_brought_the_chunk(repo: Repository) -> None:
+def test_merged_chunk_is_credited_to_its_original_commit(repo: Repository) -> None:
     start = commit(repo, [CreateGroup("/"), CreateArray("/a", (5,)), Write("/a", (0,)), Write("/a", (4,))])
     repo.create_branch("dev", start)
     one = commit(repo, [Write("/a", (1,), b"dev 1")], "dev")
@@ -153,7 +153,7 @@ def test_chunks_of_expired_commits_are_older(repo: Repository) -> None:
     assert writers(icefloe.blame(repo, "a")) == {(0,): "older", (1,): "older", (2,): kept, (3,): last}
 
 
-def test_scalars_and_empty_arrays_have_writers(repo: Repository) -> None:
+def test_scalars_and_empty_arrays_can_be_blamed(repo: Repository) -> None:
     with repo.transaction("main", message="data") as store:
         zarr.create_array(store, name="scalar", data=np.array(3.0))
         zarr.create_array(store, name="empty", shape=(0,), dtype="f8")

@@ -1,4 +1,4 @@
-"""Values of two versions, beside a comparison of every cell with Python's own numbers."""
+"""Differences of values, compared with a computation with Python numbers for every cell."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXTREMES: dict[str, list[Any]] = {
 def two_versions(
     old: Any, new: Any, chunks: Any = (2,), *, spec_version: int = 2, **options: Any
 ) -> tuple[Session, Session]:
-    """Write an array, and then those of its chunks that differ."""
+    """Write an array, and then the chunks that differ."""
     repo = Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
     with repo.transaction("main", message="old") as store:
         zarr.create_array(store, name="a", data=old, chunks=chunks, **options)
@@ -64,7 +64,7 @@ def expected(old: Any, new: Any) -> list[Any]:
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning", "ignore::UserWarning")
-def test_differences_are_those_of_python_numbers(dtype: str, spec_version: int) -> None:
+def test_differences_equal_python_arithmetic(dtype: str, spec_version: int) -> None:
     random = np.random.default_rng(7)
     pool = np.array(EXTREMES.get(dtype, [0, 1, 2, 100]), dtype)
     old, new = pool[random.integers(0, len(pool), 14)], pool[random.integers(0, len(pool), 14)]
@@ -84,14 +84,14 @@ def test_differences_are_those_of_python_numbers(dtype: str, spec_version: int) 
     assert np.array_equal(subtracted, np.array(values), equal_nan=True)
 
 
-def test_unsigned_numbers_do_not_wrap() -> None:
+def test_unsigned_differences_do_not_wrap_around() -> None:
     before, after = two_versions(np.array([250, 3], "u1"), np.array([3, 250], "u1"))
 
     assert icefloe.subtract_values(before, after, "a").tolist() == [-247, 247]
     assert str(icefloe.compare_values(before, after, "a")) == "2 of 2 cells differ by at most 247"
 
 
-def test_texts_are_counted_and_not_subtracted() -> None:
+def test_strings_are_compared_but_not_subtracted() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="old") as store:
         array = zarr.create_array(store, name="a", shape=(4,), chunks=(2,), dtype=str)
@@ -109,7 +109,7 @@ def test_texts_are_counted_and_not_subtracted() -> None:
 
 
 @given(st.data())
-def test_a_selection_is_that_of_the_whole(data: st.DataObject) -> None:
+def test_selection_equals_part_of_the_whole_difference(data: st.DataObject) -> None:
     shape = (5, 7)
     old = np.arange(35).reshape(shape)
     new = old + (np.arange(35).reshape(shape) % 4 == 0) * 3
@@ -147,7 +147,7 @@ def test_only_chunks_that_differ_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_arrays_of_different_shapes_are_compared_where_both_have_cells(spec_version: int) -> None:
+def test_arrays_of_different_shapes_are_compared_on_common_cells(spec_version: int) -> None:
     repo = Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
     with repo.transaction("main", message="old") as store:
         zarr.create_array(store, name="a", data=np.arange(1, 8), chunks=(2,))
@@ -166,7 +166,7 @@ def test_arrays_of_different_shapes_are_compared_where_both_have_cells(spec_vers
     assert icefloe.subtract_values(after, before, "a").tolist() == [0] * 6 + [2]
 
 
-def test_other_chunks_codecs_and_fill_values_are_compared_by_value() -> None:
+def test_arrays_with_different_encodings_are_compared_by_value() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     values = np.arange(24).reshape(4, 6)
     with repo.transaction("main", message="old") as store:
@@ -184,7 +184,7 @@ def test_other_chunks_codecs_and_fill_values_are_compared_by_value() -> None:
     assert (found.cells, found.differing, found.largest) == (24, 1, 21)
 
 
-def test_a_moved_array_is_compared_with_itself() -> None:
+def test_moved_array_is_compared_with_its_old_path() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="data") as store:
         zarr.create_array(store, name="a", data=np.arange(1, 5), chunks=(1,))
@@ -209,7 +209,7 @@ def test_scalars_and_empty_arrays_are_compared(shape: tuple[int, ...]) -> None:
     assert icefloe.subtract_values(before, after, "a").shape == shape
 
 
-def test_arrays_of_other_rank_or_kind_are_refused() -> None:
+def test_arrays_of_different_rank_or_kind_are_rejected() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="old") as store:
         zarr.create_array(store, name="a", data=np.zeros(3))

@@ -1,4 +1,4 @@
-"""Comparisons of any two versions, beside a comparison of every single reference."""
+"""Comparisons of any two versions, checked against a comparison of all references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def spec_version(request: pytest.FixtureRequest) -> int:
 
 
 def every_reference(session: Session) -> dict[str, tuple[Any, dict[tuple[int, ...], Any]]]:
-    """By path, the metadata and each reference, looked up one by one."""
+    """Return the metadata and all references by path, looked up one by one."""
     workspace = session._workspace
     found = {}
     for path in workspace.paths():
@@ -60,7 +60,7 @@ def as_sets(found: icefloe.Comparison) -> dict[str, dict[str, set[tuple[int, ...
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_two_snapshots_compare_like_their_references(spec_version: int, seed: int) -> None:
+def test_comparison_equals_comparison_of_all_references(spec_version: int, seed: int) -> None:
     repo = Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
     history = RandomHistory(repo, seed)
     for _ in range(10):
@@ -89,7 +89,7 @@ def test_equal_versions_do_not_differ(spec_version: int) -> None:
     assert found.to_diff().is_empty()
 
 
-def test_a_moved_array_is_compared_with_itself() -> None:
+def test_moved_array_is_compared_with_its_old_path() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="data") as store:
         zarr.create_array(store, name="a", data=np.arange(1, 5), chunks=(1,))
@@ -120,7 +120,7 @@ def test_uncommitted_changes_are_compared(spec_version: int) -> None:
     assert as_sets(found)["/a"]["changed"] == {(1,)}
 
 
-def test_another_chunk_grid_makes_all_chunks_differ(spec_version: int) -> None:
+def test_all_chunks_differ_if_the_chunk_grid_changed(spec_version: int) -> None:
     repo = Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
     with repo.transaction("main", message="data") as store:
         zarr.create_array(store, name="a", data=np.arange(1, 5), chunks=(1,))
@@ -136,7 +136,7 @@ def test_another_chunk_grid_makes_all_chunks_differ(spec_version: int) -> None:
     assert found.coords.tolist() == [[0, 0], [1, 0]]
 
 
-def test_only_the_nodes_below_a_path_are_compared() -> None:
+def test_path_restricts_the_comparison() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="data") as store:
         for name in ("a/x", "ab/x", "a/y"):
@@ -153,7 +153,7 @@ def test_only_the_nodes_below_a_path_are_compared() -> None:
         icefloe.compare(repo.readonly_session("main"), repo.readonly_session("main"), path="nothing")
 
 
-def test_references_are_columns(tmp_path: Any) -> None:
+def test_chunk_references_are_returned_as_columns(tmp_path: Any) -> None:
     file = tmp_path / "source.bin"
     file.write_bytes(bytes(100))
     config = icefloe.RepositoryConfig.default()
@@ -191,7 +191,7 @@ def test_references_are_columns(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "nothing"])
-def test_references_of_no_array_are_an_error(path: str) -> None:
+def test_references_of_a_missing_array_raise_an_error(path: str) -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="data") as store:
         zarr.create_group(store)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.compat
 
 
 def stored(repo: Any, snapshot_id: str) -> dict[str, bytes]:
-    """All keys of a snapshot with their bytes, read by the official package."""
+    """Return all keys of a snapshot with their bytes, read by the official package."""
     store = repo.readonly_session(snapshot_id=snapshot_id).store
     prototype = default_buffer_prototype()
     return {key: sync(store.get(key, prototype)).to_bytes() for key in keys(store)}
@@ -28,7 +28,7 @@ def stored(repo: Any, snapshot_id: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("spec_version", [1, 2])
 @pytest.mark.parametrize("seed", range(2))
-def test_chunks_with_other_bytes_differ(tmp_path: Path, spec_version: int, seed: int) -> None:
+def test_chunks_with_different_bytes_differ(tmp_path: Path, spec_version: int, seed: int) -> None:
     is_old = official.__version__.startswith("1.")
     if is_old and spec_version == 2:
         pytest.skip("release 1 writes version 1 only")
@@ -60,7 +60,7 @@ def test_chunks_with_other_bytes_differ(tmp_path: Path, spec_version: int, seed:
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_writers_are_found_in_official_histories(tmp_path: Path, spec_version: int) -> None:
+def test_blame_works_on_official_histories(tmp_path: Path, spec_version: int) -> None:
     is_old = official.__version__.startswith("1.")
     if is_old and spec_version == 2:
         pytest.skip("release 1 writes version 1 only")

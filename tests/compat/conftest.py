@@ -1,4 +1,4 @@
-"""Assertions in the module that compares show what differs, too."""
+"""Rewrite assertions in the comparison module, so that failures show the difference."""
 
 import pytest
 

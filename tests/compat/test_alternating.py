@@ -1,4 +1,4 @@
-"""Both packages work on one repository in turn; after each step both see the same, and all of it."""
+"""Both packages work on one repository in turn; after each step both see the same content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ops_log(repo: Any) -> list[Any]:
 
 
 def view(repo: Any, *, has_repo_info: bool) -> dict[str, Any]:
-    """All that the two must agree on."""
+    """Return everything that both packages must agree on."""
     seen = official.history(repo)
     seen["trees"] = {tip: official.tree(repo, tip) for tip in seen["ancestry"]}
     seen["diffs"] = {tip: list(official.diffs(repo, tip)) for tip in seen["ancestry"]}
@@ -41,7 +41,7 @@ def view(repo: Any, *, has_repo_info: bool) -> dict[str, Any]:
 
 
 class Alternating(RuleBasedStateMachine):
-    """Each step is taken by one of the two, on repositories that both hold open all the time."""
+    """A state machine whose steps run in either package, on repositories that stay open in both."""
 
     spec: ClassVar[int]
 
@@ -77,7 +77,7 @@ class Alternating(RuleBasedStateMachine):
         else:
             array = root.create_array(name, shape=(4, 3), chunks=(2, 2), dtype="i4", fill_value=0)
         array[value % array.shape[0]] = value
-        array.attrs["last"] = self.steps  # a change in any case
+        array.attrs["last"] = self.steps  # always a change
         self._commit(session, amend=amend)
 
     @rule(who=WHO, name=NAMES, whole=st.booleans())
@@ -131,7 +131,7 @@ class Alternating(RuleBasedStateMachine):
     def clean_up(self, expires: str, collects: str) -> None:
         self.repos[expires].expire_snapshots(older_than=datetime.now(UTC))
         self.repos[collects].garbage_collect(datetime.now(UTC))
-        self._open()  # in V1 snapshots are written anew under their old ids, which both have in their caches
+        self._open()  # in V1, snapshots are rewritten under their old ids, which both packages have cached
 
     @invariant()
     def both_see_the_same(self) -> None:
@@ -165,7 +165,7 @@ class AlternatingV2(Alternating):
     spec = 2
 
 
-# ICEFLOE_ALTERNATE=100 makes a hundred programs instead of a few.
+# ICEFLOE_ALTERNATE=100 runs a hundred programs instead of a few.
 WORK = settings(
     max_examples=int(os.environ.get("ICEFLOE_ALTERNATE", "4")),
     stateful_step_count=8,

@@ -1,4 +1,4 @@
-"""The official package reads and continues histories that were rebased, merged, picked and squashed."""
+"""The official package reads and continues rebased, merged, cherry-picked and squashed histories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def commit(repo: Any, branch: str, *edits: Edit) -> str:
 
 
 @pytest.mark.parametrize("spec", [1, pytest.param(2, marks=needs_v2)])
-def test_official_reads_and_continues_what_became_of_branches(tmp_path: Path, spec: int) -> None:
+def test_official_package_reads_and_continues_merged_branches(tmp_path: Path, spec: int) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path)), spec_version=spec)
     commit(repo, "main", CreateGroup("/"), CreateArray("/a"), CreateGroup("/g"), CreateArray("/g/c"))
     since = commit(repo, "main", *(Write("/a", (n,), bytes([n])) for n in range(4)))

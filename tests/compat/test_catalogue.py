@@ -1,4 +1,4 @@
-"""What icefloe keeps beside a repository does not disturb the official library, nor it that."""
+"""The official library and icefloe's checksum catalogue do not interfere with each other."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ pytestmark = pytest.mark.compat
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_official_library_reads_commits_and_collects_beside_a_catalogue(
-    tmp_path: Path, version: int
-) -> None:
+def test_official_library_ignores_the_checksum_catalogue(tmp_path: Path, version: int) -> None:
     if version == 2 and not hasattr(icechunk, "SpecVersion"):
         pytest.skip("this release of the official library has no version 2 of the format")
     random_history(icechunk, tmp_path, version, random.Random(5))

@@ -1,4 +1,4 @@
-"""The official library works with clones of its repositories and of ours."""
+"""The official library works with clones of repositories that either library wrote."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.compat
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_official_library_works_with_a_clone(tmp_path: Path, version: int, seed: int) -> None:
+def test_official_library_works_with_a_clone(tmp_path: Path, version: int, seed: int) -> None:
     if version == 2 and not hasattr(icechunk, "SpecVersion"):
         pytest.skip("this release of the official library has no version 2 of the format")
     chance = random.Random(seed)

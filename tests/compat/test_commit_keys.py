@@ -1,4 +1,4 @@
-"""The official library beside commit keys: it reads, rebases, expires and collects, and keys stay."""
+"""The official library keeps commit keys when it reads, rebases, expires and collects."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def job(folder: str, value: int) -> str | None:
-    """Write a value with a key, which is the same each time."""
+    """Write a value with a fixed commit key."""
     session = icefloe.Repository.open(icefloe.local_filesystem_storage(folder)).writable_session("main")
     zarr.open_array(session.store, path="a")[0] = value
     return session.commit_once("job", key=icefloe.CommitKey("é/x", "3"))
 
 
-def test_the_official_library_leaves_keys_alone(folder: str) -> None:
+def test_official_library_keeps_commit_keys(folder: str) -> None:
     official: Any = icechunk.Repository.open(icechunk.local_filesystem_storage(folder))
     session = official.writable_session("main")
     zarr.open_array(session.store, path="a")[5] = 5

@@ -1,4 +1,4 @@
-"""Conflicts beside the official package's: the same for the same changes, and more where it is silent."""
+"""Both packages report the same conflicts; icefloe also reports some that the official package misses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.edits import (
     make,
 )
 
-pytestmark = [pytest.mark.compat, needs_v2]  # older releases find other conflicts, and commit in another way
+pytestmark = [pytest.mark.compat, needs_v2]  # older releases find other conflicts, and commit differently
 
 
 def outcome(package: Any, theirs: list[Edit], ours: list[Edit], solver: Any) -> tuple[set[Any], bool]:
-    """The conflicts of a rebase, and whether the commit after it went through."""
+    """Return the conflicts of a rebase, and whether the commit after it succeeded."""
     repo = started(package)
     session, other = repo.writable_session("main"), repo.writable_session("main")
     make(session, ours)
@@ -36,7 +36,7 @@ def outcome(package: Any, theirs: list[Edit], ours: list[Edit], solver: Any) -> 
 
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(theirs=scripts, ours=scripts, solve=st.booleans())
-def test_both_find_the_same_conflicts(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
+def test_both_packages_find_the_same_conflicts(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
     theirs, ours = possible(theirs), possible(ours)
 
     def solver(package: Any) -> Any:
@@ -47,6 +47,6 @@ def test_both_find_the_same_conflicts(theirs: list[Edit], ours: list[Edit], solv
 
     stricter = {conflict for conflict in found if conflict[0] > OFFICIAL_KINDS}
     same = found - stricter
-    if passed and stricter:  # one conflict that is not solved makes all of them appear
+    if passed and stricter:  # one unsolved conflict makes the error list all of them
         same = {each for each in same if each[0] not in (6, 9, 10)} if solve else same
     assert same == official

@@ -1,6 +1,6 @@
-"""Repositories of official releases, read with our decoder and written anew with our encoder, file by file.
+"""Repositories of official releases, decoded and encoded again by icefloe, file by file.
 
-The official package must see the same before and after, and our decoder what the official package sees.
+The official package must see the same before and after, and agree with icefloe's decoder.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ READABLE = [
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_we_see_what_the_official_package_sees(name: str, tmp_path: Path) -> None:
+def test_decoder_agrees_with_the_official_package(name: str, tmp_path: Path) -> None:
     folder = golden.unpack(name, tmp_path) / "repo"
 
     assert_seen_alike(folder, official.open_repository(folder))
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_the_official_package_sees_no_difference_after_encoding_anew(name: str, tmp_path: Path) -> None:
+def test_official_package_sees_no_difference_after_reencoding(name: str, tmp_path: Path) -> None:
     folder = golden.unpack(name, tmp_path) / "repo"
     before = official.everything(official.open_repository(folder))
 
@@ -47,7 +47,7 @@ def test_the_official_package_sees_no_difference_after_encoding_anew(name: str, 
 
     after = official.everything(official.open_repository(folder))
     for snapshot, tree in before["trees"].items():
-        # Nodes that were not found before, for the order old releases gave them, now are.
+        # Nodes that readers missed, because old releases sorted them differently, are found now.
         assert {path: node for path, node in after["trees"][snapshot].items() if path in tree} == tree
         assert (
             sorted(after["trees"][snapshot])
@@ -58,12 +58,12 @@ def test_the_official_package_sees_no_difference_after_encoding_anew(name: str, 
 
 
 def encode_anew(folder: Path) -> None:
-    """Replace each metadata file by what our encoder makes of what our decoder finds, of the same version."""
+    """Decode each metadata file and encode it again, in the same version of the format."""
     ours = Folder(folder)
     sizes = {}
     for name in ours.ids(files.MANIFESTS):
         path, manifest = folder / files.MANIFESTS / name, ours.manifest(ManifestId.parse(name)).unpack()
-        # A few references suffice, so that compressed locations are among what is compared.
+        # A few references suffice, so that compressed locations are compared as well.
         path.write_bytes(
             files.write_manifest(manifest, spec_in(path), 5, LocationCompression(min_num_chunks=8))
         )
@@ -102,5 +102,5 @@ def _encode_v1_anew(folder: Path) -> None:
 
 
 def spec_in(path: Path) -> Spec:
-    """The version in the header of a file."""
+    """Return the version in the header of a file."""
     return spec_of(open_header(path.read_bytes(), path.name).spec, path.name)

@@ -1,4 +1,4 @@
-"""What an ingest made, read and continued by the official package: copies, references, and both."""
+"""The official package reads and extends native, virtual and hybrid ingests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def official(repo: Repository, folder: Path) -> Any:
-    """The repository as the official package opens it, with the containers that are stored in it."""
+    """Open a repository with the official package and the stored containers."""
     prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
     allowed = {prefix: icechunk.Credentials.LocalFileSystemAccess() for prefix in prefixes}
     place = next(folder.glob("repo-*/repo"))
@@ -54,8 +54,8 @@ def read(session: Any) -> xr.Dataset:
         {"mode": "hybrid", "manifest_references": 2},
     ],
 )
-def test_the_official_package_reads_and_goes_on(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Manifests that tasks wrote, split over their windows, too; and it writes behind them."""
+def test_official_package_reads_and_extends_an_ingest(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Manifests that tasks wrote are read as well, and the official package appends to them."""
     files = archive(tmp_path, 4, 2, 6, 4, shuffles=options["mode"] != "hybrid")
     repo = new_repo(tmp_path)
     run(repo, files[:3], **options)

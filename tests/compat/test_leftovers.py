@@ -1,4 +1,4 @@
-"""What a killed ingest leaves: either library collects it, and nothing else."""
+"""Both libraries collect the garbage of a killed ingest, and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.compat, needs_v2]
 
 
 @pytest.mark.parametrize("job", ["batches", "virtual-append", "rechunk"])
-def test_either_library_collects_what_a_killed_job_left(tmp_path: Path, job: str) -> None:
+def test_both_libraries_collect_garbage_of_a_killed_job(tmp_path: Path, job: str) -> None:
     subprocess.run(
         [sys.executable, "-m", "tests.support.ingest.killed_ingest", str(tmp_path), job, "149", "61", "keep"],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Both packages write to one repository at the same time: who is rebased over the other's commit."""
+"""Both packages write to one repository concurrently, and rebase over commits of each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ solved = st.booleans()
 
 
 def possible_moves(script: list[Move]) -> list[Edit]:
-    """Those moves of a script that can be made, each after those before it."""
+    """Return the moves of a script that are possible, given the moves before them."""
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     start(repo)
     session = repo.rearrange_session("main")
@@ -61,7 +61,7 @@ def session_of(repo: Any, edits: list[Edit]) -> Any:
 def outcome(
     folder: Path, mine: Any, other: Any, theirs: list[Edit], ours: list[Edit], solve: bool
 ) -> tuple[frozenset[Any], Any]:
-    """The conflicts of `mine` rebased over a commit of `other`, and what both packages see in the end."""
+    """Rebase `mine` over a commit of `other`; return the conflicts, and what both packages see in the end."""
     start(other.Repository.create(other.local_filesystem_storage(str(folder)), spec_version=2))
     repo, second = (
         package.Repository.open(package.local_filesystem_storage(str(folder))) for package in (mine, other)
@@ -80,7 +80,7 @@ def outcome(
 
 
 def check(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
-    """Whoever wrote the commit, each package finds the same conflicts, and the same comes out."""
+    """Check that all combinations of packages give the same conflicts and the same result."""
     results = {}
     with tempfile.TemporaryDirectory() as scratch:
         for number, (mine, other) in enumerate(PAIRS):
@@ -90,7 +90,7 @@ def check(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
     (found, tree), (known, their_tree) = results[icefloe, icefloe], results[icechunk, icechunk]
     stricter = frozenset(conflict for conflict in found if conflict[0] > OFFICIAL_KINDS)
     same = found - stricter
-    if stricter and not known and solve:  # one conflict that is not solved makes all of them appear
+    if stricter and not known and solve:  # one unsolved conflict makes the error list all of them
         same = frozenset(each for each in same if each[0] not in (6, 9, 10))
     assert same == known
     if not stricter:
@@ -99,24 +99,24 @@ def check(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(theirs=scripts, ours=scripts, solve=solved)
-def test_who_wrote_first_makes_no_difference(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
+def test_both_packages_rebase_over_edits_alike(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
     check(possible(theirs), possible(ours), solve)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(theirs=moves, ours=scripts, solve=solved)
-def test_nobody_is_rebased_over_moves(theirs: list[Move], ours: list[Edit], solve: bool) -> None:
+def test_both_packages_rebase_over_moves_alike(theirs: list[Move], ours: list[Edit], solve: bool) -> None:
     check(possible_moves(theirs), possible(ours), solve)
 
 
 @pytest.mark.parametrize("solve", [False, True])
-def test_moves_go_over_what_others_wrote(solve: bool) -> None:
+def test_moves_are_rebased_over_commits_of_the_other_package(solve: bool) -> None:
     check([Write("/a", (0,), b"t"), Write("/g/c", (1,), b"t")], [Move("/g", "/z"), Move("/a", "/y")], solve)
 
 
 @pytest.mark.parametrize(("mine", "other"), PAIRS)
-def test_writers_take_turns_on_one_branch(tmp_path: Path, mine: Any, other: Any) -> None:
-    """Each begins before the other has committed, and goes on from there."""
+def test_both_packages_commit_alternately_to_one_branch(tmp_path: Path, mine: Any, other: Any) -> None:
+    """Each session starts before the other package has committed, and is rebased."""
     start(mine.Repository.create(mine.local_filesystem_storage(str(tmp_path)), spec_version=2))
     packages = (mine, other)
     repos = [each.Repository.open(each.local_filesystem_storage(str(tmp_path))) for each in packages]

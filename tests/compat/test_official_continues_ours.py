@@ -1,6 +1,6 @@
-"""The official package goes on where we stopped: it commits to our repository, amends, expires, collects.
+"""The official package continues repositories of icefloe: it commits, amends, expires and collects.
 
-Afterwards everything is still as it was put in, and our decoder reads what the official package wrote.
+Afterwards all values are unchanged, and icefloe decodes the files of the official package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPECS = [pytest.param(V1, id="v1"), pytest.param(V2, id="v2", marks=official.nee
 
 
 class Started:
-    """A repository of ours with some history, open in the official package."""
+    """A repository written by icefloe with some history, open in the official package."""
 
     def __init__(self, folder: Path, spec: Spec) -> None:
         self.writer = RepositoryWriter(folder / "repo", spec, layout="together")
@@ -46,11 +46,11 @@ class Started:
         self.repository = self.open()
 
     def open(self) -> Any:
-        """The repository, nothing cached."""
+        """Open the repository without caches."""
         return official.open_repository(self.folder, (self.writer.virtual_prefix,))
 
     def commit_change(self, **options: Any) -> str:
-        """One chunk changed, one array added, by the official package."""
+        """Change one chunk and add one array with the official package."""
         session = self.repository.writable_session("main")
         root: Any = zarr.open_group(session.store, mode="r+")
         root["g/native"][0, 0] = -7
@@ -58,7 +58,7 @@ class Started:
         return str(session.commit("theirs", **options))
 
     def expected(self) -> dict[str, Any]:
-        """The tree after `commit_change`."""
+        """Return the tree after `commit_change`."""
         changed = [node for node in self.nodes if node.path != "/g/native"]
         array = next(node for node in self.nodes if node.path == "/g/native")
         assert isinstance(array, ArrayInput)
@@ -73,7 +73,7 @@ def started(request: pytest.FixtureRequest, tmp_path: Path) -> Started:
     return Started(tmp_path, request.param)
 
 
-def test_a_commit_on_top_of_ours(started: Started) -> None:
+def test_official_commit_on_our_repository(started: Started) -> None:
     tip = started.commit_change(metadata={"by": "official"})
 
     repository = started.open()
@@ -86,7 +86,7 @@ def test_a_commit_on_top_of_ours(started: Started) -> None:
     assert_seen_alike(started.folder, repository)
 
 
-def test_tags_and_branches_beside_ours(started: Started) -> None:
+def test_official_tags_and_branches_in_our_repository(started: Started) -> None:
     repository = started.repository
     repository.create_tag("new", snapshot_id=str(started.third))
     repository.delete_tag("kept")
@@ -103,7 +103,7 @@ def test_tags_and_branches_beside_ours(started: Started) -> None:
     assert_seen_alike(started.folder, repository)
 
 
-def test_deleting_and_resizing_what_we_wrote(started: Started) -> None:
+def test_official_package_deletes_and_resizes_our_arrays(started: Started) -> None:
     session = started.repository.writable_session("main")
     root: Any = zarr.open_group(session.store, mode="r+")
     del root["g/mixed"]
@@ -119,7 +119,7 @@ def test_deleting_and_resizing_what_we_wrote(started: Started) -> None:
     assert_seen_alike(started.folder, repository)
 
 
-def test_rewriting_our_manifests(started: Started) -> None:
+def test_official_package_rewrites_our_manifests(started: Started) -> None:
     tip = started.repository.rewrite_manifests("rewritten", branch="main")
 
     repository = started.open()
@@ -127,7 +127,7 @@ def test_rewriting_our_manifests(started: Started) -> None:
     assert_seen_alike(started.folder, repository)
 
 
-def test_expiring_and_collecting_what_we_wrote(started: Started) -> None:
+def test_official_package_expires_and_collects_our_snapshots(started: Started) -> None:
     tip = started.commit_change()
     started.repository.delete_tag("kept")
     started.repository.delete_branch("side")
@@ -151,7 +151,7 @@ def test_expiring_and_collecting_what_we_wrote(started: Started) -> None:
 
 
 @official.needs_v2
-def test_amending_our_commit(tmp_path: Path) -> None:
+def test_official_package_amends_our_commit(tmp_path: Path) -> None:
     started = Started(tmp_path, V2)
     session = started.repository.writable_session("main")
     root: Any = zarr.open_group(session.store, mode="r+")
@@ -167,7 +167,7 @@ def test_amending_our_commit(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_moving_our_nodes(tmp_path: Path) -> None:
+def test_official_package_moves_our_nodes(tmp_path: Path) -> None:
     started = Started(tmp_path, V2)
     session = started.repository.rearrange_session("main")
     session.move("/g", "/moved")
@@ -184,7 +184,7 @@ def test_moving_our_nodes(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_changing_what_our_repo_info_file_holds(tmp_path: Path) -> None:
+def test_official_package_changes_our_repo_info_file(tmp_path: Path) -> None:
     started = Started(tmp_path, V2)
     started.repository.set_metadata(samples.METADATA)
     started.repository.set_feature_flag("move_node", False)
@@ -199,7 +199,7 @@ def test_changing_what_our_repo_info_file_holds(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_migrating_our_v1_repository(tmp_path: Path) -> None:
+def test_official_package_migrates_our_v1_repository(tmp_path: Path) -> None:
     started = Started(tmp_path, V1)
     official.icechunk.upgrade_icechunk_repository(
         started.repository, dry_run=False, delete_unused_v1_files=True

@@ -1,4 +1,4 @@
-"""The official package opens repositories that our encoders wrote, every file, and sees what was put in."""
+"""The official package reads every file of repositories that icefloe's encoders wrote."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPECS = [pytest.param(V1, id="v1"), pytest.param(V2, id="v2", marks=official.nee
 
 
 def finished(writer: RepositoryWriter, **repo_info: Any) -> Any:
-    """Finish a repository, its container configured inside, and open it with the official package."""
+    """Finish a repository with a stored container, and open it with the official package."""
     writer.finish(local_container(writer.virtual_prefix), **repo_info)
     return official.open_repository(writer.folder, (writer.virtual_prefix,))
 
@@ -48,7 +48,7 @@ def test_every_array_reads_back(tmp_path: Path, spec: Spec, layout: Layout) -> N
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_nodes_are_found_whatever_their_paths_sort_like(tmp_path: Path, spec: Spec) -> None:
+def test_nodes_are_found_in_any_sort_order(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     nodes = samples.sort_sensitive()
     tip = writer.commit("paths", nodes)
@@ -94,7 +94,7 @@ def _facts(writer: RepositoryWriter, id: SnapshotId) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_diff_tells_what_each_commit_changed(tmp_path: Path, spec: Spec) -> None:
+def test_diff_lists_the_changes_of_each_commit(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     root, gone = GroupInput("/"), GroupInput("/gone")
     array = ArrayInput("/a", samples.numbers(6), (2,))
@@ -137,7 +137,7 @@ def test_moved_nodes_keep_their_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_an_empty_commit_reads_back(tmp_path: Path, spec: Spec) -> None:
+def test_empty_commit_reads_back(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     nodes = samples.tree()
     first = writer.commit("nodes", nodes)
@@ -220,7 +220,7 @@ def test_every_kind_of_update_is_in_the_ops_log(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_what_the_repo_info_file_holds_reads_back(tmp_path: Path) -> None:
+def test_repo_info_file_reads_back(tmp_path: Path) -> None:
     writer = RepositoryWriter(tmp_path / "repo")
     writer.commit("one", [GroupInput("/")])
     status = RepoStatus(RepoAvailability.READ_ONLY, writer.now_us, "for a while")
@@ -241,7 +241,7 @@ def test_what_the_repo_info_file_holds_reads_back(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_pruned_ancestors_count_as_changes_of_their_descendant(tmp_path: Path) -> None:
+def test_changes_of_pruned_ancestors_belong_to_their_descendant(tmp_path: Path) -> None:
     writer = RepositoryWriter(tmp_path / "repo")
     root = GroupInput("/")
     pruned = writer.commit("pruned", [root, GroupInput("/p")])
@@ -259,7 +259,7 @@ def test_pruned_ancestors_count_as_changes_of_their_descendant(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_manifest_of_200_000_references_is_read(tmp_path: Path, spec: Spec) -> None:
+def test_manifest_of_200_000_references_is_read(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     grid = (400, 500)
     data = np.zeros(grid, "uint8")
@@ -287,7 +287,7 @@ def test_a_manifest_of_200_000_references_is_read(tmp_path: Path, spec: Spec) ->
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_snapshot_of_2_000_nodes_is_read(tmp_path: Path, spec: Spec) -> None:
+def test_snapshot_of_2_000_nodes_is_read(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec, layout="together")
     nodes: list[NodeInput] = [GroupInput("/")]
     nodes += [ArrayInput(f"/n{i:04d}", np.array([i + 1], "int32"), (1,), "inline") for i in range(2000)]

@@ -1,4 +1,4 @@
-"""The official package reads every snapshot of an upgraded repository, and goes on working with it."""
+"""The official package reads every snapshot of an upgraded repository, and can write to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIXTURES = os.environ.get("ICEFLOE_OLDER_FIXTURES", "")
 
 
 def check_refs(repo: Any, expected: Any) -> None:
-    """Branches and tags, as the model of the source has them."""
+    """Check that branches and tags equal those of the source."""
     assert {n: repo.lookup_branch(n) for n in repo.list_branches()} == {
         n: present_id(id) for n, id in expected["branches"].items()
     }
@@ -43,7 +43,7 @@ def check_refs(repo: Any, expected: Any) -> None:
 
 
 def check_snapshots(repo: Any, expected: Any) -> None:
-    """Messages, times, differences and values of every snapshot, as the model of the source has them."""
+    """Check that messages, times, diffs and values of every snapshot equal those of the source."""
     for id, snapshot in expected["snapshots"].items():
         info = repo.lookup_snapshot(present_id(id))
         assert info.message == snapshot["message"]
@@ -62,7 +62,7 @@ def check_snapshots(repo: Any, expected: Any) -> None:
 
 
 def use(repo: Any) -> None:
-    """Commit, tag and collect garbage: nothing that was upgraded stands in the way."""
+    """Commit, tag and collect garbage in the upgraded repository."""
     kept = {name: repo.lookup_tag(name) for name in repo.list_tags()}
     session = repo.writable_session("main")
     zarr.create_group(session.store, path="made/after")
@@ -74,7 +74,7 @@ def use(repo: Any) -> None:
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
-def test_it_reads_what_was_upgraded_in_place(name: str, tmp_path: Path) -> None:
+def test_official_package_reads_repositories_upgraded_in_place(name: str, tmp_path: Path) -> None:
     folder = golden.unpack(name, tmp_path) / "repo"
 
     migrate(local_filesystem_storage(str(folder)))
@@ -88,7 +88,7 @@ def test_it_reads_what_was_upgraded_in_place(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_it_reads_every_value_of_what_was_upgraded_elsewhere(name: str, tmp_path: Path) -> None:
+def test_official_package_reads_all_values_of_an_upgraded_copy(name: str, tmp_path: Path) -> None:
     files, older, folder = tmp_path / "files", tmp_path / "older", tmp_path / "new"
     for place in (files, older):
         place.mkdir()
@@ -114,7 +114,7 @@ def test_it_reads_every_value_of_what_was_upgraded_elsewhere(name: str, tmp_path
 @pytest.mark.skipif(
     not FIXTURES, reason="NOT RUN: set ICEFLOE_OLDER_FIXTURES to a folder of old repositories"
 )
-def test_it_reads_repositories_of_that_time_once_they_are_upgraded(tmp_path: Path) -> None:
+def test_official_package_reads_upgraded_historical_repositories(tmp_path: Path) -> None:
     for number, place in enumerate(sorted(Path(FIXTURES).glob("official-fixture-*"))):
         folder = tmp_path / str(number)
         shutil.copytree(place / "repo", folder)

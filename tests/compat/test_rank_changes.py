@@ -32,7 +32,7 @@ def document(rank: int) -> cpu.Buffer:
     return cpu.Buffer.from_bytes(json.dumps(metadata).encode())
 
 
-def test_an_array_that_changed_its_rank_is_read_compared_and_written(tmp_path: Path) -> None:
+def test_array_with_changed_rank_is_read_compared_and_written(tmp_path: Path) -> None:
     official = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
     for steps in ([(1, "a/c/0")], [(2, "a/c/1/1")], [(1, "b/c/1"), (2, "b/c/1/2")]):
         session = official.writable_session("main")

@@ -1,4 +1,4 @@
-"""The upgrade to version 2: both libraries make the same of copies of one repository."""
+"""Both libraries upgrade copies of a repository to version 2 with the same result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def upgraded(library: Any, folder: Path) -> Any:
-    """What an upgrade leaves in the repo info file, and beside it."""
+    """Return the repo info file and the other files after an upgrade."""
     library.upgrade_icechunk_repository(library.Repository.open(storage(library, folder)), dry_run=False)
     info = read_repo_info((folder / "repo").read_bytes())
     return {
@@ -40,7 +40,7 @@ def upgraded(library: Any, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_both_libraries_make_the_same(tmp_path: Path, seed: int) -> None:
+def test_both_libraries_upgrade_to_the_same_result(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     random_history(icechunk if seed % 2 else icefloe, ours, 1, chance)

@@ -1,4 +1,4 @@
-"""Expiration, garbage collection and statistics: both libraries do the same to copies of one repository."""
+"""Both libraries expire, collect and count copies of a repository with the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BYTES = ("native_bytes", "virtual_bytes", "inlined_bytes")
 
 
 def upkeep(library: Any, folder: Path, expire: datetime, branches: bool, tags: bool) -> Any:
-    """Expiration, then a collection of all that is garbage; what is seen of it."""
+    """Expire and collect all garbage, and return the visible result."""
     repo = library.Repository.open(storage(library, folder))
     released = repo.expire_snapshots(expire, delete_expired_branches=branches, delete_expired_tags=tags)
     time.sleep(0.003)
@@ -68,8 +68,8 @@ def test_both_libraries_leave_the_same_objects_and_history(tmp_path: Path, versi
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
-def test_both_libraries_delete_the_same_of_what_releases_wrote(tmp_path: Path, name: str) -> None:
-    """As it was found, and after everything that can has expired."""
+def test_both_libraries_collect_the_same_objects_of_old_releases(tmp_path: Path, name: str) -> None:
+    """Compare before and after the expiration of everything that can expire."""
     left = {}
     for library in (icefloe, icechunk):
         folder = golden.unpack(name, tmp_path / library.__name__) / "repo"
@@ -93,7 +93,7 @@ def _files(folder: Path) -> set[str]:
     return {str(path) for path in found if path.parts[0] != "overwritten"}
 
 
-def test_a_collection_by_the_official_library_is_noticed_in_version_1(tmp_path: Path) -> None:
+def test_collection_by_the_official_library_is_detected_in_version_1(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     random_history(icefloe, folder, 1, random.Random(3))
     repo = icefloe.Repository.open(storage(icefloe, folder))
@@ -110,8 +110,8 @@ def test_a_collection_by_the_official_library_is_noticed_in_version_1(tmp_path: 
     assert repo.lookup_branch("main") == before
 
 
-def test_branches_that_a_collection_gave_another_version_are_read_and_moved(tmp_path: Path) -> None:
-    """In version 1 ours puts white space behind the contents of ref files."""
+def test_branch_files_rewritten_by_a_collection_can_be_moved(tmp_path: Path) -> None:
+    """In version 1, collections of icefloe append white space to ref files."""
     folder = tmp_path / "repo"
     random_history(icechunk, folder, 1, random.Random(4))
     icefloe.Repository.open(storage(icefloe, folder)).garbage_collect(datetime.now(UTC))
@@ -127,15 +127,15 @@ def test_branches_that_a_collection_gave_another_version_are_read_and_moved(tmp_
 
 
 def left(folder: Path) -> dict[str, set[str]]:
-    """The names in each of the four folders."""
+    """Return the file names in each of the four folders."""
     places = ("snapshots", "transactions", "manifests", "chunks")
     return {place: {path.name for path in (folder / place).iterdir()} for place in places}
 
 
-def test_an_orphan_that_an_expiration_wrote_anew_keeps_all_or_nothing(tmp_path: Path) -> None:
-    """In version 1 the file of such a snapshot is younger than what it needs, and than the cutoff.
+def test_rewritten_orphan_snapshot_is_deleted_with_its_objects(tmp_path: Path) -> None:
+    """In version 1, the rewritten snapshot file is newer than its objects and than the cutoff.
 
-    The official library deletes what it needs and leaves the file; icefloe deletes both when its time comes.
+    The official library deletes the objects and leaves the file; icefloe later deletes both.
     """
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0)
     first = tmp_path / "first"
@@ -148,7 +148,7 @@ def test_an_orphan_that_an_expiration_wrote_anew_keeps_all_or_nothing(tmp_path: 
         array[step] = step + 1
         tip = session.commit(f"step {step}")
     cutoff = datetime.now(UTC)
-    time.sleep(0.02)  # the clock of files goes in steps of up to ten milliseconds
+    time.sleep(0.02)  # file times have a resolution of up to ten milliseconds
     repo.expire_snapshots(cutoff)
     repo.delete_branch("x")
     second = shutil.copytree(first, tmp_path / "second")
@@ -169,8 +169,8 @@ def test_an_orphan_that_an_expiration_wrote_anew_keeps_all_or_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_long_history_of_the_official_library_goes_on(tmp_path: Path, version: int) -> None:
-    """Long lists of snapshots are written otherwise than short ones, and read so."""
+def test_long_official_history_can_be_continued(tmp_path: Path, version: int) -> None:
+    """Long lists of snapshots are encoded differently from short ones."""
     if version == 2 and not hasattr(icechunk, "SpecVersion"):
         pytest.skip("this release of the official library has no version 2 of the format")
     options = {"spec_version": version} if hasattr(icechunk, "SpecVersion") else {}

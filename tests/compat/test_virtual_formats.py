@@ -1,4 +1,4 @@
-"""References into files of every format, written by icefloe: the official package reads the values."""
+"""The official package reads values through references into files of every format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore:Numcodecs c
 
 @pytest.mark.parametrize("spec", [1, 2] if KNOWS_V2 else [1])
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_official_package_reads_references_into(tmp_path: Path, name: str, spec: int) -> None:
+def test_official_package_reads_references_into(tmp_path: Path, name: str, spec: int) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     file, write = FORMATS[name]
@@ -44,7 +44,7 @@ def test_the_official_package_reads_references_into(tmp_path: Path, name: str, s
 
     assert not dataset.refused
     for variable, values in expected.items():
-        with warnings.catch_warnings():  # on data types that the core specification has not
+        with warnings.catch_warnings():  # about data types that are not in the core specification
             warnings.simplefilter("ignore")
             found = np.asarray(zarr.open_array(store, path=variable, mode="r", zarr_format=3)[...])
         np.testing.assert_array_equal(found, values, err_msg=variable)

@@ -1,4 +1,4 @@
-"""Virtual references written by either package and read by the other, container and checksums included."""
+"""Virtual references, containers and checksums of one package are read by the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT, SIZE = 1200, 4
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Files of which each holds a hundred chunks, all with one time."""
+    """Create files with a hundred chunks each, all with the same modification time."""
     for number in range(COUNT // 100):
         file = tmp_path / "data" / f"file {number}.nc"
         file.parent.mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def session_of(package: Any, place: Path, folder: Path, spec: int, name: str | N
 
 
 def reopened(package: Any, place: Path, folder: Path) -> Any:
-    """The repository with the stored configuration, in a session of the other package."""
+    """Open a repository with its stored configuration in the other package."""
     storage = package.local_filesystem_storage(str(place))
     prefix = f"file://{folder}/"
     repo = package.Repository.open(storage, authorize_virtual_chunk_access={prefix: access(package)})
@@ -76,7 +76,7 @@ SPECS = [pytest.param(1, id="v1"), pytest.param(2, id="v2", marks=needs_v2)]
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("writer", PACKAGES)
-def test_references_of_one_package_are_read_by_the_other(
+def test_references_are_read_by_the_other_package(
     tmp_path: Path, folder: Path, writer: str, spec: int
 ) -> None:
     package, place = PACKAGES[writer], tmp_path / "repo"
@@ -103,7 +103,7 @@ def test_references_of_one_package_are_read_by_the_other(
 
 @needs_v2
 @pytest.mark.parametrize("writer", PACKAGES)
-def test_columns_and_relative_locations_are_read_by_the_other(
+def test_columns_and_relative_locations_are_read_by_the_other_package(
     tmp_path: Path, folder: Path, writer: str
 ) -> None:
     package, place = PACKAGES[writer], tmp_path / "repo"
@@ -132,7 +132,9 @@ def test_columns_and_relative_locations_are_read_by_the_other(
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("writer", PACKAGES)
-def test_a_changed_file_is_noticed_by_the_other(tmp_path: Path, folder: Path, writer: str, spec: int) -> None:
+def test_changed_file_is_detected_by_the_other_package(
+    tmp_path: Path, folder: Path, writer: str, spec: int
+) -> None:
     package, place = PACKAGES[writer], tmp_path / "repo"
     session = session_of(package, place, folder, spec, None)
     zarr.create_array(session.store, name="a", shape=(8,), chunks=(4,), dtype="u1", compressors=None)
@@ -152,8 +154,8 @@ def test_a_changed_file_is_noticed_by_the_other(tmp_path: Path, folder: Path, wr
 
 
 @needs_v2
-def test_our_store_passes_for_the_official_one() -> None:
-    """In a process of its own: the official package is imported after our store was made."""
+def test_store_is_an_instance_of_the_official_class() -> None:
+    """Runs in a separate process, so that the official package is imported after the store was created."""
     program = """
 import sys
 import icefloe, zarr
@@ -173,7 +175,7 @@ assert not type(icechunk.store.__loader__).__module__.startswith("icefloe")
     assert done.returncode == 0, done.stderr
 
 
-def test_our_store_passes_for_the_official_one_that_was_there_before() -> None:
+def test_store_is_an_instance_of_the_official_class_imported_first() -> None:
     store = icefloe.Repository.create(icefloe.in_memory_storage()).writable_session("main").store
 
     assert isinstance(store, icechunk.IcechunkStore)

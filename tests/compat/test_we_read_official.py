@@ -1,4 +1,4 @@
-"""Our decoder reads what the official package writes at test time, and sees in it what that package sees."""
+"""The decoder reads files that the official package writes during the test, and sees the same content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official package reads our configs and we read its, through the `config.yaml` of a V1 repository."""
+"""Both packages read the `config.yaml` that the other wrote in a V1 repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.compat
 
 
 def _build(package: Any) -> Any:
-    """The same config, made of the official classes or of ours."""
+    """Create the same config from the classes of either package."""
     preload = package.ManifestPreloadCondition
     split, dimension = package.ManifestSplitCondition, package.ManifestSplitDimCondition
     config = package.RepositoryConfig(
@@ -54,7 +54,7 @@ def test_official_config_file_equals_ours(tmp_path: Path) -> None:
 
 
 def _restricted(ours: Any, stored: Any) -> Any:
-    """Our plain form without the keys that an older official release does not know."""
+    """Return the plain form without keys that an older official release does not know."""
     if isinstance(ours, dict) and isinstance(stored, dict):
         return {key: _restricted(ours.get(key), stored[key]) for key in stored}
     return ours

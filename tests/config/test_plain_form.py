@@ -72,7 +72,7 @@ def test_missing_keys_are_accepted_and_unknown_ones_kept() -> None:
         {"virtual_chunk_containers": {"x": {"url_prefix": "x", "store": {"gcs": {"a": 1}}}}},
     ],
 )
-def test_damaged_configs_are_refused(plain: Any) -> None:
+def test_damaged_configs_are_rejected(plain: Any) -> None:
     with pytest.raises(FormatError) as caught:
         c.RepositoryConfig.from_plain(plain)
 

@@ -152,12 +152,12 @@ def test_nested_values_can_be_changed_in_place() -> None:
         (lambda: untyped.S3Options(network_stream_timeout_seconds=-1), OverflowError),
     ],
 )
-def test_invalid_values_are_refused(call: Callable[[], object], error: type[Exception]) -> None:
+def test_invalid_values_are_rejected(call: Callable[[], object], error: type[Exception]) -> None:
     with pytest.raises(error):
         call()
 
 
-def test_misspelled_setting_is_refused() -> None:
+def test_misspelled_setting_is_rejected() -> None:
     with pytest.raises(AttributeError, match="inline_treshold"):
         c.RepositoryConfig().inline_treshold = 1
 

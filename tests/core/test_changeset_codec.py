@@ -1,4 +1,4 @@
-"""Encoded change sets: they round-trip, and damaged ones are refused."""
+"""Encoded change sets round-trip, and damaged ones are rejected."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ CHANGES = st.builds(
 
 
 def meaning(changes: ChangeSet) -> Any:
-    """What can be compared."""
+    """Return the changes in a comparable form."""
     chunks = {}
     for node, delta in changes.chunks.items():
         written, gone = delta.resolve()
@@ -125,7 +125,7 @@ def test_all_damage_is_detected() -> None:
         assert meaning(found) == meaning(decode_changes(data))  # a bit of zstd's head that means nothing
 
 
-def test_another_version_is_refused() -> None:
+def test_another_version_is_rejected() -> None:
     with pytest.raises(FormatError, match="another release"):
         decode_changes(MAGIC[:-1] + b"\x01" + sample()[len(MAGIC) :])
 
@@ -182,7 +182,7 @@ def _unread(*_: object) -> NoReturn:
         ([[], [], []], "chunks"),
     ],
 )
-def test_malicious_heads_are_refused(nodes: Any, chunks: Any) -> None:
+def test_malicious_heads_are_rejected(nodes: Any, chunks: Any) -> None:
     packer = ColumnPacker()
     packer.numbers(np.array([1, 2, 0], np.uint8))
 
@@ -190,7 +190,7 @@ def test_malicious_heads_are_refused(nodes: Any, chunks: Any) -> None:
         decode_changes(packer.pack(MAGIC, {"nodes": nodes, "moved": [], "chunks": chunks}), read=_unread)
 
 
-def test_codes_beyond_the_locations_are_refused() -> None:
+def test_codes_beyond_the_locations_are_rejected() -> None:
     refs = ArrayManifest.from_refs({(0,): VirtualRef("s3://b", 0, 1), (1,): VirtualRef("s3://c", 0, 1)}, 1)
     broken = ArrayManifest.of_sorted(
         refs.coords, refs.kind, location_codes=np.array([0, 9], np.uint32), locations=refs.locations

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificati
 
 
 def repository(window: int = 2, names: Sequence[str] = ("a",)) -> Repository:
-    """An array of 8 x 3 chunks whose manifests have so many rows of them."""
+    """Create an array of 8 x 3 chunks, with `window` rows of chunks per manifest."""
     rules: Any = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Axis(0): window}}
     splitting = ManifestSplittingConfig.from_dict(rules)
     config = RepositoryConfig(manifest=ManifestConfig(splitting=splitting), inline_chunk_threshold_bytes=0)
@@ -57,7 +57,7 @@ def manifests(repo: Repository, name: str = "a") -> dict[tuple[range, ...], str]
 
 
 def written(fork: ForkSession, rows: range, value: int, window: Sequence[range] | None = None) -> bytes:
-    """What a worker does with its rows."""
+    """Write rows in a fork, as a worker does."""
     mine = fork.fork()
     array(mine)[rows.start : rows.stop] = value
     mine.write_manifests("/a", window)
@@ -85,7 +85,7 @@ def _first(repo: Repository) -> str:
 
 
 def test_manifests_in_a_shared_window_are_rewritten() -> None:
-    """Two writers in one window, one over what was committed, one over single writes, one alone."""
+    """Two writers share a window, one overwrites committed chunks, one single writes, and one is alone."""
     repo = repository(window=4)
     session = repo.writable_session("main")
     fork = session.fork()
@@ -185,7 +185,7 @@ def test_pickled_fork_keeps_its_manifests(tmp_path: Any) -> None:
 
 
 def test_early_manifests_survive_a_concurrent_commit() -> None:
-    """The window of the other one is read and written anew; the conflict solver decides as ever."""
+    """The window that the other commit changed is rewritten; the conflict solver decides as usual."""
     from icefloe import BasicConflictSolver, VersionSelection
 
     repo = repository()
@@ -230,7 +230,7 @@ def test_early_manifests_survive_encoding() -> None:
         decode_changes(data)
 
 
-def test_receipt_with_inconsistent_chunks_is_refused() -> None:
+def test_receipt_with_inconsistent_chunks_is_rejected() -> None:
     repo = repository()
     fork = repo.writable_session("main").fork()
     array(fork)[0:2] = 1

@@ -21,7 +21,7 @@ def test_equal_references_have_equal_fingerprints() -> None:
     assert (fingerprint_refs(native(5)) == fingerprint_refs(native(5))).all()
 
 
-def test_each_part_of_a_native_reference_matters() -> None:
+def test_fingerprint_depends_on_every_part_of_a_native_reference() -> None:
     refs = native(1)
     changed = [
         replace(refs, chunk_ids=refs.chunk_ids ^ np.uint8(1)),
@@ -34,7 +34,7 @@ def test_each_part_of_a_native_reference_matters() -> None:
     assert len(found) == 4
 
 
-def test_each_part_of_a_virtual_reference_matters() -> None:
+def test_fingerprint_depends_on_every_part_of_a_virtual_reference() -> None:
     coords = [[0, 0]]
     refs = [
         ArrayManifest.virtual(coords, ["s3://a/b"], [0], [10]),
@@ -55,14 +55,14 @@ def test_missing_chunks_have_the_fingerprint_zero() -> None:
     assert (grid[:3, 0, 0] != 0).all()
 
 
-def test_the_order_of_combined_fingerprints_matters() -> None:
+def test_combined_fingerprint_depends_on_order() -> None:
     one, other = hash_bytes(b"one"), hash_bytes(b"other")
 
     assert combine(one, other).tolist() != combine(other, one).tolist()
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(0, 3))
-def test_sums_depend_on_content_and_relative_places_only(seed: int, down: int, right: int) -> None:
+def test_sums_depend_only_on_content_and_relative_positions(seed: int, down: int, right: int) -> None:
     rng = np.random.default_rng(seed)
     content = rng.integers(1, 2**63, (4, 5, 2)).astype(np.uint64)
     moved = rng.integers(1, 2**63, (8, 9, 2)).astype(np.uint64)

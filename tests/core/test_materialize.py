@@ -32,7 +32,7 @@ def server() -> Iterator[RangeServer]:
 
 @pytest.fixture
 def session(server: RangeServer) -> Session:
-    """Chunks in the order of the file backwards, the last of them inline by its size."""
+    """Create a session with chunks in reverse order of the file. The last one is small enough to be inline."""
     session = session_with(
         f"{server.url}/", http_store(), Credentials.HttpAccess(), shape=SIZE * COUNT, chunk=SIZE
     )
@@ -89,7 +89,7 @@ def test_region_selects_chunks(session: Session) -> None:
     assert native == [2, 3, 4, COUNT - 1]
 
 
-def test_region_may_use_dimension_names(server: RangeServer, session: Session) -> None:
+def test_region_can_use_dimension_names(server: RangeServer, session: Session) -> None:
     zarr.create_array(
         session.store,
         name="n",

@@ -32,7 +32,7 @@ EVERYTHING = ManifestPreloadCondition.true()
 
 @pytest.fixture
 def place() -> Storage:
-    """Four arrays with 40, 3, 4 and 5 chunks, each with a manifest of its own."""
+    """Create four arrays with 40, 3, 4 and 5 chunks, each with its own manifest."""
     storage = in_memory_storage()
     repo = Repository.create(storage, RepositoryConfig(inline_chunk_threshold_bytes=0))
     session = repo.writable_session("main")
@@ -45,7 +45,7 @@ def place() -> Storage:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The manifests read from memory storages."""
+    """Record the manifests that are read from memory storages."""
     seen: list[str] = []
     get_range = MemoryStorage.get_range
 
@@ -63,7 +63,7 @@ def opened(storage: Storage, preload: ManifestPreloadConfig | None) -> Repositor
 
 
 def finish() -> None:
-    """Wait until the background has nothing to do: every thread of its pool passes here twice.
+    """Wait until the background pool is idle: every thread of the pool passes here twice.
 
     The first task only chooses manifests and submits others.
     """
@@ -144,7 +144,7 @@ def test_opening_neither_waits_nor_fails(place: Storage, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(MemoryStorage, "get_range", broken)
 
-    session = opened(place, ManifestPreloadConfig()).readonly_session("main")  # would wait for ever
+    session = opened(place, ManifestPreloadConfig()).readonly_session("main")  # would wait forever
     assert zarr.open_array(session.store, path="data")[0] == 7
     go_on.set()
     finish()
@@ -203,7 +203,7 @@ def test_forked_child_does_not_wait_for_threads_of_its_parent() -> None:
     cache._loading["key"] = Future()
     with cache._lock:
         if (child := os.fork()) == 0:
-            signal.alarm(60)  # kills it where it waits
+            signal.alarm(60)  # kill the child if it hangs
             os._exit(0 if [cache.get("key", lambda: 5), cache.get("key", lambda: 6)] == [5, 5] else 1)
 
     assert os.waitpid(child, 0)[1] == 0

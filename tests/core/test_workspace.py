@@ -150,7 +150,7 @@ def test_array_with_chunks_keeps_its_number_of_dimensions() -> None:
     assert workspace.chunk_coords(workspace.array("/a")).tolist() == [[1]]
 
 
-def test_chunk_of_a_concurrently_deleted_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_of_a_concurrently_deleted_array_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     workspace: Workspace = new_session()._workspace
     workspace.set_metadata("/a", array_document((2,)))
     write_chunk = workspace.assets.write_chunk

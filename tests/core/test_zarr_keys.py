@@ -52,8 +52,8 @@ def test_keys_are_parsed_by_segments(key: str, parsed: Key) -> None:
         "\ud800/zarr.json",
     ],
 )
-def test_invalid_keys_are_refused(key: str) -> None:
-    """`abc/0/0` is no chunk of an array `ab` (bug 14 of the official package)."""
+def test_invalid_keys_are_rejected(key: str) -> None:
+    """`abc/0/0` is not a chunk of an array `ab` (bug 14 of the official package)."""
     with pytest.raises(InvalidInputError, match="invalid key") as error:
         parse_key(key)
 

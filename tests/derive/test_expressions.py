@@ -7,7 +7,7 @@ from icefloe.derive.expressions import check_expression, evaluate
 from icefloe.errors import InvalidInputError
 
 
-def test_an_expression_is_arithmetic_over_arrays() -> None:
+def test_expression_computes_over_arrays() -> None:
     nir, red = np.array([3.0, 1.0], "f4"), np.array([1.0, 1.0], "f4")
     check_expression("(nir - red) / (nir + red)", ["nir", "red"])
 
@@ -43,6 +43,6 @@ def test_functions_of_numpy_and_comparisons_are_allowed() -> None:
         "where(x, 1, z=2)",
     ],
 )
-def test_everything_else_is_refused(text: str) -> None:
+def test_unsupported_expressions_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInputError, match="expression"):
         check_expression(text, ["x"])

@@ -93,7 +93,7 @@ def test_spark_computes_the_same_bits(tmp_path: Path, spark: Any) -> None:
         assert stored_values(repos[0], path) == stored_values(repos[1], path)
 
 
-def test_a_second_run_computes_and_commits_nothing(tmp_path: Path) -> None:
+def test_second_run_computes_and_commits_nothing(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, OUTPUTS)
     derive(recipe)
@@ -118,7 +118,7 @@ def test_one_changed_cell_recomputes_one_chunk_of_daily_means(tmp_path: Path) ->
     assert (report.recomputed, report.moved, report.kept) == (1, 0, 23)
 
 
-def test_appended_days_are_the_only_ones_computed(tmp_path: Path) -> None:
+def test_only_appended_days_are_computed(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -148,7 +148,7 @@ def test_shifted_content_is_moved_by_reference(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_derived(repo, "c")["t2m"], open_derived(repo)["t2m"])
 
 
-def test_a_chunk_that_somebody_edited_is_computed_again(tmp_path: Path) -> None:
+def test_manually_edited_chunk_is_recomputed(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -208,7 +208,7 @@ def test_incremental_runs_equal_full_runs_after_any_history(tmp_path: Path, seed
             assert stored_values(repo, path) == stored_values(other, path), (step, choice, path)
 
 
-def test_a_reduction_over_many_chunks_stores_partial_aggregates(tmp_path: Path) -> None:
+def test_reduction_over_many_chunks_stores_partial_aggregates(tmp_path: Path) -> None:
     repo = make_repository(tmp_path, times=200)
     outputs = {
         name: {"function": name, "inputs": {"t2m": "t2m"}, "dimensions": {"time": {"reduce": True}}}
@@ -294,7 +294,7 @@ def by_code(function: str, **more: Any) -> dict[str, Any]:
     return {"function": function, "inputs": {"t2m": "t2m"}, **more}
 
 
-def test_functions_of_the_user_see_labelled_blocks(tmp_path: Path, functions: str) -> None:
+def test_user_functions_receive_labelled_blocks(tmp_path: Path, functions: str) -> None:
     repo = make_repository(tmp_path)
     outputs = {
         "double": by_code(f"{functions}:double"),
@@ -323,7 +323,7 @@ def test_functions_of_the_user_see_labelled_blocks(tmp_path: Path, functions: st
         ("absent", {}, "cannot be imported"),
     ],
 )
-def test_a_function_that_fails_changes_nothing(
+def test_failing_function_changes_nothing(
     tmp_path: Path, functions: str, function: str, more: dict[str, Any], message: str
 ) -> None:
     repo = make_repository(tmp_path)
@@ -336,7 +336,7 @@ def test_a_function_that_fails_changes_nothing(
     assert repo.lookup_branch("main") == tip
 
 
-def test_a_changed_function_computes_everything_again(tmp_path: Path, functions: str) -> None:
+def test_changed_function_recomputes_everything(tmp_path: Path, functions: str) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"double": by_code(f"{functions}:double")})
     derive(recipe)
@@ -397,7 +397,7 @@ def branch_with_change(repo: icefloe.Repository, name: str, at: tuple[int, int, 
     session.commit(f"change on {name}")
 
 
-def test_merging_branches_that_ran_a_recipe_finds_no_conflict_in_records(tmp_path: Path) -> None:
+def test_records_do_not_conflict_in_merges(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -415,7 +415,7 @@ def test_merging_branches_that_ran_a_recipe_finds_no_conflict_in_records(tmp_pat
     np.testing.assert_allclose(open_derived(repo, "t2m_daily")["t2m_daily"], daily, rtol=1e-6)
 
 
-def test_a_rebase_finds_no_conflict_in_records(tmp_path: Path) -> None:
+def test_records_do_not_conflict_in_rebases(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)

@@ -25,7 +25,7 @@ def test_lineage_names_inputs_recipe_and_commit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["t2m", "t2m_daily/t2m_daily"])
-def test_a_changed_input_or_output_is_out_of_date(tmp_path: Path, path: str) -> None:
+def test_array_is_outdated_after_input_or_output_changed(tmp_path: Path, path: str) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -39,6 +39,6 @@ def test_a_changed_input_or_output_is_out_of_date(tmp_path: Path, path: str) -> 
     assert read_lineage(repo, "t2m_daily/t2m_daily").is_current
 
 
-def test_an_array_that_was_not_derived_has_no_lineage(tmp_path: Path) -> None:
+def test_array_that_was_not_derived_has_no_lineage(tmp_path: Path) -> None:
     with pytest.raises(NodeNotFoundError, match="not derived"):
         read_lineage(make_repository(tmp_path), "t2m")

@@ -19,7 +19,7 @@ MAPPINGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", MAPPINGS)
-def test_exactly_the_chunks_that_read_a_changed_chunk_are_computed(tmp_path: Path, name: str) -> None:
+def test_only_chunks_that_depend_on_a_changed_chunk_are_computed(tmp_path: Path, name: str) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"out": {**MAPPINGS[name], "inputs": {"t2m": "t2m"}}})
     derive(recipe)
@@ -44,7 +44,7 @@ def test_exactly_the_chunks_that_read_a_changed_chunk_are_computed(tmp_path: Pat
     assert stored_values(repo, "out/out") == new.tobytes()
 
 
-def test_planning_a_million_chunks_is_done_on_columns() -> None:
+def test_rectangle_sums_cover_a_million_chunks() -> None:
     from icefloe.core.fingerprints import RectangleSums
 
     grid = np.ones((100, 100, 100, 2), np.uint64)

@@ -21,7 +21,7 @@ RECIPE: dict[str, Any] = {
 }
 
 
-def test_a_recipe_is_read_with_paths_relative_to_its_folder(tmp_path: Path) -> None:
+def test_recipe_paths_are_relative_to_its_folder(tmp_path: Path) -> None:
     import yaml
 
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE))
@@ -62,19 +62,19 @@ def test_resample_and_coarsen_are_reductions_with_a_mapping() -> None:
         ({"chunk": {"time": 1}}, "did you mean chunks"),
     ],
 )
-def test_mistakes_name_the_output_and_the_remedy(changes: dict[str, Any], message: str) -> None:
+def test_recipe_errors_name_the_output_and_the_remedy(changes: dict[str, Any], message: str) -> None:
     output = {**RECIPE["outputs"]["daily"], **changes}
 
     with pytest.raises(InvalidInputError, match=message):
         load_recipe({"repository": "repo", "outputs": {"daily": output}})
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="there is no such file"):
         load_recipe(tmp_path / "absent.yaml")
 
 
-def test_outputs_follow_those_they_read() -> None:
+def test_outputs_are_ordered_after_their_inputs() -> None:
     outputs = {
         "anomaly": {"function": "anomaly", "inputs": {"t2m": "t2m", "normals": "climatology"}},
         "climatology": {
@@ -92,7 +92,7 @@ def test_outputs_follow_those_they_read() -> None:
     assert [each.name for each in ordered] == ["climatology", "anomaly"]
 
 
-def test_outputs_that_read_each_other_are_refused() -> None:
+def test_cyclic_outputs_are_rejected() -> None:
     outputs = {
         "a": {"function": "copy", "inputs": {"x": "b"}},
         "b": {"function": "copy", "inputs": {"x": "a"}},

@@ -28,7 +28,7 @@ def values(dtype: str, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.gen
 
 @pytest.mark.parametrize("function", REDUCTIONS)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "u1"])
-def test_groups_are_reduced_as_xarray_does(function: str, dtype: str) -> None:
+def test_group_reductions_equal_xarray(function: str, dtype: str) -> None:
     data = values(dtype, 1)
     codes = np.arange(TIMES) % 5
     grouped = xr.DataArray(data, dims=("time", "y", "x")).groupby(xr.DataArray(codes, dims="time", name="g"))
@@ -42,7 +42,7 @@ def test_groups_are_reduced_as_xarray_does(function: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("function", REDUCTIONS)
 @given(seed=st.integers(0, 1000), cut=st.integers(1, TIMES - 1))
-def test_partial_aggregates_combine_to_the_whole(function: str, seed: int, cut: int) -> None:
+def test_combined_partial_aggregates_equal_the_total(function: str, seed: int, cut: int) -> None:
     data = values("f8", seed)
     zeros = np.zeros(TIMES, np.int64)
     parts = [
@@ -56,14 +56,14 @@ def test_partial_aggregates_combine_to_the_whole(function: str, seed: int, cut: 
     np.testing.assert_allclose(combined, whole, rtol=1e-12)
 
 
-def test_a_sum_of_integers_that_overflows_is_an_error() -> None:
+def test_integer_sum_overflow_raises_an_error() -> None:
     data = np.full((4, 1), 2**62, np.int64)
 
     with pytest.raises(InvalidInputError, match="64 bits"):
         reduce_values("sum", data, [np.zeros(4, np.int64), None], [1, 1])
 
 
-def test_cells_without_a_group_do_not_count() -> None:
+def test_cells_without_a_group_are_ignored() -> None:
     data = np.array([1.0, 2.0, 4.0])
 
     assert reduce_values("sum", data, [np.array([0, -1, 0])], [1]).tolist() == [5.0]

@@ -54,7 +54,7 @@ def test_texts_round_trip(texts: list[str]) -> None:
     assert blobs.tolist() == [text.encode() for text in texts]
 
 
-def test_text_with_lone_surrogates_is_refused() -> None:
+def test_text_with_lone_surrogates_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"lone surrogates.*'x\\ud800'"):
         Blobs.from_texts(["a", "x\ud800"])
 

@@ -153,7 +153,7 @@ def test_input_may_be_any_buffer() -> None:
     assert flexbuffers.loads(bytearray(data)) == flexbuffers.loads(memoryview(data)) == {"a": [1, 2]}
 
 
-def test_key_with_a_null_character_is_refused() -> None:
+def test_key_with_a_null_character_is_rejected() -> None:
     with pytest.raises(InvalidInputError, match=r"the key 'a\\x00b' contains a null character"):
         flexbuffers.dumps([{"a\0b": 1}])
 
@@ -228,7 +228,7 @@ def test_error_names_position_and_problem(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize(("count", "problem"), [(1, "out of proportion"), (200, "nested deeper than 128")])
-def test_list_that_contains_itself_is_refused(count: int, problem: str) -> None:
+def test_list_that_contains_itself_is_rejected(count: int, problem: str) -> None:
     body = bytes([count, *range(count), *[0x28] * count])
 
     with pytest.raises(FormatError, match=problem):

@@ -103,7 +103,7 @@ def test_nesting_is_limited() -> None:
         canonical([allowed])
 
 
-def test_self_referential_value_is_refused() -> None:
+def test_self_referential_value_is_rejected() -> None:
     circle: dict[str, Any] = {}
     circle["again"] = circle
 

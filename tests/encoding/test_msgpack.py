@@ -89,7 +89,7 @@ def test_unsupported_values_are_named() -> None:
 
 
 @pytest.mark.parametrize("data", SAMPLES, ids=lambda data: data.hex())
-def test_truncated_input_is_refused(data: bytes) -> None:
+def test_truncated_input_is_rejected(data: bytes) -> None:
     for end in range(len(data)):
         with pytest.raises(FormatError, match="truncated"):
             msgpack.loads(data[:end])
@@ -136,7 +136,7 @@ def test_error_names_the_problem(text: str, problem: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 1000, 100_000])
-def test_deep_nesting_is_refused(depth: int) -> None:
+def test_deep_nesting_is_rejected(depth: int) -> None:
     with pytest.raises(FormatError):
         msgpack.loads(b"\x91" * depth + b"\x01")
 

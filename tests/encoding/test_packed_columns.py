@@ -65,7 +65,7 @@ def test_repeated_steps_take_few_bytes(column: Any, way: int, most_bytes: int) -
     [{2: 99}, {2: 2**40}, {2: 0}, {4: 0}, {4: 9}, {3: 10**9}],
     ids=["rows", "many rows", "no rows", "no runs", "more runs", "elsewhere"],
 )
-def test_inconsistent_runs_are_refused(lie: dict[int, int]) -> None:
+def test_inconsistent_runs_are_rejected(lie: dict[int, int]) -> None:
     note, data = packed(np.arange(100, dtype="u4"))
     for place, value in lie.items():
         note[place] = value
@@ -74,7 +74,7 @@ def test_inconsistent_runs_are_refused(lie: dict[int, int]) -> None:
         unpacked(data, note[2], "u4", note)
 
 
-def test_too_large_numbers_are_refused() -> None:
+def test_too_large_numbers_are_rejected() -> None:
     column = np.array([1, 2**63, 2**63 + 1, 5], "u8")
 
     with pytest.raises(FormatError, match="int64"):

@@ -63,7 +63,7 @@ def original(session: Session) -> xr.Dataset:
     return found
 
 
-def test_the_whole_hierarchy_is_copied_byte_for_byte(tmp_path: Path) -> None:
+def test_whole_hierarchy_is_copied_byte_for_byte(tmp_path: Path) -> None:
     session = weather()
 
     report = export_zarr(session, local_filesystem_storage(str(tmp_path)))
@@ -98,7 +98,7 @@ SPANS = st.tuples(st.integers(0, 9), st.integers(0, 10)).map(sorted)
 @example(time=[0, 4], y=[0, 3])
 @given(time=SPANS, y=st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted))
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_region_is_what_xarray_selects(time: list[int], y: list[int], tmp_path: Path) -> None:
+def test_exported_region_equals_xarray_selection(time: list[int], y: list[int], tmp_path: Path) -> None:
     session, target = weather(), tmp_path / "region"
     shutil.rmtree(target, ignore_errors=True)
     region = {"time": slice(*time), "y": slice(*y)}
@@ -115,7 +115,7 @@ def test_any_region_is_what_xarray_selects(time: list[int], y: list[int], tmp_pa
         assert report.chunks_encoded == (time != [0, 10]) + (y != [0, 6])
 
 
-def test_labels_choose_as_in_xarray_with_both_ends(tmp_path: Path) -> None:
+def test_label_slices_include_both_ends(tmp_path: Path) -> None:
     session = weather()
     labels = {"time": slice("2024-01-03", "2024-01-06"), "y": 10.0}
 
@@ -128,13 +128,13 @@ def test_labels_choose_as_in_xarray_with_both_ends(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["time"].values, expected["time"].values)
 
 
-def test_a_group_becomes_the_root(tmp_path: Path) -> None:
+def test_exported_group_becomes_the_root(tmp_path: Path) -> None:
     export_zarr(weather(), local_filesystem_storage(str(tmp_path)), group="deep/er")
 
     assert sorted(zarr.open_group(str(tmp_path), mode="r").array_keys()) == ["empty", "mask", "scalar"]
 
 
-def test_shards_odd_names_and_virtual_free_memory_targets() -> None:
+def test_shards_and_unusual_names_are_exported() -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     data = np.arange(64, dtype="i8").reshape(8, 8)
@@ -147,7 +147,7 @@ def test_shards_odd_names_and_virtual_free_memory_targets() -> None:
     assert {key for key, _ in target.list_objects()} >= {"zarr.json", "a °C/zarr.json", "a °C/c/1/1"}
 
 
-def test_files_in_a_folder_are_named_as_zarr_names_them(tmp_path: Path) -> None:
+def test_file_names_equal_zarr_keys(tmp_path: Path) -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a °C", data=np.arange(3))
@@ -157,7 +157,7 @@ def test_files_in_a_folder_are_named_as_zarr_names_them(tmp_path: Path) -> None:
     assert (tmp_path / "a °C" / "zarr.json").exists()
 
 
-def test_a_cut_through_shards(tmp_path: Path) -> None:
+def test_region_inside_shards_is_exported(tmp_path: Path) -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     data = np.arange(100, dtype="i8").reshape(10, 10)
@@ -198,7 +198,7 @@ def test_invalid_selections_are_rejected(options: dict[str, Any], error: type[Ex
     assert target.list_objects() == []
 
 
-def test_a_place_with_something_in_it_is_refused() -> None:
+def test_nonempty_target_is_rejected() -> None:
     target = in_memory_storage()
     target.put("notes", b"mine")
 
@@ -209,7 +209,7 @@ def test_a_place_with_something_in_it_is_refused() -> None:
     assert target.exists("zarr.json")
 
 
-def test_an_export_that_was_broken_off_is_no_hierarchy() -> None:
+def test_interrupted_export_is_not_a_zarr_hierarchy() -> None:
     class FullError(Exception):
         pass
 
@@ -230,7 +230,7 @@ def test_an_export_that_was_broken_off_is_no_hierarchy() -> None:
     assert not target.exists("zarr.json")
 
 
-def test_a_dry_run_counts_and_writes_nothing() -> None:
+def test_dry_run_counts_and_writes_nothing() -> None:
     target = in_memory_storage()
 
     planned = icefloe.export_zarr(weather(), target, isel={"time": slice(0, 6)}, dry_run=True)
@@ -245,7 +245,7 @@ def test_a_dry_run_counts_and_writes_nothing() -> None:
 # NetCDF
 
 
-def test_netcdf_holds_the_same_values_attributes_and_groups(tmp_path: Path) -> None:
+def test_netcdf_export_has_the_same_values_attributes_and_groups(tmp_path: Path) -> None:
     session, file = weather(), tmp_path / "out" / "weather.nc"
 
     report = icefloe.export_netcdf(session, file)
@@ -264,7 +264,7 @@ def test_netcdf_holds_the_same_values_attributes_and_groups(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("time", [slice(0, 4), slice(1, 9), slice(5, 5)])
-def test_a_region_to_netcdf(tmp_path: Path, time: slice) -> None:
+def test_region_is_exported_to_netcdf(tmp_path: Path, time: slice) -> None:
     session, file = weather(), tmp_path / "weather.nc"
 
     export_netcdf(session, file, variables=["t2m"], isel={"time": time, "x": 2})
@@ -274,7 +274,7 @@ def test_a_region_to_netcdf(tmp_path: Path, time: slice) -> None:
         np.testing.assert_array_equal(found["t2m"].values, expected.values)
 
 
-def test_netcdf_files_are_not_overwritten_unless_they_may_be(tmp_path: Path) -> None:
+def test_netcdf_files_are_overwritten_only_on_request(tmp_path: Path) -> None:
     file = tmp_path / "weather.nc"
     file.write_bytes(b"mine")
 
@@ -286,7 +286,7 @@ def test_netcdf_files_are_not_overwritten_unless_they_may_be(tmp_path: Path) -> 
         assert "t2m" in raw.variables
 
 
-def test_a_type_that_netcdf_has_not_is_named(tmp_path: Path) -> None:
+def test_unsupported_netcdf_type_is_named(tmp_path: Path) -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="a", data=np.zeros(3, "c16"))
@@ -297,7 +297,7 @@ def test_a_type_that_netcdf_has_not_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_dimensions_that_disagree_are_named(tmp_path: Path) -> None:
+def test_inconsistent_dimension_is_named(tmp_path: Path) -> None:
     repo = Repository.create(in_memory_storage())
     session = repo.writable_session("main")
     for name, size in (("a", 3), ("b", 4)):
@@ -311,9 +311,7 @@ def test_dimensions_that_disagree_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("name", ["x" * 1000, "deep/" + "é" * 130])
-def test_names_that_are_too_long_are_refused_before_anything_is_written(
-    tmp_path: Path, dry_run: bool, name: str
-) -> None:
+def test_too_long_names_are_rejected_before_writing(tmp_path: Path, dry_run: bool, name: str) -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="x") as store:
         zarr.create_array(store, name=name, data=np.arange(4))

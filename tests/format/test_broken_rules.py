@@ -82,7 +82,7 @@ REFERENCES = {
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("message", REFERENCES)
-def test_invalid_references_are_refused(message: str, seed: int | None) -> None:
+def test_invalid_references_are_rejected(message: str, seed: int | None) -> None:
     assert message in refused(sample(MANIFEST, manifest(*REFERENCES[message]), seed)).message
 
 
@@ -120,13 +120,13 @@ def test_arrays_of_a_manifest_must_ascend(nodes: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [2, 255])
-def test_unknown_compression_of_locations_is_refused(algorithm: int) -> None:
+def test_unknown_compression_of_locations_is_rejected(algorithm: int) -> None:
     row = manifest(ref(0, compressed_location=b"x"), compression_algorithm=algorithm)
 
     assert "compression" in refused(sample(MANIFEST, row)).message
 
 
-def test_location_that_declares_gigabytes_is_refused() -> None:
+def test_location_that_declares_gigabytes_is_rejected() -> None:
     claim = b"\x28\xb5\x2f\xfd\xe0" + (1 << 40).to_bytes(8, "little") + b"\x01\0\0"
 
     error = refused(sample(MANIFEST, manifest(ref(0, compressed_location=claim))))
@@ -184,7 +184,7 @@ SNAPSHOTS: dict[str, Row] = {
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("message", SNAPSHOTS)
-def test_invalid_snapshots_are_refused(message: str, seed: int | None) -> None:
+def test_invalid_snapshots_are_rejected(message: str, seed: int | None) -> None:
     assert message in refused(sample(SNAPSHOT, SNAPSHOTS[message], seed)).message
 
 
@@ -325,7 +325,7 @@ def test_log_of_a_rank_change_keeps_both_ranks() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("message", LOGS)
-def test_invalid_transaction_logs_are_refused(message: str, seed: int | None) -> None:
+def test_invalid_transaction_logs_are_rejected(message: str, seed: int | None) -> None:
     assert message in refused(sample(TRANSACTION_LOG, LOGS[message], seed)).message
 
 
@@ -412,12 +412,12 @@ REPO_INFOS: dict[str, Row] = {
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("message", REPO_INFOS)
-def test_invalid_repo_infos_are_refused(message: str, seed: int | None) -> None:
+def test_invalid_repo_infos_are_rejected(message: str, seed: int | None) -> None:
     assert message in refused(sample(REPO, REPO_INFOS[message], seed)).message
 
 
 @pytest.mark.parametrize("kind", [17, 18, 255])
-def test_unknown_update_type_is_refused(kind: int) -> None:
+def test_unknown_update_type_is_rejected(kind: int) -> None:
     root = Graph().table(REPO, info())
     updates = root.slots[REPO.fields["latest_updates"].slot]
     assert isinstance(updates, Pointers)
@@ -442,7 +442,7 @@ def native(coords: list[list[int]]) -> ArrayManifest:
     return ArrayManifest.of_sorted(np.array(coords, np.uint32), NATIVE)
 
 
-def test_encoder_refuses_unsorted_references() -> None:
+def test_encoder_rejects_unsorted_references() -> None:
     value = Manifest(ManifestId(bytes(12)), {NodeId(bytes(8)): native([[1], [0]])})
 
     with pytest.raises(FormatError, match="not in ascending order") as caught:
@@ -450,7 +450,7 @@ def test_encoder_refuses_unsorted_references() -> None:
     assert caught.value.kind == ErrorKind.SERIALIZATION
 
 
-def test_encoder_refuses_an_unknown_kind_of_reference() -> None:
+def test_encoder_rejects_an_unknown_kind_of_reference() -> None:
     value = ArrayManifest.of_sorted(np.zeros((1, 1), np.uint32), 4)
 
     with pytest.raises(FormatError, match="unknown kind 4"):
@@ -471,14 +471,14 @@ def array_node(*manifests: ManifestRef) -> NodeSnapshot:
     return NodeSnapshot(NodeId(bytes(8)), "/a", b"{}", data)
 
 
-def test_overlapping_extents_are_refused() -> None:
+def test_overlapping_extents_are_rejected() -> None:
     parts = [ManifestRef(ManifestId(object_id(i)), (range(i, i + 2),)) for i in range(2)]
 
     with pytest.raises(FormatError, match="cover the same chunks"):
         Nodes.of([array_node(*parts)])
 
 
-def test_encoder_refuses_an_unlisted_manifest() -> None:
+def test_encoder_rejects_an_unlisted_manifest() -> None:
     nodes = Nodes.of([array_node(ManifestRef(ManifestId(bytes(12)), (range(1),)))])
     value = Snapshot(SnapshotId(bytes(12)), None, 0, "", {}, ManifestFiles.of([]), nodes)
 
@@ -496,7 +496,7 @@ def test_encoder_refuses_an_unlisted_manifest() -> None:
         [("/a/", "/b", 1)],
     ],
 )
-def test_encoder_refuses_impossible_moves(moves: list[tuple[str, str, int]]) -> None:
+def test_encoder_rejects_impossible_moves(moves: list[tuple[str, str, int]]) -> None:
     made = [MoveOperation(a, b, NodeId(node_id(n)), NodeType.GROUP) for a, b, n in moves]
 
     with pytest.raises(FormatError):
@@ -504,14 +504,14 @@ def test_encoder_refuses_impossible_moves(moves: list[tuple[str, str, int]]) -> 
 
 
 @pytest.mark.parametrize("parents", [(0, 5), (1, 0)])
-def test_snapshots_with_an_invalid_ancestry_are_refused(parents: tuple[int, int]) -> None:
+def test_snapshots_with_an_invalid_ancestry_are_rejected(parents: tuple[int, int]) -> None:
     ids = [SnapshotId(object_id(i)) for i in range(6)]
 
     with pytest.raises(FormatError):
         SnapshotInfos.of([SnapshotInfo(ids[i], ids[parents[i]], 0, "") for i in range(2)])
 
 
-def test_duplicate_snapshot_is_refused() -> None:
+def test_duplicate_snapshot_is_rejected() -> None:
     entry = SnapshotInfo(SnapshotId(bytes(12)), None, 0, "")
 
     with pytest.raises(FormatError) as caught:
@@ -527,7 +527,7 @@ UPDATES: dict[str, list[Row]] = {
 
 
 @pytest.mark.parametrize("message", UPDATES)
-def test_ops_log_that_breaks_official_writers_is_read_but_not_written(message: str) -> None:
+def test_ops_log_that_official_writers_cannot_extend_is_only_read(message: str) -> None:
     found: Any = read(sample(REPO, info(latest_updates=UPDATES[message])))
 
     with pytest.raises(FormatError, match=message):
@@ -537,7 +537,7 @@ def test_ops_log_that_breaks_official_writers_is_read_but_not_written(message: s
 # Positions and lengths
 
 
-def test_offsets_outside_the_file_or_backward_are_refused() -> None:
+def test_offsets_outside_the_file_or_backward_are_rejected() -> None:
     written = Written(Graph().table(MANIFEST, manifest(ref(0), ref(1))))
     size = len(written.out)
     places = range(0, size - 3, 4)
@@ -547,7 +547,7 @@ def test_offsets_outside_the_file_or_backward_are_refused() -> None:
             outcome(file_of(FileType.MANIFEST, written.patched(at, "<I", value)))
 
 
-def test_table_that_is_its_own_vtable_is_refused_or_valid() -> None:
+def test_table_that_is_its_own_vtable_is_rejected_or_valid() -> None:
     for schema, row in ((MANIFEST, manifest(ref(0))), (SNAPSHOT, snapshot(node("/a"))), (REPO, info())):
         written = Written(Graph().table(schema, row))
         for position in set(written.positions.values()):
@@ -557,7 +557,7 @@ def test_table_that_is_its_own_vtable_is_refused_or_valid() -> None:
 
 
 @pytest.mark.parametrize("schema", [MANIFEST, SNAPSHOT, TRANSACTION_LOG, REPO], ids=lambda s: s.name)
-def test_huge_vectors_are_refused(schema: Any) -> None:
+def test_huge_vectors_are_rejected(schema: Any) -> None:
     rows: dict[str, Row] = {
         "Manifest": manifest(ref(0)),
         "Snapshot": snapshot(node("/a", array())),
@@ -605,7 +605,7 @@ TEXTS: list[tuple[Any, Row]] = [
 
 @pytest.mark.parametrize("bad", [b"m\xffrk", b"mar\xc3", b"\xed\xa0\x80k"])
 @pytest.mark.parametrize(("schema", "row"), TEXTS, ids=lambda value: getattr(value, "name", ""))
-def test_text_that_is_not_utf8_is_refused(schema: Any, row: Row, bad: bytes) -> None:
+def test_text_that_is_not_utf8_is_rejected(schema: Any, row: Row, bad: bytes) -> None:
     file = sample(schema, row)
     payload = file.payload
     assert payload.count(b"mark") == 1

@@ -60,19 +60,19 @@ def test_undamaged_files_are_read(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("sample", ALL, ids=names)
-def test_truncated_file_is_refused(sample: Sample) -> None:
+def test_truncated_file_is_rejected(sample: Sample) -> None:
     for end in range(len(sample.data)):
         refused(sample.with_data(sample.data[:end]))
 
 
 @pytest.mark.parametrize("sample", ALL, ids=names)
 @pytest.mark.parametrize("tail", [b"\0", b"\0" * 9, b"\x28\xb5\x2f\xfd", b"junk behind the frame"])
-def test_bytes_after_the_frame_are_refused(sample: Sample, tail: bytes) -> None:
+def test_bytes_after_the_frame_are_rejected(sample: Sample, tail: bytes) -> None:
     refused(sample.with_data(sample.data + tail))
 
 
 @pytest.mark.parametrize("sample", ALL, ids=names)
-def test_truncated_payload_is_refused_or_valid(sample: Sample) -> None:
+def test_truncated_payload_is_rejected_or_valid(sample: Sample) -> None:
     payload = sample.payload
 
     for end in range(0, len(payload), max(1, len(payload) // 60)):
@@ -94,7 +94,7 @@ def test_flipped_bit_in_our_frame_is_detected_or_harmless(sample: Sample) -> Non
 
 
 @pytest.mark.parametrize("sample", [*OLD[:3], *NEW[5:7]], ids=names)
-def test_flipped_bit_in_an_official_frame_is_refused_or_valid(sample: Sample) -> None:
+def test_flipped_bit_in_an_official_frame_is_rejected_or_valid(sample: Sample) -> None:
     for at in range(HEADER.size, len(sample.data)):
         flipped = bytearray(sample.data)
         flipped[at] ^= 1 << at % 8
@@ -102,7 +102,7 @@ def test_flipped_bit_in_an_official_frame_is_refused_or_valid(sample: Sample) ->
 
 
 @pytest.mark.parametrize("sample", ALL[::3], ids=names)
-def test_invalid_header_is_refused(sample: Sample) -> None:
+def test_invalid_header_is_rejected(sample: Sample) -> None:
     def with_byte(at: int, value: int) -> FormatError:
         data = bytearray(sample.data)
         data[at] = value
@@ -126,7 +126,7 @@ def test_name_of_the_writer_is_not_trusted() -> None:
         assert not isinstance(outcome(sample.with_data(data)), FormatError)
 
 
-def test_repo_info_file_of_version_1_is_refused() -> None:
+def test_repo_info_file_of_version_1_is_rejected() -> None:
     sample = golden_sample("v2-2.3.0-basic", "repo")
     data = bytearray(sample.data)
     data[36] = V1.number
@@ -135,14 +135,14 @@ def test_repo_info_file_of_version_1_is_refused() -> None:
 
 
 @pytest.mark.parametrize("sample", [s for s in ALL if s.file_type is not FileType.REPO_INFO], ids=names)
-def test_file_under_another_name_is_refused(sample: Sample) -> None:
+def test_file_under_another_name_is_rejected(sample: Sample) -> None:
     other = type(sample.id)(b"x" * 12)
 
     assert str(sample.id) in refused(replace(sample, id=other)).message
 
 
 @pytest.mark.parametrize("sample", TINY, ids=names)
-def test_any_flipped_bit_of_a_small_payload_is_refused_or_valid(sample: Sample) -> None:
+def test_any_flipped_bit_of_a_small_payload_is_rejected_or_valid(sample: Sample) -> None:
     payload = sample.payload
     step = max(1, len(payload) * 8 // FLIPS)
 
@@ -154,7 +154,7 @@ def test_any_flipped_bit_of_a_small_payload_is_refused_or_valid(sample: Sample) 
 
 @pytest.mark.parametrize("value", [0x00, 0xFF, 0x80])
 @pytest.mark.parametrize("sample", [*OLD, *NEW, *FOREIGN], ids=names)
-def test_any_byte_of_a_payload_is_refused_or_valid(sample: Sample, value: int) -> None:
+def test_any_byte_of_a_payload_is_rejected_or_valid(sample: Sample, value: int) -> None:
     payload = sample.payload
 
     for at in range(0, len(payload), max(1, len(payload) // 30)):
@@ -165,7 +165,7 @@ def test_any_byte_of_a_payload_is_refused_or_valid(sample: Sample, value: int) -
 
 @settings(max_examples=100, derandomize=True)
 @given(st.data())
-def test_random_mutations_are_refused_or_valid(data: st.DataObject) -> None:
+def test_random_mutations_are_rejected_or_valid(data: st.DataObject) -> None:
     sample = data.draw(st.sampled_from([*OLD, *NEW, *FOREIGN]))
     payload = bytearray(sample.payload)
     for _ in range(data.draw(st.integers(1, 4))):
@@ -186,7 +186,7 @@ def test_random_mutations_are_refused_or_valid(data: st.DataObject) -> None:
 
 @settings(max_examples=100, derandomize=True)
 @given(st.sampled_from(FileType), st.sampled_from([V1, V2]), st.binary(max_size=200))
-def test_random_payloads_are_refused(file_type: FileType, spec: object, payload: bytes) -> None:
+def test_random_payloads_are_rejected(file_type: FileType, spec: object, payload: bytes) -> None:
     number = V2.number if file_type is FileType.REPO_INFO else getattr(spec, "number", 2)
     id = ManifestId(bytes(12)) if file_type is FileType.MANIFEST else SnapshotId(bytes(12))
     data = seal(np.frombuffer(payload, np.uint8), Header("random", number, file_type))
@@ -195,7 +195,7 @@ def test_random_payloads_are_refused(file_type: FileType, spec: object, payload:
 
 
 @given(st.sampled_from(FileType), st.binary(max_size=80))
-def test_random_bytes_are_refused(file_type: FileType, data: bytes) -> None:
+def test_random_bytes_are_rejected(file_type: FileType, data: bytes) -> None:
     id = ManifestId(bytes(12)) if file_type is FileType.MANIFEST else SnapshotId(bytes(12))
     head = HEADER.pack(MAGIC, b"x" * 24, 2, file_type, 1)
 
@@ -218,7 +218,7 @@ def sealed(frames: bytes, file_type: FileType) -> Sample:
 
 @pytest.mark.parametrize("file_type", FileType)
 @pytest.mark.parametrize("size", [1 << 29, 1 << 31, 1 << 40, (1 << 64) - 3])
-def test_frame_that_declares_too_much_is_refused(file_type: FileType, size: int) -> None:
+def test_frame_that_declares_too_much_is_rejected(file_type: FileType, size: int) -> None:
     # Frame_Content_Size of eight bytes behind the descriptor 0xe0, then a last raw block of no bytes.
     claim = b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\0\0"
 
@@ -243,7 +243,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is measured by resource")
 @pytest.mark.parametrize("frames", [1, 8])
-def test_stream_of_zeros_is_refused_in_bounded_memory(frames: int) -> None:
+def test_stream_of_zeros_is_rejected_in_bounded_memory(frames: int) -> None:
     zeros = frame(bytes(1 << 27), declared=False)
     bomb = HEADER.pack(MAGIC, b"bomb".ljust(24), 2, 2, 1) + zeros * (8 * frames)
 
@@ -268,7 +268,7 @@ REF = b'{"snapshot":"1CECHNKREP0F1RSTCMT0"}'
 
 
 @given(st.binary(max_size=60) | st.integers(0, len(REF) - 1).map(lambda end: REF[:end]))
-def test_damaged_reference_is_refused(data: bytes) -> None:
+def test_damaged_reference_is_rejected(data: bytes) -> None:
     with pytest.raises(FormatError, match=r"^refs/branch\.main/ref\.json: "):
         decode_ref(data, "refs/branch.main/ref.json")
 
@@ -284,7 +284,7 @@ def test_damaged_reference_is_refused(data: bytes) -> None:
         "null",
     ],
 )
-def test_reference_without_snapshot_is_refused(text: str) -> None:
+def test_reference_without_snapshot_is_rejected(text: str) -> None:
     with pytest.raises(FormatError, match=r"^here: "):
         decode_ref(text.encode(), "here")
 
@@ -293,7 +293,7 @@ CONFIG = golden.load("v1-1.1.21-virtual").files["config.yaml"]
 
 
 @given(st.data())
-def test_damaged_config_file_is_refused_or_a_mapping(data: st.DataObject) -> None:
+def test_damaged_config_file_is_rejected_or_a_mapping(data: st.DataObject) -> None:
     text = bytearray(CONFIG)
     for _ in range(data.draw(st.integers(1, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(0, 255))
@@ -333,18 +333,18 @@ def check_config(decode: Callable[[bytes, str], Any], data: bytes) -> None:
         "%YAML 9.9\n---\na: 1",
     ],
 )
-def test_unusual_config_file_is_refused_or_a_mapping(text: str) -> None:
+def test_unusual_config_file_is_rejected_or_a_mapping(text: str) -> None:
     check_config(decode_config_yaml, text.encode())
 
 
 @given(st.binary(max_size=40))
-def test_config_bytes_are_refused_or_a_mapping(data: bytes) -> None:
+def test_config_bytes_are_rejected_or_a_mapping(data: bytes) -> None:
     check_config(decode_config, data)
 
 
 @settings(max_examples=25)
 @given(strategies.repo_infos(), st.data())
-def test_mutated_repo_info_is_refused_or_valid(info: RepoInfo, data: st.DataObject) -> None:
+def test_mutated_repo_info_is_rejected_or_valid(info: RepoInfo, data: st.DataObject) -> None:
     sample = Sample("repo", FileType.REPO_INFO, SnapshotId(bytes(12)), written(info, V2))
     payload = bytearray(sample.payload)
     for _ in range(3):

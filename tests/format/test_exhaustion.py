@@ -196,7 +196,7 @@ BOMBS: list[Callable[[], Sample]] = [
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_decompression_bomb_is_refused_in_bounded_memory(bomb: Callable[[], Sample]) -> None:
+def test_decompression_bomb_is_rejected_in_bounded_memory(bomb: Callable[[], Sample]) -> None:
     sample = bomb()
     assert len(sample.data) < 1 << 20
     tracemalloc.start()

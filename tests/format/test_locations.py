@@ -172,7 +172,7 @@ def test_nothing_is_compressed_without_samples_or_dictionary_size(lacking: str) 
 
 
 @given(st.binary(max_size=40))
-def test_damaged_locations_are_refused(data: bytes) -> None:
+def test_damaged_locations_are_rejected(data: bytes) -> None:
     dictionary = Dictionary(b"s3://bucket/" * 20)
     frame = dictionary.compress(Blobs.from_list([b"s3://bucket/name.nc"]))[0]
     for frames in ([data], [frame, data], [frame[:-1]]):

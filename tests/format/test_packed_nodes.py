@@ -99,7 +99,7 @@ def test_small_snapshot_is_decoded_immediately() -> None:
     assert not isinstance(read, PackedNodes)
 
 
-def test_lookup_refuses_an_unlisted_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_rejects_an_unlisted_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     ref = ManifestRef(ManifestId.random(), (range(2),))
     lost = NodeSnapshot(NodeId.random(), "/lost", b"{}", ArrayNodeData((DimensionShape(10, 2),), (ref,)))
     with monkeypatch.context() as careless:

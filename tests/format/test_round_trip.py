@@ -202,7 +202,7 @@ def test_coordinates_are_found_and_contained(data: st.DataObject, rank: int) -> 
 
 
 @given(strategies.updated_chunks())
-def test_updated_chunks_agree_singly_and_together(chunks: UpdatedChunks) -> None:
+def test_single_and_bulk_updated_chunks_agree(chunks: UpdatedChunks) -> None:
     entries = [(node, coords.tolist()) for node, coords in chunks]
 
     assert entries == sorted(entries)

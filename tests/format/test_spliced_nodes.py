@@ -90,7 +90,7 @@ def test_version_1_repository_gets_its_own_form_of_tables(base: Nodes) -> None:
     assert list(read.nodes) == list(spliced)
 
 
-def test_unlisted_manifest_is_refused(base: Nodes) -> None:
+def test_unlisted_manifest_is_rejected(base: Nodes) -> None:
     listed = snapshot_of(base).manifest_files
     spliced = base.updated([node("/a007", 99)])
 

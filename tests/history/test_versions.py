@@ -61,7 +61,7 @@ def test_versions_that_do_not_exist_are_reported(
         resolve_version(repo, version)
 
 
-def test_branch_and_a_tag_of_one_name_are_ambiguous(repo: icefloe.Repository) -> None:
+def test_name_of_branch_and_tag_is_ambiguous(repo: icefloe.Repository) -> None:
     repo.create_branch("v1", repo.lookup_branch("main"))
 
     with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag; use branch:v1 or tag:v1"):

@@ -223,7 +223,7 @@ def test_target_must_be_empty() -> None:
         migrate(place(golden.load("handmade-002-alpha2").files), target)
 
 
-def test_target_of_another_upgrade_is_refused() -> None:
+def test_target_of_another_upgrade_is_rejected() -> None:
     target = BreakingStorage()
     assert breaks_off(place(golden.load("handmade-002-alpha2").files), target, 3)
 
@@ -231,7 +231,7 @@ def test_target_of_another_upgrade_is_refused() -> None:
         migrate(place(golden.load("handmade-001-json").files), target)
 
 
-def test_repository_without_main_is_refused() -> None:
+def test_repository_without_main_is_rejected() -> None:
     files = golden.load("handmade-002-alpha2").files
     storage = place({path: data for path, data in files.items() if "branch.main" not in path})
 

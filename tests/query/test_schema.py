@@ -246,7 +246,7 @@ def test_scalar_is_table_with_one_row() -> None:
     assert rows(contents(repo, table_of(repo))) == [(5.0,)]
 
 
-def test_an_empty_dimension_has_no_rows() -> None:
+def test_empty_dimension_has_no_rows() -> None:
     repo = repository(xr.Dataset({"v": ("x", np.zeros(0))}, {"x": np.zeros(0)}))
 
     assert rows(contents(repo, table_of(repo))) == []

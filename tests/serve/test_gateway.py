@@ -87,7 +87,7 @@ def test_xarray_opens_a_version_with_consolidated_metadata(repo: Repository, cli
     np.testing.assert_array_equal(found["partly"].values, expected)
 
 
-def test_each_group_has_the_metadata_of_all_nodes_below(client: httpx.Client) -> None:
+def test_consolidated_metadata_includes_all_descendants(client: httpx.Client) -> None:
     root = client.get("/zarr/v1/zarr.json").json()["consolidated_metadata"]["metadata"]
     deep = client.get("/zarr/v1/deep/zarr.json").json()["consolidated_metadata"]["metadata"]
 
@@ -96,7 +96,7 @@ def test_each_group_has_the_metadata_of_all_nodes_below(client: httpx.Client) ->
     assert deep["partly"]["shape"] == [20, 100]
 
 
-def test_groups_that_only_their_members_imply_are_in_the_consolidated_metadata() -> None:
+def test_implicit_groups_are_in_consolidated_metadata() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="no group") as store:
         store.set_sync("zarr.json", buffer(GROUP))
@@ -117,7 +117,7 @@ def test_stored_consolidated_metadata_is_replaced() -> None:
         assert list(client.get("/zarr/main/zarr.json").json()["consolidated_metadata"]["metadata"]) == ["a"]
 
 
-def test_groups_with_very_many_nodes_are_served_without_consolidated_metadata(
+def test_huge_groups_have_no_consolidated_metadata(
     monkeypatch: pytest.MonkeyPatch, client: httpx.Client, repo: Repository
 ) -> None:
     assert MOST_CONSOLIDATED == 50_000
@@ -131,7 +131,7 @@ def test_groups_with_very_many_nodes_are_served_without_consolidated_metadata(
 
 
 @pytest.mark.parametrize("version", ["main", "branch:main", "main~0", "main@2999-01-01", "feature%2Fx"])
-def test_a_moving_name_redirects_to_its_snapshot_and_serves_documents(
+def test_branch_redirects_to_its_snapshot_and_serves_documents(
     repo: Repository, client: httpx.Client, version: str
 ) -> None:
     id = repo.lookup_branch("main")
@@ -147,7 +147,7 @@ def test_a_moving_name_redirects_to_its_snapshot_and_serves_documents(
 
 
 @pytest.mark.parametrize("version", ["main", "branch:main", "main~0", "main@2999-01-01", "feature%2Fx"])
-def test_chunks_under_a_moving_name_are_refused_with_the_url_of_the_snapshot(
+def test_chunks_of_a_branch_are_rejected_with_the_snapshot_url(
     repo: Repository, client: httpx.Client, version: str
 ) -> None:
     found = client.get(f"/zarr/{version}/native/c/0/0")
@@ -164,7 +164,7 @@ def test_tags_and_ids_are_immutable(repo: Repository, client: httpx.Client, vers
         assert "immutable" in client.get(f"{url}/{key}").headers["cache-control"]
 
 
-def test_an_exact_name_wins_over_the_syntax_of_versions(tmp_path: Path) -> None:
+def test_exact_ref_name_takes_precedence_over_version_syntax(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     first = repo.lookup_tag("v1")
     repo.writable_session("main").commit("empty", allow_empty=True)
@@ -179,7 +179,7 @@ def test_an_exact_name_wins_over_the_syntax_of_versions(tmp_path: Path) -> None:
         assert client.get("/zarr/main/zarr.json").headers["x-icefloe-snapshot"] != first
 
 
-def test_a_name_of_a_branch_and_a_tag_needs_a_prefix(tmp_path: Path) -> None:
+def test_ambiguous_ref_name_needs_a_prefix(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     repo.create_branch("v1", repo.lookup_branch("main"))
     with serving(repo) as client:
@@ -193,7 +193,7 @@ def test_a_name_of_a_branch_and_a_tag_needs_a_prefix(tmp_path: Path) -> None:
     ["nope", "main~99", "main@1999-01-01", "tag:nope", "branch:v1", "0" * 20, "snapshot:" + "0" * 20],
 )
 @pytest.mark.parametrize("key", ["zarr.json", "native/c/0/0", "native/zarr.json", ".zgroup", ""])
-def test_an_unknown_version_is_gone(client: httpx.Client, version: str, key: str) -> None:
+def test_unknown_version_returns_410(client: httpx.Client, version: str, key: str) -> None:
     assert client.get(f"/zarr/{version}/{key}").status_code == 410
 
 
@@ -232,7 +232,7 @@ def test_an_unknown_version_is_gone(client: httpx.Client, version: str, key: str
         ("native%2Fc%2F0%2F0", 400),
     ],
 )
-def test_the_status_of_a_key(client: httpx.Client, key: str, status: int) -> None:
+def test_response_status_of_keys(client: httpx.Client, key: str, status: int) -> None:
     assert status_of_raw(client, f"/zarr/v1/{key}") == status
 
 
@@ -241,7 +241,7 @@ def test_missing_chunks_are_fill_values_for_clients(client: httpx.Client) -> Non
     assert open_http(client, "v1", "deep/sharded")[15, 15] == 0
 
 
-def test_a_deleted_branch_is_an_error_for_its_readers(tmp_path: Path) -> None:
+def test_reader_of_a_deleted_branch_gets_an_error(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo, moving=True) as client:
         array = open_http(client, "feature%2Fx", "native")
@@ -252,7 +252,7 @@ def test_a_deleted_branch_is_an_error_for_its_readers(tmp_path: Path) -> None:
             array[...]
 
 
-def test_an_expired_snapshot_is_an_error_for_its_readers(tmp_path: Path) -> None:
+def test_reader_of_an_expired_snapshot_gets_an_error(tmp_path: Path) -> None:
     repo = Repository.create(local_filesystem_storage(str(tmp_path)))
     with repo.transaction("main", message="one") as store:
         zarr.create_array(store, name="a", shape=(4,), chunks=(2,), dtype="f4")[...] = 1
@@ -268,7 +268,7 @@ def test_an_expired_snapshot_is_an_error_for_its_readers(tmp_path: Path) -> None
             array[...]
 
 
-def test_an_unauthorized_source_is_an_error_that_names_the_remedy(tmp_path: Path) -> None:
+def test_unauthorized_source_error_names_the_remedy(tmp_path: Path) -> None:
     sample_repository(tmp_path)
     repo = Repository.open(local_filesystem_storage(str(tmp_path / "repo")))
     with serving(repo) as client:
@@ -282,7 +282,7 @@ def test_an_unauthorized_source_is_an_error_that_names_the_remedy(tmp_path: Path
         assert client.get("/zarr/v1/native/c/0/0").status_code == 200
 
 
-def test_a_changed_source_is_an_error(tmp_path: Path) -> None:
+def test_changed_source_raises_an_error(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     session = repo.writable_session("main")
     file = f"file://{tmp_path}/files/f.bin"
@@ -296,7 +296,7 @@ def test_a_changed_source_is_an_error(tmp_path: Path) -> None:
             open_http(client, id, "virtual")[...]
 
 
-def test_a_shortened_source_is_an_error(tmp_path: Path) -> None:
+def test_truncated_source_raises_an_error(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     (tmp_path / "files" / "f.bin").write_bytes(b"short")
     with serving(repo) as client:
@@ -304,7 +304,7 @@ def test_a_shortened_source_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["chunks", "manifests"])
-def test_a_lost_object_is_an_error(tmp_path: Path, lost: str) -> None:
+def test_missing_object_returns_an_error(tmp_path: Path, lost: str) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo) as client:
         array = open_http(client, "v1", "native")
@@ -315,7 +315,7 @@ def test_a_lost_object_is_an_error(tmp_path: Path, lost: str) -> None:
             array[...]
 
 
-def test_a_lost_repository_is_an_error_and_not_a_lost_version(tmp_path: Path) -> None:
+def test_missing_repository_is_not_reported_as_missing_version(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo) as client:
         array = open_http(client, "v1", "native")
@@ -340,7 +340,7 @@ class _Failing(PassingStorage):
 @pytest.mark.parametrize(
     ("error", "status"), [(TimeoutError(), 504), (MemoryError(), 500), (OSError(5, "x"), 500)]
 )
-def test_any_failure_of_storage_is_an_error(error: Exception, status: int) -> None:
+def test_storage_failure_returns_an_error(error: Exception, status: int) -> None:
     storage = _Failing(in_memory_storage())
     repo = Repository.create(storage)
     with repo.transaction("main", message="one") as store:
@@ -417,7 +417,7 @@ def test_a_reader_of_a_branch_gets_an_error_when_metadata_and_chunks_could_diffe
         assert pinned["a"].values.tolist() == [100, 200]
 
 
-def test_moving_names_serve_chunks_on_request_without_being_cached(repo: Repository) -> None:
+def test_branch_chunks_are_served_uncached_on_request(repo: Repository) -> None:
     with serving(repo, moving=True) as client:
         found = client.get("/zarr/main/native/c/0/0")
 
@@ -453,7 +453,7 @@ def test_ranges_of_a_chunk(client: httpx.Client, asked: str, status: int, start:
 
 
 @pytest.mark.parametrize("asked", ["bytes=2000-", "bytes=9999-10000", "bytes=-0"])
-def test_a_range_outside_of_a_chunk_is_refused(client: httpx.Client, asked: str) -> None:
+def test_range_outside_a_chunk_is_rejected(client: httpx.Client, asked: str) -> None:
     found = client.get("/zarr/v1/native/c/0/0", headers={"Range": asked})
 
     assert found.status_code == 416
@@ -486,13 +486,13 @@ def test_head_has_the_headers_of_get(client: httpx.Client, key: str) -> None:
         assert head.headers.get(name) == get.headers.get(name)
 
 
-def test_a_range_of_content_that_changed_is_the_whole(client: httpx.Client) -> None:
+def test_range_of_changed_content_returns_the_whole(client: httpx.Client) -> None:
     found = client.get("/zarr/v1/native/c/0/0", headers={"Range": "bytes=0-3", "If-Range": '"other"'})
 
     assert found.status_code == 200
 
 
-def test_the_same_chunk_has_the_same_tag_in_every_version(tmp_path: Path) -> None:
+def test_chunk_has_the_same_etag_in_every_version(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with repo.transaction("main", message="change one") as store:
         zarr.open_array(store, path="native", mode="r+")[0, 0] = -1
@@ -508,14 +508,14 @@ def test_the_same_chunk_has_the_same_tag_in_every_version(tmp_path: Path) -> Non
         assert len(tags("native/c/0/0")) == 2
 
 
-def test_tags_do_not_tell_where_sources_are(client: httpx.Client) -> None:
+def test_etags_do_not_reveal_source_locations(client: httpx.Client) -> None:
     assert "f.bin" not in client.get("/zarr/v1/virtual/c/0/0").headers["etag"]
 
 
 # Codecs that only Python has
 
 
-def test_arrays_with_codecs_of_python_are_served_in_common_ones(client: httpx.Client) -> None:
+def test_python_only_codecs_are_transcoded(client: httpx.Client) -> None:
     document = client.get("/zarr/v1/decoded/shuffled/zarr.json").json()
     consolidated = client.get("/zarr/v1/zarr.json").json()["consolidated_metadata"]["metadata"]
 
@@ -525,13 +525,11 @@ def test_arrays_with_codecs_of_python_are_served_in_common_ones(client: httpx.Cl
     assert found.tolist() == [*np.arange(8).reshape(2, 4).tolist(), [7] * 4, [7] * 4, [16, 17, 18, 19]]
 
 
-def test_the_tag_of_a_converted_chunk_differs_from_the_stored_one(
-    client: httpx.Client, repo: Repository
-) -> None:
+def test_transcoded_chunk_has_a_different_etag(client: httpx.Client, repo: Repository) -> None:
     assert client.get("/zarr/v1/decoded/shuffled/c/0/0").headers["etag"].endswith('-z"')
 
 
-def test_chunks_that_are_too_large_to_convert_are_refused(tmp_path: Path) -> None:
+def test_too_large_chunks_are_not_transcoded(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo, limits=Limits(decoded_bytes=31)) as client:
         assert client.get("/zarr/v1/decoded/shuffled/c/0/0").status_code == 413
@@ -539,7 +537,7 @@ def test_chunks_that_are_too_large_to_convert_are_refused(tmp_path: Path) -> Non
             open_http(client, "v1", "decoded/shuffled")[...]
 
 
-def test_an_array_that_nobody_can_decode_is_refused_by_name() -> None:
+def test_undecodable_array_is_rejected_by_name() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="unknown codec") as store:
         store.set_sync("zarr.json", buffer(GROUP))
@@ -560,7 +558,7 @@ def test_an_array_that_nobody_can_decode_is_refused_by_name() -> None:
 # The repository's own files
 
 
-def test_the_repository_can_be_opened_through_its_own_files(repo: Repository, client: httpx.Client) -> None:
+def test_repository_can_be_opened_over_http(repo: Repository, client: httpx.Client) -> None:
     from icefloe import http_storage
 
     other = Repository.open(http_storage(f"{client.base_url}icechunk"))
@@ -569,7 +567,7 @@ def test_the_repository_can_be_opened_through_its_own_files(repo: Repository, cl
     np.testing.assert_array_equal(array[...], VALUES)
 
 
-def test_only_files_that_are_written_once_are_immutable(repo: Repository, client: httpx.Client) -> None:
+def test_only_immutable_files_are_cached_forever(repo: Repository, client: httpx.Client) -> None:
     snapshot = client.get(f"/icechunk/snapshots/{repo.lookup_branch('main')}")
 
     assert "immutable" in snapshot.headers["cache-control"]
@@ -578,7 +576,7 @@ def test_only_files_that_are_written_once_are_immutable(repo: Repository, client
     assert suffix.content == snapshot.content[-5:]
 
 
-def test_refs_and_configuration_of_version_1_are_not_immutable(tmp_path: Path) -> None:
+def test_version_1_refs_and_configuration_are_not_cached_forever(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path, spec_version=1)
     with serving(repo) as client:
         for file in ("config.yaml", "refs/branch.main/ref.json"):

@@ -109,7 +109,7 @@ def _text(html: str) -> str:
 
 
 @pytest.mark.parametrize("url", PAGES + DATA)
-def test_every_page_answers_and_writes_nothing(client: httpx.Client, url: str) -> None:
+def test_every_page_responds_without_writing(client: httpx.Client, url: str) -> None:
     found = client.get(url)
 
     assert found.status_code == 200, found.text
@@ -118,7 +118,7 @@ def test_every_page_answers_and_writes_nothing(client: httpx.Client, url: str) -
 
 
 @pytest.mark.parametrize("url", PAGES)
-def test_pages_have_no_inline_code_that_the_policy_would_block(client: httpx.Client, url: str) -> None:
+def test_pages_have_no_inline_code(client: httpx.Client, url: str) -> None:
     html = client.get(url).text
 
     assert not re.search(r"\sstyle=|\son\w+=|javascript:", html)
@@ -128,7 +128,7 @@ def test_pages_have_no_inline_code_that_the_policy_would_block(client: httpx.Cli
     assert not re.search(r"(?:src|href)=\"https?:", html)
 
 
-def test_the_history_has_commits_branches_and_tags(client: httpx.Client, repo: Repository) -> None:
+def test_history_has_commits_branches_and_tags(client: httpx.Client, repo: Repository) -> None:
     html = client.get("/").text
     text = _text(html)
 
@@ -144,7 +144,7 @@ def test_the_history_has_commits_branches_and_tags(client: httpx.Client, repo: R
     assert repo.lookup_branch("main") in html
 
 
-def test_a_long_history_is_paged() -> None:
+def test_long_history_is_paged() -> None:
     repo = Repository.create(in_memory_storage())
     for number in range(104):
         repo.writable_session("main").commit(f"commit {number}", allow_empty=True)
@@ -157,7 +157,7 @@ def test_a_long_history_is_paged() -> None:
     assert "commit 4 " not in second
 
 
-def test_the_tree_separates_coordinates_from_data(client: httpx.Client) -> None:
+def test_tree_separates_coordinates_from_data(client: httpx.Client) -> None:
     html = client.get("/tree/main").text
     data, coordinates = html.split('id="coordinates-title"')
 
@@ -167,7 +167,7 @@ def test_the_tree_separates_coordinates_from_data(client: httpx.Client) -> None:
     assert "A sample climate" in _text(html)
 
 
-def test_the_array_page_has_its_facts_in_html(client: httpx.Client, repo: Repository) -> None:
+def test_array_page_shows_metadata_without_javascript(client: httpx.Client, repo: Repository) -> None:
     text = _text(client.get("/array/main/tas?i.time=120").text)
     expected = temperatures(range(120, 121))[0] + europe()
 
@@ -187,7 +187,7 @@ def test_the_array_page_has_its_facts_in_html(client: httpx.Client, repo: Reposi
         assert fact in text
 
 
-def test_the_table_has_exact_values(client: httpx.Client) -> None:
+def test_value_table_is_exact(client: httpx.Client) -> None:
     expected = temperatures(range(120, 121))[0] + europe()
 
     text = _text(client.get("/array/main/tas?i.time=120").text)
@@ -196,7 +196,7 @@ def test_the_table_has_exact_values(client: httpx.Client) -> None:
     assert f" {str(expected[-1, -1])} " in text  # noqa: RUF010
 
 
-def test_a_cell_has_its_value_series_and_commits(client: httpx.Client) -> None:
+def test_cell_shows_value_series_and_commits(client: httpx.Client) -> None:
     html = client.get("/array/main/tas?i.time=120&cell=70,96").text
     text = _text(html.split('id="cell"')[1].split("</section>")[0])
 
@@ -210,7 +210,7 @@ def test_a_cell_has_its_value_series_and_commits(client: httpx.Client) -> None:
     assert 'class="chart"' in html
 
 
-def test_a_chunk_names_the_commit_that_wrote_it(client: httpx.Client) -> None:
+def test_chunk_page_names_its_commit(client: httpx.Client) -> None:
     def writer(chunk: str) -> str:
         return _text(
             client.get(f"/array/main/tas?chunk={chunk}").text.split('id="chunk"')[1].split("</section>")[0]
@@ -222,7 +222,7 @@ def test_a_chunk_names_the_commit_that_wrote_it(client: httpx.Client) -> None:
     assert "time 120:125, lat 45:90, lon 90:180" in writer("24,1,1")
 
 
-def test_a_virtual_chunk_names_its_file(tmp_path: Path) -> None:
+def test_virtual_chunk_page_names_its_file(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo) as client:
         text = _text(client.get("/array/main/virtual?chunk=0,0").text)
@@ -231,7 +231,7 @@ def test_a_virtual_chunk_names_its_file(tmp_path: Path) -> None:
     assert "1 virtual" in text
 
 
-def test_any_two_versions_are_compared(client: httpx.Client) -> None:
+def test_any_two_versions_can_be_compared(client: httpx.Client) -> None:
     forward = _text(client.get("/compare/tag:v1...main").text)
     across = _text(client.get("/compare/experiment...main").text)
 
@@ -328,7 +328,7 @@ def test_the_health_page_shows_the_last_report_of_verify(
     assert re.search(r"verified .* [1-9]\d* findings?", home)
 
 
-def test_versions_that_are_equal_are_said_to_be(client: httpx.Client) -> None:
+def test_equal_versions_are_reported_as_equal(client: httpx.Client) -> None:
     assert "same nodes, metadata and chunks" in _text(client.get("/compare/main...branch:main").text)
 
 
@@ -360,7 +360,7 @@ def test_metadata_changes_are_shown() -> None:
         ("/array/main/%FF", 400),
     ],
 )
-def test_wrong_urls_are_errors(client: httpx.Client, url: str, status: int) -> None:
+def test_invalid_urls_return_errors(client: httpx.Client, url: str, status: int) -> None:
     assert client.get(url).status_code == status
 
 
@@ -368,7 +368,7 @@ def test_wrong_urls_are_errors(client: httpx.Client, url: str, status: int) -> N
 
 
 @pytest.mark.parametrize("index", ["120,:,:", "0:3,5:50,::7", "364,89,179", "3:9:2,44:47,88:93"])
-def test_a_raw_window_has_the_values_of_the_array(client: httpx.Client, repo: Repository, index: str) -> None:
+def test_raw_window_equals_array_values(client: httpx.Client, repo: Repository, index: str) -> None:
     found = client.get(f"/api/window/main/tas?index={index}&format=raw")
 
     meta = json.loads(found.headers["x-icefloe-meta"])
@@ -384,7 +384,7 @@ def test_a_raw_window_has_the_values_of_the_array(client: httpx.Client, repo: Re
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i8", "u8", "f4", "f8", "bool", "f2"])
-def test_windows_of_every_type_are_exact(dtype: str) -> None:
+def test_windows_of_every_dtype_are_exact(dtype: str) -> None:
     values = np.arange(35).reshape(5, 7).astype(dtype)
     with serving(memory_repository(values, (2, 3))) as client:
         found = client.get("/api/window/main/a?index=:,:&format=raw")
@@ -392,7 +392,7 @@ def test_windows_of_every_type_are_exact(dtype: str) -> None:
     assert found.content == values.tobytes()
 
 
-def test_the_difference_of_unsigned_numbers_does_not_wrap() -> None:
+def test_difference_of_unsigned_numbers_does_not_wrap_around() -> None:
     repo = memory_repository(np.array([[200, 0], [5, 5]], "u1"), (2, 2))
     first = repo.lookup_branch("main")
     with repo.transaction("main", message="less") as store:
@@ -406,7 +406,7 @@ def test_the_difference_of_unsigned_numbers_does_not_wrap() -> None:
     assert tile["values"] == [["200", "0", "5", "5"], ["0", "200", "5", "5"]]
 
 
-def test_a_number_and_a_missing_value_differ() -> None:
+def test_number_and_a_missing_value_differ() -> None:
     repo = memory_repository(np.array([[np.nan, np.nan], [1, 2]]), (2, 2))
     first = repo.lookup_branch("main")
     with repo.transaction("main", message="filled") as store:
@@ -459,7 +459,7 @@ def test_times_of_other_calendars_are_written_as_dates() -> None:
         ("source", ["this repository"], [292]),
     ],
 )
-def test_the_chunk_map_has_categories_with_counts(
+def test_chunk_map_has_categories_with_counts(
     client: httpx.Client, by: str, legend: list[str], counts: list[int]
 ) -> None:
     found = client.get(f"/api/chunks/main/tas?by={by}")
@@ -500,7 +500,7 @@ def test_arrays_without_chunks_have_pages_and_maps(shape: tuple[int, ...]) -> No
 # Hostile texts
 
 
-def test_hostile_names_attributes_and_messages_stay_text() -> None:
+def test_hostile_text_is_escaped() -> None:
     script = "<script>alert(1)</script>"
     name = "a'\"><img src=x onerror=alert(1)>"
     repo = Repository.create(in_memory_storage())
@@ -535,7 +535,7 @@ def test_hostile_names_attributes_and_messages_stay_text() -> None:
 # Resources
 
 
-def test_a_chunk_that_decodes_to_too_much_is_refused_before_it_is_decoded() -> None:
+def test_too_large_chunk_is_rejected_before_decoding() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="one GiB of zeros") as store:
         array = zarr.create_array(
@@ -554,13 +554,13 @@ def test_a_chunk_that_decodes_to_too_much_is_refused_before_it_is_decoded() -> N
     assert taken < 10
 
 
-def test_a_response_that_is_too_large_is_refused() -> None:
+def test_response_that_is_too_large_is_rejected() -> None:
     repo = memory_repository(np.zeros((100, 100)), (10, 10))
     with serving(repo, limits=Limits(response_bytes=1000)) as client:
         assert client.get("/api/window/main/a?index=:,:&format=raw").status_code == 413
 
 
-def test_too_many_waiting_requests_are_refused_with_a_time_to_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_queue_returns_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     go = threading.Event()
@@ -587,14 +587,14 @@ def test_too_many_waiting_requests_are_refused_with_a_time_to_retry(monkeypatch:
     assert statuses.count(200) >= 1
 
 
-def test_work_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_work_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icefloe.serve.data.coast", lambda *_: time.sleep(1))
     repo = memory_repository(np.zeros((4, 4)), (2, 2))
     with serving(repo, limits=Limits(seconds=0.1)) as client:
         assert client.get("/api/coast/main/a").status_code == 504
 
 
-def test_a_closed_tab_cancels_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_tab_cancels_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     from icefloe.serve.work import CancelledError, check_job

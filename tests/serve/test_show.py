@@ -26,7 +26,7 @@ def test_show_serves_until_it_is_closed(tmp_path: Path) -> None:
         httpx.get(page.url)
 
 
-def test_a_repository_that_was_authorized_stays_so(tmp_path: Path) -> None:
+def test_authorization_is_kept(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
 
     with icefloe.serve.show(repo) as page:

@@ -194,7 +194,7 @@ def cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("version", "call"), cases())
-def test_errors_equal_the_official_ones(version: int, call: Callable[[Place], Any]) -> None:
+def test_error_types_equal_the_official_ones(version: int, call: Callable[[Place], Any]) -> None:
     if official.__version__ != "2.3.0":
         pytest.skip("compares with release 2.3.0")
 

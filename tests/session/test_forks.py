@@ -289,7 +289,7 @@ CONFLICTS: dict[str, tuple[Callable[[Session], Any], Callable[[Session], Any]]] 
 
 @pytest.mark.parametrize("by_session", [True, False], ids=["session", "fork"])
 @pytest.mark.parametrize("name", CONFLICTS)
-def test_conflicting_fork_is_refused_as_a_whole(repo: Repository, name: str, by_session: bool) -> None:
+def test_conflicting_fork_is_rejected_as_a_whole(repo: Repository, name: str, by_session: bool) -> None:
     session = repo.writable_session("main")
     one, other = CONFLICTS[name]
     good, first, second = session.fork(), session.fork(), session.fork()
@@ -319,7 +319,7 @@ def test_same_change_in_two_forks_is_not_a_conflict(repo: Repository) -> None:
     assert list(zarr.open_group(session.store, mode="r")) == ["line"]
 
 
-def test_fork_with_another_base_is_refused(repo: Repository) -> None:
+def test_fork_with_another_base_is_rejected(repo: Repository) -> None:
     old = repo.writable_session("main")
     fork = old.fork()
     line(fork)[:2] = 50
@@ -334,7 +334,7 @@ def test_fork_with_another_base_is_refused(repo: Repository) -> None:
     assert not session.has_uncommitted_changes
 
 
-def test_fork_of_discarded_changes_is_refused(repo: Repository) -> None:
+def test_fork_of_discarded_changes_is_rejected(repo: Repository) -> None:
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="new", shape=(2,), chunks=(1,), dtype="i4")
     fork = session.fork()
@@ -345,7 +345,7 @@ def test_fork_of_discarded_changes_is_refused(repo: Repository) -> None:
         session.merge(fork)
 
 
-def test_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
+def test_fork_of_another_repository_is_rejected(tmp_path: Path) -> None:
     """All repositories begin with the same snapshot."""
     one, other = (
         Repository.create(local_filesystem_storage(str(tmp_path / name))).writable_session("main")
@@ -358,7 +358,7 @@ def test_fork_of_another_repository_is_refused(tmp_path: Path) -> None:
         assert caught.value.kind == ErrorKind.MERGE_FAILED
 
 
-def test_fork_of_a_copied_repository_is_refused(repo: Repository, tmp_path: Path) -> None:
+def test_fork_of_a_copied_repository_is_rejected(repo: Repository, tmp_path: Path) -> None:
     """Its snapshots are the same, but the chunks it writes are not where the original looks for them."""
     shutil.copytree(tmp_path / "repo", tmp_path / "copied")
     copied = Repository.open(local_filesystem_storage(str(tmp_path / "copied"))).writable_session("main")
@@ -393,7 +393,7 @@ def test_forks_of_different_memory_storages_are_distinguished() -> None:
         one._merge_receipts([receipt(other.fork())])
 
 
-def test_sessions_that_are_not_forks_are_refused(repo: Repository) -> None:
+def test_sessions_that_are_not_forks_are_rejected(repo: Repository) -> None:
     session = repo.writable_session("main")
     fork = session.fork()
     with pytest.raises(SessionStateError) as caught:
@@ -429,7 +429,7 @@ def test_rearrange_session_can_fork_but_not_merge(tmp_path: Path) -> None:
         assert caught.value.kind == ErrorKind.REARRANGE_SESSION_ONLY
 
 
-def test_chunks_in_a_copy_of_memory_are_refused() -> None:
+def test_chunks_in_a_copy_of_memory_are_rejected() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(2000,), chunks=(1000,), dtype="f8")
     array[:] = 1

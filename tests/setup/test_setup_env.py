@@ -149,7 +149,7 @@ def test_missing_venv_module_is_reported(checkout: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
-def test_another_user_sets_up_in_a_folder_of_their_own(checkout: Path, open_python: str) -> None:
+def test_another_user_sets_up_in_their_own_folder(checkout: Path, open_python: str) -> None:
     environment(checkout)
     make_traversable(checkout)
     for path in [checkout.parent, *checkout.parent.rglob("*")]:

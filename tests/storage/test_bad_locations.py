@@ -128,7 +128,7 @@ def test_plain_http_must_be_allowed(s3_url: str) -> None:
         Repository.open(s3(s3_url, allow_http=False), CONFIG)
 
 
-def test_repository_of_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_repository_of_a_newer_format_is_rejected(tmp_path: Path) -> None:
     storage = local_filesystem_storage(str(tmp_path / "repo"))
     Repository.create(storage)
     data, _ = storage.get("repo")
@@ -143,7 +143,7 @@ def test_repository_of_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("availability", [RepoAvailability.OFFLINE, RepoAvailability.READ_ONLY])
-def test_offline_repository_refuses_writes(tmp_path: Path, availability: RepoAvailability) -> None:
+def test_offline_repository_rejects_writes(tmp_path: Path, availability: RepoAvailability) -> None:
     storage = local_filesystem_storage(str(tmp_path / "repo"))
     Repository.create(storage)
     info = read_repo_info(storage.get("repo")[0])

@@ -94,7 +94,7 @@ def test_ranges_past_the_end_raise_an_error(storage: Storage, start: int, stop: 
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (3, 2), (-2, None)])
-def test_invalid_ranges_are_refused(storage: Storage, start: int, stop: int | None) -> None:
+def test_invalid_ranges_are_rejected(storage: Storage, start: int, stop: int | None) -> None:
     storage.put("a", b"0123456789")
 
     with pytest.raises(InvalidInputError) as caught:
@@ -212,7 +212,7 @@ def test_unusual_names_round_trip(storage: Storage, key: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a\0b"])
-def test_invalid_paths_are_refused(storage: Storage, path: str) -> None:
+def test_invalid_paths_are_rejected(storage: Storage, path: str) -> None:
     for call in (
         lambda: storage.put(path, b""),
         lambda: storage.get(path),

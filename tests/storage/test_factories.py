@@ -54,14 +54,14 @@ def test_s3_compatible_stores_have_their_endpoints() -> None:
         (lambda: s.s3_storage(bucket="b", prefix="", legacy_rooted_keys=True), ErrorKind.STORAGE_OTHER),
     ],
 )
-def test_invalid_arguments_are_refused(call: Any, kind: ErrorKind) -> None:
+def test_invalid_arguments_are_rejected(call: Any, kind: ErrorKind) -> None:
     with pytest.raises(StorageError) as caught:
         call()
 
     assert caught.value.kind == kind
 
 
-def test_contradicting_credentials_are_refused() -> None:
+def test_contradicting_credentials_are_rejected() -> None:
     with pytest.raises(ValueError, match="Conflicting"):
         s.s3_storage(bucket="b", prefix="p", anonymous=True, from_env=True)
 
@@ -182,7 +182,7 @@ def test_path_object_selects_a_folder(tmp_path: Path) -> None:
         ("/folder", {"_unsynced": None}, InvalidInputError),
     ],
 )
-def test_invalid_urls_and_options_are_refused(
+def test_invalid_urls_and_options_are_rejected(
     url: str, options: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error) as caught:

@@ -80,7 +80,7 @@ def test_http_storage_sends_headers(folder: Path) -> None:
         assert "hunter2" not in repr(storage)
 
 
-def test_writing_over_http_is_refused(folder: Path) -> None:
+def test_writing_over_http_is_rejected(folder: Path) -> None:
     with file_server(folder) as url:
         for storage in (http_storage(f"{url}/repo"), redirect_storage(url)):
             assert storage.read_only
@@ -96,7 +96,7 @@ def test_writing_over_http_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["notaurl", "ftp://host/x", "http://"])
-def test_invalid_url_is_refused(url: str) -> None:
+def test_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(StorageError) as caught:
         http_storage(url)
 
@@ -122,7 +122,7 @@ def test_redirects_are_followed_to_a_storage(folder: Path) -> None:
         ("/nowhere", "answered 404"),
     ],
 )
-def test_invalid_redirects_are_refused(folder: Path, location: str, text: str) -> None:
+def test_invalid_redirects_are_rejected(folder: Path, location: str, text: str) -> None:
     with (
         file_server(folder, {"/catalog": location}) as url,
         pytest.raises(StorageError, match=text) as caught,
@@ -180,7 +180,7 @@ def test_refs_are_read_over_http(repository: Path) -> None:
                 repo.list_branches()
 
 
-def test_repository_over_http_refuses_writes(repository: Path) -> None:
+def test_repository_over_http_rejects_writes(repository: Path) -> None:
     with file_server(repository) as url:
         repo = Repository.open(http_storage(f"{url}/data"))
         tip = repo.lookup_branch("main")

@@ -128,7 +128,7 @@ def test_unusual_names_round_trip_and_stay_inside(storage: Storage, version: int
     assert (repo.list_branches(), repo.list_tags()) == ({"main"}, set())
 
 
-def test_unstorable_names_are_refused(storage: Storage, version: int) -> None:
+def test_unstorable_names_are_rejected(storage: Storage, version: int) -> None:
     """In V2 a name is a text in a file and nothing else."""
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
@@ -147,7 +147,7 @@ def test_unstorable_names_are_refused(storage: Storage, version: int) -> None:
     assert (repo.list_branches(), repo.list_tags()) == ({"main"} | taken, taken)
 
 
-def test_too_long_names_are_refused(storage: Storage, version: int) -> None:
+def test_too_long_names_are_rejected(storage: Storage, version: int) -> None:
     repo = Repository.create(storage, spec_version=version)
     tip = repo.lookup_branch("main")
     name = "é" * 600

@@ -155,7 +155,7 @@ def test_writable_store_cannot_be_pickled() -> None:
         pickle.dumps(store)
 
 
-def test_partial_writes_are_refused(store: IcechunkStore) -> None:
+def test_partial_writes_are_rejected(store: IcechunkStore) -> None:
     assert not store.supports_partial_writes
     with pytest.raises(SessionStateError, match="whole"):
         asyncio.run(store.set_partial_values([("a/c/0", 0, b"1")]))

@@ -62,7 +62,7 @@ def waiting(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("key", ["abc", "abc/0/0", "a/c/x", "a/c/0.0", "a/0/0", "", "a/../zarr.json"])
-def test_invalid_keys_are_refused(store: IcechunkStore, key: str) -> None:
+def test_invalid_keys_are_rejected(store: IcechunkStore, key: str) -> None:
     """`abc/0/0` is taken for a chunk of the array `ab` by the official package (bug 14)."""
     expected = (InvalidInputError, "invalid-key")
 
@@ -84,7 +84,7 @@ def test_keys_of_zarr_version_2_are_absent(store: IcechunkStore, key: str) -> No
 
 
 @pytest.mark.parametrize("key", ["a/c/9/9", "a/c/2/0", "a/c/0", "a/c", "a/c/0/0/0"])
-def test_chunks_outside_the_grid_are_refused(store: IcechunkStore, key: str) -> None:
+def test_chunks_outside_the_grid_are_rejected(store: IcechunkStore, key: str) -> None:
     """A wrong number of coordinates is stored by the official package, its size is 0 (bugs 13, 14)."""
     assert store.get_sync(key) is None
     assert not asyncio.run(store.exists(key))
@@ -96,7 +96,7 @@ def test_chunks_outside_the_grid_are_refused(store: IcechunkStore, key: str) -> 
     assert isinstance(error.value, FileNotFoundError)
 
 
-def test_chunks_of_groups_are_refused(store: IcechunkStore) -> None:
+def test_chunks_of_groups_are_rejected(store: IcechunkStore) -> None:
     expected = (InvalidInputError, "not-an-array")
 
     assert refusal(lambda: store.get_sync("g/c/0")) == expected
@@ -108,7 +108,7 @@ def test_chunks_of_groups_are_refused(store: IcechunkStore) -> None:
     assert nowhere == (NodeNotFoundError, "node-not-found")
 
 
-def test_empty_chunks_and_non_buffers_are_refused(store: IcechunkStore) -> None:
+def test_empty_chunks_and_non_buffers_are_rejected(store: IcechunkStore) -> None:
     assert refusal(lambda: store.set_sync("a/c/0/0", buffer(b""))) == (InvalidInputError, "zero-length-chunk")
     with pytest.raises(TypeError, match="must be a Buffer instance"):
         asyncio.run(store.set("a/c/0/0", b"bytes"))  # type: ignore[arg-type]
@@ -145,7 +145,7 @@ BAD_DOCUMENTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BAD_DOCUMENTS)
-def test_invalid_metadata_documents_are_refused(store: IcechunkStore, name: str) -> None:
+def test_invalid_metadata_documents_are_rejected(store: IcechunkStore, name: str) -> None:
     """A chunk_shape longer than the shape is accepted by the official package (bug 13)."""
     value = buffer(BAD_DOCUMENTS[name])
 
@@ -153,14 +153,14 @@ def test_invalid_metadata_documents_are_refused(store: IcechunkStore, name: str)
     assert store.get_sync("x/zarr.json") is None
 
 
-def test_node_of_another_type_at_the_same_path_is_refused(store: IcechunkStore) -> None:
+def test_node_of_another_type_at_the_same_path_is_rejected(store: IcechunkStore) -> None:
     taken = (AlreadyExistsError, "node-already-exists")
 
     assert refusal(lambda: store.set_sync("a/zarr.json", buffer(GROUP))) == taken
     assert refusal(lambda: store.set_sync("g/zarr.json", buffer(array_document((2,))))) == taken
 
 
-def test_nodes_inside_arrays_are_refused(store: IcechunkStore) -> None:
+def test_nodes_inside_arrays_are_rejected(store: IcechunkStore) -> None:
     """The official package puts nodes inside arrays (bug 13)."""
     assert refusal(lambda: store.set_sync("a/b/zarr.json", buffer(GROUP))) == (
         InvalidInputError,
@@ -182,7 +182,7 @@ def test_parents_may_be_missing(store: IcechunkStore) -> None:
     assert list(store.list_prefix("x")) == ["x/y/zarr.json"]
 
 
-def test_invalid_prefixes_are_refused(store: IcechunkStore) -> None:
+def test_invalid_prefixes_are_rejected(store: IcechunkStore) -> None:
     expected = (InvalidInputError, "bad-key-prefix")
 
     assert refusal(lambda: list(store.list_prefix("a/../b"))) == expected
@@ -220,7 +220,7 @@ def test_ranges_are_clipped_and_invalid_ones_refused(store: IcechunkStore, key: 
         assert refusal(partial(part, request)) == (InvalidInputError, "invalid-byte-range")
 
 
-def test_read_only_stores_refuse_writes(repo: Repository, store: IcechunkStore) -> None:
+def test_read_only_stores_reject_writes(repo: Repository, store: IcechunkStore) -> None:
     """The official package writes through a store that was made read-only (bug 9)."""
     frozen = store.with_read_only(True)
     array = zarr.open_array(frozen, path="a")
@@ -243,7 +243,7 @@ def test_read_only_stores_refuse_writes(repo: Repository, store: IcechunkStore) 
         repo.readonly_session("main").store.with_read_only(False)
 
 
-def test_rearrange_session_refuses_writes(repo: Repository, store: IcechunkStore) -> None:
+def test_rearrange_session_rejects_writes(repo: Repository, store: IcechunkStore) -> None:
     store.session.commit("nodes")
     rearranging = repo.rearrange_session("main").store
 

@@ -357,14 +357,14 @@ def test_trees_members_and_indexing_work(repo: Repository) -> None:
     assert array.nbytes_stored() > 0
 
 
-def test_consolidated_metadata_is_refused(repo: Repository) -> None:
+def test_consolidated_metadata_is_rejected(repo: Repository) -> None:
     root = committed(repo, lambda store: zarr.create_array(store, name="a", data=np.arange(3)))
 
     with pytest.raises(TypeError, match="doesn't support consolidated metadata"):
         zarr.consolidate_metadata(root.store)
 
 
-def test_zarr_version_2_is_refused(repo: Repository) -> None:
+def test_zarr_version_2_is_rejected(repo: Repository) -> None:
     store = repo.writable_session("main").store
 
     with pytest.raises(IcechunkError, match="zarr_format=3") as error:

@@ -86,7 +86,7 @@ def test_references_survive_a_commit(session: Session) -> None:
     assert len(before) == 4
 
 
-def test_invalid_single_references_are_refused(session: Session) -> None:
+def test_invalid_single_references_are_rejected(session: Session) -> None:
     store = session.store
 
     with refused(ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK):
@@ -124,7 +124,7 @@ def test_invalid_single_references_are_refused(session: Session) -> None:
     assert refs_of(session, "/a") == {}
 
 
-def test_read_only_store_refuses_references(session: Session) -> None:
+def test_read_only_store_rejects_references(session: Session) -> None:
     session.commit("arrays")
 
     with pytest.raises(ReadOnlyError):
@@ -165,7 +165,7 @@ def test_without_validation_locations_may_be_anywhere(session: Session) -> None:
     assert refs_of(session, "/a") == {(0,): VirtualRef("gopher://x/y", 0, 4)}
 
 
-def test_invalid_specs_are_refused_as_a_whole(session: Session) -> None:
+def test_invalid_specs_are_rejected_as_a_whole(session: Session) -> None:
     good, wrong = VirtualChunkSpec([0], URL, 0, 4), VirtualChunkSpec([1, 1], URL, 0, 4)
     no_spec: Any = 1
 
@@ -223,7 +223,7 @@ def test_columns_are_copied(session: Session) -> None:
     assert refs_of(session, "/a")[(3,)] == VirtualRef(URL, 6, 2)
 
 
-def test_inconsistent_columns_are_refused(session: Session) -> None:
+def test_inconsistent_columns_are_rejected(session: Session) -> None:
     set_refs, two = session.store.set_virtual_refs_arr, u64(0, 2)
     urls, none, floats = [URL, URL], [URL, None], np.array([0.0, 1.5])
 

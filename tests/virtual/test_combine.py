@@ -212,7 +212,7 @@ def test_locations_outside_containers_are_rejected(tmp_path: Path) -> None:
     assert raised.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
 
 
-def test_writing_fails_while_variables_are_refused(tmp_path: Path) -> None:
+def test_writing_fails_while_variables_are_rejected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["compound"] = np.zeros(3, [("a", ">i4")])
         file["kept"] = np.arange(3)

@@ -88,7 +88,7 @@ def test_pages_fit_at_200_percent(browser: Browser, base: str, name: str) -> Non
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= 640
 
 
-def test_the_map_has_north_at_the_top_and_viridis_colours(browser: Browser, base: str) -> None:
+def test_map_has_north_at_the_top_and_viridis_colours(browser: Browser, base: str) -> None:
     """In January the south is warmer: dark blue at the top, and yellow at the equator."""
     with visiting(browser, base + "/array/main/tas?i.time=10") as visit:
         visit.wait_until_drawn("10,0,0")
@@ -107,7 +107,7 @@ def _viridis(share: float) -> tuple[int, ...]:
     return tuple(Scale.of(0, 1).rgba(np.array(share))[:3].tolist())
 
 
-def test_longitudes_from_0_to_360_and_latitudes_from_the_north_are_drawn_in_place(browser: Browser) -> None:
+def test_grids_of_any_orientation_are_drawn_in_place(browser: Browser) -> None:
     repo = Repository.create(in_memory_storage())
     values = np.arange(18 * 36, dtype="f4").reshape(18, 36)
     with repo.transaction("main", message="from the north") as store:
@@ -129,7 +129,7 @@ def test_longitudes_from_0_to_360_and_latitudes_from_the_north_are_drawn_in_plac
         assert np.abs(np.subtract(visit.pixel(0.99, 0.98), _viridis(1))).max() <= 4
 
 
-def test_the_difference_is_centred_at_zero_and_outlines_changed_chunks(browser: Browser, base: str) -> None:
+def test_difference_is_centred_at_zero_and_outlines_changed_chunks(browser: Browser, base: str) -> None:
     with visiting(browser, base + PAGES["difference"]) as visit:
         visit.wait_until_drawn("120,0,0")
         visit.page.locator("#coasts").uncheck()
@@ -146,7 +146,7 @@ def test_the_difference_is_centred_at_zero_and_outlines_changed_chunks(browser: 
         assert "572 of 16200 cells differ" in visit.page.inner_text("#facts")
 
 
-def test_the_screenshot_of_the_documentation_can_be_made_again(browser: Browser, base: str) -> None:
+def test_documentation_screenshot_is_reproducible(browser: Browser, base: str) -> None:
     """`docs/images/serve.png` is a copy of the picture that this test writes."""
     with visiting(browser, base + PAGES["difference"], width=1100, height=860) as visit:
         visit.wait_until_drawn()
@@ -157,7 +157,7 @@ def test_the_screenshot_of_the_documentation_can_be_made_again(browser: Browser,
     assert (ROOT / "docs" / "images" / "serve.png").stat().st_size > 50_000
 
 
-def test_the_pointer_shows_the_exact_value(browser: Browser, base: str) -> None:
+def test_pointer_shows_the_exact_value(browser: Browser, base: str) -> None:
     expected = (temperatures(range(120, 121))[0] + europe())[70, 96]
     with visiting(browser, base + "/array/main/tas?i.time=120") as visit:
         visit.wait_until_drawn()
@@ -177,7 +177,7 @@ def _over(box: Any, row: int, column: int) -> tuple[float, float]:
     return box["x"] + box["width"] * (column + 0.5) / 180, box["y"] + box["height"] * (1 - (row + 0.5) / 90)
 
 
-def test_a_click_shows_the_cell_over_time_and_over_commits(browser: Browser, base: str) -> None:
+def test_click_shows_the_series_and_history_of_a_cell(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas?i.time=120") as visit:
         visit.wait_until_drawn()
         box = visit.page.locator(".frame canvas").bounding_box()
@@ -192,7 +192,7 @@ def test_a_click_shows_the_cell_over_time_and_over_commits(browser: Browser, bas
         assert "cell=70%2C96" in visit.page.url
 
 
-def test_the_keyboard_moves_sliders_and_the_cursor(browser: Browser, base: str) -> None:
+def test_keyboard_moves_sliders_and_the_cursor(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas") as visit:
         visit.wait_until_drawn("0,0,0")
         visit.page.locator("#slider-0").focus()
@@ -212,7 +212,7 @@ def test_the_keyboard_moves_sliders_and_the_cursor(browser: Browser, base: str) 
         assert visit.page.locator("#help").is_visible()
 
 
-def test_keys_lead_to_the_version_before_and_to_the_difference(
+def test_keyboard_opens_previous_version_and_difference(
     browser: Browser, base: str, repo: Repository
 ) -> None:
     with visiting(browser, base + "/array/main/tas?i.time=120") as visit:
@@ -231,7 +231,7 @@ def test_keys_lead_to_the_version_before_and_to_the_difference(
         assert "i.time=120" in visit.page.url
 
 
-def test_a_locked_scale_stays_and_is_in_the_url(browser: Browser, base: str) -> None:
+def test_locked_scale_is_kept_in_the_url(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas") as visit:
         visit.wait_until_drawn("0,0,0")
         visit.page.locator("#lock").click()
@@ -246,7 +246,7 @@ def test_a_locked_scale_stays_and_is_in_the_url(browser: Browser, base: str) -> 
         assert "range=" not in visit.page.url
 
 
-def test_a_click_on_the_chunk_map_names_the_commit(browser: Browser, base: str) -> None:
+def test_click_on_the_chunk_map_names_the_commit(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas?by=commit") as visit:
         visit.wait_for(lambda: visit.page.locator("#chunk-map .legend li").count() == 3, "drawing the chunks")
         box = visit.page.locator("#chunk-map > canvas").bounding_box()
@@ -261,7 +261,7 @@ def test_a_click_on_the_chunk_map_names_the_commit(browser: Browser, base: str) 
         assert "Correct the bias over Europe" in visit.page.inner_text("#chunk")
 
 
-def test_a_new_commit_is_announced_and_the_picture_stays(browser: Browser, tmp_path: Path) -> None:
+def test_new_commit_is_announced_without_changing_the_picture(browser: Browser, tmp_path: Path) -> None:
     repo = climate_repository(tmp_path / "moving")
     with serving(repo) as client, visiting(browser, f"{client.base_url}array/main/tas") as visit:
         visit.wait_until_drawn()
@@ -280,7 +280,7 @@ def test_a_new_commit_is_announced_and_the_picture_stays(browser: Browser, tmp_p
         assert visit.page.evaluate(shown) == before
 
 
-def test_an_unauthorized_file_is_named_in_the_picture(browser: Browser, tmp_path: Path) -> None:
+def test_unauthorized_file_is_named_in_the_picture(browser: Browser, tmp_path: Path) -> None:
     from icefloe import local_filesystem_storage
     from tests.support.serve import sample_repository
 
@@ -290,7 +290,7 @@ def test_an_unauthorized_file_is_named_in_the_picture(browser: Browser, tmp_path
         assert "authorize_virtual_chunk_access" in visit.page.inner_text(".problem")
 
 
-def test_hostile_texts_run_nothing(browser: Browser) -> None:
+def test_hostile_text_is_not_executed(browser: Browser) -> None:
     script = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message=script) as store:
@@ -306,7 +306,7 @@ def test_hostile_texts_run_nothing(browser: Browser) -> None:
                 assert visit.problems == []
 
 
-def test_the_first_picture_is_small_and_quick(browser: Browser, base: str) -> None:
+def test_first_picture_is_small_and_fast(browser: Browser, base: str) -> None:
     start = time.monotonic()
     with visiting(browser, base + "/array/main/tas?i.time=120") as visit:
         visit.wait_until_drawn()
@@ -318,7 +318,7 @@ def test_the_first_picture_is_small_and_quick(browser: Browser, base: str) -> No
         assert taken <= 1 * SLACK
 
 
-def test_slider_steps_are_quick(browser: Browser, base: str) -> None:
+def test_slider_steps_are_fast(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas") as visit:
         visit.wait_until_drawn("0,0,0")
         visit.page.locator("#slider-0").focus()

@@ -284,7 +284,7 @@ class Storage(ABC):
 
     @property
     def identity(self) -> str:
-        """A text that identifies the location, equal for all its handles and pickled copies. Has no secrets."""
+        """A text that identifies the location, equal for all handles and pickled copies, without secrets."""
         return self.place
 
     @property

@@ -38,7 +38,7 @@ def test_derive_computes_checks_and_reports(tmp_path: Path, capsys: pytest.Captu
     assert run(capsys, "lineage", str(tmp_path / "repo"), "t2m_daily/t2m_daily")[1]["is_current"] is False
 
 
-def test_text_tells_how_many_chunks_were_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_output_shows_number_of_computed_chunks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_repository(tmp_path)
     recipe = str(write_recipe(tmp_path, {"t2m_daily": DAILY}))
 
@@ -48,6 +48,6 @@ def test_text_tells_how_many_chunks_were_computed(tmp_path: Path, capsys: pytest
     assert "up to date" in capsys.readouterr().out
 
 
-def test_a_recipe_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_recipe_is_named_in_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["derive", str(tmp_path / "absent.yaml")]) != 0
     assert "absent.yaml" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from tests.support.ingest.files import archive, days, write
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 NOWHERE = ("--executor", "spark:nowhere")
-"""No Spark has such a master: whoever starts one fails."""
+"""An invalid Spark master, so that starting Spark fails."""
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def test_storage_by_array_and_snapshot(typed: Terminal) -> None:
     (one,) = typed.json("storage", "--by", "array", "-r", "v1")
 
     assert array["array"] == "/air/t2m"
-    assert array["chunks"] == 6  # small chunks are inline, in each manifest anew
+    assert array["chunks"] == 6  # small chunks are inline, and stored again in each manifest
     assert one["chunks"] == 3
     assert [row["message"] for row in rows] == ["correct t2m", "add t2m", "Repository initialized"]
     assert typed.json("storage", "--if-older-than", "0s")["snapshots"] == 0

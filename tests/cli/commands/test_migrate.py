@@ -83,7 +83,7 @@ def test_version_1_is_upgraded(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "upgraded from version 1 to version 2: 1 snapshot" in printed
     assert (place / "repo").exists()
     assert (place / "refs").exists()
-    # As after an upgrade that was stopped before it had deleted what it was to delete.
+    # As after an upgrade that was stopped before it had deleted the old files.
     assert app.main(["migrate", str(place), "--delete-old-files"]) == 0
     assert "deleted the files of version 1" in capsys.readouterr().out
     assert not [path for path in (place / "refs").rglob("*") if path.is_file()]

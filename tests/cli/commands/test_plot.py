@@ -123,7 +123,7 @@ def test_colours_on_a_terminal() -> None:
 
     assert "\u2580(#440154 on #440154)" in painted  # the lowest
     assert "\u2580(#fde725 on #fde725)" in painted  # the highest
-    assert "\n  \u2580" in painted  # what is missing
+    assert "\n  \u2580" in painted  # missing
 
 
 @pytest.mark.needs("matplotlib")

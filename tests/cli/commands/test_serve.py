@@ -1,4 +1,4 @@
-"""The command `icefloe serve`: the URL that it prints, and combinations of options that it refuses."""
+"""The command `icefloe serve`: the URL that it prints, and combinations of options that it rejects."""
 
 from __future__ import annotations
 

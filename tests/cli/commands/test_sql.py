@@ -35,4 +35,4 @@ def test_sql_prints_the_result_of_a_query(
     assert "Spark rejected the query" in said
     assert "lot" in said
     assert main(["sql", place, "SELECT 1"]) == 2
-    assert spark.range(3).count() == 3  # a session that was there goes on
+    assert spark.range(3).count() == 3  # a session that was active before stays open

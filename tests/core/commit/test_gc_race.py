@@ -23,20 +23,20 @@ from tests.support.histories import LONG_AGO, commit, names, now, repository
 
 
 def writing(repo: Repository, values: list[int]) -> Session:
-    """A session that has written two chunks."""
+    """Open a session and write two chunks."""
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[: len(values)] = values
     return session
 
 
 def stored(repo: Repository) -> list[int]:
-    """The values on main."""
+    """Return the values on main."""
     array = zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")
     return list(np.asarray(array[:]).tolist())
 
 
 def land(session: Session, how: str) -> str:
-    """Finish a session in one of the ways there are."""
+    """Finish a session by commit, amend or flush."""
     found: str = getattr(session, how)("late")
     return found
 
@@ -57,7 +57,7 @@ def test_commit_fails_when_chunks_were_collected(how: str, version: int) -> None
     assert caught.value.kind == "object-not-found"
     assert "/a" in str(caught.value)
     with pytest.raises(StorageError, match="garbage collection"):
-        land(session, how)  # asking again does not make it true
+        land(session, how)  # a second attempt fails as well
 
     assert repo.lookup_branch("main") == before
     assert session.has_uncommitted_changes
@@ -66,7 +66,7 @@ def test_commit_fails_when_chunks_were_collected(how: str, version: int) -> None
 
 @pytest.mark.parametrize("how", ["commit", "flush"])
 def test_unrecorded_collection_is_noticed_in_version_1(how: str) -> None:
-    """Official releases collect garbage there and tell nobody."""
+    """Official releases do not record collections in version 1."""
     repo = repository(1)
     session = writing(repo, [1, 2])
     lost = sorted(names(repo, "chunks"))[0]
@@ -113,7 +113,7 @@ def test_running_collection_does_not_delete_committed_chunks(
 
 
 def session_on_what_expired(repo: Repository) -> Session:
-    """A session whose base has left the history since, with one change."""
+    """Open a session whose base then expires, and make one change."""
     commit(repo, 1)
     session = repo.writable_session("main")
     commit(repo, 2)
@@ -130,7 +130,7 @@ def test_flush_fails_when_its_base_was_collected(version: int) -> None:
     assert Repository.open(repo.storage).garbage_collect(now()).snapshots_deleted
     zarr.open_array(session.store, path="a")[7] = 8  # after the collection
 
-    for _ in range(2):  # asking again does not make it true
+    for _ in range(2):  # a second attempt fails as well
         with pytest.raises((SnapshotNotFoundError, StorageError)):
             session.flush("late")
 
@@ -143,7 +143,7 @@ def test_flush_fails_when_its_base_was_collected(version: int) -> None:
 
 @pytest.mark.parametrize("folder", ["snapshots", "manifests"])
 def test_flush_fails_after_an_unrecorded_collection_of_its_base(folder: str) -> None:
-    """Official releases collect garbage in version 1 and tell nobody."""
+    """Official releases do not record collections in version 1."""
     repo = repository(1)
     session = session_on_what_expired(repo)
     base = session._workspace.base
@@ -212,7 +212,7 @@ def test_session_detects_collections_for_its_forks() -> None:
 def test_manifests_of_an_earlier_attempt_are_rewritten_after_a_collection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They would come out the same, chunks being inline, and are garbage until the branch moves."""
+    """The new manifests would be identical, because chunks are inline, but the old ones may be collected."""
     repo = Repository.open(repository().storage, icefloe.RepositoryConfig(inline_chunk_threshold_bytes=512))
     session = writing(repo, [1, 2])
 
@@ -232,7 +232,7 @@ def test_manifests_of_an_earlier_attempt_are_rewritten_after_a_collection(
 
 
 class JustBefore:
-    """Does something once, right before a branch is moved; all requests get through."""
+    """A hook that acts once, right before a branch moves. All requests succeed."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.acts = [act]
@@ -251,7 +251,7 @@ class JustBefore:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_collection_right_before_the_branch_moves_is_detected(version: int) -> None:
-    """In version 1 the mark was looked for already; the branch has another version now and is read again."""
+    """In version 1 the mark was already checked, but the branch file has a new version and is read again."""
     storage = repository(version).storage
     weather = JustBefore(lambda: Repository.open(storage).garbage_collect(now()))
     repo = Repository.open(FlakyStorage(storage, weather))
@@ -266,7 +266,7 @@ def test_collection_right_before_the_branch_moves_is_detected(version: int) -> N
 
 
 def written_elsewhere(session: Session, how: str) -> ForkSession | bytes:
-    """A chunk that a fork writes, on its way to whoever commits it."""
+    """Write a chunk in a fork, and return the fork or its receipt."""
     fork = session.fork()
     if how == "in a pickled fork":
         fork = pickle.loads(pickle.dumps(fork))
@@ -298,7 +298,7 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("how", ELSEWHERE)
-def test_session_opened_after_a_collection_refuses_lost_chunks_of_forks(
+def test_session_opened_after_a_collection_rejects_lost_chunks_of_forks(
     how: str, version: int, tmp_path: Path
 ) -> None:
     repo = repository(version, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
@@ -332,7 +332,7 @@ def test_session_opened_after_a_collection_copies_remaining_chunks_of_forks(how:
     assert not kept & names(repo, "chunks")  # the commit refers to copies
 
 
-def test_fork_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> None:
+def test_merged_fork_of_a_fork_keeps_its_mark(tmp_path: Path) -> None:
     repo = repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     early = written_elsewhere(repo.writable_session("main"), "a receipt")
     assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted
@@ -346,7 +346,7 @@ def test_fork_merged_into_a_fork_keeps_its_mark(tmp_path: Path) -> None:
 
 
 def test_lost_ops_log_counts_as_a_collection() -> None:
-    """Whoever deletes old backups deletes parts of the ops log with them."""
+    """Deleting old backups also deletes parts of the ops log."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, num_updates_per_repo_info_file=2)
     repo = Repository.open(repository().storage, config)
     session = writing(repo, [1, 2])
@@ -363,7 +363,7 @@ def test_lost_ops_log_counts_as_a_collection() -> None:
 
 
 def test_unrecorded_collection_of_fork_manifests_is_noticed(tmp_path: Path) -> None:
-    """Official releases collect garbage in version 1 and tell nobody; the reader's cache has the manifest."""
+    """Official releases do not record collections in version 1, and the manifest is cached."""
     repo = repository(1, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
     before = names(repo, "manifests")

@@ -54,7 +54,7 @@ def writing(repo: Repository, value: int = 1, at: int = 0, branch: str = "main")
 def job(
     repo: Repository, key: CommitKey = NIGHTLY, value: int = 1, at: int = 0, branch: str = "main"
 ) -> str | None:
-    """Run a job that writes one value; the id of its commit or None."""
+    """Run a job that writes one value, and return the id of its commit or None."""
     session = writing(repo, value, at, branch)
     return session.commit_once(f"{key.app} {key.version}", key=key, rebase_with=ConflictDetector())
 
@@ -102,7 +102,7 @@ def test_commit_of_a_faster_twin_is_found(repo: Repository, solver: str, at: int
 def intervene(
     session: Session, monkeypatch: pytest.MonkeyPatch, acts: Iterator[Callable[[], object]]
 ) -> None:
-    """Let others act whenever a session looks for the tip of its branch or is about to move it."""
+    """Let other writers act whenever a session reads the tip of its branch or is about to move it."""
     refs: Any = session._refs
     busy: list[bool] = []
 
@@ -128,7 +128,7 @@ def intervene(
 def test_commit_of_a_twin_is_found_at_any_moment(
     repo: Repository, solver: str, at: int, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else commits at first, so that the session has to rebase; the twin comes later."""
+    """Another writer commits first, so that the session must rebase; the twin commits later."""
     rivals = Repository.open(repo.storage)
     session = writing(repo, 5, at)
     others = [lambda: writing(rivals, 9, 6).commit("somebody else")]
@@ -229,7 +229,7 @@ HISTORIES = {
 
 
 @pytest.mark.parametrize("change", HISTORIES)
-def test_keys_outlive_their_commits(repo: Repository, change: str) -> None:
+def test_keys_survive_removal_of_their_commits(repo: Repository, change: str) -> None:
     for version in ("7", "2024-05-01", "8"):
         assert job(repo, CommitKey("nightly", version), value=len(version)) is not None
     HISTORIES[change](repo)
@@ -289,7 +289,7 @@ def test_merge_unites_keys(repo: Repository) -> None:
 
 
 def test_branches_that_both_started_to_use_keys_merge(repo: Repository) -> None:
-    """Both sides have made the groups around the keys."""
+    """Both sides created the parent groups of the keys."""
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("a", "1"), at=0)
     job(repo, CommitKey("a", "2"), at=1, branch="dev")
@@ -349,7 +349,7 @@ def test_zarr_reads_a_repository_with_keys(repo: Repository) -> None:
     assert members["_icefloe/keys/a%2Fb%20%2E%2E"].attrs["last"] == "1"
 
 
-def test_same_key_with_other_data_is_refused(repo: Repository) -> None:
+def test_same_key_with_different_data_is_rejected(repo: Repository) -> None:
     job(repo, CommitKey("feed", "1", digest="aa"))
     tip = repo.lookup_branch("main")
 
@@ -360,7 +360,7 @@ def test_same_key_with_other_data_is_refused(repo: Repository) -> None:
     assert repo.lookup_branch("main") == tip
 
 
-def test_damaged_key_group_is_refused(repo: Repository) -> None:
+def test_damaged_key_group_is_rejected(repo: Repository) -> None:
     job(repo)
     session = repo.writable_session("main")
     zarr.open_group(session.store, path=f"{KEYS[1:]}/nightly").attrs.update(numbers="none")
@@ -371,7 +371,7 @@ def test_damaged_key_group_is_refused(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\ud800"])
-def test_empty_keys_are_refused(text: str) -> None:
+def test_empty_keys_are_rejected(text: str) -> None:
     with pytest.raises(InvalidInputError, match="application of a commit key"):
         CommitKey(text, "1")
     with pytest.raises(InvalidInputError, match="version of a commit key"):
@@ -406,5 +406,5 @@ def test_versions_behave_like_sets(base: list[str], ours: list[str], theirs: lis
     all_known = {*base, *ours, *theirs, "5", "b"}
 
     assert {name for name in all_known if name in united} == {*base, *ours, *theirs}
-    fewer = mine.uniting(after, before)  # a revert takes nothing away
+    fewer = mine.uniting(after, before)  # a revert removes nothing
     assert {name for name in all_known if name in fewer} == {*base, *ours}

@@ -1,4 +1,4 @@
-"""Commits with more changed chunks than a transaction log may contain are refused before anything is
+"""Commits that change more chunks than a transaction log may contain are rejected before anything is
 written.
 """
 
@@ -23,7 +23,7 @@ FOLDERS = ("chunks", "manifests", "snapshots", "transactions")
 
 @pytest.fixture
 def at_most_eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One array with eight changed chunks is too much; with seven it is not."""
+    """Limit a commit to seven changed chunks of one array."""
     monkeypatch.setattr(log_limits, "MAX_LOG_TABLES", 9)
 
 
@@ -65,7 +65,7 @@ def test_limits_equal_those_of_the_official_reader(counts: list[tuple[int, int]]
 
 
 @pytest.mark.usefixtures("at_most_eight")
-def test_too_large_commit_is_refused_before_files_are_written() -> None:
+def test_too_large_commit_is_rejected_before_files_are_written() -> None:
     repo = repository()
     session = written(repo.writable_session("main"), 8)
     before = metadata_files(repo)
@@ -101,7 +101,7 @@ def test_amend_counts_the_amended_chunks() -> None:
         session.amend("five more")
 
 
-def test_squash_with_too_many_chunks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_squash_with_too_many_chunks_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository()
     first = list(repo.ancestry(branch="main"))[-1].id
     session = repo.writable_session("main")
@@ -114,7 +114,7 @@ def test_squash_with_too_many_chunks_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert repo.lookup_branch("main") == tip
 
 
-def test_shifts_and_reindexing_of_too_many_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shifts_and_reindexing_of_too_many_chunks_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = repository(chunks=10)
     monkeypatch.setattr(log_limits, "MAX_LOG_TABLES", 9)
     session = repo.writable_session("main")
@@ -131,7 +131,7 @@ def test_shifts_and_reindexing_of_too_many_chunks_are_refused(monkeypatch: pytes
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_too_large_ingest_is_refused_when_it_is_planned(
+def test_too_large_ingest_is_rejected_when_it_is_planned(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = archive(tmp_path, (4, 4, 4))
@@ -147,7 +147,7 @@ def test_too_large_ingest_is_refused_when_it_is_planned(
     assert metadata_files(repo) == {**before, "chunks": before["chunks"] + 1}
 
 
-def test_too_large_rechunk_is_refused_when_it_is_planned(
+def test_too_large_rechunk_is_rejected_when_it_is_planned(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     repo = new_repo(tmp_path)

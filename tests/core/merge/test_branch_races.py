@@ -60,7 +60,7 @@ def test_squash_that_loses_a_race_is_retried(repo: Repository, monkeypatch: pyte
 def test_concurrent_garbage_collection_deletes_nothing_needed(
     operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a merge wrote is garbage to a collection until a branch has it."""
+    """Until the branch moves, a collection treats the files of a merge as garbage."""
     repo = new_repository()
     since = repo.lookup_branch("main")
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])

@@ -209,7 +209,7 @@ def test_tags_and_snapshots_can_be_merged(repo: Repository) -> None:
         repo.merge("nowhere", "main", message="m")
 
 
-def test_unknown_strategy_is_refused(repo: Repository) -> None:
+def test_unknown_strategy_is_rejected(repo: Repository) -> None:
     wrong: Any = "mine"
 
     with pytest.raises(ValueError, match="'mine'; expected one of fail, ours, theirs"):
@@ -544,7 +544,7 @@ def test_squash_keeps_the_record_of_merges(repo: Repository) -> None:
     assert contents(repo, "/a") == "omt000"
 
 
-def test_squash_without_later_snapshots_is_refused(repo: Repository) -> None:
+def test_squash_without_later_snapshots_is_rejected(repo: Repository) -> None:
     tip, elsewhere = part(repo, [Write("/a", (0,))], [Write("/a", (1,))])
 
     for since in (tip, elsewhere):

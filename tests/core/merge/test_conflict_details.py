@@ -27,7 +27,7 @@ DAYS = {"units": "days since 2024-03-01", "calendar": "proleptic_gregorian"}
 
 
 def repository(arrays: dict[str, dict[str, Any]], spec_version: int = 2) -> Repository:
-    """A repository with some arrays on main, and a branch dev."""
+    """Create a repository with some arrays on main, and a branch dev."""
     repo = Repository.create(in_memory_storage(), spec_version=spec_version)
     session = repo.writable_session("main")
     for name, options in arrays.items():
@@ -101,7 +101,7 @@ def test_error_and_table_show_details() -> None:
 
 
 def test_labels_of_both_sides_are_shown_if_they_differ() -> None:
-    """As where two jobs append to the same array."""
+    """For example, if two jobs append to the same array."""
     repo = weather()
     for branch, day in (("main", 20), ("dev", 25)):
         session = repo.writable_session(branch)
@@ -184,7 +184,7 @@ def test_equal_values_in_different_chunks_are_reported() -> None:
     assert str(found) == "dimension 0[0:900]: none of 900 cells differs"
 
 
-def test_a_deleted_chunk_has_the_fill_value() -> None:
+def test_deleted_chunk_has_the_fill_value() -> None:
     repo = repository({"v": {"data": np.ones(4, "f4"), "chunks": (4,), "fill_value": 7}})
     put(repo, "main", {"v": 2})
     session = repo.writable_session("dev")

@@ -25,7 +25,7 @@ def collect(repo: Repository) -> None:
 
 
 def expire_fork(repo: Repository) -> None:
-    """Let the branches part, one with a deletion, and expire all but their tips."""
+    """Let the branches diverge, one with a deletion, and expire all snapshots except their tips."""
     commit(repo, "main", [CreateArray("/m"), Write("/m", (0,), b"m")])
     part(repo, [Write("/a", (1,), b"o")], [Delete("/b"), Write("/a", (2,), b"t")])
     repo.expire_snapshots(datetime.now(UTC) + timedelta(seconds=1))
@@ -108,7 +108,7 @@ def test_amended_squash_keeps_its_replaced_snapshots() -> None:
 
 
 @pytest.mark.parametrize("collected", [True, False])
-def test_expired_merge_is_found_or_the_next_merge_is_refused(collected: bool) -> None:
+def test_expired_merge_is_found_or_the_next_merge_is_rejected(collected: bool) -> None:
     repo = new_repository(2)
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     repo.create_tag("fork", list(repo.ancestry(branch="dev"))[1].id)  # it stays
@@ -124,7 +124,7 @@ def test_expired_merge_is_found_or_the_next_merge_is_refused(collected: bool) ->
         assert contents(repo, "/a") == "oot000"
 
 
-def test_disjoint_changes_merge_whatever_expired_in_between() -> None:
+def test_disjoint_changes_merge_after_any_expiration() -> None:
     repo = new_repository(2)
     repo.create_tag("fork", repo.lookup_branch("main"))
     commit(repo, "main", [Write("/a", (0,), b"o")])
@@ -157,7 +157,7 @@ def test_commit_with_an_expired_parent_can_be_picked_until_collection(
             operation(picked, branch="dev")
 
 
-def test_possibly_emptied_array_without_base_is_a_conflict(repo: Repository) -> None:
+def test_array_without_base_that_may_have_been_emptied_conflicts(repo: Repository) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
     picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/n", (1,), b"t")])
     repo.merge("dev", "main", message="forward")

@@ -15,7 +15,7 @@ T = ConflictType
 
 
 def parted(ours: Sequence[Sequence[Edit]], theirs: Sequence[Sequence[Edit]]) -> Repository:
-    """A repository whose branches main and dev got some commits each."""
+    """Create a repository with commits on the branches main and dev."""
     repo = new_repository()
     for branch, commits in (("main", ours), ("dev", theirs)):
         for edits in commits:

@@ -87,7 +87,7 @@ def commit(repo: Repository, *edits: Edit) -> str:
 
 
 def collide(repo: Repository, theirs: Sequence[Edit], ours: Sequence[Edit]) -> Session:
-    """A session with our changes, behind a commit of theirs."""
+    """Create a session with our changes, and commit their changes before it."""
     session = session_for(repo, ours)
     make(session, ours)
     commit(repo, *theirs)
@@ -95,7 +95,7 @@ def collide(repo: Repository, theirs: Sequence[Edit], ours: Sequence[Edit]) -> S
 
 
 def conflicts(session: Session, solver: ConflictSolver | None = None) -> list[tuple[Any, ...]]:
-    """What a rebase fails with; nothing where it does not."""
+    """Return the conflicts of a rebase; empty if it succeeds."""
     try:
         session.rebase(solver or ConflictDetector())
     except RebaseFailedError as error:
@@ -104,7 +104,7 @@ def conflicts(session: Session, solver: ConflictSolver | None = None) -> list[tu
 
 
 def contents(repo: Repository, path: str, size: int = 6) -> str:
-    """The chunks of an array as a text, a dot for none."""
+    """Return the chunks of an array as text, with a dot for a missing chunk."""
     workspace = repo.readonly_session("main")._workspace
     node = workspace.array(path)
     refs = [workspace.ref(node, (n,)) for n in range(size)]
@@ -445,7 +445,7 @@ def test_custom_solver_decides_case_by_case(repo: Repository) -> None:
     assert (contents(repo, "/a"), contents(repo, "/b")) == ("0t0000", "0w0000")
 
 
-def test_solver_of_another_type_is_refused(repo: Repository) -> None:
+def test_invalid_solver_type_is_rejected(repo: Repository) -> None:
     session = collide(repo, *BOTH_WROTE)
     nonsense: Any = "ours"
 
@@ -634,7 +634,7 @@ def test_manifests_of_unchanged_windows_are_reused(theirs: Edit, rewritten: int)
 
 
 def commit_in_between(session: Session, repo: Repository, theirs: Edit) -> None:
-    """Let a commit of the session fail at the last moment, when all its files are written."""
+    """Let another commit win the race after all files of the session's commit were written."""
     advance = session._refs.advance
 
     def late(*arguments: Any) -> None:
@@ -648,7 +648,7 @@ def commit_in_between(session: Session, repo: Repository, theirs: Edit) -> None:
 
 
 class Late:
-    """A ref store that calls something else to advance."""
+    """A ref store whose `advance` is replaced."""
 
     def __init__(self, refs: Any, advance: Any) -> None:
         self._refs, self.advance = refs, advance

@@ -22,7 +22,7 @@ REAL_TIME_NS = time.time_ns
 
 
 def set_clock(patch: pytest.MonkeyPatch, seconds_ahead: float) -> None:
-    """Let this process be so many seconds ahead of the file system."""
+    """Set the clock of this process ahead of the file system."""
     patch.setattr(time, "time_ns", lambda: REAL_TIME_NS() + int(seconds_ahead * 1e9))
 
 
@@ -45,7 +45,7 @@ def values(repo: Repository) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_writer_with_a_clock_ahead_is_refused(
+def test_writer_with_a_clock_ahead_is_rejected(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)
@@ -118,7 +118,7 @@ def test_others_continue_after_a_writer_with_a_clock_ahead(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_writer_with_a_clock_behind_is_refused(
+def test_writer_with_a_clock_behind_is_rejected(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)

@@ -22,7 +22,7 @@ from tests.support.edits import CreateGroup, make
 
 
 class Losing(MemoryStorage):
-    """Writes, and then says that it could not, as often as told; others may come first after the write."""
+    """A storage that writes and then reports a failure, a few times. Others may write in between."""
 
     losses = 0
     error: Callable[[str], StorageError] = ConditionNotMetError
@@ -39,7 +39,7 @@ class Losing(MemoryStorage):
 
 
 class LosingOutright(Losing):
-    """The same, where the storage gives up without an answer."""
+    """A storage that writes, and then fails without a response."""
 
     error = staticmethod(lambda path: StorageError(f"{path}: no answer"))
 
@@ -123,7 +123,7 @@ def test_each_repo_info_change_is_applied_once(storage: Losing, change: Callable
 
 
 def test_new_ref_after_a_lost_response_raises_an_error() -> None:
-    """In V1 the file of somebody else's branch or tag looks the same."""
+    """In V1, the file of the same branch or tag of another writer is identical."""
     storage = LosingOutright()
     repo = Repository.create(storage, spec_version=1)
     storage.losses = 2

@@ -71,7 +71,7 @@ def test_locations_are_stored_in_normal_form(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", MALFORMED)
-def test_relative_urls_are_refused(location: str) -> None:
+def test_relative_urls_are_rejected(location: str) -> None:
     with pytest.raises(BadLocationError) as caught:
         checked_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=False)
 

@@ -74,7 +74,7 @@ def test_authorization_covers_only_the_prefix_of_a_container(folder: Path, key: 
         read_ref(session, f"{prefix}a.nc")
 
 
-def test_credentials_of_another_type_are_refused_when_opening(folder: Path) -> None:
+def test_credentials_of_another_type_are_rejected_when_opening(folder: Path) -> None:
     store, prefix = local_filesystem_store(str(folder)), f"file://{folder}/"
 
     with failure(ErrorKind.STORAGE_OTHER):
@@ -115,7 +115,7 @@ def test_malicious_manifests_cannot_read_files_outside(session: Session, folder:
 
 
 @pytest.mark.parametrize("location", OUTSIDE)
-def test_references_to_files_outside_are_refused(session: Session, folder: Path, location: str) -> None:
+def test_references_to_files_outside_are_rejected(session: Session, folder: Path, location: str) -> None:
     place = location.format(folder=folder, parent=folder.parent)
 
     with pytest.raises(InvalidInputError):
@@ -124,7 +124,7 @@ def test_references_to_files_outside_are_refused(session: Session, folder: Path,
         read_ref(session, place, validate=False)
 
 
-def test_links_out_of_the_container_are_refused(session: Session, folder: Path) -> None:
+def test_links_out_of_the_container_are_rejected(session: Session, folder: Path) -> None:
     (folder / "link").symlink_to(folder.parent / "secret")
     (folder / "up").symlink_to(folder.parent)
     (folder / "inside").symlink_to(folder / "a.nc")
@@ -156,7 +156,7 @@ def test_pipes_and_folders_are_not_read(session: Session, folder: Path) -> None:
         read_ref(session, f"file://{folder}/pipe")
 
 
-def test_ranges_beyond_the_end_of_a_file_are_refused(session: Session, folder: Path) -> None:
+def test_ranges_beyond_the_end_of_a_file_are_rejected(session: Session, folder: Path) -> None:
     for offset in (98, 100, 5000, 2**62):
         with failure(ErrorKind.VIRTUAL_CHUNK_FETCH) as caught:
             read_ref(session, f"file://{folder}/a.nc", offset, 4)
@@ -173,7 +173,7 @@ def test_file_with_its_recorded_time_is_read(session: Session, folder: Path) -> 
 
 
 def test_change_within_the_recorded_second_is_detected(session: Session, folder: Path) -> None:
-    """Times are stored in whole seconds, rounded down: rather a false alarm than bytes of another version."""
+    """Times are stored in whole seconds, rounded down: false alarms are better than wrong bytes."""
     os.utime(folder / "a.nc", ns=(0, 1_700_000_000_500_000_000))
 
     for recorded in (1_700_000_000.0, 1_700_000_000.5, 1_700_000_000.9):
@@ -183,7 +183,7 @@ def test_change_within_the_recorded_second_is_detected(session: Session, folder:
     assert read_ref(session, f"file://{folder}/a.nc", 0, 4, later) == bytes(range(4))
 
 
-def test_file_with_a_later_time_is_refused(session: Session, folder: Path) -> None:
+def test_file_with_a_later_time_is_rejected(session: Session, folder: Path) -> None:
     os.utime(folder / "a.nc", (1_700_000_001, 1_700_000_001))
 
     with pytest.raises(StorageError) as caught:

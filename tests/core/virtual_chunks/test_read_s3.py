@@ -94,7 +94,7 @@ def test_bucket_comes_from_the_container(endpoint: str, bucket: S3Store) -> None
             read_ref(session, location, validate=False)
 
 
-def test_changed_versions_are_refused(endpoint: str, bucket: S3Store) -> None:
+def test_changed_versions_are_rejected(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
     meta = obstore.head(bucket, "data/a b.nc")
     tag, time = meta["e_tag"], meta["last_modified"]
@@ -131,7 +131,7 @@ def test_large_chunks_are_read_in_parts(endpoint: str, bucket: S3Store) -> None:
     assert read_ref(session, "s3://archive/data/large", 5, len(data) - 5) == data[5:]
 
 
-def test_keys_with_empty_segments_are_refused(endpoint: str, bucket: S3Store) -> None:
+def test_keys_with_empty_segments_are_rejected(endpoint: str, bucket: S3Store) -> None:
     session = session_on(endpoint, s3_anonymous_credentials())
 
     with failure(ErrorKind.INVALID_VIRTUAL_REF) as caught:

@@ -165,7 +165,7 @@ def test_redirects_stay_in_the_container(server: RangeServer, session: Session) 
 
 
 @pytest.mark.parametrize("where", ["another host", "above", "dots", "itself", "a file"])
-def test_redirects_elsewhere_are_refused(server: RangeServer, session: Session, where: str) -> None:
+def test_redirects_to_other_locations_are_rejected(server: RangeServer, session: Session, where: str) -> None:
     with range_server() as other:
         other.files["data/a.nc"] = other.files["secret"] = b"evil"
         server.files["secret"] = b"evil"
@@ -186,7 +186,7 @@ def test_redirects_elsewhere_are_refused(server: RangeServer, session: Session, 
         assert "secret" not in {path for path, _, _ in server.asked}
 
 
-def test_changed_etag_is_refused(server: RangeServer, session: Session) -> None:
+def test_changed_etag_is_rejected(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/data/a.nc"
     server.etags["data/a.nc"] = '"one"'
 
@@ -204,7 +204,7 @@ def test_changed_etag_is_refused(server: RangeServer, session: Session) -> None:
         session.store.get_sync("a/c/0")
 
 
-def test_later_modification_time_is_refused(server: RangeServer, session: Session) -> None:
+def test_later_modification_time_is_rejected(server: RangeServer, session: Session) -> None:
     url = f"{server.url}/data/a.nc"
     server.modified["data/a.nc"] = DATE
 
@@ -214,7 +214,7 @@ def test_later_modification_time_is_refused(server: RangeServer, session: Sessio
 
 
 def test_bytes_read_ahead_have_the_recorded_version(server: RangeServer, session: Session) -> None:
-    """What was fetched with one etag serves no reference that was recorded with another."""
+    """Bytes that were fetched with one etag are not used for references with another etag."""
     url = f"{server.url}/data/a.nc"
     server.etags["data/a.nc"] = '"one"'
     for number in range(4):

@@ -34,7 +34,7 @@ ANONYMOUS: dict[str, Any] = {
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    """The server that a repository names."""
+    """Start the server that the repository names as its endpoint."""
     with recording_server() as found:
         yield found
 
@@ -46,7 +46,7 @@ def s3_store(url: str) -> Any:
 
 
 def store_at(scheme: str, url: str) -> Any:
-    """A store whose requests go to a server of somebody's choice."""
+    """Describe a store with a given endpoint."""
     if scheme == "gs":
         return icefloe.gcs_store({"google_base_url": url, "allow_http": "true"})
     if scheme == "az":
@@ -61,7 +61,7 @@ def config_for(scheme: str, store: Any) -> RepositoryConfig:
 
 
 def written(folder: Path, scheme: str, store: Any) -> icefloe.Storage:
-    """A repository with one virtual chunk, whose configuration is stored."""
+    """Create a repository with one virtual chunk and a stored configuration."""
     storage = icefloe.local_filesystem_storage(str(folder / "repo"))
     repo = Repository.create(storage, config_for(scheme, store))
     repo.save_config()
@@ -229,7 +229,7 @@ def test_command_asks_to_confirm_a_foreign_endpoint(
     assert "authorization" not in server.requests[-1]
 
 
-def test_superfluous_endpoint_confirmation_is_refused(
+def test_superfluous_endpoint_confirmation_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "f"

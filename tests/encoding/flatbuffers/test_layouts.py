@@ -157,7 +157,7 @@ def test_children_may_be_shared_between_parents() -> None:
     assert found == [{"rows": [{"name": "same"}] * 3, "one": {"name": "same"}}]
 
 
-def test_builder_refuses_a_row_without_a_required_field() -> None:
+def test_builder_rejects_a_row_without_a_required_field() -> None:
     table = fb.Table("Sample", {"name": fb.text(0, required=True)})
     root = fb.Table("Root", {"rows": fb.children(0, table)})
 

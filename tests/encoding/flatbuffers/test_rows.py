@@ -176,14 +176,14 @@ def test_omitted_number_gets_a_position() -> None:
     assert list(records.rows()) == list(Records(table, "sample", columns=columns).rows())
 
 
-def test_row_without_a_required_field_is_refused() -> None:
+def test_row_without_a_required_field_is_rejected() -> None:
     table = fb.Table("Sample", {"name": fb.text(0, required=True)})
 
     with pytest.raises(FormatError, match=r"Sample\.name is required"):
         build_row(table, {}, "sample")
 
 
-def test_too_large_number_is_refused() -> None:
+def test_too_large_number_is_rejected() -> None:
     table = fb.Table("Sample", {"count": fb.u32(0)})
 
     with pytest.raises(FormatError, match="sample: Sample"):

@@ -41,7 +41,7 @@ ODD: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("what", ODD)
-def test_invalid_reference_is_refused(what: str) -> None:
+def test_invalid_reference_is_rejected(what: str) -> None:
     stored = ODD[what]()
 
     with pytest.raises(FormatError):

@@ -1,4 +1,4 @@
-"""Variants that the documentation leaves open are all read: maps for arrays, other names, orders and keys."""
+"""All variants that the documentation allows are read: maps or arrays, other names, orders and keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DRAFT = "handmade-001-json"
 
 
 def named(structure: Structure, value: Any) -> dict[str, Any]:
-    """A structure as a map of its fields."""
+    """Return a structure as a map of its fields."""
     order = next(order for order in structure.orders if len(order) == len(value))
     return dict(zip(order, value, strict=True))
 
@@ -95,7 +95,7 @@ def test_messagepack_variants_are_equivalent(variant: str) -> None:
 
 
 def keys(change: Callable[[str], str]) -> Callable[[Mapping[str, bytes]], dict[str, bytes]]:
-    """The same draft with other keys in its manifests."""
+    """Return the draft repository with other keys in its manifests."""
 
     def changed(files: Mapping[str, bytes]) -> dict[str, bytes]:
         found = dict(files)
@@ -185,7 +185,7 @@ def test_draft_variants_are_equivalent(variant: str) -> None:
     assert described(Repository.open(place(DRAFT_VARIANTS[variant](files)))) == expected
 
 
-def test_number_beyond_json_is_not_a_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_null_fill_value_is_read_as_nan(caplog: pytest.LogCaptureFixture) -> None:
     files = {
         path: data.replace(b'{"Float32": "NaN"}', b'{"Float32": null}')
         for path, data in golden.load(DRAFT).files.items()
@@ -195,7 +195,7 @@ def test_number_beyond_json_is_not_a_number(caplog: pytest.LogCaptureFixture) ->
 
     array: Any = zarr.open_array(repo.readonly_session("main").store, path="types/float32", mode="r")
     assert array.fill_value != array.fill_value
-    assert "null in place of a number" in caplog.text
+    assert "null instead of a number" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,14 @@ def test_findings_are_read_back(folder: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("option", ["--no-record", "--dry-run"])
-def test_nothing_is_stored_if_not_wanted(folder: Path, option: str) -> None:
+def test_report_is_not_stored_on_request(folder: Path, option: str) -> None:
     main(["verify", str(folder), option])
 
     assert icefloe.last_verification(icefloe.open(str(folder)).storage) is None
     assert not (folder / "icefloe").exists()
 
 
-def test_a_reader_without_permission_can_verify(
+def test_verify_works_without_write_permission(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*args: Any, **options: Any) -> None:
@@ -77,7 +77,7 @@ def test_a_reader_without_permission_can_verify(
     assert "the report is not stored: this storage is read-only" in capsys.readouterr().err
 
 
-def test_a_record_is_bounded_and_has_no_secrets(folder: Path) -> None:
+def test_stored_report_is_bounded_and_has_no_secrets(folder: Path) -> None:
     secret = "hunter2TOPSECRET"
     finding = Finding(
         "missing", f"s3://KEY:{secret}@bucket/x", "main", f"https://u:{secret}@h/ " + "x" * 10_000
@@ -95,7 +95,7 @@ def test_a_record_is_bounded_and_has_no_secrets(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": 2}', b"[" * 100_000, b"\xff"])
-def test_a_damaged_record_is_an_error(folder: Path, data: bytes) -> None:
+def test_damaged_report_raises_an_error(folder: Path, data: bytes) -> None:
     path = folder / PATH
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
@@ -106,7 +106,7 @@ def test_a_damaged_record_is_an_error(folder: Path, data: bytes) -> None:
     assert icefloe.last_verification(icefloe.open(str(folder)).storage) is not None
 
 
-def test_collections_keep_it_and_clones_do_not_copy_it(folder: Path, tmp_path: Path) -> None:
+def test_report_survives_collection_and_is_not_cloned(folder: Path, tmp_path: Path) -> None:
     repo = icefloe.open(str(folder))
     main(["verify", str(folder)])
     before = icefloe.last_verification(repo.storage)

@@ -18,7 +18,7 @@ official: Any = pytest.importorskip("icechunk")
 pytestmark = pytest.mark.compat
 
 
-def test_the_official_package_leaves_a_report_alone(tmp_path: Path) -> None:
+def test_official_package_keeps_the_stored_report(tmp_path: Path) -> None:
     ours = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path)), spec_version=1)
     with ours.transaction("main", message="data") as store:
         zarr.create_array(store, name="a", data=np.arange(1, 9), chunks=(2,))

@@ -132,7 +132,7 @@ def test_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
         pass
 
 
-def test_conditional_writes_ignore_stored_settings(tmp_path: Path) -> None:
+def test_conditional_writes_ignore_unsafe_settings(tmp_path: Path) -> None:
     settings = StorageSettings(unsafe_use_conditional_update=False, unsafe_use_conditional_create=False)
     storage = LocalStorage(tmp_path).with_settings(settings)
     version = storage.put("repo", b"first", ABSENT)

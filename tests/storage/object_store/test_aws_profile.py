@@ -167,7 +167,7 @@ def test_printed_keys_without_expiration_are_renewed(home: Path, monkeypatch: py
         (json.dumps({"Version": 1, "SecretAccessKey": SECRET}), "not print keys"),
     ],
 )
-def test_invalid_output_of_a_credential_process_is_refused(
+def test_invalid_output_of_a_credential_process_is_rejected(
     printed: str, words: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_profile(home, printing(home, printed), monkeypatch)
@@ -219,7 +219,7 @@ def test_removed_keys_are_reported(home: Path) -> None:
         profile_keys()
 
 
-def test_invalid_profile_file_is_refused(proxy: Proxy, home: Path) -> None:
+def test_invalid_profile_file_is_rejected(proxy: Proxy, home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"{SECRET}\n")
 
     with pytest.raises(StorageError, match=r"\.aws/credentials is not a valid file of AWS") as caught:

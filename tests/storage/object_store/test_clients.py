@@ -49,7 +49,7 @@ def test_checksums_are_sent(proxy: Proxy, algorithm: ChecksumAlgorithm) -> None:
 @pytest.mark.parametrize(
     "algorithm", [ChecksumAlgorithm.Crc32, ChecksumAlgorithm.Crc32c, ChecksumAlgorithm.Sha1]
 )
-def test_unsupported_checksums_are_refused(proxy: Proxy, algorithm: ChecksumAlgorithm) -> None:
+def test_unsupported_checksums_are_rejected(proxy: Proxy, algorithm: ChecksumAlgorithm) -> None:
     storage = storage_with(algorithm, proxy.url)
     storage_with(None, proxy.url).put("other", b"x")
     before = len(proxy.seen)

@@ -51,7 +51,7 @@ def test_dmrpp_references_point_to_described_file(tmp_path: Path) -> None:
     assert_reads_back(dataset, "t", VALUES)
 
 
-def test_damaged_dmrpp_is_refused(tmp_path: Path) -> None:
+def test_damaged_dmrpp_is_rejected(tmp_path: Path) -> None:
     path = dmrpp(tmp_path)
     path.write_text(path.read_text()[:-20])
 

@@ -162,7 +162,7 @@ def test_unstructured_grid_has_one_dimension(tmp_path: Path) -> None:
     assert_all_read_back(dataset, {name: values.astype("f4"), "latitude": latitudes})
 
 
-def test_spherical_harmonics_are_refused(tmp_path: Path) -> None:
+def test_spherical_harmonics_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "f.grib").write_bytes(message("sh_pl_grib2", shortName="t"))
 
     (refused,) = virtualize(aged(tmp_path / "f.grib")).refused

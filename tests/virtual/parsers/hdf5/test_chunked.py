@@ -177,7 +177,7 @@ def test_skipped_compression_is_detected_by_chunk_size(
     assert_reads_back(dataset, "v", values)
 
 
-def test_chunks_without_checksum_are_inlined_or_refused(tmp_path: Path) -> None:
+def test_chunks_without_checksum_are_inlined_or_rejected(tmp_path: Path) -> None:
     values = np.arange(40, dtype="<i4").reshape(4, 10)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         for name, options in {

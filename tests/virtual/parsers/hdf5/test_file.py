@@ -239,7 +239,7 @@ def test_compound_types_are_parsed(tmp_path: Path) -> None:
     assert_all_read_back(dataset, {**expected, "raw": raw, "colours": np.array([0, 2, 0], "i2")})
 
 
-def test_hdf5_virtual_datasets_are_refused(tmp_path: Path) -> None:
+def test_hdf5_virtual_datasets_are_rejected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         layout = h5py.VirtualLayout((4,), "i4")
         layout[:] = h5py.VirtualSource("other.h5", "v", (4,))

@@ -164,7 +164,7 @@ def test_images_decode_like_tifffile(tmp_path: Path) -> None:
     assert_reads_back(virtualize(aged(tmp_path / "f.tif")), "image", expected)
 
 
-def test_bilevel_images_are_refused(tmp_path: Path) -> None:
+def test_bilevel_images_are_rejected(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "f.tif", GREY > 500)
 
     (refused,) = virtualize(aged(tmp_path / "f.tif")).refused

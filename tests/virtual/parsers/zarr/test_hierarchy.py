@@ -108,7 +108,7 @@ def test_links_to_files_are_followed_but_not_to_folders(tmp_path: Path) -> None:
     assert_all_read_back(dataset, {"a b": np.array([1, 2], "u1")})
 
 
-def test_codecs_without_zarr_3_equivalent_are_refused(tmp_path: Path) -> None:
+def test_codecs_without_zarr_3_equivalent_are_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "z.zarr" / "v"
     folder.mkdir(parents=True)
     document = {
