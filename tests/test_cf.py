@@ -1,4 +1,4 @@
-"""Times of the CF conventions against cftime and xarray."""
+"""Times of the CF conventions, compared with cftime and xarray."""
 
 from __future__ import annotations
 

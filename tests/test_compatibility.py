@@ -1,4 +1,4 @@
-"""Standing in for the official package: in this process, and in those it starts."""
+"""icefloe installed as icechunk, in this process and in child processes."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def repo(tmp_path: Path) -> Repository:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Any]:
-    """One process for all tests here: each new one takes seconds to import what it needs."""
+    """Yield one process for all tests here: each new one takes seconds to import what it needs."""
     with ProcessPoolExecutor(1, get_context("spawn")) as made:
         yield made
 

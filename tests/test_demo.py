@@ -1,4 +1,4 @@
-"""The demo's synthetic weather has the features that its map is meant to show."""
+"""The synthetic weather of the demo has the features that its map should show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def weather() -> Weather:
 
 
 def at(field: Any, latitude: float, longitude: float) -> Any:
-    """The values at a point of the grid."""
+    """Return the values at a point of the grid."""
     return field[..., latitude == LATITUDES, longitude % 360 == LONGITUDES][..., 0]
 
 

@@ -1,4 +1,4 @@
-"""Where icefloe departs from the official package on purpose: reference/differences.md has a test per row."""
+"""Deliberate differences from the official package: each row of reference/differences.md has a test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PAGE = ROOT / "docs" / "reference" / "differences.md"
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def repo(request: pytest.FixtureRequest) -> Repository:
-    """With an array of six numbers in chunks of three, kept as they are."""
+    """Create a repository with an array of six numbers in native chunks of three."""
     made = Repository.create(in_memory_storage(), spec_version=request.param)
     with made.transaction("main", message="numbers") as store:
         group = zarr.open_group(store, mode="a")

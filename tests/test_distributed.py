@@ -1,4 +1,4 @@
-"""Forks brought together: merged into one, and many receipts made one commit."""
+"""Merging forks, and committing many receipts at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def array(session: Session) -> Any:
 
 
 def write_part(order: tuple[ForkSession, int]) -> bytes:
-    """What a worker does: it may run twice, and gives a receipt."""
+    """Write a part as a worker does, possibly twice, and return a receipt."""
     fork, part = order
     array(fork)[100 * part : 100 * part + 100] = part
     return receipt(fork)
@@ -168,7 +168,7 @@ def test_extract_session(repo: Repository) -> None:
 def test_writes_of_a_fork_are_synced_before_its_receipt(
     repo: Repository, monkeypatch: pytest.MonkeyPatch, way: Any
 ) -> None:
-    """Who commits cannot sync what another process wrote, and no ref may lead to what gets lost."""
+    """The committer cannot sync writes of another process, and refs must not point to lost objects."""
     fork = pickle.loads(pickle.dumps(repo.writable_session("main").fork()))
     array(fork)[:10] = np.random.default_rng(0).random(10)
     zarr.create_array(fork.store, name="b", data=np.arange(10_000), chunks=(10_000,), compressors=None)

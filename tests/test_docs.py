@@ -32,7 +32,7 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def documents() -> list[Path]:
-    """Every Markdown file whose examples are run."""
+    """Return every Markdown file whose examples are run."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -19,12 +19,12 @@ LINE = re.compile(r"^(?:    |\$ )?(icefloe [a-z].+)$")
 
 
 def documents() -> list[Path]:
-    """Every Markdown file that may show commands."""
+    """Return every Markdown file that may show commands."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def shown(text: str) -> Iterator[str]:
-    """The commands in a text: spans of code, also over two lines, and lines of blocks."""
+    """Yield the commands in a text: spans of code, also over two lines, and lines of blocks."""
     fenced = False
     for line in text.splitlines():
         fenced ^= line.lstrip().startswith("```")
@@ -35,7 +35,7 @@ def shown(text: str) -> Iterator[str]:
 
 
 def parsed(command: click.Command, words: list[str]) -> click.Command:
-    """The command that words are given to, after it has understood its options."""
+    """Return the command that words are given to, after it has understood its options."""
     ctx = click.Context(command, info_name=command.name)
     if isinstance(command, click.Group) and words and words[0] in command.list_commands(ctx):
         inner = command.get_command(ctx, words[0])

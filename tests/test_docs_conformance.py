@@ -12,7 +12,7 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def functions_of(path: str) -> set[str]:
-    """The names of all functions of a module."""
+    """Return the names of all functions of a module."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return {node.name for node in ast.walk(tree) if isinstance(node, functions)}

@@ -28,7 +28,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def search(browser: Browser, text: str) -> list[str]:
-    """Type into the search box; return the addresses of the results."""
+    """Type into the search box, and return the URLs of the results."""
     box = "document.querySelector('.md-search__input')"
     results = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
     browser.evaluate(f"{box}.focus()")

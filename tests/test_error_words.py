@@ -1,4 +1,4 @@
-"""Programs look for words of the official errors: ours have them, whatever else they say."""
+"""Error messages contain the words of official messages that programs match."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def two_commits(spec_version: int) -> tuple[Repository, str, str]:
 
 
 def create_again(repo: Repository, snapshot_id: str) -> None:
-    """A tag under the name of a deleted one."""
+    """Create a tag with the name of a deleted one."""
     repo.create_tag("used", snapshot_id)
     repo.delete_tag("used")
     repo.create_tag("used", snapshot_id)

@@ -1,4 +1,4 @@
-"""Rules on the shape of the source that no linter knows (CONTRIBUTING.md)."""
+"""Rules for the source code that no linter checks (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def impurities(module: Module) -> Iterator[str]:
 
 
 def empty_names(module: Module) -> Iterator[str]:
-    """Modules and classes whose name says nothing."""
+    """Find modules and classes with meaningless names."""
     if module.name not in GIVEN_NAMES and EMPTY_NAMES.search(module.name.split(".")[-1]):
         yield f"{module.name}: name it after what it holds"
     for node in module.nodes:
@@ -361,7 +361,7 @@ def test_match_on_a_message_is_found(text: str) -> None:
 
 
 def test_every_compat_test_is_marked() -> None:
-    """One without the mark runs where that package happens to be installed, and never in `make compat`."""
+    """An unmarked test would run wherever that package is installed, and never in `make compat`."""
     folder = ROOT / "tests"
     modules = [*folder.glob("compat/test_*.py"), *folder.rglob("*_compat.py")]
 

@@ -258,7 +258,7 @@ BORDERS: dict[str, frozenset[str]] = {
 
 
 def upward_imports(module: Module, known: Iterable[str]) -> Iterator[str]:
-    """One sentence per import that goes up, sideways across a border, or to a component without a floor."""
+    """Return a sentence for each import that goes up, sideways across a border, or nowhere."""
     names = set(known)
     here = module.component
     if here not in FLOOR_OF:
@@ -280,7 +280,7 @@ def upward_imports(module: Module, known: Iterable[str]) -> Iterator[str]:
 
 
 def upward_imports_inside(module: Module, known: Iterable[str]) -> Iterator[str]:
-    """One sentence per import within a package that goes neither to a lower row nor to its own folder."""
+    """Return a sentence for each import inside a package that goes neither down nor to its own folder."""
     package = module.component
     if package not in INSIDE or module.name == f"{PACKAGE}.{package}":
         return
@@ -304,7 +304,7 @@ def _part(module_name: str) -> str:
 
 
 def foreign_imports(module: Module) -> Iterator[str]:
-    """One sentence per import of a foreign package outside its border."""
+    """Yield one sentence per import of a foreign package outside its border."""
     for imported in imports_of(module):
         package = imported.target.split(".")[0]
         if package in BORDERS and module.component not in BORDERS[package]:
@@ -312,7 +312,7 @@ def foreign_imports(module: Module) -> Iterator[str]:
 
 
 def import_cycle(modules: Iterable[Module]) -> list[str]:
-    """The names along one cycle of run-time imports, or nothing."""
+    """Return the names along one cycle of run-time imports, or nothing."""
     modules = list(modules)
     names = {module.name for module in modules}
     edges = {

@@ -44,7 +44,7 @@ def pins(text: str) -> dict[str, str]:
 
 
 def installed_closure(roots: Iterable[str]) -> dict[str, str]:
-    """Every installed distribution the given requirements need, directly or not, with its version."""
+    """Return every installed distribution the given requirements need, directly or not, with its version."""
     found: dict[str, str] = {}
     seen: set[str] = set()
     waiting = list(roots)
@@ -68,7 +68,7 @@ def installed_closure(roots: Iterable[str]) -> dict[str, str]:
 
 
 def group(name: str) -> Iterator[str]:
-    """The requirements of a dependency group and of the groups it includes."""
+    """Yield the requirements of a dependency group and of the groups it includes."""
     for entry in GROUPS[name]:
         if isinstance(entry, str):
             yield entry
@@ -113,7 +113,7 @@ def test_type_marker_is_part_of_the_package() -> None:
 
 
 def scripts() -> list[Path]:
-    """The scripts that the Makefile, CI and people call."""
+    """Return the scripts that the Makefile, CI and people call."""
     return [ROOT / ".ci" / "run", *sorted(path for path in (ROOT / "scripts").iterdir() if path.is_file())]
 
 
@@ -146,7 +146,7 @@ def run_script(name: str, *arguments: str, path: Path | None = None) -> subproce
 
 
 def fake_python(folder: Path, name: str, body: str) -> Path:
-    """An executable that answers like an interpreter, or refuses to."""
+    """Return an executable that answers like an interpreter, or refuses to."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / name
     file.write_text(f"#!/bin/sh\n{body}\n")

@@ -1,4 +1,4 @@
-"""What only POSIX systems have is not needed to import icefloe or to work in memory."""
+"""Importing icefloe and working in memory require no POSIX-only features."""
 
 from __future__ import annotations
 

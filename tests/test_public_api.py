@@ -1,4 +1,4 @@
-"""Every public name, argument and default of the official package is here too, but for those still to come.
+"""icefloe has every public name, argument and default of the official package, with listed exceptions.
 
 `tests/data/official_api.json` is what `scripts/record-api.py` found in the official package, release 2.3.0.
 """
@@ -38,7 +38,7 @@ NOT_CONSTRUCTED = {":Repository", ":Session", ":ForkSession", ":IcechunkStore", 
 
 
 def names() -> Iterator[str]:
-    """Every official name, and every member of an official class."""
+    """Yield every official name, and every member of an official class."""
     for module, public in OFFICIAL["modules"].items():
         for name, description in public.items():
             yield f"{module}:{name}"
@@ -46,19 +46,19 @@ def names() -> Iterator[str]:
 
 
 def owner(name: str) -> str:
-    """The class of a member; the name itself for anything else."""
+    """Return the class of a member; the name itself for anything else."""
     return name.partition(".")[0]
 
 
 def official(name: str) -> dict[str, Any]:
-    """What is recorded of an official name; nothing for one that the package itself has too."""
+    """Return the record of an official name; empty if the package itself also has it."""
     module, public, member = _parts(name)
     description: dict[str, Any] = OFFICIAL["modules"][module][public]
     return description["members"][member] if member else description
 
 
 def ours(name: str) -> dict[str, Any]:
-    """The same of our package; AttributeError or ModuleNotFoundError where there is none."""
+    """Return the same of our package; AttributeError or ModuleNotFoundError where there is none."""
     module, public, member = _parts(name)
     found = getattr(importlib.import_module(f"icefloe.{module}" if module else "icefloe"), public)
     if not member:
@@ -104,7 +104,7 @@ def _comparable(mine: str, theirs: str) -> str:
 
 
 def _allows(own: str, other: str) -> bool:
-    """A default of ours where they have none, or one that the native module does not tell; unnamed fields."""
+    """Return whether our argument allows the same calls, for example with an additional default."""
     name, _, default = other.partition("=")
     same_name = own.partition("=")[0] == name
     return (name.startswith("_") and name[1:].isdigit()) or (same_name and default in ("", "Ellipsis"))

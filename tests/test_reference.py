@@ -61,7 +61,7 @@ def test_defaults_are_real_values() -> None:
 
 
 def _typed() -> Iterator[tuple[str, list[str]]]:
-    """Each command in the shell blocks of the documentation, with its page."""
+    """Yield each command in the shell blocks of the documentation, with its page."""
     root = Path(__file__).parent.parent
     for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):

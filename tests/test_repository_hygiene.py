@@ -1,4 +1,4 @@
-"""No file names a machine, a package registry, or work that nobody is going to do."""
+"""No file mentions a machine, a package registry, or unfinished work without an issue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text_files() -> dict[str, str]:
 
 
 def machine_paths(text: str, folders: set[Path]) -> Iterator[str]:
-    """Paths below one of the folders, or below anybody's home."""
+    """Return paths below one of the folders, or below a home folder."""
     for folder in folders - COMMON_FOLDERS - {Path(tempfile.gettempdir())}:
         if re.search(rf"(?<![\w.-]){re.escape(str(folder))}(/|\b)", text):
             yield str(folder)

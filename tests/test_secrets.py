@@ -31,7 +31,7 @@ SECRET = "hunter2TOPSECRET"
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[str]:
-    """A web server that lets nobody in."""
+    """Yield a web server that lets nobody in."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -67,14 +67,14 @@ URLS = [
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, host: str) -> str:
-    """A location with a secret."""
+    """Return a location with a secret."""
     text: str = request.param
     return text.replace("HOST", host)
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A repository without secrets."""
+    """Return a repository without secrets."""
     folder = str(tmp_path_factory.mktemp("plain") / "repo")
     repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
     with repo.transaction("main", message="data") as store:

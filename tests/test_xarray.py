@@ -137,7 +137,7 @@ def test_invalid_writes_are_rejected(repo: Repository) -> None:
 
 
 def tree(start: int = 0, days: int = 4) -> xr.DataTree:
-    """Two levels of groups that inherit `time`; one has no variables, and one no time."""
+    """Return two levels of groups that inherit `time`; one has no variables, and one no time."""
     above = dataset(start, days)
     coarse = xr.Dataset({"mean": (("time", "band"), np.arange(days * 2.0).reshape(days, 2) + start)})
     deep = xr.Dataset({"peak": ("time", np.arange(days) + start)}, attrs={"level": 2})

@@ -14,7 +14,7 @@ from tests.support.terminal import Terminal
 
 @pytest.fixture
 def typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
-    """A repository with three commits: nothing, an array, other values; a tag on the second."""
+    """Return a repository with three commits: nothing, an array, other values; a tag on the second."""
     place = str(tmp_path / "repo")
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
     session = repo.writable_session("main")

@@ -65,7 +65,7 @@ def test_help_fits_on_one_screen_and_has_sections(capsys: pytest.CaptureFixture[
 
 
 def every_command(group: click.Group, path: str = "icefloe") -> Iterator[tuple[str, click.Command]]:
-    """Every command with its path, groups included."""
+    """Yield every command with its path, groups included."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)

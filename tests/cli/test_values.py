@@ -29,7 +29,7 @@ REGIONS: list[tuple[Any, ...]] = [
 
 @pytest.fixture
 def repo() -> icefloe.Repository:
-    """A repository in memory."""
+    """Return a repository in memory."""
     return icefloe.Repository.create(icefloe.in_memory_storage())
 
 

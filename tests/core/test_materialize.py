@@ -32,7 +32,7 @@ def server() -> Iterator[RangeServer]:
 
 @pytest.fixture
 def session(server: RangeServer) -> Session:
-    """Create a session with chunks in reverse order of the file. The last one is small enough to be inline."""
+    """Create a session with chunks in reverse order of the file, the last one small enough to be inline."""
     session = session_with(
         f"{server.url}/", http_store(), Credentials.HttpAccess(), shape=SIZE * COUNT, chunk=SIZE
     )

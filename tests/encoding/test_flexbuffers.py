@@ -289,7 +289,7 @@ def test_many_references_to_one_text_share_it() -> None:
 
 
 def load_or_refuse(data: bytes | bytearray) -> None:
-    """Anything but a JSON-like value or FormatError fails the test."""
+    """Decode bytes to a JSON-like value or a FormatError; anything else fails the test."""
     try:
         value = flexbuffers.loads(data)
     except FormatError:
@@ -304,7 +304,7 @@ def _sorted(value: JsonValue) -> JsonValue:
 
 
 def _root(body: bytes, at: int, type_byte: int) -> bytes:
-    """The body with a root that refers to the value at `at`."""
+    """Return the body with a root that refers to the value at `at`."""
     body += bytes(-len(body) % 4)
     return body + struct.pack("<IBB", len(body) - at, type_byte, 4)
 

@@ -46,7 +46,7 @@ def test_bytes_equal_those_of_the_official_writer(spec: int, values: list[Any]) 
 
 
 def official_bytes(values: list[Any], spec: int) -> list[bytes]:
-    """The values as the official package stores them in the metadata of a snapshot."""
+    """Return the values as the official package stores them in the metadata of a snapshot."""
     with tempfile.TemporaryDirectory() as folder:
         storage = official.local_filesystem_storage(folder)
         options = {"spec_version": spec} if KNOWS_SPEC_2 else {}
@@ -59,7 +59,7 @@ def official_bytes(values: list[Any], spec: int) -> list[bytes]:
 
 
 def read_metadata(file: bytes, spec: int) -> dict[str, bytes]:
-    """The sixth field of a snapshot: a vector of tables (name, value)."""
+    """Return the sixth field of a snapshot: a vector of tables (name, value)."""
     assert file[36] == spec
     data = zstandard.ZstdDecompressor().decompressobj().decompress(file[39:])
     items = {}

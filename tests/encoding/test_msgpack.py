@@ -163,7 +163,7 @@ def test_declared_lengths_do_not_allocate_memory() -> None:
 
 
 def load_or_refuse(data: bytes | bytearray) -> None:
-    """Anything but a JSON-like value or FormatError fails the test."""
+    """Decode bytes to a JSON-like value or a FormatError; anything else fails the test."""
     try:
         value = msgpack.loads(data)
     except FormatError:

@@ -1,4 +1,4 @@
-"""Exports: what plain Zarr and NetCDF readers see is what the repository holds."""
+"""Exports: plain Zarr and NetCDF readers see the content of the repository."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def weather() -> Session:
 
 
 def opened(folder: Path, **options: Any) -> xr.Dataset:
-    """A plain folder as xarray reads it, without any icefloe."""
+    """Return a plain Zarr folder, opened by xarray without icefloe."""
     found: xr.Dataset = xr.open_zarr(str(folder), consolidated=False, chunks=None, **options).load()
     return found
 
 
 def original(session: Session) -> xr.Dataset:
-    """What the repository holds."""
+    """Open the content of the repository with xarray."""
     found: xr.Dataset = xr.open_zarr(session.store, consolidated=False, chunks=None).load()
     return found
 
@@ -83,7 +83,7 @@ def test_whole_hierarchy_is_copied_byte_for_byte(tmp_path: Path) -> None:
 
 
 def in_storage(session: Session) -> list[tuple[str, int]]:
-    """Every key of the session's store with its size."""
+    """Return all keys of the session's store with their sizes."""
     from zarr.core.buffer import default_buffer_prototype
     from zarr.core.sync import collect_aiterator, sync
 
@@ -111,7 +111,7 @@ def test_exported_region_equals_xarray_selection(time: list[int], y: list[int], 
         np.testing.assert_array_equal(found[name].values, expected[name].values)
     aligned = time[0] % 4 == 0 and time[1] in (4, 8, 10) and y[0] % 3 == 0 and y[1] % 3 == 0
     if aligned and time[1] > time[0] and y[1] > y[0]:
-        # The coordinates have one chunk each, which is encoded again where it is cut.
+        # The coordinates have one chunk each, which is re-encoded if it is exported in part.
         assert report.chunks_encoded == (time != [0, 10]) + (y != [0, 6])
 
 

@@ -1,4 +1,4 @@
-"""Files that are well-formed but violate the specification, and values that the encoder refuses."""
+"""Files that are well-formed but violate the specification, and values that the encoder rejects."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_large_snapshot_is_checked_when_columns_are_built() -> None:
 
 
 def test_paths_are_normalized() -> None:
-    """Official releases stored some of them as users spelt them."""
+    """Official releases stored some paths as users typed them."""
     found = read(sample(SNAPSHOT, snapshot(node("/a//b/"), node("/./c"))))
 
     assert isinstance(found, Snapshot)
@@ -435,7 +435,7 @@ def test_unknown_availability_counts_as_offline() -> None:
     assert found.status.availability is RepoAvailability.OFFLINE
 
 
-# What the encoder refuses
+# Values that the encoder rejects
 
 
 def native(coords: list[list[int]]) -> ArrayManifest:

@@ -42,7 +42,7 @@ TINY = (
 
 
 def rewritten(sample: Sample) -> Sample:
-    """The same value in a file of ours, with a checksum."""
+    """Return the same value in a file of ours, with a checksum."""
     return replace(sample, name=f"ours:{sample.name}", data=written(read(sample), sample.spec))
 
 
@@ -82,7 +82,7 @@ def test_truncated_payload_is_rejected_or_valid(sample: Sample) -> None:
 @pytest.mark.parametrize("sample", OURS, ids=names)
 def test_flipped_bit_in_our_frame_is_detected_or_harmless(sample: Sample) -> None:
     payload = sample.payload
-    # zstd has bits that it does not use, and more than one way to write some things.
+    # zstd has unused bits, and several encodings of the same content.
     for bit in range(8 * HEADER.size, 8 * len(sample.data)):
         flipped = bytearray(sample.data)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -302,7 +302,7 @@ def test_damaged_config_file_is_rejected_or_a_mapping(data: st.DataObject) -> No
 
 
 def check_config(decode: Callable[[bytes, str], Any], data: bytes) -> None:
-    """A mapping, or an error of the right kind that names the file."""
+    """Check that a decoder returns a mapping, or raises an error of the right kind with the file name."""
     try:
         found = decode(data, "place")
     except FormatError as error:

@@ -112,7 +112,7 @@ def arrays_share_their_references() -> Sample:
 
 
 def locations_overlap() -> Sample:
-    """Every word of a stretch of words is the length of a string that reaches almost to its end."""
+    """Return a file in which each word of a range is the length of a string that extends to its end."""
     length = 0x000F0F0F
     stretch = Vector(0, struct.pack("<I", length) * 300_000)
     count = 20_000
@@ -235,7 +235,7 @@ def test_windows_that_overlap_in_one_dimension_are_distinguished() -> None:
 
 
 def test_moderate_sharing_is_read() -> None:
-    """Other writers keep equal parts once."""
+    """Other writers store equal parts once."""
     ids = [Number(i.to_bytes(8, "big"), 1) for i in range(500)]
     path = [GRAPH.blob(f"/{i:04}".encode(), True) for i in range(500)]
     shared = GRAPH.blob(b'{"zarr_format":3}' * 20, False)

@@ -55,10 +55,10 @@ FILES = {
     "snapshots": 384,
     "transactions": 360,
 }
-"""How many files of each kind there are in all; a file that no test looks at would show here."""
+"""The total number of files of each kind, so that a file without a test is noticed."""
 
 LOOKED_AT = {"snapshots": 351, "nodes": 4759, "chunks": 8901, "unfindable": 88, "logs": 316, "merged": 6}
-"""How many things expected.json describes in all."""
+"""The total number of expectations in expected.json."""
 
 
 @pytest.fixture(scope="module", params=golden.NAMES)
@@ -166,7 +166,7 @@ def test_nodes_are_as_expected(repo: Golden) -> None:
 
 
 def described(node: NodeSnapshot) -> dict[str, Any]:
-    """A node in the words of expected.json."""
+    """Return a node in the form of expected.json."""
     found: dict[str, Any] = {"node_id": str(node.id), "zarr_json": json.loads(node.user_data)}
     if isinstance(node.node_data, GroupNodeData):
         return found | {"type": "group"}
@@ -180,7 +180,7 @@ def described(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def expected_node(node: Mapping[str, Any]) -> dict[str, Any]:
-    # A number that JSON cannot hold stands in user_data as Python's json writes it: NaN, Infinity.
+    # Numbers that JSON lacks are written in user_data as Python's json writes them: NaN, Infinity.
     found = {"node_id": node["node_id"], "zarr_json": node["zarr_json"], "type": node["type"]}
     if node["type"] == "group":
         return found
@@ -222,7 +222,7 @@ def described_chunk(ref: ChunkRef, repo: Golden) -> tuple[Any, ...]:
 
 
 def absolute(location: str, repo: Golden) -> str:
-    """A location relative to a container as the official reader shows it: below the container's prefix."""
+    """Resolve a location relative to a container, as the official reader does."""
     if not location.startswith("vcc://"):
         return location
     container, _, path = location.removeprefix("vcc://").partition("/")
@@ -268,7 +268,7 @@ def pruned_logs(repo: Golden) -> dict[str, list[str]]:
 
 
 def changed_chunks(logs: list[TransactionLog]) -> dict[str, list[list[int]]]:
-    """The chunks that several logs name together, per array, sorted, each once."""
+    """Return the chunks that several logs name together, per array, sorted, each once."""
     found: dict[str, set[tuple[int, ...]]] = {}
     for log in logs:
         for node, coords in log.updated_chunks:
@@ -345,7 +345,7 @@ def test_ops_log_is_as_expected_across_all_its_files(repo_v2: Golden) -> None:
 
 
 def ops_log(repo: Golden) -> Iterator[Update]:
-    """All updates, newest first, out of the repo info file and the older ones it leads to."""
+    """Yield all updates, newest first, out of the repo info file and the older ones it leads to."""
     name: str | None = None
     while True:
         info = read_repo_info(repo.files["repo" if name is None else f"overwritten/{name}"])
@@ -441,7 +441,7 @@ def test_config_is_as_expected(repo: Golden) -> None:
 
 
 def settings_in(plain: Any, name: str = "") -> Counter[tuple[str, str]]:
-    """The names and values of all single settings but those of containers and splits."""
+    """Return the names and values of all single settings but those of containers and splits."""
     found: Counter[tuple[str, str]] = Counter()
     if isinstance(plain, dict):
         for key, value in plain.items():
@@ -453,7 +453,7 @@ def settings_in(plain: Any, name: str = "") -> Counter[tuple[str, str]]:
 
 
 def settings_shown(text: str) -> Counter[tuple[str, str]]:
-    """The same out of the official package's repr."""
+    """Return the same out of the official package's repr."""
     outside = text.partition("virtual_chunk_containers=")[0]
     pairs = re.findall(r"^ +(\w+)=(True|False|\d+|\"[^\"]*\"),$", outside, re.MULTILINE)
     return Counter(pairs)
@@ -484,7 +484,7 @@ def test_every_file_round_trips(repo: Golden) -> None:
         elif folder == "repo" or name.startswith("repo."):
             check_repo_info(data, path)
         else:
-            # Chunks are no metadata; refs and configurations have tests of their own.
+            # Chunks are not metadata; refs and configurations have separate tests.
             assert folder in ("chunks", "refs") or "config.yaml" in path
 
     assert seen.total() == len(repo.files)
@@ -520,7 +520,7 @@ def check_repo_info(data: bytes, path: str) -> None:
 
 
 def check_ours(written: bytes, official: bytes) -> None:
-    """The header names us and otherwise says what the official one says; the frame has a checksum."""
+    """Check that the header differs only in the implementation name, and that the frame has a checksum."""
     ours, theirs = open_header(written, "ours"), open_header(official, "theirs")
     assert written[12:36] == f"icefloe-{__version__}".encode().ljust(24)
     assert (ours.spec, ours.file_type) == (theirs.spec, theirs.file_type)

@@ -35,7 +35,7 @@ def _node(path: str) -> NodeSnapshot:
 
 
 def _unsorted(nodes: Iterable[NodeSnapshot]) -> Nodes:
-    """Nodes that keep the order given, as releases before 1.1.3 wrote them."""
+    """Return nodes in the given order, as releases before 1.1.3 wrote them."""
     given = list(nodes)
     kept = Nodes.of(given)
     order = [kept.paths().index(node.path) for node in given]

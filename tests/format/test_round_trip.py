@@ -52,7 +52,7 @@ def in_order(model: Model) -> list[tuple[tuple[int, ...], ChunkRef]]:
 
 
 def check(manifest: ArrayManifest, expected: Model) -> None:
-    """The same references, in order, found one by one, and the same after a file."""
+    """Check that a manifest has the expected references in order, also by lookup and after a round trip."""
     assert list(model_of(manifest).items()) == in_order(expected)
     assert all(manifest.find(coords) == ref for coords, ref in expected.items())
     assert manifest.find((9, 9)) is None

@@ -30,7 +30,7 @@ QUICK = settings(max_examples=25)
 
 
 def fields_of(data: bytes, table: fb.Table) -> dict[str, Any]:
-    """The root table of a file as it stands there, nothing sorted or filled in."""
+    """Return the root table of a file without sorting or default values."""
     payload = Payload(open_payload(data, "written"), "written")
     (row,) = to_rows(table, read_root(payload, table), "written")
     return row

@@ -384,7 +384,7 @@ def test_malicious_file_is_rejected_without_much_memory(what: str) -> None:
 
 
 def damaged(data: bytes, step: int) -> list[tuple[bytes, bool]]:
-    """A file cut off at many places, and with many bits flipped; true where it is cut."""
+    """Return a file cut off at many places, and with many bits flipped; true where it is cut."""
     cuts = [(data[:at], True) for at in range(0, len(data), step)]
     flips = [
         (data[:at] + bytes([data[at] ^ 1 << (at % 8)]) + data[at + 1 :], False)
@@ -394,7 +394,7 @@ def damaged(data: bytes, step: int) -> list[tuple[bytes, bool]]:
 
 
 def check_damage(name: str, places: int) -> tuple[int, int]:
-    """How many damaged files were tried and refused; a file cut off must never make a difference unseen."""
+    """Return the numbers of damaged files that were tried and rejected. Truncation must be detected."""
     source = tiny()
     older: Storage = place({})
     write_older(source, older, FORMATS[name])
@@ -408,7 +408,7 @@ def check_damage(name: str, places: int) -> tuple[int, int]:
             except IcechunkError:
                 refused += 1
                 continue
-            # Without a checksum a flipped bit can make another value; a file cut off never can.
+            # Without a checksum, a flipped bit can change a value; truncation cannot.
             assert not is_cut or found == expected, (path, len(wrong))
     return tried, refused
 

@@ -15,7 +15,7 @@ from tests.support.legacy.locations import place
 
 
 class Unlisted(PassingStorage):
-    """A place to read from that tells nobody what it has."""
+    """A read-only storage that does not support listings."""
 
     @property
     def read_only(self) -> bool:

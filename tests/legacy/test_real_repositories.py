@@ -52,7 +52,7 @@ def test_expected_content_is_read(place: Path) -> None:
 
 
 def told(refs: Any, row: int) -> dict[str, Any]:
-    """A reference in the words of expected.json."""
+    """Return a reference in the form of expected.json."""
     index, ref = refs.coords[row].tolist(), refs.ref(row)
     if refs.kind[row] == INLINE:
         assert isinstance(ref, InlineRef)

@@ -1,4 +1,4 @@
-"""Upgrades: what they refuse, what they keep, and how an interrupted one is resumed."""
+"""Upgrades: rejected repositories, preserved content, and resumption after an interruption."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.legacy.locations import contents, place
 from tests.support.legacy.repositories import FORMATS, write_older
 from tests.support.legacy.small import tiny
 
-# How many writes lie between two points at which an upgrade breaks off; `make torture` leaves none out.
+# Number of writes between two interruptions of an upgrade; `make torture` interrupts at every write.
 EVERY = int(os.environ.get("ICEFLOE_BREAK_EVERY", "3"))
 
 
@@ -196,7 +196,7 @@ def test_upgraded_repository_can_be_written() -> None:
     assert np.asarray(zarr.open_array(repo.readonly_session("main").store, path="types/int64")[:]).min() == 5
 
 
-# What is refused
+# Rejected upgrades
 
 
 def test_empty_location_has_nothing_to_upgrade() -> None:

@@ -51,7 +51,7 @@ FINDINGS = Findings()
 
 
 def unwrapped(data: bytes) -> tuple[bytes, bytes]:
-    """The header, and the payload without compression."""
+    """Return the header, and the payload without compression."""
     head = data[: HEADER.size] if data.startswith(MAGIC) else b""
     rest = data[len(head) :]
     if rest[:4] == b"\x28\xb5\x2f\xfd":
@@ -151,7 +151,7 @@ def log_of(stored: Any) -> OlderLog:
 
 
 def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
-    """The same file from the writer; None where there is nothing to write."""
+    """Return the same file from the writer; None where there is nothing to write."""
     files, folders = OlderFiles(form), form.folders
     folder, name = path.split("/", 1)
     payload = unwrapped(data)[1]

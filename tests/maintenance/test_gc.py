@@ -1,4 +1,4 @@
-"""Garbage collection: what is deleted, what is kept, and when it stops."""
+"""Garbage collection: deleted objects, kept objects, and failures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Maintenance interrupted at every storage request, and writers between any two requests.
 
-Whatever happens, what branches and tags lead to is there with the values it had, and the next run of the same
-verb ends where an unbroken one does.
+In every case, the content of branches and tags is unchanged, and the next run of the same operation has the
+same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from icefloe.testing.flaky import Crashed, Fault, FlakyStorage
 from icefloe.testing.storages import Call
 from tests.support.histories import commit, copy_of, lived_in, now, objects, repository, values
 
-# At how many requests of each verb it is broken off; ICEFLOE_CRASHES=1000 leaves none out.
+# Number of requests at which each operation is interrupted; ICEFLOE_CRASHES=1000 covers all of them.
 CRASHES = int(os.environ.get("ICEFLOE_CRASHES", "4"))
 
 

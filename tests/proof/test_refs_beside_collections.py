@@ -1,7 +1,7 @@
 """Branches and tags created at an unused snapshot during a collection, for every interleaving of requests.
 
-The collection stops before one of its requests, somebody gets as far as one of theirs, the collection goes on
-to its end, and then they do. A ref stands on what is whole, or was refused.
+The collection stops before one of its requests, another writer advances to one of its own, the collection
+finishes, and then the writer does. The new ref points to a complete snapshot, or is rejected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merges, cherry-picks and reverts in random expired and squashed histories, compared with a simple model.
 
 The model keeps every state that a commit ever had, and the true graph of commits: nothing in it expires. An
-operation must give what a three-way merge of these states gives, or refuse.
+operation must have the result of a three-way merge of these states, or fail.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random interleavings of several sessions, compared with the model after every step.
 
-Nothing goes wrong on the way here: so the model says of each operation whether it succeeds, and not only what
-must be true afterwards.
+There are no faults here, so the model predicts whether each operation succeeds, not only what must be true
+afterwards.
 """
 
 from __future__ import annotations

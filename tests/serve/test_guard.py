@@ -1,4 +1,4 @@
-"""Who may read what: hosts, methods, tokens, other origins; and the headers of every response."""
+"""Access control by host, method, token and origin, and the headers of every response."""
 
 from __future__ import annotations
 

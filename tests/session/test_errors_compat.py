@@ -21,7 +21,7 @@ NOWHERE = "00000000000000000000"
 
 
 class Place:
-    """A repository with a little history, made by one of the two packages."""
+    """A repository with a short history, created by one of the two packages."""
 
     def __init__(self, package: Any, version: int) -> None:
         self.package = package
@@ -175,7 +175,7 @@ V2: dict[str, Callable[[Place], Any]] = {
 
 
 def failure(place: Place, call: Callable[[Place], Any]) -> tuple[str, str | None]:
-    """Class and kind of the error that a call raises."""
+    """Return the class and kind of the error that a call raises."""
     try:
         call(place)
     except Exception as error:  # noqa: BLE001  # whatever it is, the other package must raise it too

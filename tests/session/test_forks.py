@@ -1,4 +1,4 @@
-"""Forks: what they see, what they may do, and how they are pickled and merged."""
+"""Forks: visible changes, allowed operations, pickling and merging."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support import processes
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Repository:
-    """With an array of twelve numbers in chunks of two, too large to be inline, and a group."""
+    """Create a repository with an array of twelve numbers in native chunks of two, and a group."""
     made = Repository.create(local_filesystem_storage(str(tmp_path / "repo")), spec_version=request.param)
     config = made.config
     config.inline_chunk_threshold_bytes = 0
@@ -205,7 +205,7 @@ def test_forks_can_be_merged_asynchronously(repo: Repository) -> None:
 
 
 def test_fork_updates_metadata_that_the_session_updated(repo: Repository) -> None:
-    """The session's own change was seen by the fork: no conflict, and its manifests stay the session's."""
+    """The fork saw the session's change, so there is no conflict, and the session keeps its manifests."""
     session = repo.writable_session("main")
     line(session).attrs["unit"] = "m"
     line(session)[:2] = 50
@@ -359,7 +359,7 @@ def test_fork_of_another_repository_is_rejected(tmp_path: Path) -> None:
 
 
 def test_fork_of_a_copied_repository_is_rejected(repo: Repository, tmp_path: Path) -> None:
-    """Its snapshots are the same, but the chunks it writes are not where the original looks for them."""
+    """Its snapshots are the same, but its chunks are not in the storage of the original."""
     shutil.copytree(tmp_path / "repo", tmp_path / "copied")
     copied = Repository.open(local_filesystem_storage(str(tmp_path / "copied"))).writable_session("main")
     fork = copied.fork()

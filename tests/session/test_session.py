@@ -41,7 +41,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def repo(request: pytest.FixtureRequest, storage: Storage) -> Repository:
-    """With the numbers 0 to 11 in chunks of two, the third of them missing."""
+    """Create a repository with the numbers 0 to 11 in chunks of two, the third of which is missing."""
     made = Repository.create(storage, spec_version=request.param)
     session = made.writable_session("main")
     group = zarr.open_group(session.store, mode="a")

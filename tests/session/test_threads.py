@@ -22,7 +22,7 @@ CHUNKS = 200
 
 
 def repository(inline_bytes: int = 0) -> Repository:
-    """A repository with the array `a` of small chunks and the group `g`, in two commits."""
+    """Return a repository with the array `a` of small chunks and the group `g`, in two commits."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=inline_bytes)
     repo = Repository.create(icefloe.in_memory_storage(), config)
     session = repo.writable_session("main")
@@ -77,7 +77,7 @@ class Rival:
             self.error = error
 
     def join(self) -> Exception | None:
-        """Wait for its end; the error that it raised."""
+        """Wait for the thread, and return the error that it raised."""
         self._thread.join()
         return self.error
 

@@ -29,7 +29,7 @@ IS_ROOT = os.geteuid() == 0
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What set-up needs of a checkout, in a folder with an inconvenient name."""
+    """Copy the files of a checkout that the set-up needs to a folder with an inconvenient name."""
     return copy_checkout(tmp_path / "é dir" / "icefloe")
 
 
@@ -71,7 +71,7 @@ def core_python(checkout: Path) -> Path:
 
 
 def runs(checkout: Path) -> bool:
-    """Whether the environment has icefloe from this checkout, and pytest."""
+    """Return whether the environment has icefloe from this checkout, and pytest."""
     code = "import hypothesis, icefloe, numpy, pytest, zarr; print(icefloe.__file__)"
     done = subprocess.run(
         [core_python(checkout), "-I", "-c", code], capture_output=True, text=True, check=False
@@ -80,7 +80,7 @@ def runs(checkout: Path) -> bool:
 
 
 def one_sentence(done: Done) -> str:
-    """The only line on standard error of a set-up that failed."""
+    """Return the only line on standard error of a set-up that failed."""
     assert done.returncode == 1, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("setup: ")
@@ -228,7 +228,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def open_python() -> str:
-    """An interpreter that other users may run, too."""
+    """Return an interpreter that other users may run, too."""
     names = ("python3", "python3.11", "python3.13")
     check = (
         "import ensurepip, subprocess, sys, venv; "

@@ -1,4 +1,4 @@
-"""The places the conformance suite runs over, and a real S3 server."""
+"""The storages for the conformance suite, and a real S3 server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def s3_url(s3_server: str) -> str:
 
 @pytest.fixture
 def new_s3(s3_url: str) -> S3Maker:
-    """Makes storages under prefixes of their own on the S3 server, or behind a proxy given as `url`."""
+    """Return a function that creates storages with separate prefixes on the S3 server or a proxy."""
 
     def make(url: str | None = None, prefix: str | None = None) -> Storage:
         return s3_storage(
@@ -57,28 +57,28 @@ def new_s3(s3_url: str) -> S3Maker:
 
 @pytest.fixture(scope="session")
 def seaweedfs_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A second S3 server, of another make."""
+    """Yield a second S3 server, by another vendor."""
     with seaweedfs_server(tmp_path_factory.mktemp("seaweedfs"), BUCKET, SECRET) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def ministack_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A third S3 server."""
+    """Yield a third S3 server."""
     with ministack_server(tmp_path_factory.mktemp("ministack"), BUCKET) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def rclone_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An S3 server that ignores the conditions of writes."""
+    """Yield an S3 server that ignores the conditions of writes."""
     with rclone_server(tmp_path_factory.mktemp("rclone"), BUCKET, SECRET) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def azurite_url() -> Iterator[str]:
-    """An Azure server with one container."""
+    """Yield an Azure server with one container."""
     with azurite_server(BUCKET) as url:
         yield url
 
@@ -95,7 +95,7 @@ def azurite_url() -> Iterator[str]:
     ]
 )
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    """An empty storage of each kind."""
+    """Return an empty storage of each kind."""
     if request.param == "memory":
         return in_memory_storage()
     if request.param == "folder":

@@ -27,7 +27,7 @@ DATA = bytes(range(256)) * 100
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a few objects."""
+    """Return a folder with a few objects."""
     storage = local_filesystem_storage(str(tmp_path / "repo"))
     storage.put("repo", b"info")
     storage.put("chunks/big", DATA)
@@ -141,7 +141,7 @@ def test_unreachable_redirect_raises_an_error() -> None:
 
 @pytest.fixture(params=[1, 2])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with a repository of one array in `data`, with a tag on it."""
+    """Return a folder with a repository of one array in `data`, with a tag on it."""
     repo = Repository.create(
         local_filesystem_storage(str(tmp_path / "data")),
         RepositoryConfig(inline_chunk_threshold_bytes=8),

@@ -1,4 +1,4 @@
-"""Which operations of the store use threads, and how it is listed."""
+"""The use of threads by operations of the store, and its listings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROTOTYPE = default_buffer_prototype()
 
 
 class RemoteStorage(MemoryStorage):
-    """Memory that keeps its readers waiting until some of them wait at once, as a network would."""
+    """A memory storage whose reads wait until several of them wait at once, as over a network."""
 
     at_once = 1
     threads: set[str]

@@ -47,7 +47,7 @@ def store(repo: Repository) -> IcechunkStore:
 
 
 def refusal(call: Callable[[], Any]) -> tuple[type[IcechunkError], str]:
-    """Type and kind of the error that a call raises."""
+    """Return the type and kind of the error that a call raises."""
     with pytest.raises(IcechunkError) as error:
         call()
     assert len(str(error.value)) > 10
@@ -173,7 +173,7 @@ def test_nodes_inside_arrays_are_rejected(store: IcechunkStore) -> None:
 
 
 def test_parents_may_be_missing(store: IcechunkStore) -> None:
-    """Zarr writes a node and its parents side by side, so that a parent may come last, or never."""
+    """Zarr writes a node and its parents concurrently, so that a parent may come last, or never."""
     store.set_sync("x/y/zarr.json", buffer(GROUP))
 
     assert list(store.list_dir("x")) == ["y"]

@@ -1,4 +1,4 @@
-"""The number of calls of a warm read, as a measure of how far a reader has to follow the code."""
+"""The number of calls of a warm read, as a measure of the complexity of the code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Zarr's stateful machines over a repository: random operations, compared with zarr's own memory store.
 
-Commits, new sessions and other manifest splits come in between; what is seen must not change by them.
+Commits, new sessions and other manifest splits in between must not change the visible content.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARNINGS = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarn
 
 
 class Commits:
-    """What is done to a session between the operations of a machine."""
+    """Rules that commit and reopen a session between the operations of a machine."""
 
     repo: Repository
 
@@ -70,7 +70,7 @@ class Commits:
 
 
 class HierarchyMachine(Commits, ZarrHierarchyStateMachine):
-    """Groups, arrays, chunks and attributes by zarr's own functions."""
+    """A state machine over groups, arrays, chunks and attributes, with zarr's functions."""
 
     def __init__(self, spec_version: int) -> None:
         self.repo = Repository.create(in_memory_storage(), spec_version=spec_version)
@@ -93,7 +93,7 @@ def test_hierarchies_equal_those_of_zarr(spec_version: int) -> None:
 
 @st.composite
 def documents_and_chunks(draw: st.DrawFn, *, model: Any = None) -> str:
-    """Keys that a repository can hold. The arrays are `a` and `b`, all else are groups."""
+    """Draw keys that a repository can contain. The arrays are `a` and `b`; all other nodes are groups."""
     if draw(st.booleans()):
         return draw(st.sampled_from(["a", "b"])) + "/c/" + draw(st.sampled_from(["0/0", "0/1", "1/0", "1/1"]))
     names = draw(st.lists(node_names.filter(lambda name: name not in ("a", "b")), max_size=2))
@@ -101,7 +101,7 @@ def documents_and_chunks(draw: st.DrawFn, *, model: Any = None) -> str:
 
 
 class KeyMachine(Commits, ZarrStoreStateMachine):
-    """Single keys, as far as a repository has them: two arrays, their chunks, and groups."""
+    """A state machine over keys that a repository can contain: two arrays, their chunks, and groups."""
 
     def __init__(self) -> None:
         self.repo = Repository.create(in_memory_storage())
@@ -142,7 +142,7 @@ class KeyMachine(Commits, ZarrStoreStateMachine):
     @precondition(lambda self: len(self.model) > 0)
     @rule(data=st.data())
     def delete(self, data: Any) -> None:
-        """A document takes all below it along, unlike any other key of a store."""
+        """Delete a key. Deleting a document also deletes everything below it, unlike other keys."""
         key = data.draw(st.sampled_from(sorted(self.model)))
         note(f"delete {key!r}")
         self.store.delete(key)

@@ -72,7 +72,7 @@ def pipeline(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def committed(repo: Repository, change: Callable[[IcechunkStore], object]) -> Any:
-    """The root group after a commit, read by another session."""
+    """Return the root group after a commit, read by another session."""
     session = repo.writable_session("main")
     zarr.open_group(session.store, mode="a")
     change(session.store)

@@ -2,8 +2,8 @@
 
 Called with a folder, the version of the format, the name of a plan and how often to kill, it runs the steps
 of the plan in one forked child after another. Each child kills itself (SIGKILL) before its n-th touch of the
-file system, n going from 0 to beyond the last; what it acknowledged before comes back through a pipe. So no
-point in a commit or a merge is left out at which a machine may fail, as far as the order of calls goes.
+file system, n going from 0 to beyond the last; what it acknowledged before comes back through a pipe. So
+every point of a commit or merge at which a machine can fail is covered, as far as the order of calls goes.
 """
 
 from __future__ import annotations

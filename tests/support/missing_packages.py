@@ -1,4 +1,4 @@
-"""The pytest option `--only-installed`: leave out the tests that need a package which is not installed.
+"""The pytest option `--only-installed`: skip tests that need a package that is not installed.
 
 `make test-core` uses it in an environment that has the core dependencies only. A test belongs to the core if
 none of its imports fails. A test that needs a package without importing it, for example in a process that it
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Wrapper[pytest.CollectReport]:
-    """Leave out a module whose imports fail."""
+    """Skip a module whose imports fail."""
     report = yield
     package = _missing_package(collector.config, str(report.longrepr)) if report.failed else None
     if package is not None:
@@ -45,7 +45,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Wrapper[pytest.Co
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out a test that is marked."""
+    """Skip a test that is marked as needing a missing package."""
     if item.config.option.only_installed:
         for mark in item.iter_markers("needs"):
             for package in mark.args:
@@ -55,7 +55,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Wrapper[pytest.TestReport]:
-    """Leave out a test, or a fixture, that imports a missing package."""
+    """Skip a test or fixture that imports a missing package."""
     report = yield
     if report.failed and call.excinfo is not None:
         error: BaseException | None = call.excinfo.value
@@ -77,7 +77,7 @@ def _missing_package(config: pytest.Config, text: str) -> str | None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print how many files and tests were left out, by package."""
+    """Print the number of skipped files and tests, by package."""
     if not config.option.only_installed:
         return
     counts: Counter[str] = Counter()

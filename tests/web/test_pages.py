@@ -1,4 +1,4 @@
-"""The pages in Chromium: what is drawn, how it is used, and what it costs."""
+"""The pages in Chromium: drawing, interaction and costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PAGES = {
     "error": "/array/main/nothing",
 }
 SLACK = 3
-"""Time limits hold on an idle machine; this one may be busy."""
+"""The factor for time limits, because the machine may be busy."""
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificati
 
 @pytest.fixture
 def place(tmp_path: Path) -> str:
-    """A repository with a packed array over time, latitude and longitude, in two versions."""
+    """Return a repository with a packed array over time, latitude and longitude, in two versions."""
     folder = str(tmp_path / "repo")
     repo = icefloe.Repository.create(icefloe.storage_from_url(folder, sync=False))
     session = repo.writable_session("main")
@@ -192,7 +192,7 @@ def test_unexpected_error_is_one_sentence(
 
 
 def flat_slice(latitudes: Axis, longitudes: Axis, *, transposed: bool = False) -> Slice:
-    """A slice of ones over two axes."""
+    """Return a slice of ones over two axes."""
     axes = (longitudes, latitudes) if transposed else (latitudes, longitudes)
     shape = tuple(len(axis.labels) for axis in axes)
     return Slice("/a", np.ones(shape), axes, "", "a", {})

@@ -25,7 +25,7 @@ MANY = 20
 
 @st.composite
 def samples(draw: st.DrawFn) -> tuple[fb.Table, list[dict[str, Any]]]:
-    """A root table with a vector of tables of some type, and rows for the vector."""
+    """Return a root table with a vector of tables of some type, and rows for the vector."""
     table = draw(schemas.tables(depth=1))
     root = fb.Table("Root", {"rows": fb.children(0, table, required=True)})
     return root, draw(st.lists(schemas.rows(table), max_size=4))
@@ -76,7 +76,7 @@ def test_single_lookups_agree_with_columns(sample: tuple[fb.Table, list[dict[str
 
 
 def look_up(cursor: Cursor, name: str, kind: fb.Field) -> Any:
-    """A field through a cursor; of what cursors do not read, only that it is not asked for."""
+    """Return a field through a cursor; of what cursors do not read, only that it is not asked for."""
     match kind:
         case fb.Scalar():
             return cursor.number(name)

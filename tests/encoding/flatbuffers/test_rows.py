@@ -29,7 +29,7 @@ QUICK = settings(max_examples=30)
 
 @st.composite
 def samples(draw: st.DrawFn) -> Sample:
-    """A root table with a vector of tables of some type, and rows for the vector."""
+    """Return a root table with a vector of tables of some type, and rows for the vector."""
     table = draw(schemas.tables(depth=1))
     root = fb.Table("Root", {"rows": fb.children(0, table, required=True)})
     return root, draw(st.lists(schemas.rows(table), max_size=4))

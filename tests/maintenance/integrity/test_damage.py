@@ -1,6 +1,6 @@
 """Repositories of all releases with random damage: every flipped bit and every deleted object is found.
 
-`make test` takes a few places of a few repositories, ICEFLOE_DAMAGES=500 so many of every one.
+`make test` damages a few places of a few repositories, ICEFLOE_DAMAGES=500 that many of each.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ with folder_locked(sys.argv[1]):
 
 
 def _run_at_once(programs: Iterable[tuple[object, ...]]) -> list[str]:
-    """Run programs at the same time; what each printed."""
+    """Run programs at the same time, and return their output."""
     with ExitStack() as stack:
         running = [stack.enter_context(processes.started(*map(str, program))) for program in programs]
         printed = [program.stdout.read() for program in running]
@@ -193,7 +193,7 @@ def test_no_temporary_files_are_left_or_listed(tmp_path: Path) -> None:
 
 
 def old_file(path: Path) -> Path:
-    """A file that was written long ago."""
+    """Return a file that was written long ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"abc")
     os.utime(path, (0, 0))
@@ -301,7 +301,7 @@ def test_folders_that_cannot_be_locked_get_a_lock_file(
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files and folders synced, in order."""
+    """Return the files and folders synced, in order."""
     names: list[str] = []
     real = os.fsync
 

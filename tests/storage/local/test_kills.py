@@ -32,14 +32,14 @@ from tests.support.killed_writer import run
 run(Path(sys.argv[1]), int(sys.argv[2]), "writes", lambda name: print(name, flush=True))
 """
 
-# How many touches of the file system lie between two kills; ICEFLOE_KILL_EVERY=1 leaves none out.
+# Number of file operations between two kills; ICEFLOE_KILL_EVERY=1 kills at each of them.
 EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "47"))
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
 
 
 def after_each_step(folder: Path, spec_version: int, plan: str) -> list[Any]:
-    """What is seen before the first step, after it, after the second, ..."""
+    """Return the visible state before the first step and after each step."""
     states = [None]
     run(folder, spec_version, plan, lambda _: states.append(seen(folder)))
     return states
@@ -48,7 +48,7 @@ def after_each_step(folder: Path, spec_version: int, plan: str) -> list[Any]:
 def assert_intact(
     folder: Path, acknowledged: list[str], states: list[Any], spec_version: int, plan: str
 ) -> None:
-    """The state is the acknowledged one or the next, every file it needs is there, and writing goes on."""
+    """Check that the state is the acknowledged one or the next, is complete, and can be written to."""
     done = len(acknowledged)
     assert acknowledged == ["create", *steps(plan, spec_version)][:done]
     now = seen(folder)

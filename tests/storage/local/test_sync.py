@@ -16,14 +16,14 @@ QUICK_DISK, SLOW_DISK = 1e9, -1.0
 
 @pytest.fixture(params=[QUICK_DISK, SLOW_DISK])
 def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a sync may take before threads help."""
+    """Set the duration of a sync after which threads are used."""
     monkeypatch.setattr(syncing, "_SLOW_S", request.param)
     return float(request.param)
 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """What was synced, and in which threads."""
+    """Record the synced files and the threads that synced them."""
     found: list[tuple[str, int]] = []
     real = os.fsync
 
@@ -58,7 +58,7 @@ def test_files_folders_and_temporary_files_are_synced_once(
     assert sorted(name for name, _ in synced) == sorted(
         ["aside", tmp_path.name, *(f"file{number}" for number in range(5))]
     )
-    assert synced[0][0] == "aside"  # it tells how busy the disk is
+    assert synced[0][0] == "aside"  # it shows how busy the disk is
 
 
 def test_fast_disk_syncs_a_few_files_in_one_thread(

@@ -49,7 +49,7 @@ def proxy(s3_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with two profiles, and an environment without a word on AWS."""
+    """Return a home with two profiles, and an environment without AWS variables."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -71,7 +71,7 @@ def storage_at(proxy: Proxy, **arguments: Any) -> Storage:
 
 
 def signed_for(proxy: Proxy, storage: Storage) -> tuple[str, str]:
-    """The key and the region with which the storage signs."""
+    """Return the key and the region with which the storage signs."""
     storage.put("a", b"x")
     key, _, region, *_ = proxy.seen[-1].headers["authorization"].partition("Credential=")[2].split("/")
     return key, region
@@ -125,7 +125,7 @@ def process_profile(home: Path, command: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def printing(home: Path, document: str) -> str:
-    """The command line of a program that prints something."""
+    """Return the command line of a program that prints something."""
     (home / "a program.py").write_text(f"print({document!r})")
     return f'"{sys.executable}" "{home}/a program.py" {SECRET}'
 

@@ -48,12 +48,12 @@ def proxy(s3_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def storage(new_s3: S3Maker, proxy: Proxy) -> Storage:
-    """A storage behind the proxy, quick to retry."""
+    """Return a storage behind the proxy, quick to retry."""
     return new_s3(proxy.url).with_settings(QUICK)
 
 
 def first_puts(fate: str, times: int = 1) -> Callable[[Request], str | None]:
-    """A fault that meets the first writes of objects."""
+    """Return a fault that meets the first writes of objects."""
     left = [times]
 
     def fault(request: Request) -> str | None:
@@ -101,7 +101,7 @@ def test_lost_response_is_recognized_without_a_retry(
 
 
 def test_conflict_after_a_lost_response_is_detected(new_s3: S3Maker, storage: Storage, proxy: Proxy) -> None:
-    """Another writer comes between our lost write request and our next try."""
+    """Another writer writes between our lost request and our next attempt."""
     version = storage.put("repo", b"start", ABSENT)
     prefix = storage.describe()["prefix"]
     other = new_s3(prefix=prefix)
@@ -121,7 +121,7 @@ def test_conflict_after_a_lost_response_is_detected(new_s3: S3Maker, storage: St
 
 
 def test_equal_content_of_another_writer_is_not_recognized(new_s3: S3Maker, storage: Storage) -> None:
-    """Two clients create the same tag on the same snapshot: one of them must hear that it exists."""
+    """Two clients create the same tag on the same snapshot: one of them must get an error."""
     other = new_s3(prefix=storage.describe()["prefix"])
     without_metadata = QUICK.merge(StorageSettings(unsafe_use_metadata=False))
     other.put("refs/tag.v1/ref.json", b"same", ABSENT)
@@ -179,7 +179,7 @@ def test_timeouts_follow_settings(storage: Storage, proxy: Proxy) -> None:
 
 
 def test_slow_read_does_not_time_out_while_bytes_arrive() -> None:
-    """obstore's own limit of 30 seconds a request would end large transfers over slow lines."""
+    """obstore's default limit of 30 seconds per request would end large transfers over slow connections."""
     settings = StorageSettings().effective()
 
     read = clients_module._client_options(settings, Role.READ, {}, "agent")
@@ -194,7 +194,7 @@ def test_slow_read_does_not_time_out_while_bytes_arrive() -> None:
 
 
 def drop_metadata(request: Request) -> str | None:
-    """The gateway of Hugging Face keeps no metadata of objects."""
+    """Drop the metadata of objects, as the gateway of Hugging Face does."""
     for name in [name for name in request.headers if name.startswith("x-amz-meta-")]:
         del request.headers[name]
     return None
@@ -256,7 +256,7 @@ def test_probe_reports_an_unreachable_storage() -> None:
 
 
 def quoted_tags_refused(request: Request) -> str | None:
-    """Ceph answers 412 to a quoted If-Match; with the bare tag it compares rightly."""
+    """Respond with 412 to a quoted If-Match, as Ceph does, which accepts the tag without quotes."""
     tag = request.headers.get("if-match")
     if tag is not None and request.method == "PUT":
         if tag.startswith('"'):
@@ -416,7 +416,7 @@ def test_anonymous_requests_are_not_signed(proxy: Proxy) -> None:
 
 
 class Expiring:
-    """Returns keys that expire at once, the first so many times."""
+    """A function that returns keys that expire immediately, a number of times."""
 
     calls = 0
     expired_times = 2

@@ -42,7 +42,7 @@ def proxy(s3_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture(params=["proxy", pytest.param("rclone", marks=pytest.mark.servers)])
 def careless(request: pytest.FixtureRequest, new_s3: S3Maker) -> Storage:
-    """A place on a server that ignores conditions: moto behind a proxy that drops them, or rclone."""
+    """Return a place on a server that ignores conditions: moto behind a proxy that drops them, or rclone."""
     if request.param == "rclone":
         return new_s3(request.getfixturevalue("rclone_url"))
     return new_s3(request.getfixturevalue("proxy").url)

@@ -1,6 +1,6 @@
-"""A repository in a folder as our decoder sees it, in the words of the official `inspect_` methods.
+"""Decode a repository in a folder to the form of the official `inspect_` methods.
 
-`assert_seen_alike` compares all of it with what the official package says of the same files.
+`assert_seen_alike` compares it with the output of the official package for the same files.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Folder:
         self.folder = folder
 
     def snapshot(self, id: SnapshotId) -> Snapshot:
-        """A snapshot file."""
+        """Return a snapshot file."""
         return files.read_snapshot(self._bytes(files.SNAPSHOTS, id), id)
 
     def manifest(self, id: ManifestId) -> PackedManifest:
-        """A manifest file."""
+        """Return a manifest file."""
         return files.read_manifest(self._bytes(files.MANIFESTS, id), id)
 
     def log(self, id: SnapshotId) -> TransactionLog:
-        """A transaction log."""
+        """Return a transaction log."""
         return files.read_transaction_log(self._bytes(files.TRANSACTIONS, id), id)
 
     def repo_info(self) -> RepoInfo:
-        """The repo info file."""
+        """Return the repo info file."""
         return files.read_repo_info((self.folder / files.REPO_PATH).read_bytes())
 
     def refs(self) -> dict[str, dict[str, SnapshotId]]:
@@ -65,11 +65,11 @@ class Folder:
         return found
 
     def ids(self, kind: str) -> list[str]:
-        """The names of all files of a kind."""
+        """Return the names of all files of a kind."""
         return sorted(path.name for path in (self.folder / kind).glob("*"))
 
     def refs_of(self, node: NodeSnapshot) -> ArrayManifest | None:
-        """All chunk references of an array; None where it has none."""
+        """Return all chunk references of an array; None where it has none."""
         assert isinstance(node.node_data, ArrayNodeData)
         rank = len(node.node_data.shape)
         parts = [self.manifest(ref.id).array(node.id, rank) for ref in node.node_data.manifests]
@@ -150,7 +150,7 @@ def _assert_snapshot_alike(ours: Folder, repository: Any, id: SnapshotId) -> Non
 
 
 def _lost(nodes: list[dict[str, Any]]) -> set[str]:
-    """The nodes that a binary search by bytes misses, in files of releases that sorted them otherwise."""
+    """Return the nodes that a binary search misses in files of releases with another sort order."""
     return {
         node["path"] for row, node in enumerate(nodes) if bisect_left(nodes, _path(node), key=_path) != row
     }
@@ -190,7 +190,7 @@ def _assert_refs_alike(session: Any, node: NodeSnapshot, refs: ArrayManifest | N
 
 
 def _containers(config: Any) -> dict[str, str]:
-    """How locations relative to a container begin, and what the official package makes of that."""
+    """Return the prefixes of relative locations, with the URLs that the official package shows instead."""
     containers = config.virtual_chunk_containers or {}
     return {f"vcc://{c.name}/": c.url_prefix for c in containers.values() if getattr(c, "name", None)}
 
@@ -311,7 +311,7 @@ def _time(us: int) -> datetime:
 
 
 def _with_times(value: Any) -> Any:
-    """The same JSON with times as times: trailing zeros may be left out of their texts."""
+    """Return the same JSON with times as times: trailing zeros may be left out of their texts."""
     if isinstance(value, list):
         return [_with_times(item) for item in value]
     if not isinstance(value, dict):

@@ -13,7 +13,7 @@ import zarr
 
 
 def storage(library: Any, folder: Path) -> Any:
-    """The same folder for either library."""
+    """Return the same folder for either library."""
     return library.local_filesystem_storage(str(folder))
 
 
@@ -45,7 +45,7 @@ def random_history(library: Any, folder: Path, version: int, chance: random.Rand
 
 
 def seen(repo: Any) -> dict[str, Any]:
-    """All that a user sees of a repository's history."""
+    """Return all that a user sees of a repository's history."""
     states = {f"branch {name}": repo.readonly_session(name) for name in repo.list_branches()}
     states |= {f"tag {name}": repo.readonly_session(tag=name) for name in repo.list_tags()}
     return {

@@ -1,4 +1,4 @@
-"""The official package as the compat tests use it: open a repository, and everything it sees there."""
+"""Open repositories with the official package, and read everything that it reports."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ icechunk.set_logs_filter("error")
 
 
 def create(folder: Path, spec: int, config: Any) -> Any:
-    """A new repository of the official package."""
+    """Return a new repository of the official package."""
     options = {"spec_version": spec} if KNOWS_V2 else {}
     storage = icechunk.local_filesystem_storage(str(folder))
     return icechunk.Repository.create(storage, config=config, **options)
 
 
 def open_repository(folder: Path, prefixes: tuple[str, ...] = ()) -> Any:
-    """A repository, with its stored configuration, and permission to read local virtual chunks."""
+    """Return a repository, with its stored configuration, and permission to read local virtual chunks."""
     return icechunk.Repository.open(
         icechunk.local_filesystem_storage(str(folder)),
         config=_config(prefixes) if prefixes else None,
@@ -41,7 +41,7 @@ def open_repository(folder: Path, prefixes: tuple[str, ...] = ()) -> Any:
 
 
 def _config(prefixes: tuple[str, ...]) -> Any:
-    """A configuration with a container per local URL prefix."""
+    """Return a configuration with a container per local URL prefix."""
     made = icechunk.RepositoryConfig()
     for prefix in prefixes:
         store = icechunk.local_filesystem_store(prefix.removeprefix("file://").rstrip("/"))
@@ -50,7 +50,7 @@ def _config(prefixes: tuple[str, ...]) -> Any:
 
 
 def _authorized(prefixes: tuple[str, ...]) -> Any:
-    """Permission to read below the prefixes: newer releases want to see it in so many words."""
+    """Return credentials for the prefixes, which newer releases require."""
     if not prefixes:
         return None
     access = icechunk.credentials.LocalFileSystemAccess if KNOWS_V2 else None
@@ -58,13 +58,13 @@ def _authorized(prefixes: tuple[str, ...]) -> Any:
 
 
 def inspect(found: Any) -> dict[str, Any]:
-    """What an `inspect_` method gave: older releases give text."""
+    """Parse the result of an `inspect_` method, which is text in older releases."""
     known: dict[str, Any] = json.loads(found) if isinstance(found, str) else found
     return known
 
 
 def tree(repository: Any, snapshot: str) -> dict[str, Any]:
-    """Every node of a snapshot: attributes, and the contents of arrays or the error they raise."""
+    """Return every node of a snapshot: attributes, and the contents of arrays or the error they raise."""
     store = repository.readonly_session(snapshot_id=snapshot).store
     try:
         root = zarr.open_group(store, mode="r", use_consolidated=False)
@@ -87,7 +87,7 @@ def _array(array: Any) -> dict[str, Any]:
 
 
 def read(array: Any) -> str:
-    """A digest of an array's contents, or the error that reading it raises."""
+    """Return a digest of an array's contents, or the error that reading it raises."""
     try:
         values = np.ascontiguousarray(array[...])
     except icechunk.IcechunkError as error:
@@ -96,7 +96,7 @@ def read(array: Any) -> str:
 
 
 def digest(values: Any) -> str:
-    """One short text for the contents of an array."""
+    """Return one short text for the contents of an array."""
     text = values.tolist() if values.dtype.hasobject else np.ascontiguousarray(values).tobytes()
     return hashlib.sha256(repr(text).encode()).hexdigest()
 
@@ -110,7 +110,7 @@ def history(repository: Any) -> dict[str, Any]:
 
 
 def ancestry(repository: Any, snapshot: str) -> list[tuple[Any, ...]]:
-    """From a snapshot to the first: id, parent, message, metadata and time of each."""
+    """Return id, parent, message, metadata and time of a snapshot and all its ancestors."""
     return [
         (info.id, info.parent_id, info.message, dict(info.metadata), info.written_at)
         for info in repository.ancestry(snapshot_id=snapshot)
@@ -118,14 +118,14 @@ def ancestry(repository: Any, snapshot: str) -> list[tuple[Any, ...]]:
 
 
 def diffs(repository: Any, snapshot: str) -> Iterator[tuple[str, Any]]:
-    """What each snapshot changed, from the given one back to the first."""
+    """Return the changes of a snapshot and of all its ancestors."""
     for info in repository.ancestry(snapshot_id=snapshot):
         if info.parent_id is not None:
             yield info.id, diff(repository, info.parent_id, info.id)
 
 
 def diff(repository: Any, parent: str, child: str) -> dict[str, Any]:
-    """What changed between two snapshots."""
+    """Return the changes between two snapshots."""
     found = repository.diff(from_snapshot_id=parent, to_snapshot_id=child)
     names = [
         "new_groups",
@@ -144,7 +144,7 @@ def diff(repository: Any, parent: str, child: str) -> dict[str, Any]:
 
 
 def everything(repository: Any) -> dict[str, Any]:
-    """All the official package can tell of a repository through its API, for comparing two."""
+    """Return everything that the official package reports about a repository, for comparisons."""
     seen = history(repository)
     snapshots = sorted({info[0] for line in seen["ancestry"].values() for info in line})
     seen["trees"] = {tip: tree(repository, tip) for tip in seen["branches"].values()}
@@ -175,7 +175,7 @@ def _transaction_log(repository: Any, id: str) -> Any:
 
 
 def has_repo_info(repository: Any) -> bool:
-    """Whether the repository is of version 2."""
+    """Return whether the repository has version 2."""
     return KNOWS_V2 and int(repository.spec_version) >= 2
 
 
@@ -184,7 +184,7 @@ def _headless(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_sizes(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """A snapshot without what another encoder changes: the header, the sizes of files, the order of nodes."""
+    """Return a snapshot without properties of the encoder: header, file sizes and order of nodes."""
     manifests = [
         {key: value for key, value in manifest.items() if key != "size_bytes"}
         for manifest in snapshot["manifests"]
@@ -194,10 +194,10 @@ def _without_sizes(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def utc(moment: datetime) -> datetime:
-    """A time without zone as one in UTC, as the official package gives them."""
+    """Return a time without zone as one in UTC, as the official package gives them."""
     return moment.replace(tzinfo=UTC)
 
 
 def open_array(session: Any, path: str) -> Any:
-    """An array of a session."""
+    """Return an array of a session."""
     return zarr.open_array(session.store, path=path, mode="r")

@@ -1,4 +1,4 @@
-"""A user of the official package who does this and that, the same for the same seed."""
+"""A user of the official package whose random actions depend only on a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKSUMS: list[Any] = [None, "an-etag", '"quoted"', datetime(2024, 5, 6, 7, 8, 
 
 
 class RandomUser:
-    """Works on one repository; `actions` of them, chosen by the seed."""
+    """A user who performs random actions on one repository."""
 
     def __init__(self, folder: Path, spec: int, seed: int) -> None:
         self.folder = folder
@@ -32,7 +32,7 @@ class RandomUser:
         self.commit()
 
     def work(self, actions: int) -> None:
-        """Do so many things, and commit at the end."""
+        """Perform a number of actions, and commit at the end."""
         inside = [self.new_group, self.new_array, self.write, self.write, self.resize, self.attributes]
         inside += [self.delete, self.virtual, self.virtual, self.commit, self.commit]
         outside = [self.tag, self.delete_tag, self.branch, self.reset_branch, self.rewrite, self.save_config]
@@ -173,7 +173,7 @@ class RandomUser:
         self.repository.writable_session("main").commit("nothing", allow_empty=True)
 
     def expire_and_collect(self) -> None:
-        """Forget the older half of the history of main, and what nothing points to."""
+        """Expire the older half of the history of main, and collect garbage."""
         times = [info.written_at for info in self.repository.ancestry(branch="main")]
         self.repository.expire_snapshots(older_than=times[len(times) // 2])
         self.repository.garbage_collect(datetime.now(UTC) + timedelta(days=1))

@@ -1,7 +1,7 @@
-"""Writes whole repositories with nothing but our encoders, from plain arrays and groups.
+"""Write whole repositories from plain arrays and groups, with nothing but the encoders.
 
-Not an engine: no conditions, no conflicts, one writer, everything in a local folder. What a commit changed is
-found by comparing it with the commit before, so that the official package can be asked the same question.
+This is not an engine: no conditions, no conflicts, one writer, a local folder. The changes of a commit are
+found by comparison with the previous commit, and can be compared with the diff of the official package.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class GroupInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayInput:
-    """An array to be written, and where each of its chunks is to be kept."""
+    """An array to write, and the kind of storage of each chunk."""
 
     path: str
     data: NDArray[Any]
@@ -78,11 +78,11 @@ class ArrayInput:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """How many chunks each dimension has."""
+        """Return the number of chunks of each dimension."""
         return tuple(-(-n // c) for n, c in zip(self.data.shape, self.chunks, strict=True))
 
     def chunk_bytes(self) -> Iterator[tuple[Coords, Kind, bytes]]:
-        """The uncompressed chunks, those at the edges filled up with zeros."""
+        """Yield the uncompressed chunks, those at the edges filled up with zeros."""
         for coords in np.ndindex(self.grid):
             kind = self.kind if isinstance(self.kind, str) else self.kind(coords)
             if kind == "absent":
@@ -94,7 +94,7 @@ class ArrayInput:
             yield coords, kind, whole.tobytes()
 
     def document(self) -> dict[str, Any]:
-        """The zarr.json."""
+        """Return the zarr.json."""
         document = {
             "zarr_format": 3,
             "node_type": "array",
@@ -127,7 +127,7 @@ class _Stored:
 
 
 class RepositoryWriter:
-    """A repository in the making; `finish` makes it one that can be opened."""
+    """A writer of a repository, which can be opened after `finish`."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class RepositoryWriter:
         branch: str = "main",
         metadata: Mapping[str, Any] | None = None,
     ) -> SnapshotId:
-        """A commit after which the repository has exactly these nodes."""
+        """Return a commit after which the repository has exactly these nodes."""
         parent, id = self.branches[branch], SnapshotId.random()
         before, after = self._trees[parent], {}
         for node in nodes:
@@ -186,26 +186,26 @@ class RepositoryWriter:
         self._moves.append(MoveOperation(from_path, to_path, stored.id, kind))
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """A branch."""
+        """Create a branch."""
         self.branches[name] = snapshot
         self.log(UpdateType.BranchCreated(name))
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """A tag."""
+        """Create a tag."""
         self.tags[name] = snapshot
         self.log(UpdateType.TagCreated(name))
 
     def delete_tag(self, name: str) -> None:
-        """A tag that was there once."""
+        """Delete a tag."""
         self.deleted_tags[name] = self.tags.pop(name)
         self.log(UpdateType.TagDeleted(name, str(self.deleted_tags[name])))
 
     def log(self, update: StoredUpdate) -> None:
-        """An entry of the ops log, a second later than the one before."""
+        """Add an entry to the ops log, one second after the previous one."""
         self.updates.append(Update(update, self.tick()))
 
     def tick(self) -> int:
-        """A second later, in microseconds."""
+        """Return a second later, in microseconds."""
         self.now_us += _SECOND_US
         return self.now_us
 
@@ -245,7 +245,7 @@ class RepositoryWriter:
         self._write(files.TRANSACTIONS, log.id, files.write_transaction_log(log, self.spec, self.level))
 
     def _store(self, node: NodeInput, before: _Stored | None) -> _Stored:
-        """A node, as it was before where nothing changed, with the refs of chunks that stayed the same."""
+        """Store a node, and keep the references of unchanged chunks."""
         if before is not None and before.given is node:
             return before
         stored = _Stored(before.id if before else NodeId.random(), node)
@@ -269,7 +269,7 @@ class RepositoryWriter:
         return self.put_virtual(data)
 
     def put_virtual(self, data: bytes) -> VirtualRef:
-        """A chunk in the middle of a file beside the repository."""
+        """Return a chunk in the middle of a file beside the repository."""
         place = self.virtual_folder / f"{ChunkId.random()}.bin"
         place.parent.mkdir(exist_ok=True)
         place.write_bytes(b"head" + data + b"tail")
@@ -310,7 +310,7 @@ class RepositoryWriter:
         return [part for part in parts if len(part)]
 
     def put_manifest(self, arrays: Mapping[NodeId, ArrayManifest]) -> ManifestId:
-        """A manifest file."""
+        """Return a manifest file."""
         manifest = Manifest(ManifestId.random(), arrays)
         data = files.write_manifest(manifest, self.spec, self.level, self.compression)
         self._write(files.MANIFESTS, manifest.id, data)
@@ -350,7 +350,7 @@ class RepositoryWriter:
 
 
 def local_container(prefix: str) -> dict[str, Any]:
-    """The configuration of a repository with virtual chunks in a local folder."""
+    """Return the configuration of a repository with virtual chunks in a local folder."""
     store = {"local_file_system": prefix.removeprefix("file://").rstrip("/")}
     container = {"name": None, "url_prefix": prefix, "store": store}
     return {"virtual_chunk_containers": {prefix: container}}
@@ -376,7 +376,7 @@ def _changes(
     after: Mapping[str, _Stored],
     moves: Sequence[MoveOperation],
 ) -> TransactionLog:
-    """What is different between two trees."""
+    """Return the differences between two trees."""
     old = {stored.id: stored for stored in before.values()}
     new = {stored.id: stored for stored in after.values()}
     lists: dict[str, Any] = {}

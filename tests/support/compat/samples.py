@@ -26,17 +26,17 @@ SORT_SENSITIVE = ["/a", "/a-b", "/a/b", "/a.b", "/a/b-c", "/a/b/c", "/ab", "/é"
 
 
 def mixed(coords: Coords) -> Kind:
-    """Chunks of every kind, and some that are not there."""
+    """Return chunks of every kind, and some missing ones."""
     return KINDS[sum(coords) % len(KINDS)]
 
 
 def numbers(*shape: int, dtype: str = "int32", start: int = 1) -> Any:
-    """An array without zeros, which could be mistaken for missing chunks."""
+    """Return an array without zeros, which could be mistaken for missing chunks."""
     return np.arange(start, start + int(np.prod(shape)), dtype=dtype).reshape(shape)
 
 
 def tree() -> list[NodeInput]:
-    """Nodes of many shapes."""
+    """Return nodes of many shapes."""
     return [
         GroupInput("/", {"title": "root", "n": None}),
         GroupInput("/g", {"é": [1, 2.5, "x", {"y": True}]}),
@@ -53,7 +53,7 @@ def tree() -> list[NodeInput]:
 
 
 def sort_sensitive() -> list[NodeInput]:
-    """Paths whose order depends on how one sorts; the last segments of some are arrays."""
+    """Return paths whose order depends on the sort order; some of them are arrays."""
     nodes: list[NodeInput] = [GroupInput("/")]
     groups = {"/a", "/a/b", "/é"}
     for i, path in enumerate(SORT_SENSITIVE):
@@ -62,7 +62,7 @@ def sort_sensitive() -> list[NodeInput]:
 
 
 def expected_tree(nodes: Sequence[NodeInput]) -> dict[str, Any]:
-    """What `official.tree` must give."""
+    """Return the expected result of `official.tree`."""
     found: dict[str, Any] = {}
     for node in nodes:
         if isinstance(node, GroupInput):
@@ -79,7 +79,7 @@ def expected_tree(nodes: Sequence[NodeInput]) -> dict[str, Any]:
 
 
 def _readable(array: ArrayInput) -> Any:
-    """The contents with zeros where a chunk is absent."""
+    """Return the contents with zeros where a chunk is absent."""
     data = np.zeros_like(array.data)
     for coords, _, chunk in array.chunk_bytes():
         window = tuple(slice(i * c, (i + 1) * c) for i, c in zip(coords, array.chunks, strict=True))

@@ -58,13 +58,13 @@ scripts = st.lists(edits, min_size=1, max_size=5)
 
 
 def possible(script: list[Edit]) -> list[Edit]:
-    """Those edits of a script that a session can make, each after those before it."""
+    """Return the edits of a script that are possible, given the edits before them."""
     session = started(icefloe).writable_session("main")
     kept = []
     for edit in script:
         try:
             make(session, [edit])
-        except (icefloe.IcechunkError, AttributeError):  # no such node, or another of its kind there
+        except (icefloe.IcechunkError, AttributeError):  # the node is missing, or another one exists there
             continue
         kept.append(edit)
     return kept

@@ -1,4 +1,4 @@
-"""What damaged files may do: raise a FormatError that names them, or be values that keep every rule."""
+"""Check that damaged files raise a FormatError with their name, or decode to valid values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Value = Manifest | Snapshot | TransactionLog | RepoInfo
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A metadata file and what it is named after."""
+    """A metadata file and the id in its name."""
 
     name: str
     file_type: FileType
@@ -55,17 +55,17 @@ class Sample:
         return bytes(open_payload(self.data, self.name))
 
     def with_payload(self, payload: bytes) -> Sample:
-        """The same file around another payload."""
+        """Return the same file around another payload."""
         header = Header("damaged", self.spec.number, self.file_type)
         return replace(self, data=seal(np.frombuffer(payload, np.uint8), header, 1))
 
     def with_data(self, data: bytes) -> Sample:
-        """The same name before other bytes."""
+        """Return the same name before other bytes."""
         return replace(self, data=data)
 
 
 def read(sample: Sample) -> Value:
-    """The value of a file, every part of it looked at."""
+    """Return the value of a file, every part of it looked at."""
     match sample.file_type:
         case FileType.MANIFEST:
             packed = files.read_manifest(sample.data, ManifestId(sample.id))
@@ -133,7 +133,7 @@ def _walk_repo_info(info: RepoInfo) -> None:
 
 
 def written(value: Value, spec: Spec) -> bytes:
-    """The file of a value, of the version it was read from."""
+    """Return the file of a value, of the version it was read from."""
     match value:
         case Manifest():
             return files.write_manifest(value, spec)
@@ -147,7 +147,7 @@ def written(value: Value, spec: Spec) -> bytes:
 
 
 def with_a_legal_ops_log(value: Value) -> Value:
-    """Readers take any ops log; writers refuse one that would break the next official update."""
+    """Return the value with an ops log that official writers can extend, which our writer requires."""
     if not isinstance(value, RepoInfo):
         return value
     try:
@@ -160,7 +160,7 @@ def with_a_legal_ops_log(value: Value) -> Value:
 
 
 def outcome(sample: Sample) -> Value | FormatError:
-    """What comes of a damaged file. Anything but a clear refusal or a sound value fails the test."""
+    """Decode a damaged file. Anything but a FormatError or a valid value fails the test."""
     try:
         value = read(sample)
     except FormatError as error:
@@ -174,14 +174,14 @@ def outcome(sample: Sample) -> Value | FormatError:
 
 
 def refused(sample: Sample) -> FormatError:
-    """The refusal of a file that must not be read."""
+    """Return the refusal of a file that must not be read."""
     found = outcome(sample)
     assert isinstance(found, FormatError), f"{sample.name} was read"
     return found
 
 
 def golden_sample(repo: str, path: str) -> Sample:
-    """A file of a golden repository."""
+    """Return a file of a golden repository."""
     folder, _, name = path.partition("/")
     kind: dict[str, tuple[FileType, type[Any]]] = {
         "snapshots": (FileType.SNAPSHOT, SnapshotId),

@@ -34,7 +34,7 @@ Maker = Callable[[int, bool], fb.Field]
 
 
 def tables(depth: int = 2) -> st.SearchStrategy[fb.Table]:
-    """Table types of up to six fields, which may hold tables in turn."""
+    """Return a strategy for table types of up to six fields, which may contain tables."""
     return st.lists(st.tuples(_makers(depth), st.booleans(), st.integers(0, 2)), min_size=1, max_size=6).map(
         _table
     )
@@ -81,7 +81,7 @@ def _vector_maker(dtype: Any, align: int) -> Maker:
 
 
 def rows(table: fb.Table) -> st.SearchStrategy[dict[str, Any]]:
-    """Rows of a table, as `to_rows` gives them."""
+    """Return a strategy for rows of a table, in the form of `to_rows`."""
     return st.fixed_dictionaries({name: _values(field) for name, field in table.fields.items()})
 
 

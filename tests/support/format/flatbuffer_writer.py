@@ -1,6 +1,6 @@
 """A second, slow and simple FlatBuffers writer, for layouts that the columnar builder never chooses.
 
-It shares nothing with the code under test but the schemas. Objects are a graph: what several parents point to
+It shares only the schemas with the code under test. Objects form a graph: an object with several parents
 is written once. `Layout` chooses among all that the format allows: order of fields, place and length of
 vtables, junk between objects, defaults written or left out.
 """
@@ -63,7 +63,7 @@ class Layout:
         self.random = random.Random(self.seed)
 
     def maybe(self) -> bool:
-        """Whether to do the odd thing."""
+        """Return a random choice."""
         return self.seed is not None and self.random.random() < 0.5
 
     def junk(self) -> bytes:
@@ -98,15 +98,15 @@ class Written:
         return bytes(self.out)
 
     def at(self, thing: Object) -> int:
-        """Where an object stands."""
+        """Return the position of an object."""
         return self.positions[id(thing)]
 
     def field_at(self, table: Table, slot: int) -> int:
-        """Where a field of a table stands."""
+        """Return the position of a field of a table."""
         return self.fields[id(table), slot]
 
     def patched(self, at: int, code: str, value: int) -> bytes:
-        """The payload with one number replaced."""
+        """Return the payload with one number replaced."""
         out = bytearray(self.out)
         struct.pack_into(code, out, at, value)
         return bytes(out)
@@ -158,7 +158,7 @@ class Written:
             self._patch(position, "<i", position - known)
 
     def _body(self, table: Table) -> tuple[bytes, dict[int, int]]:
-        """The table with zeros for its offsets, and where each field begins."""
+        """Return the table with zeros for its offsets, and where each field begins."""
         body, offsets = bytearray(4), {}
         entries = list(table.slots.items())
         if self.layout.maybe():
@@ -182,7 +182,7 @@ class Written:
 
 
 def _parents_first(root: Object) -> list[Object]:
-    """All objects, each behind everything that points to it."""
+    """Return all objects, each behind everything that points to it."""
     done: dict[int, Object] = {}
     order: list[Object] = []
     waiting: list[tuple[Object, bool]] = [(root, False)]
@@ -213,7 +213,7 @@ class Graph:
         self.shared: dict[tuple[bytes, bool], Vector] = {}
 
     def table(self, schema: fb.Table, row: Mapping[str, Any]) -> Table:
-        """One table."""
+        """Return one table."""
         slots: dict[int, Number | Object] = {}
         for name, kind in schema.fields.items():
             value = row.get(name)
@@ -229,7 +229,7 @@ class Graph:
         return Table(slots)
 
     def field(self, kind: fb.Field, value: Any) -> Number | Object:
-        """What a field that is present holds or points to."""
+        """Return the value or object of a present field."""
         match kind:
             case fb.Struct():
                 return Number(value, 1)
@@ -246,7 +246,7 @@ class Graph:
         raise TypeError(f"cannot write {kind!r}")
 
     def blob(self, data: bytes, text: bool) -> Vector:
-        """A byte string, perhaps the same as one before. The NUL behind a string may be missing."""
+        """Return a byte string, perhaps the same as one before. The NUL behind a string may be missing."""
         if self.layout.maybe() and (data, text) in self.shared:
             return self.shared[data, text]
         end = b"\0" if text and not self.layout.maybe() else b""
@@ -254,12 +254,12 @@ class Graph:
 
 
 def scalar(kind: fb.Scalar, value: int) -> Number:
-    """A number as a field of a table."""
+    """Return a number as a field of a table."""
     width = kind.dtype.itemsize
     return Number(int(value).to_bytes(width, "little", signed=kind.dtype.kind == "i"), width)
 
 
 def write(schema: fb.Table, row: Mapping[str, Any], seed: int | None = None) -> bytes:
-    """A payload with one root table; each seed is another layout, none is the plainest."""
+    """Return a payload with one root table; each seed is another layout, none is the plainest."""
     layout = Layout(seed)
     return bytes(Written(Graph(layout).table(schema, row), layout))

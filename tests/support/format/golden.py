@@ -34,7 +34,7 @@ class Golden:
     expected: Mapping[str, Any]
 
     def below(self, folder: str) -> dict[str, bytes]:
-        """The files in a folder, by name."""
+        """Return the files in a folder, by name."""
         prefix = f"{folder}/"
         return {path[len(prefix) :]: data for path, data in self.files.items() if path.startswith(prefix)}
 
@@ -46,14 +46,14 @@ class Golden:
 
 @cache
 def load(name: str) -> Golden:
-    """A repository in memory."""
+    """Return a repository in memory."""
     contents = {path: data for path, data, _ in _entries(name)}
     files = {path.removeprefix("repo/"): data for path, data in contents.items() if path.startswith("repo/")}
     return Golden(name, files, json.loads(contents["expected.json"]))
 
 
 def unpack(name: str, folder: Path) -> Path:
-    """A repository with all that belongs to it, as files below `folder`; the folder of its own there."""
+    """Unpack a repository and its files below `folder`, and return the folder of the repository."""
     place = folder / name
     for entry, data, changed_s in _entries(name):
         path = place / entry

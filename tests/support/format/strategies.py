@@ -78,13 +78,13 @@ def sizes(limit: int = _U64) -> SearchStrategy[int]:
 
 @cache
 def texts(min_size: int = 0) -> SearchStrategy[str]:
-    """Anything that has a UTF-8 form."""
+    """Return a strategy for texts that can be encoded as UTF-8."""
     return st.text(st.characters(exclude_categories=["Cs"]), min_size=min_size, max_size=12)
 
 
 @cache
 def extras() -> SearchStrategy[bytes | None]:
-    """The opaque bytes of a later version."""
+    """Return the opaque bytes of a later version."""
     return st.none() | st.binary(max_size=9)
 
 
@@ -124,13 +124,13 @@ def metadata() -> SearchStrategy[Metadata]:
 
 @cache
 def checksums() -> SearchStrategy[ETag | LastModified | None]:
-    """What a virtual reference expects of its file."""
+    """Return a strategy for checksums of virtual references."""
     return st.none() | texts().map(ETag) | st.integers(1, _U32).map(LastModified)
 
 
 @cache
 def chunk_refs() -> SearchStrategy[ChunkRef]:
-    """References of all three kinds."""
+    """Return a strategy for references of all three kinds."""
     locations = st.sampled_from(["s3://bucket/a.nc", "s3://bucket/b.nc"]) | texts()
     long = st.integers(1020, 1030).map(lambda length: "file:///".ljust(length, "x"))
     return st.one_of(
@@ -148,7 +148,7 @@ def chunk_indices(rank: int) -> SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def array_manifests(draw: st.DrawFn, rank: int | None = None, min_size: int = 1) -> ArrayManifest:
-    """The references of one array, of mixed kinds."""
+    """Return the references of one array, of mixed kinds."""
     rank = draw(st.integers(0, MAX_RANK)) if rank is None else rank
     refs = draw(st.dictionaries(chunk_indices(rank), chunk_refs(), min_size=min_size, max_size=6))
     manifest = ArrayManifest.from_refs(refs, rank)
@@ -182,7 +182,7 @@ def paths() -> SearchStrategy[str]:
 
 @st.composite
 def dimension_shapes(draw: st.DrawFn, spec: Spec) -> DimensionShape:
-    """The length of a dimension and its number of chunks."""
+    """Return the length of a dimension and its number of chunks."""
     length = draw(sizes())
     if spec.counts_chunks:
         return DimensionShape(length, draw(sizes(_U32)))
@@ -193,7 +193,7 @@ def dimension_shapes(draw: st.DrawFn, spec: Spec) -> DimensionShape:
 
 @st.composite
 def manifest_refs(draw: st.DrawFn, rank: int) -> tuple[ManifestRef, ...]:
-    """References to manifests whose extents do not overlap: slabs along one dimension."""
+    """Draw references to manifests with disjoint extents: slabs along one dimension."""
     if not rank:
         return tuple(ManifestRef(id, ()) for id in draw(st.lists(ids(ManifestId), max_size=1)))
     axis = draw(st.integers(0, rank - 1))
@@ -222,7 +222,7 @@ def node_snapshots(spec: Spec) -> SearchStrategy[NodeSnapshot]:
 
 
 def nodes(spec: Spec) -> SearchStrategy[Nodes]:
-    """The nodes of a snapshot."""
+    """Return the nodes of a snapshot."""
     unique = st.lists(node_snapshots(spec), max_size=5, unique_by=lambda node: node.path)
     return unique.map(Nodes.of)
 
@@ -259,7 +259,7 @@ def coordinate_columns(draw: st.DrawFn, rank: int | None = None) -> Coords:
 
 @cache
 def updated_chunks() -> SearchStrategy[UpdatedChunks]:
-    """The chunks a commit wrote, of several arrays."""
+    """Return the chunks a commit wrote, of several arrays."""
     return st.dictionaries(ids(NodeId), coordinate_columns(), max_size=3).map(UpdatedChunks.of)
 
 
@@ -304,13 +304,13 @@ def _id_column(ids: Sequence[NodeId]) -> Any:
 
 @cache
 def repo_statuses() -> SearchStrategy[RepoStatus]:
-    """Whether and why a repository is limited."""
+    """Return a strategy for the status of a repository."""
     return st.builds(RepoStatus, st.sampled_from(RepoAvailability), sizes(), st.none() | texts())
 
 
 @cache
 def update_types() -> SearchStrategy[StoredUpdate]:
-    """All sixteen things that an ops log can record."""
+    """Return all sixteen things that an ops log can record."""
     snapshot, byte = ids(SnapshotId).map(str), st.integers(0, 255)
     flags = st.builds(UpdateType.FeatureFlagChanged, st.integers(0, 2**16 - 1), st.none() | st.booleans())
     return st.one_of(

@@ -105,7 +105,7 @@ def encoding(job: Job, number: int) -> dict[str, Any]:
 
 
 def opened(folder: Path) -> Repository:
-    """The repository, allowed to follow references to files."""
+    """Return the repository, allowed to follow references to files."""
     storage = icefloe.local_filesystem_storage(str(folder))
     config = Repository.fetch_config(storage)
     containers = (config.virtual_chunk_containers if config else None) or {}
@@ -164,7 +164,7 @@ def assert_collected(folder: Path) -> int:
 
 
 def reachable(repo: Repository) -> set[str]:
-    """The files that branches and tags need, read through the format without the engine."""
+    """Return the files that branches and tags need, read through the format without the engine."""
     audit = Audit(repo.storage)
     found = audit.stored()
     tips = {*found.refs.branches.values(), *found.refs.tags.values()}
@@ -173,6 +173,6 @@ def reachable(repo: Repository) -> set[str]:
 
 
 def stored(repo: Repository) -> set[str]:
-    """The files that are written once."""
+    """Return the files that are written once."""
     kinds = ("chunks", "manifests", "snapshots", "transactions")
     return {info.key for kind in kinds for info in repo.storage.list_prefix(kind)}

@@ -1,4 +1,4 @@
-"""Small NetCDF files for tests, and an ingest whose tasks see only what would travel to an executor."""
+"""Small NetCDF files for tests, and an ingest whose tasks see only pickled data."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def archive(folder: Path, counts: Sequence[int] = (3, 4, 2)) -> list[str]:
 
 
 def new_repo(folder: Path) -> Repository:
-    """An empty repository in a new folder below this one."""
+    """Return an empty repository in a new folder below this one."""
     place = tempfile.mkdtemp(prefix="repo-", dir=folder)
     return Repository.create(storage_from_url(f"{place}/repo", sync=False))
 
@@ -153,7 +153,7 @@ def read(repo: Repository, group: str | None = None, branch: str = "main") -> xr
 
 
 def read_all(repo: Repository) -> xr.Dataset:
-    """The same of one that may refer to files of this machine."""
+    """Return the same of one that may refer to files of this machine."""
     prefixes = Repository.open(repo.storage).config.virtual_chunk_containers or {}
     allowed = {prefix: Credentials.LocalFileSystemAccess() for prefix in prefixes}
     return read(Repository.open(repo.storage, authorize_virtual_chunk_access=allowed))

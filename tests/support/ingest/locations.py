@@ -29,7 +29,7 @@ class Place:
         return f"{self.url}/{name}"
 
     def storage(self, prefix: str) -> Storage:
-        """A storage in the bucket."""
+        """Return a storage in the bucket."""
         return storage_from_url(f"{self.url}/{prefix}", **self.options)
 
     def credential(self) -> Any:
@@ -38,7 +38,7 @@ class Place:
 
 
 def s3_place(endpoint: str, **changed: Any) -> Place:
-    """A bucket of an S3 server."""
+    """Return a bucket of an S3 server."""
     options = {
         "endpoint_url": endpoint,
         "region": "us-east-1",
@@ -51,6 +51,6 @@ def s3_place(endpoint: str, **changed: Any) -> Place:
 
 
 def azure_place(endpoint: str) -> Place:
-    """A container of the Azure emulator."""
+    """Return a container of the Azure emulator."""
     config = {"azure_storage_endpoint": endpoint, "allow_http": "true"}
     return Place(f"az://{BUCKET}", {"account": azurite.ACCOUNT, "access_key": azurite.KEY, "config": config})

@@ -50,7 +50,7 @@ CODECS: dict[str, dict[str, Any]] = {
 
 
 def config_for(folder: Path) -> RepositoryConfig:
-    """One that allows virtual chunks in a folder."""
+    """Return one that allows virtual chunks in a folder."""
     prefix = f"{folder.as_uri()}/"
     container = VirtualChunkContainer(prefix, ObjectStoreConfig.LocalFileSystem(str(folder)))
     config = RepositoryConfig(inline_chunk_threshold_bytes=16)
@@ -59,14 +59,14 @@ def config_for(folder: Path) -> RepositoryConfig:
 
 
 def authorized(folder: Path) -> dict[str, AnyCredential | None]:
-    """Leave to read virtual chunks in a folder."""
+    """Return the authorization to read virtual chunks in a folder."""
     from icefloe.credentials import LocalFileSystemAccess
 
     return {f"{folder.as_uri()}/": LocalFileSystemAccess}
 
 
 def make(folder: Path, *, small: bool = False) -> tuple[Repository, dict[str, str]]:
-    """A repository of version 2 in memory, and tags to be written as deleted, with their snapshots.
+    """Return a repository of version 2 in memory, and tags to be written as deleted, with their snapshots.
 
     A small one has a few arrays of each sort.
     """
@@ -119,7 +119,7 @@ def make(folder: Path, *, small: bool = False) -> tuple[Repository, dict[str, st
 
 
 def described(repo: Repository) -> dict[str, Any]:
-    """All that users see of a repository, apart from ids that may differ."""
+    """Return all that users see of a repository, apart from ids that may differ."""
     found: dict[str, Any] = {"branches": {}, "tags": {}}
 
     @cache  # branches share most of their snapshots
@@ -137,7 +137,7 @@ def described(repo: Repository) -> dict[str, Any]:
 
 
 def seen(session: Session) -> dict[str, Any]:
-    """The nodes of a snapshot: their metadata, and a hash of the chunks of arrays."""
+    """Return the nodes of a snapshot: their metadata, and a hash of the chunks of arrays."""
     workspace, found = session._workspace, {}
     for path in workspace.paths():
         node = workspace.node(path)
@@ -156,7 +156,7 @@ def seen(session: Session) -> dict[str, Any]:
 
 
 def values(session: Session) -> dict[str, Any]:
-    """The values of all arrays as zarr reads them."""
+    """Return the values of all arrays as zarr reads them."""
     root = zarr.open_group(session.store, mode="r")
     arrays = [(path, node) for path, node in root.members(max_depth=None) if isinstance(node, zarr.Array)]
     return {path: repr(np.asarray(array[...]).tolist()) for path, array in arrays}

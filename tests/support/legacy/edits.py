@@ -11,12 +11,12 @@ from tests.support.legacy.files import pack
 
 
 def unpacked(data: bytes) -> Any:
-    """The value of a raw file, with lists that can be changed except in keys of maps."""
+    """Return the value of a raw file, with lists that can be changed except in keys of maps."""
     return _loose(msgpack.unpackb(data, use_list=False, strict_map_key=False))
 
 
 def edited(data: bytes, change: Callable[[Any], None]) -> bytes:
-    """A raw file after a change of its value."""
+    """Return a raw file after a change of its value."""
     value = unpacked(data)
     change(value)
     return pack(value)

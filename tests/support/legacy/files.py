@@ -209,23 +209,23 @@ class OlderFiles:
     # Names
 
     def path(self, folder: str, id: bytes) -> str:
-        """The path of a file."""
+        """Return the path of a file."""
         suffix = "" if folder == self.form.folders.transactions else self.form.suffix
         return f"{folder}/{self._text_of(id)}{suffix}"
 
     def branch_path(self, name: str, number: int) -> str:
-        """The path of the file for one commit of a branch."""
+        """Return the path of the file for one commit of a branch."""
         folder = self.form.ref_folder.format(kind="branch", name=name)
         return f"{self.form.folders.refs}/{folder}/{sequence_file(number, long=self.form.long_sequence)}"
 
     def tag_path(self, name: str) -> str:
-        """The path of a tag's file."""
+        """Return the path of a tag's file."""
         if "{kind}" not in self.form.ref_folder:
             return f"{self.form.folders.refs}/{name}.json"
         return f"{self.form.folders.refs}/{self.form.ref_folder.format(kind='tag', name=name)}/{REF_FILE}"
 
     def stored_id(self, id: bytes) -> bytes:
-        """An id as long as the format has them."""
+        """Return an id as long as the format has them."""
         return sha256(id).digest()[:LONG_ID] if self.form.long_ids and len(id) != LONG_ID else bytes(id)
 
     def _text_of(self, id: bytes) -> str:
@@ -235,7 +235,7 @@ class OlderFiles:
     # Files
 
     def ref(self, snapshot: bytes, time: str, properties: Mapping[str, Any] | None = None) -> bytes:
-        """A reference to a snapshot."""
+        """Return a reference to a snapshot."""
         value: dict[str, Any] = {
             "snapshot": list(self.stored_id(snapshot)) if self.form.json else self._text_of(snapshot)
         }
@@ -245,7 +245,7 @@ class OlderFiles:
         return json.dumps(value, ensure_ascii=False, separators=separators).encode()
 
     def snapshot(self, snapshot: OlderSnapshot) -> bytes:
-        """A snapshot file."""
+        """Return a snapshot file."""
         form = self.form
         nodes = {
             node.path: self._node(node)
@@ -273,7 +273,7 @@ class OlderFiles:
         return self._file_of(fields, FileType.SNAPSHOT)
 
     def manifest(self, id: bytes, references: References) -> bytes:
-        """A manifest file."""
+        """Return a manifest file."""
         form = self.form
         fields: dict[str, Any] = {} if form.version is None else {"version": form.version, "flags": {}}
         if form.id_in_manifest:
@@ -282,7 +282,7 @@ class OlderFiles:
         return self._file_of(fields, FileType.MANIFEST)
 
     def log(self, log: OlderLog) -> bytes:
-        """A transaction log file."""
+        """Return a transaction log file."""
         version = self.form.version
         fields: dict[str, Any] = {} if version is None else {"version": version}
         for name in log.__slots__[:-1]:
@@ -381,7 +381,7 @@ def _checksum(checksum: Checksum | None) -> Any:
 
 
 def _named_floats(value: Any) -> Any:
-    """A fill value with names in place of the numbers that JSON does not have."""
+    """Return a fill value with names in place of the numbers that JSON does not have."""
     if isinstance(value, Mapping):
         return {name: _named_floats(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -393,7 +393,7 @@ def _named_floats(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for."""
+    """Convert values that JSON does not support."""
     if isinstance(value, bytes):
         return list(value)
     raise TypeError(f"{type(value).__name__} in a file")

@@ -18,7 +18,7 @@ from icefloe.storage.base import Storage
 
 
 def place(files: Mapping[str, bytes]) -> Storage:
-    """A storage with these files."""
+    """Return a storage with these files."""
     storage: Storage = in_memory_storage()
     for path, data in files.items():
         storage.put(path, data)
@@ -26,18 +26,18 @@ def place(files: Mapping[str, bytes]) -> Storage:
 
 
 def contents(storage: Storage) -> dict[str, bytes]:
-    """All files of a storage."""
+    """Return all files of a storage."""
     return {info.key: storage.get(info.key)[0] for info in storage.list_prefix("")}
 
 
 def present_id(name: str) -> str:
-    """The id of today for one that a file is named after."""
+    """Return the id of today for one that a file is named after."""
     raw = id_in_name(name)
     assert raw is not None
     return str(SnapshotId(raw if len(raw) == SnapshotId.SIZE else short_id(raw)))
 
 
 def digest(session: Session, path: str) -> str:
-    """The hash of an array's values."""
+    """Return the hash of an array's values."""
     array: Any = zarr.open_array(session.store, path=path, mode="r")
     return hashlib.sha256(np.ascontiguousarray(array[...]).tobytes()).hexdigest()

@@ -63,7 +63,7 @@ class _Writer:
         self._chunks: set[bytes] = set()
 
     def write(self, deleted_tags: Mapping[str, str]) -> None:
-        """All of it."""
+        """Write the whole repository."""
         branches, tags = self.refs.branches(), self.refs.tags()
         gone = {name: SnapshotId.parse(id) for name, id in deleted_tags.items()}
         histories: dict[SnapshotId, list[SnapshotInfo]] = {}
@@ -110,7 +110,7 @@ class _Writer:
             self.storage.put(self.files.path(folders.transactions, info.id), self.files.log(log))
 
     def _write_manifests(self, snapshot: SnapshotId, references: References) -> dict[NodeId, dict[str, Any]]:
-        """One manifest for all arrays, or one for each, as was the custom; what a snapshot says of them."""
+        """Write one manifest for all arrays or one per array, and return their entries for the snapshot."""
         each = [[node] for node in references] if self.form.id_in_manifest else [list(references)]
         found: dict[NodeId, dict[str, Any]] = {}
         for nodes in each:
@@ -186,7 +186,7 @@ def _data_type(stored: Any) -> Any:
 
 
 def _fill_value(data_type: Any, value: Any) -> dict[str, Any]:
-    """A fill value with the name of its type, numbers in the precision that they had in files."""
+    """Return a fill value with the name of its type, numbers in the precision that they had in files."""
     if isinstance(data_type, Mapping):
         return {"RawBits": list(base64.standard_b64decode(value))}
     if data_type in ("bytes", "variable_length_bytes"):

@@ -14,7 +14,7 @@ from icefloe.storage import in_memory_storage
 
 @cache
 def tiny() -> Repository:
-    """Two commits on main, one on a branch, a tag, two arrays, an inline and a native chunk."""
+    """Return two commits on main, one on a branch, a tag, two arrays, an inline and a native chunk."""
     repo = Repository.create(in_memory_storage(), RepositoryConfig(inline_chunk_threshold_bytes=8))
     session = repo.writable_session("main")
     root: Any = zarr.create_group(session.store, attributes={"a": 1})

@@ -23,7 +23,7 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 @contextlib.contextmanager
 def azurite_server(container: str) -> Iterator[str]:
-    """The URL of a running emulator with one container. Skips the test, and says so, where there is none."""
+    """Run the emulator with one container, and yield its URL. Skips the test if it is not installed."""
     program = shutil.which("azurite-blob")
     if program is None:
         pytest.skip(

@@ -15,7 +15,7 @@ from tests.support.servers.loopback import LoopbackServer
 
 @contextlib.contextmanager
 def file_server(folder: Path, redirects: dict[str, str] | None = None) -> Iterator[str]:
-    """The URL of a server for a folder; paths in `redirects` are answered with 302 and that location."""
+    """Run a server for a folder, and yield its URL. Paths in `redirects` redirect to these locations."""
 
     class Handler(_Handler):
         root = folder

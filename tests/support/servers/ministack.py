@@ -1,4 +1,4 @@
-"""ministack, an S3 server from PyPI of another make than moto."""
+"""ministack, an S3 server from PyPI that is independent of moto."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.servers.moto import free_port, make_bucket, wait_until_ready
 
 @contextlib.contextmanager
 def ministack_server(folder: Path, bucket: str) -> Iterator[str]:
-    """The URL of a running server with one bucket. Fails the test, loudly, where it is not installed."""
+    """Run the server with one bucket, and yield its URL. Fails the test if it is not installed."""
     if importlib.util.find_spec("ministack") is None:
         pytest.fail("ministack is not installed: pip install ministack, or run make test-servers")
     port = free_port()

@@ -1,4 +1,4 @@
-"""A proxy in front of an HTTP server that loses answers, drops headers, answers with errors or waits."""
+"""A proxy in front of an HTTP server that loses responses, drops headers, returns errors or waits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ forwarding; `503` answers with that status.
 
 @dataclass
 class Proxy:
-    """A running proxy; set `fault` to make trouble. `seen` records what came by."""
+    """A running proxy. Set `fault` to inject faults; `seen` records all requests."""
 
     upstream: str
     url: str = ""
@@ -48,7 +48,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def faulty_proxy(upstream: str) -> Iterator[Proxy]:
-    """A proxy on loopback in front of `upstream`, until the context ends."""
+    """Yield a proxy on loopback in front of `upstream`, until the context ends."""
     proxy = Proxy(upstream)
 
     class Handler(_Handler):

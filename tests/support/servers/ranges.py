@@ -1,4 +1,4 @@
-"""A web server for ranges of files kept in memory, which counts requests and can be told to behave badly."""
+"""A web server for ranges of files in memory, which counts requests and can simulate faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEWER = "Wed, 15 Nov 2023 22:13:20 GMT"
 
 @dataclass
 class RangeServer:
-    """What the server serves, and what it saw."""
+    """The files of the server, and the requests that it received."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class RangeServer:
 
 @contextlib.contextmanager
 def range_server() -> Iterator[RangeServer]:
-    """A server on loopback; its URL ends without a slash."""
+    """Yield a server on loopback; its URL ends without a slash."""
     state = RangeServer()
 
     class Handler(_Handler):

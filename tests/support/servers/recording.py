@@ -1,4 +1,4 @@
-"""A web server that gives everybody the same few bytes, and keeps the headers of every request."""
+"""A web server that always responds with the same bytes, and records the headers of every request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BYTES = bytes([1, 2, 3, 4])
 
 @dataclass
 class Recorder:
-    """Where the server is, and what it was sent."""
+    """The URL of the server, and the requests that it received."""
 
     url: str = ""
     requests: list[dict[str, str]] = field(default_factory=list)
@@ -24,7 +24,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording_server() -> Iterator[Recorder]:
-    """A server on loopback; its URL ends without a slash."""
+    """Yield a server on loopback; its URL ends without a slash."""
     state = Recorder()
 
     class Handler(http.server.BaseHTTPRequestHandler):

