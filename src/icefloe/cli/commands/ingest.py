@@ -309,7 +309,7 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
         lines.append("nothing was ingested: none of the new files can be read")
     elif not report["published"]:
         there = len(report["known"]) + len(report["moved"])
-        lines.append(f"nothing new: {counted(there, 'file')} already ingested")
+        lines.append(f"nothing new: {counted(there, 'file')} ingested before")
     else:
         lines.append(
             f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} ingested before; "
