@@ -164,7 +164,7 @@ def test_version_2_beside_old_files_is_opened() -> None:
     ("path", "words"),
     [
         ("refs/branch:main/ZZZZZZZZ.json", "in two folders"),
-        ("refs/branch.main/ZZZZZZZZZZZZY.json", "of two forms|both number"),
+        ("refs/branch.main/ZZZZZZZZZZZZY.json", "of two forms|both commit"),
         ("refs/tag:v1/ref.json", "in two folders"),
     ],
 )
@@ -227,7 +227,7 @@ SNAPSHOT_DAMAGE: dict[str, tuple[Callable[[Any], None], str]] = {
     "id": (set_top(7, ["MA67", "2024-10-20T12:00:00Z", "m"]), "invalid id 'MA67'"),
     "properties": (set_top(9, {1: 2}), "properties"),
     "history": (set_top(6, [[1, 2]]), "2 fields, expected 3"),
-    "manifest files": (set_top(2, [[b"x", 0]]), "an id of 1 bytes"),
+    "manifest files": (set_top(2, [[b"x", 0]]), "an id has 1 bytes"),
     "shape": (set_item(0, [-4, 3]), "expected an integer below 2..64, not -4"),
     "huge shape": (set_item(0, [2**63, 3]), "more than 2\\*\\*32 - 1 chunks"),
     "data type": (set_item(1, "int7"), "unknown data_type 'int7'"),
@@ -327,7 +327,7 @@ def test_file_of_another_type_raises_an_error() -> None:
 
     repo = Repository.open(place(files | {MANIFEST: files[TIP]}))
 
-    with pytest.raises(FormatError, match="a file of type 1, expected manifest"):
+    with pytest.raises(FormatError, match="the file has type 1, expected manifest"):
         array_of(repo, NATIVE)[:]
 
 

@@ -227,7 +227,7 @@ def test_target_of_another_upgrade_is_rejected() -> None:
     target = BreakingStorage()
     assert breaks_off(place(golden.load("handmade-002-alpha2").files), target, 3)
 
-    with pytest.raises(SessionStateError, match="another repository"):
+    with pytest.raises(SessionStateError, match="a different repository"):
         migrate(place(golden.load("handmade-001-json").files), target)
 
 

@@ -212,14 +212,14 @@ def test_locations_outside_containers_are_rejected(tmp_path: Path) -> None:
     assert raised.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
 
 
-def test_writing_fails_while_variables_are_rejected(tmp_path: Path) -> None:
+def test_writing_fails_with_refused_variables(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["compound"] = np.zeros(3, [("a", ">i4")])
         file["kept"] = np.arange(3)
     dataset = virtualize(aged(tmp_path / "a.h5"))
     session = repository(tmp_path).writable_session("main")
 
-    with pytest.raises(CannotVirtualizeError, match=r"1 variables were refused.* compound: ") as raised:
+    with pytest.raises(CannotVirtualizeError, match=r"1 variable cannot be written.* compound: ") as raised:
         dataset.to_icechunk(session.store)
 
     assert pickle.loads(pickle.dumps(raised.value)).refused == dataset.refused

@@ -108,7 +108,7 @@ def test_files_and_zarr_stores_in_bucket_are_parsed(s3_server: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "is empty"), (b"hello world", "begins with b'hello wo', unlike any of hdf5, netcdf3")],
+    [(b"", "is empty"), (b"hello world", "begins with b'hello wo', which matches none of hdf5, netcdf3")],
 )
 def test_unknown_formats_are_rejected(tmp_path: Path, content: bytes, words: str) -> None:
     (tmp_path / "f.nc").write_bytes(content)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe._internal.amounts import counted
 from icefloe._internal.printable import printable
 from icefloe.virtual.errors import CannotVirtualizeError, Refused
 from icefloe.virtual.sources import Source, access_by
@@ -242,6 +241,8 @@ class VirtualDataset:
         return open_dataset(self, access_by(store, credential), **options)
 
     def __repr__(self) -> str:
+        from icefloe._internal.amounts import counted
+
         lines = [f"<VirtualDataset of {counted(len(self.sources), 'file')}>"]
         lines += [f"  {name}: {variable!r}" for name, variable in self.variables.items()]
         lines += [f"  refused {each.sentence}" for each in self.refused]

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.amounts import counted
 from icefloe._internal.printable import printable
 from icefloe.cf import TimeCoding, fill_values, time_coding
 from icefloe.virtual.zarr_metadata import bytes_codec, data_type_json, fill_value_json
@@ -215,6 +214,8 @@ class VirtualVariable:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
+        from icefloe._internal.amounts import counted
+
         sizes = ", ".join(f"{name}: {size}" for name, size in zip(self.dimensions, self.shape, strict=True))
         where = "loaded" if isinstance(self.chunks, np.ndarray) else counted(len(self.chunks), "chunk")
         return printable(f"<VirtualVariable ({sizes}) {self.dtype} {where}>")

@@ -13,7 +13,6 @@ import numpy as np
 import zarr
 from zarr.buffer import default_buffer_prototype
 
-from icefloe._internal.amounts import counted
 from icefloe.core.virtual_refs import VirtualColumns, checksum_of
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
@@ -58,6 +57,8 @@ def write_dataset(
         raise ValueError("pass append_dim or region, not both")
     refused = dataset.all_refused()
     if refused:
+        from icefloe._internal.amounts import counted
+
         listed = "; ".join(each.sentence for each in refused[:10])
         raise CannotVirtualizeError(
             f"{counted(len(refused), 'variable')} cannot be written as references: {listed}. Remove them "
@@ -235,11 +236,13 @@ def write_placed(
     """
     failed = store._set_virtual_columns(path, _to_columns(parts), validate_containers=validate)
     if failed is not None:
+        from icefloe._internal.amounts import counted
+
         lost = sorted({part.sources[code].location for part in parts for code in part.references.sources})
         raise InvalidInputError(
-            f"no virtual chunk container of the repository contains {', '.join(lost[:3])}, which "
-            f"{counted(len(failed), 'chunk')} of {path} refer to, the first at {failed[0]}; add a container "
-            "to the configuration, or pass validate_containers=False",
+            f"no virtual chunk container of the repository contains {', '.join(lost[:3])}, used by "
+            f"{counted(len(failed), 'chunk')} of {path}, the first at {failed[0]}; add a container to the "
+            "configuration, or pass validate_containers=False",
             kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
         )
     prefix = f"{path}/c".lstrip("/")

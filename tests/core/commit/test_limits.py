@@ -59,7 +59,7 @@ def test_limits_equal_those_of_the_official_reader(counts: list[tuple[int, int]]
     if fits:
         check_changed_chunks(counts)
         return
-    with pytest.raises(SessionStateError, match=f"at most {MAX_LOG_TABLES:,}") as refused:
+    with pytest.raises(SessionStateError, match=f"with up to {MAX_LOG_TABLES:,}") as refused:
         check_changed_chunks(counts)
     assert refused.value.kind == ErrorKind.COMMIT_NOT_ALLOWED
 

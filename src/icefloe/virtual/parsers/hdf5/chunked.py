@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.amounts import counted
 from icefloe.virtual.codecs import HDF5
 from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk, decode_filter
 from icefloe.virtual.errors import RefusalReason, RefusedVariable
@@ -153,6 +152,8 @@ def _read_inline(
 ) -> dict[tuple[int, ...], bytes]:
     """Read the chunks for which filters were skipped, and encode them again with all filters."""
     if len(coords) * chunk.size_bytes > INLINE_BYTES:
+        from icefloe._internal.amounts import counted
+
         raise RefusedVariable(
             RefusalReason.MIXED_FILTERS,
             f"{counted(len(coords), 'chunk')} skipped some filters and cannot be stored inline: too large",
