@@ -604,9 +604,9 @@ class Session(Shown):
         """Commit the changes unless the branch already contains a commit with the same key.
 
         The key becomes part of the snapshot. It is searched in the snapshot that the commit follows, so that
-        two jobs with the same key produce one commit, whatever the solver does. Expiration, squashing,
-        retention and overwriting all data keep keys; a reset forgets the keys of the commits that it drops; a
-        merge unites them.
+        two jobs with the same key produce one commit with any solver. Expiration, squashing, retention and
+        overwriting all data keep keys; a reset forgets the keys of the commits that it drops; a merge unites
+        them.
 
         Parameters
         ----------

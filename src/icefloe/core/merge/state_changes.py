@@ -157,7 +157,7 @@ class Touched:
         return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
 
     def explains(self, before: State, after: State) -> bool:
-        """Return whether all differences between two states are mentioned, and nothing that is in neither."""
+        """Return whether the logs mention all differences of two states, and only nodes of these states."""
         # Chunks may belong to an array that was created and deleted again, which no list contains.
         if not before.ids() | self.new >= {*self.changed, *after.ids()}:
             return False
