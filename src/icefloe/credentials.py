@@ -392,9 +392,8 @@ def s3_refreshable_credentials(
     get_credentials
         The function. It must be picklable.
     scatter_initial_credentials
-        Call the function now, and include its result in every pickle, so that many workers need not all call
-        it
-        when they start.
+        Call the function now, and include its result in every pickle, so that many workers need not all
+        call it when they start.
 
     Returns
     -------
@@ -835,8 +834,7 @@ def containers_credentials(
     ----------
     m
         The credentials. Use `LocalFileSystemAccess` and `HttpAccess` for containers without authentication;
-        None
-        is deprecated.
+        None is deprecated.
 
     Returns
     -------

@@ -375,8 +375,7 @@ class Session(Shown):
             The path of the array.
         region
             The elements whose chunks to copy, all by default: slices or numbers per dimension, or a mapping
-            from
-            dimension names to them.
+            from dimension names to them.
 
         Returns
         -------
@@ -425,9 +424,8 @@ class Session(Shown):
         forward
             Returns the new coordinates of a chunk, or None to keep it.
         backward
-            Returns the coordinates that a chunk comes from. With this function, chunks whose data moved away
-            and
-            chunks that nothing moved to read as the fill value; without it, they keep their data.
+            Returns the coordinates that a chunk comes from. With this function, chunks whose data moved
+            away and chunks that nothing moved to read as the fill value; without it, they keep their data.
 
         Raises
         ------
@@ -491,9 +489,9 @@ class Session(Shown):
         Raises
         ------
         SessionStateError
-            With the kind `merge-failed`, if forks changed the same metadata in different ways, deleted a node
-            that
-            another changed, or created different nodes at the same path; or if a fork has another base.
+            With the kind `merge-failed`, if forks changed the same metadata in different ways, deleted a
+            node that another changed, or created different nodes at the same path; or if a fork has another
+            base.
         """
         self._merge_receipts(others)
 
@@ -626,8 +624,7 @@ class Session(Shown):
         -------
         str or None
             The id of the new snapshot; None if the branch already contains the key. The session then keeps
-            its
-            changes.
+            its changes.
 
         Raises
         ------
@@ -714,8 +711,7 @@ class Session(Shown):
         ------
         RebaseFailedError
             If the solver could not solve a conflict with a commit. The session is then based on the commit
-            before
-            it, with all its changes.
+            before it, with all its changes.
         """
         from icefloe.core.merge.rebase import (
             check_solver,

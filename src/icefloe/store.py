@@ -592,10 +592,9 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         Returns
         -------
         AsyncCloseableIterator
-            Tuples of coordinates (n, dimensions), types (see `ChunkType`), paths (the URL of a virtual chunk,
-            the id
-            of a native one, `""` for an inline one), offsets, lengths, and a dict of the bytes of inline
-            chunks by row.
+            Tuples of coordinates (n, dimensions), types (see `ChunkType`), paths (the URL of a virtual
+            chunk, the id of a native one, `""` for an inline one), offsets, lengths, and a dict of the
+            bytes of inline chunks by row.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")

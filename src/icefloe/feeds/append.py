@@ -1,4 +1,4 @@
-"""Append of a dataset along a dimension, while others append to the same arrays."""
+"""Append a dataset along a dimension, while others append to the same arrays."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
 
 @dataclass(frozen=True, slots=True)
 class AppendReport(Report):
-    """What an append did."""
+    """The result of an append."""
 
     snapshot_id: str | None
     """The id of the new snapshot; None if the branch already contained the key, or all rows."""
@@ -58,7 +58,7 @@ class AppendReport(Report):
     num_rebases: int = 0
     """The number of times that other writers committed first."""
     is_ascending: bool = True
-    """Whether the appended labels follow the existing ones in ascending order."""
+    """True if the appended labels follow the existing ones in ascending order."""
 
 
 def append(
@@ -78,8 +78,8 @@ def append(
 
     Any number of processes and machines may append to the same arrays. If another commit comes first, the
     rows follow those of the other writer, usually without reading data. Rows are identified by their label,
-    the value of the coordinate `dim`: a label that exists already gets the values of arrays that nobody has
-    written there yet, so that each writer can append one variable.
+    the value of the coordinate `dim`: for a label that already exists, only arrays without values there are
+    written, so that each writer can append one variable.
 
     The first append creates the arrays.
 
@@ -117,8 +117,8 @@ def append(
     Raises
     ------
     InvalidInputError
-        If the dataset does not fit the stored arrays, or the key was used for other data. Nothing has changed
-        then.
+        If the dataset does not match the stored arrays, or the key was used for other data. Nothing has
+        changed then.
     AppendConflictError
         If a label exists with other values.
 
@@ -213,13 +213,13 @@ class _Rows:
         try:
             to_icechunk(growing, session, group=self._group, mode="a-", append_dim=self._dim)
         except ValueError as error:
-            raise _misfit(f"the dataset does not fit the stored arrays: {error}") from error
+            raise _misfit(f"the dataset does not match the stored arrays: {error}") from error
         if self._follows(stored) and set(stored.variables) <= set(self._ds.variables):
             return ()
         return arrange_appends(session.workspace, solver)
 
     def _create(self, session: Session, encoding: Mapping[str, Any]) -> None:
-        """Create the arrays, with a coordinate that later labels fit into."""
+        """Create the arrays, with a coordinate that can represent later labels."""
         ds, dim = self._ds, self._dim
         if dim in ds.coords:
             ds = ds.copy()
@@ -242,14 +242,14 @@ class _Rows:
         return found if self._dim in found.dims else None
 
     def _follows(self, stored: xr.Dataset) -> bool:
-        """Return whether all labels are after the stored ones, so that no other row is concerned."""
+        """Return whether all labels are after the stored ones, so that no stored row is affected."""
         if self._dim not in stored.coords:
             return True
         old, new = stored.indexes[self._dim], self._ds.indexes[self._dim]
         return not len(old) or bool(old.is_monotonic_increasing and old[-1] < new[0])
 
     def _check(self, stored: xr.Dataset) -> None:
-        """Raise an error if the dataset does not fit the stored arrays."""
+        """Raise an error if the dataset does not match the stored arrays."""
         dim, ds = self._dim, self._ds
         unknown = [str(name) for name in ds.variables if name not in stored.variables]
         if unknown:

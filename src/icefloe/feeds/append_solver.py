@@ -37,9 +37,9 @@ class AppendSolver(ConflictSolver):
         self.dim = dim
         self.order = order
         self.appended: tuple[Appended, ...] = ()
-        """What the latest rebase did, one record per dataset; empty if there was no other append."""
+        """Records of the latest rebase, one per dataset; empty if there was no other append."""
         self.num_rebases = 0
-        """The number of rebases that had rows of others to combine."""
+        """The number of rebases that combined rows with those of other writers."""
 
     def decode(self, document: Mapping[str, Any], shape: Sequence[int], data: bytes | None) -> Values:
         """Decode a chunk of an array.

@@ -45,11 +45,11 @@ class WindowReport(Report):
     rewritten_bytes: int = 0
     """The decoded size of the arrays that were rewritten, because their chunks do not start at the cut."""
     dry_run: bool = False
-    """Whether nothing was written."""
+    """True if nothing was written."""
 
 
 class Sessions(Protocol):
-    """A repository: it opens a session for each attempt."""
+    """The part of a repository that opens a session for each attempt."""
 
     def writable_session(self, branch: str) -> Session:
         """Open a session at the tip of a branch."""
@@ -94,7 +94,7 @@ def keep_window(
         try:
             made = session.commit(text, metadata)
         except ConflictError:
-            # Others appended meanwhile: cut their rows, too.
+            # Others appended in the meantime: also cut their rows.
             if attempt + 1 == _TRIES:
                 raise
             give_way(attempt, 0.0)
@@ -199,7 +199,7 @@ def _decoded_bytes(node: NodeSnapshot) -> int:
 
 
 def _rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:
-    """Return the decoded size of what a cut rewrites in an array: nothing if its chunks can move."""
+    """Return the decoded size that a cut rewrites in an array: 0 if its chunks can move."""
     node = session.workspace.array(path)
     if not row % _chunk_size(node, dim):
         return 0

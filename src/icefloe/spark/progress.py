@@ -68,8 +68,8 @@ def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
 def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
     """Describe the next jobs of this thread, which run when a data frame is used.
 
-    The description stays until the next frame of ours or until the user sets one. The user's is never
-    replaced.
+    The description stays until the next such data frame, or until the user sets one. A description of the
+    user is never replaced.
     """
     context = _get_context(spark)
     if context is None or not _is_free(context.getLocalProperty(_DESCRIPTION)):
@@ -79,7 +79,7 @@ def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
 
 
 def is_client(spark: SparkSession) -> bool:
-    """Check whether a session is one of Spark Connect."""
+    """Check whether a session uses Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

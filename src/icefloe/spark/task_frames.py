@@ -1,4 +1,4 @@
-"""Data frames whose rows come from tasks of ours.
+"""Data frames whose rows are computed by Python tasks of icefloe.
 
 Everything works with classic sessions and with Spark Connect.
 """
@@ -24,7 +24,7 @@ Read = Callable[[int], Iterator[pa.RecordBatch]]
 
 
 def make_frame(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) -> DataFrame:
-    """Make a data frame of the rows that `read` returns for the numbers 0 to `tasks` - 1.
+    """Create a data frame of the rows that `read` returns for the numbers 0 to `tasks` - 1.
 
     The function is pickled with its arguments. Spark's pages show the title in the plan.
     """
@@ -60,7 +60,7 @@ def convert_schema(schema: StructType) -> pa.Schema:
 def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
     """Call `DataFrame.mapInArrow` without its warning about pandas."""
     with warnings.catch_warnings():
-        # Arrow batches never become pandas frames here, whatever its version.
+        # Arrow batches are never converted to pandas here, so its version does not matter.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         mapped: DataFrame = frame.mapInArrow(function, ddl)
     return mapped

@@ -32,7 +32,7 @@ _dim_option = click.option("--dim", default="time", show_default=True, help="The
 @_dim_option
 @click.option("--group", help="The group of the arrays; the root by default.")
 @click.option(
-    "--key", help="Identifies this append, so that it happens once; with several files, also their names."
+    "--key", help="A name for this append, which happens once per key and file."
 )
 @click.option(
     "--order",
@@ -59,8 +59,8 @@ def append(
 ) -> None:
     """Append files to arrays while others do the same.
 
-    Each FILE is appended in a commit of its own. Any number of processes may append to the same arrays: a
-    label that exists already is only filled where nobody has written yet.
+    Each FILE is appended in a commit of its own. Any number of processes may append to the same arrays: for a
+    label that already exists, only arrays without values there are written.
 
     \b
     icefloe append today.nc data/repo --dim time --key today

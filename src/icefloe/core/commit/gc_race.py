@@ -64,6 +64,7 @@ def _collected(what: str, path: str) -> StorageError:
 
 def rescue(workspace: Workspace, executor: Executor) -> None:
     """Replace all chunk objects of uncommitted changes by copies. Manifests are written again."""
+    # Manifests of an earlier attempt are as old as the chunks, so the same collection may delete them.
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():
         try:

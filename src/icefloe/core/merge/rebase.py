@@ -55,6 +55,8 @@ def rebase(
     if isinstance(solver, AppendRules) and _rebase_appends(workspace, solver, steps, logs):
         return
     with workspace.editing():
+        # Commit by commit, oldest first: after a conflict the session is then based on the last commit that
+        # it could follow, as in the official library, and a user who resolves the conflict starts there.
         began, changes = workspace.base.nodes, workspace.changes.copy()
         reached: SnapshotId | None = None
         try:
@@ -117,6 +119,8 @@ def _replay(
     """Adapt our changes to one commit; raise RebaseFailedError, without a change, if the solver cannot."""
     every = list(Detection(began, changes, theirs).conflicts())
     found = [each for each in every if not is_record(each)]
+    # Ask about all conflicts before anything changes: a commit that was followed by half would leave changes
+    # that neither side made.
     chosen = [solver.choose(each.conflict) for each in found]
     if not all(map(_is_solved, found, chosen)):
         raise RebaseFailedError(str(snapshot), [each.conflict for each in found])

@@ -52,6 +52,8 @@ class Merged:
 
 def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     """Merge their changes into our state."""
+    # Equal changes on both sides are not conflicts, so they are dropped first. What remains is judged by the
+    # rules of a rebase, and a strategy then edits the two change sets until no conflict is left.
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
     _forget_what_is_common(sides, ours, theirs)
     every = _conflicts(sides, ours, theirs)
@@ -119,6 +121,8 @@ def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, to
 def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
     if theirs.is_empty():
         return []
+    # The rules of a rebase, with their changes as the session and a log of our changes as the commit that
+    # came first: so a merge and a rebase of the same changes report the same conflicts.
     log = log_of_changes(
         Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id
     )

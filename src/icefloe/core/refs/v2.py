@@ -144,6 +144,8 @@ class RefStoreV2(RefStore):
         for attempt in attempts(self._config):
             seen = self._seen if as_seen and attempt == 0 else None
             info, version = seen or self._load()
+            # A write whose response was lost looks like that of another writer. The name of its backup is
+            # random and stored in the ops log, so finding it there proves that our write succeeded.
             if tried and changes.was_written(info, tried, brings):
                 return info  # the response to our write was lost; others may have changed it since
             try:

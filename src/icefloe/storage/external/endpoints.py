@@ -59,9 +59,8 @@ def find_foreign_endpoint(
     Returns
     -------
     str or None
-        The endpoint, or the option that redirects requests. None if no credentials are sent, or if they go to
-        the
-        provider of the store or to the endpoint of the repository's own storage.
+        The endpoint, or the option that redirects requests. None if no credentials are sent, or if they go
+        to the provider of the store or to the endpoint of the repository's own storage.
     """
     store = container.store
     match store:
