@@ -31,9 +31,7 @@ _dim_option = click.option("--dim", default="time", show_default=True, help="The
 @repo_argument
 @_dim_option
 @click.option("--group", help="The group of the arrays; the root by default.")
-@click.option(
-    "--key", help="A name for this append, which happens once per key and file."
-)
+@click.option("--key", help="A name for this append, which happens once per key and file.")
 @click.option(
     "--order",
     type=click.Choice(["commit", "sorted", "strict"]),
