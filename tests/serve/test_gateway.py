@@ -389,7 +389,7 @@ def test_a_failed_chunk_breaks_off_for_gdal_which_reads_every_status_as_missing(
 
 
 def test_a_404_in_place_of_an_error_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks above rest on what zarr does with statuses: 404 alone is a fill value."""
+    """The tests above rely on the fact that zarr reads 404, and no other status, as fill value."""
     monkeypatch.setattr("icefloe.serve.responses.status_of", lambda error: 404)
     repo = sample_repository(tmp_path)
     with serving(repo) as client:

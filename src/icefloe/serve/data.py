@@ -166,7 +166,7 @@ class Data:
         return json_response({"commits": body, "units": view.units}, [NO_CACHE])
 
     def _chunks(self, request: Request) -> Response:
-        """Send the chunk map: one byte per cell, and what the codes mean in a header."""
+        """Send the chunk map: one byte per cell, and the meaning of the codes in a header."""
         if b"..." in required_raw(request, 2):
             return self._changed_chunks(request)
         shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())

@@ -325,7 +325,7 @@ class Pages:
             if len(values) < view.shape[along]:
                 last = series["first"] + len(values) - 1
                 what = f"Steps {series['first']} to {last} of {view.shape[along]}"
-                found["partial"] = f"{what}: more would decode too much at once."
+                found["partial"] = f"{what}: a longer series would decode too much data at once."
         return found
 
     def _chunk_of(self, shown: Shown, view: ArrayView, at: Any) -> dict[str, Any]:
