@@ -118,6 +118,7 @@ TOPICS = (
         "A web page for a repository. Needs the extra `serve`.",
         package="icefloe.serve",
     ),
+    Topic("feeds", "icefloe.feeds", "Events of a repository.", package="icefloe.feeds"),
     Topic("xarray", "icefloe.xarray", "Write xarray datasets.", package="icefloe.xarray"),
     Topic("dask", "icefloe.dask", "Write dask arrays.", package="icefloe.dask"),
     Topic("distributed", "icefloe.distributed", "Write from many processes.", package="icefloe.distributed"),

@@ -252,7 +252,7 @@ _HERE = """
 __all__ = sorted([*_HOME_OF, *_HERE.split()])  # computed, so that each name is listed once
 
 _MODULES = """
-    config conflicts credentials dask distributed export ingest ops query repository serve session
+    config conflicts credentials dask distributed export feeds ingest ops query repository serve session
     snapshots spark storage store testing types virtual xarray
 """
 """Modules that are attributes of the package without an import of their own."""

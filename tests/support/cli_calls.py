@@ -21,6 +21,7 @@ CALLS: dict[str, list[list[str]]] = {
     "ingest": [["FILE", "NEW", *NONE, "--dry-run"], ["FILE", "FILE2", "NEW", *NONE],
                ["--recipe", "RECIPE", *NONE]],
     "append": [["FILE", "REPO"], [f"{NAME}x", "REPO", "--key", NAME]],
+    "watch": [["REPO", "--bookmark", "NEW", "--once"], ["REPO", "--bookmark", "FILE", "--once"]],
     "window": [["REPO", "--keep", "1d", "--dry-run"], ["REPO", "--keep", "2", "--dim", NAME]],
     "rechunk": [["REPO", NAME, "--chunks", f"{NAME}=1", "--dry-run", *NONE], ["REPO", "/x"]],
     "derive": [["RECIPE"], ["FILE"]],

@@ -1,9 +1,14 @@
-"""Commands for operational feeds: append, window."""
+"""Commands for operational feeds: append, window, watch."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+import urllib.request
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +27,9 @@ from icefloe.cli.progress import show_logs
 from icefloe.cli.revisions import Duration
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.repository import Repository
+
+if TYPE_CHECKING:
+    from icefloe.feeds import Event
 
 _dim_option = click.option("--dim", default="time", show_default=True, help="The dimension.")
 
@@ -162,3 +170,94 @@ def _window_text(report: dict[str, Any], dim: str) -> str:
         lines.append(f"{bytes_text(report['rewritten_bytes'])} rewritten")
     end = "dry run: nothing was written" if report["dry_run"] else f"the branch is at {report['snapshot_id']}"
     return "\n".join([*lines, end])
+
+
+@click.command()
+@repo_argument
+@click.option(
+    "--bookmark",
+    required=True,
+    type=click.Path(dir_okay=False),
+    help="A file that remembers the last event. If it does not exist, events are reported from now on.",
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two looks at the repository.",
+)
+@click.option("--once", is_flag=True, help="Report what happened since the bookmark, and end.")
+@click.option("--exec", "command", metavar="CMD", help="Run a command for each event, which is on stdin.")
+@click.option("--webhook", metavar="URL", help="Send each event to a URL with POST.")
+def watch(
+    repo: Repository, bookmark: str, interval: float, once: bool, command: str | None, webhook: str | None
+) -> None:
+    """Report new commits, tags and operations as JSON lines.
+
+    Each event is reported at least once: the bookmark moves after it was printed, the command succeeded, or
+    the URL accepted it. Press Ctrl-C to stop.
+
+    \b
+    icefloe watch data/repo --bookmark seen.json
+    icefloe watch s3://bucket/repo --bookmark seen.json --interval 60 --exec "python react.py"
+    """
+    from icefloe.feeds import watch as work
+
+    if command is not None and webhook is not None:
+        raise click.UsageError("choose either --exec or --webhook")
+    deliver: Callable[[Event], None] = _print
+    if command is not None:
+        deliver = _Command(command)
+    elif webhook is not None:
+        deliver = _Webhook(webhook)
+    work(repo, bookmark, deliver, interval=interval, once=once)
+
+
+def _print(event: Event) -> None:
+    click.echo(json.dumps(event.to_dict()))
+
+
+class _Command:
+    """A command that takes events."""
+
+    def __init__(self, command: str) -> None:
+        self._words = shlex.split(command)
+        if not self._words:
+            raise click.UsageError("--exec needs a command")
+
+    def __call__(self, event: Event) -> None:
+        try:
+            code = subprocess.run(
+                self._words, input=json.dumps(event.to_dict()).encode(), check=False
+            ).returncode
+        except OSError as error:
+            raise _undelivered(event, f"{self._words[0]} cannot be run: {error.strerror}") from error
+        if code:
+            raise _undelivered(event, f"{self._words[0]} ended with exit code {code}")
+
+
+class _Webhook:
+    """A URL that takes events."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise click.UsageError("--webhook needs a URL that starts with http:// or https://")
+        self._url = url
+
+    def __call__(self, event: Event) -> None:
+        request = urllib.request.Request(
+            self._url, json.dumps(event.to_dict()).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30):
+                pass
+        except OSError as error:
+            raise _undelivered(event, f"the webhook did not accept it: {error}") from error
+
+
+def _undelivered(event: Event, reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"event {event.id} ({event.type}) was not delivered: {reason}; it will be delivered again",
+        kind=ErrorKind.BAD_METADATA,
+    )

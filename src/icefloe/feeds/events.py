@@ -1,0 +1,306 @@
+"""Events: what happened to a repository since a bookmark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from icefloe._internal.report import Report
+from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.ops import Update, UpdateType
+from icefloe.repository import Repository
+from icefloe.snapshots import SnapshotInfo
+
+__all__ = ["Event", "watch"]
+
+_FORM: Final = 1
+_TYPES: Final[Mapping[type, str]] = {
+    UpdateType.RepoInitialized: "repository-created",
+    UpdateType.RepoMigrated: "repository-migrated",
+    UpdateType.RepoStatusChanged: "status-changed",
+    UpdateType.ConfigChanged: "config-changed",
+    UpdateType.MetadataChanged: "metadata-changed",
+    UpdateType.TagCreated: "tag-created",
+    UpdateType.TagDeleted: "tag-deleted",
+    UpdateType.BranchCreated: "branch-created",
+    UpdateType.BranchDeleted: "branch-deleted",
+    UpdateType.BranchReset: "branch-reset",
+    UpdateType.NewCommit: "commit",
+    UpdateType.CommitAmended: "commit-amended",
+    UpdateType.NewDetachedSnapshot: "detached-snapshot",
+    UpdateType.GCRan: "gc",
+    UpdateType.ExpirationRan: "expiration",
+    UpdateType.FeatureFlagChanged: "feature-flag-changed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Report):
+    """Something that happened to a repository."""
+
+    id: str
+    """Identifies the event. It is the same if the event is delivered again."""
+    type: str
+    """The kind of event: "commit", "tag-created", "branch-reset", "gc", ..."""
+    time: str
+    """When it happened, in ISO 8601."""
+    branch: str | None = None
+    """The branch that was changed."""
+    tag: str | None = None
+    """The tag that was created or deleted."""
+    snapshot_id: str | None = None
+    """The snapshot that the branch or tag now has, or had before it was deleted."""
+    message: str | None = None
+    """The message of the commit."""
+
+
+def watch(
+    repo: Repository,
+    bookmark: str | os.PathLike[str],
+    deliver: Callable[[Event], object],
+    *,
+    interval: float = 5.0,
+    once: bool = False,
+) -> None:
+    """Deliver everything that happens to a repository, at least once and in order.
+
+    The bookmark moves after each event that was delivered. If there is no bookmark yet, events are delivered
+    from now on. Repositories with version 1 of the format have no operations log: only commits, branches and
+    tags are compared then.
+
+    Parameters
+    ----------
+    repo
+        The repository.
+    bookmark
+        A file that remembers the last event.
+    deliver
+        A function that takes an event. If it raises an error, the event is delivered again next time.
+    interval
+        The number of seconds between two looks.
+    once
+        Deliver what happened since the bookmark, and return.
+
+    Raises
+    ------
+    InvalidInputError
+        If the bookmark cannot be read, or is older than the retained history: events would be missing.
+
+    Examples
+    --------
+    >>> import icefloe, tempfile
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> file = tempfile.mktemp()
+    >>> icefloe.feeds.watch(repo, file, print, once=True)
+    >>> repo.create_tag("v1", snapshot_id=repo.lookup_branch("main"))
+    >>> icefloe.feeds.watch(repo, file, lambda event: print(event.type, event.tag), once=True)
+    tag-created v1
+    """
+    place = Path(bookmark)
+    look = _Operations(repo) if repo.spec_version > 1 else _Refs(repo)
+    state = _read(place)
+    if state is None:
+        state = look.now()
+        _write(place, state)
+    while True:
+        for event, after in look.since(state):
+            deliver(event)
+            state = after
+            _write(place, state)
+        if once:
+            return
+        time.sleep(interval)
+
+
+class _Operations:
+    """Events of the operations log."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+
+    def now(self) -> dict[str, Any]:
+        return {"after": _id(next(iter(self._repo.ops_log())))}
+
+    def since(self, state: Mapping[str, Any]) -> Iterator[tuple[Event, dict[str, Any]]]:
+        """Yield the operations after a bookmark, oldest first, with the bookmark that follows each."""
+        after = state.get("after")
+        if after is None:
+            raise _lost("it was made for a repository with version 1 of the format")
+        fresh: list[Update] = []
+        for update in self._repo.ops_log():
+            if _id(update) == after:
+                break
+            fresh.append(update)
+        else:
+            raise _lost("the operation that it remembers is no longer in the operations log")
+        for update in reversed(fresh):
+            yield self._event(update), {"after": _id(update)}
+
+    def _event(self, update: Update) -> Event:
+        kind = update.kind
+        event = Event(_id(update), _TYPES.get(type(kind), type(kind).__name__), _iso(update.updated_at))
+        name = getattr(kind, "name", None)
+        if event.type.startswith("tag-"):
+            event = replace(event, tag=name)
+        else:
+            event = replace(event, branch=getattr(kind, "branch", name))
+        snapshot = getattr(kind, "new_snap_id", None) or self._target(event)
+        if snapshot is None:
+            snapshot = getattr(kind, "previous_snap_id", None)
+        return replace(event, snapshot_id=snapshot, message=_message(self._repo, snapshot))
+
+    def _target(self, event: Event) -> str | None:
+        """Return where a ref that was created or reset points now; None if it no longer exists."""
+        try:
+            if event.type == "tag-created" and event.tag is not None:
+                return self._repo.lookup_tag(event.tag)
+            if event.type in ("branch-created", "branch-reset") and event.branch is not None:
+                return self._repo.lookup_branch(event.branch)
+        except NotFoundError:
+            return None
+        return None
+
+
+class _Refs:
+    """Events from branches and tags, for repositories without an operations log."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+
+    def now(self) -> dict[str, Any]:
+        repo = self._repo
+        branches = {name: repo.lookup_branch(name) for name in sorted(repo.list_branches())}
+        return {
+            "branches": branches,
+            "tags": {name: repo.lookup_tag(name) for name in sorted(repo.list_tags())},
+        }
+
+    def since(self, state: Mapping[str, Any]) -> Iterator[tuple[Event, dict[str, Any]]]:
+        """Yield the changes of refs after a bookmark, with the bookmark that follows each."""
+        try:
+            reached = {"branches": dict(state["branches"]), "tags": dict(state["tags"])}
+        except KeyError:
+            raise _lost("it was made for a repository with another version of the format") from None
+        now = self.now()
+        for name, tip in now["branches"].items():
+            old = reached["branches"].get(name)
+            if old is not None and old != tip:
+                yield from self._commits(name, old, tip, reached)
+            elif old is None:
+                reached["branches"][name] = tip
+                yield self._ref("branch-created", tip, branch=name), _copy(reached)
+        for kind in ("branches", "tags"):
+            what = "branch" if kind == "branches" else "tag"
+            for name in sorted(reached[kind].keys() - now[kind].keys()):
+                old = reached[kind].pop(name)
+                yield self._ref(f"{what}-deleted", old, **{what: name}), _copy(reached)
+        for name in sorted(now["tags"].keys() - reached["tags"].keys()):
+            reached["tags"][name] = now["tags"][name]
+            yield self._ref("tag-created", now["tags"][name], tag=name), _copy(reached)
+
+    def _commits(
+        self, branch: str, old: str, tip: str, reached: dict[str, dict[str, str]]
+    ) -> Iterator[tuple[Event, dict[str, Any]]]:
+        fresh: list[SnapshotInfo] = []
+        for info in self._repo.ancestry(snapshot_id=tip):
+            if info.id == old:
+                break
+            fresh.append(info)
+        else:
+            self._check_reset(branch, old, fresh)
+            reached["branches"][branch] = tip
+            yield self._ref("branch-reset", tip, branch=branch), _copy(reached)
+            return
+        for info in reversed(fresh):
+            reached["branches"][branch] = info.id
+            yield self._ref("commit", info.id, branch=branch), _copy(reached)
+
+    def _check_reset(self, branch: str, old: str, history: list[SnapshotInfo]) -> None:
+        """Raise an error if a snapshot is missing in a history because it expired, not because of a reset."""
+        try:
+            seen = next(iter(self._repo.ancestry(snapshot_id=old)))
+        except NotFoundError:
+            raise _lost(f"the snapshot {old} of branch {branch} no longer exists") from None
+        first = history[-2] if len(history) > 1 else None  # after the first snapshot of the repository
+        if first is not None and seen.written_at < first.written_at:
+            raise _lost(f"the snapshot {old} of branch {branch} has expired")
+
+    def _ref(self, kind: str, snapshot: str, *, branch: str | None = None, tag: str | None = None) -> Event:
+        info = _info(self._repo, snapshot)
+        # Refs have no time of their own in version 1: use that of the snapshot.
+        when = datetime.now(UTC) if info is None else info.written_at
+        id = _digest(kind, branch, tag, snapshot)
+        message = None if info is None else info.message
+        return Event(id, kind, _iso(when), branch, tag, snapshot, message)
+
+
+def _info(repo: Repository, snapshot: str | None) -> SnapshotInfo | None:
+    if snapshot is None:
+        return None
+    try:
+        return next(iter(repo.ancestry(snapshot_id=snapshot)))
+    except NotFoundError:
+        return None
+
+
+def _message(repo: Repository, snapshot: str | None) -> str | None:
+    info = _info(repo, snapshot)
+    return None if info is None else info.message
+
+
+def _id(update: Update) -> str:
+    return _digest(_iso(update.updated_at), repr(update.kind))
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
+
+
+def _iso(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat()
+
+
+def _copy(reached: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    return {kind: dict(names) for kind, names in reached.items()}
+
+
+def _read(place: Path) -> dict[str, Any] | None:
+    try:
+        text = place.read_text()
+    except FileNotFoundError:
+        return None
+    try:
+        found = json.loads(text)
+        if found["form"] == _FORM and isinstance(found["state"], dict):
+            state: dict[str, Any] = found["state"]
+            return state
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise InvalidInputError(
+        f"{place} is not a bookmark of this program; delete it to start at the present state",
+        kind=ErrorKind.BAD_METADATA,
+    )
+
+
+def _write(place: Path, state: Mapping[str, Any]) -> None:
+    """Replace the bookmark at once, so that a crash leaves the old or the new one."""
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
+    with os.fdopen(handle, "w") as file:
+        json.dump({"form": _FORM, "state": state}, file)
+    os.replace(name, place)
+
+
+def _lost(reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the bookmark lies before the retained history, so events would be missing: {reason}. Delete it to "
+        "start at the present state",
+        kind=ErrorKind.BAD_METADATA,
+    )
