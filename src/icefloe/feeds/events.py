@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from icefloe._internal.report import Report
-from icefloe.errors import ErrorKind, InvalidInputError, NotFoundError
+from icefloe.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from icefloe.ops import Update, UpdateType
 from icefloe.repository import Repository
 from icefloe.snapshots import SnapshotInfo
@@ -105,7 +105,7 @@ def watch(
     tag-created v1
     """
     place = Path(bookmark)
-    look = _Operations(repo) if repo.spec_version > 1 else _Refs(repo)
+    look = _Operations(repo) if _has_operations_log(repo) else _Refs(repo)
     state = _read(place)
     if state is None:
         state = look.now()
@@ -118,6 +118,14 @@ def watch(
         if once:
             return
         time.sleep(interval)
+
+
+def _has_operations_log(repo: Repository) -> bool:
+    try:
+        repo.ops_log()
+    except FormatError:
+        return False
+    return True
 
 
 class _Operations:
