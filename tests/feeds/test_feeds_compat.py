@@ -13,6 +13,8 @@ import zarr
 import icefloe
 from tests.support.feed_rows import ENCODING, rows, stored
 
+pytestmark = pytest.mark.compat
+
 icechunk: Any = pytest.importorskip("icechunk")
 
 
