@@ -1,4 +1,4 @@
-"""Metadata tables of a repository: refs, snapshots, ops, nodes, manifests, chunks, diff, storage.
+"""Metadata tables of a repository: refs, snapshots, ops, nodes, manifests, chunks, diff, storage, lineage.
 
 A table is divided into units of work. A task reads one unit as Arrow record batches.
 """
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from icefloe._internal.ids import encode_column
 from icefloe.core.virtual_refs import absolute_texts
+from icefloe.derive.lineage import find_lineage, list_derived
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -330,6 +331,30 @@ def _storage(view: View, item: Item) -> Iterator[Row]:
             sizes.append(int(lengths[here].sum()))
         each = [number for pair in zip(counts, sizes, strict=True) for number in pair]
         yield path, len(refs), sum(sizes), *each
+
+
+@_table(
+    "lineage",
+    path=_TEXT,
+    function=_TEXT,
+    is_current=pa.bool_(),
+    input=_TEXT,
+    input_path=_TEXT,
+    input_repository=_TEXT,
+    input_snapshot_id=_TEXT,
+    commit_id=_TEXT,
+    recipe=_TEXT,
+    versions=_TEXT,
+)
+def _lineage(view: View, _: Item) -> Iterator[Row]:
+    """Generate one row per derived array and input."""
+    for path in list_derived(view.session):
+        found = find_lineage(view.repo, view.session, path)
+        if found is not None:
+            recipe, versions = _to_json(found.recipe), _to_json(found.versions)
+            for each in found.inputs:
+                given = [each[key] for key in ("name", "array", "repository", "snapshot")]
+                yield path, found.function, found.is_current, *given, found.commit, recipe, versions
 
 
 def _to_json(value: Any) -> str:
