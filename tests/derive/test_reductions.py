@@ -50,7 +50,7 @@ def test_combined_partial_aggregates_equal_the_total(function: str, seed: int, c
         for part in (data[:cut], data[cut:])
     ]
 
-    combined = finish(function, combine_parts(function, np.stack(parts), 0), data.dtype)
+    combined = finish(function, combine_parts(function, np.stack(parts, axis=1)), data.dtype)
 
     whole = reduce_values(function, data, [zeros, None, None], [1, 3, 4])
     np.testing.assert_allclose(combined, whole, rtol=1e-12)

@@ -166,48 +166,18 @@ class GroupAxis(Axis):
         high = int(self.end[first:end].max(initial=0))
         return (low, high) if low < high else (0, 0)
 
+    def bounds(self, spans: Sequence[Sequence[Span]]) -> tuple[Cells, Cells]:
+        # docstring inherited
+        starts = np.array([first for first, _ in spans[0]], np.int64)
+        if not len(starts):
+            return starts, starts
+        low, high = np.minimum.reduceat(self.first, starts), np.maximum.reduceat(self.end, starts)
+        return np.where(low < high, low, 0), np.where(low < high, high, 0)
+
     def codes(self, cells: Span, *spans: Span) -> Cells | None:
         # docstring inherited
         found = self.groups[cells[0] : cells[1]]
         return np.where((found >= spans[0][0]) & (found < spans[0][1]), found - spans[0][0], -1)
-
-
-@dataclass(frozen=True, eq=False)
-class BlockAxis(Axis):
-    """An axis whose output cells depend on a fixed block of cells, or on one group in that block."""
-
-    block_dim: str
-    size: int
-    block: int
-    """Cells per block."""
-    groups: GroupAxis | None = None
-
-    @property
-    def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
-        # docstring inherited
-        return (self.block_dim,) if self.groups is None else (self.block_dim, self.groups.dim)
-
-    @property
-    def is_dropped(self) -> bool:  # type: ignore[override]
-        # docstring inherited
-        return self.groups is None
-
-    def cells(self, *spans: Span) -> Span:
-        # docstring inherited
-        first, end = spans[0][0] * self.block, min(spans[0][1] * self.block, self.size)
-        if self.groups is None:
-            return first, end
-        codes = self.groups.codes((first, end), spans[1])
-        members = np.flatnonzero(np.asarray(codes) >= 0)
-        if not len(members):
-            return first, first
-        return first + int(members[0]), first + int(members[-1]) + 1
-
-    def codes(self, cells: Span, *spans: Span) -> Cells | None:
-        # docstring inherited
-        if self.groups is None:
-            return np.zeros(cells[1] - cells[0], np.int64)
-        return self.groups.codes(cells, spans[1])
 
 
 @dataclass(frozen=True, eq=False)

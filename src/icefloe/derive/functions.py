@@ -21,6 +21,7 @@ from icefloe.derive.reductions import (
     SELECTIONS,
     combine_parts,
     finish,
+    identity,
     reduce_parts,
     reduce_values,
     select_values,
@@ -31,8 +32,8 @@ Values = NDArray[Any]
 
 PART = "part"
 """Dimension of the numbers of a partial aggregate."""
-BLOCK = "block"
-"""Dimension of the blocks that partial aggregates describe."""
+SEGMENT = "segment"
+"""Dimension of partial aggregates: the cells of one group in one block of chunks."""
 _ALL_BLOCKS = ("blocks", "inputs", "arrays")
 """Names of a parameter that receives a dictionary of all inputs."""
 
@@ -108,7 +109,7 @@ class Function:
         if self.name == "partial":
             return self._partial(first, spans)
         if self.name == "combine":
-            return self._combine(first)
+            return self._combine(first, spans)
         if self.name == "quantile":
             return self._quantile(first, spans)
         if self.name == "anomaly":
@@ -122,16 +123,25 @@ class Function:
         return _quantise(values, self.arguments) if self.name == "quantise" else values
 
     def _partial(self, block: Block, spans: Mapping[str, Span]) -> Values:
-        """Compute partial aggregates of one block: dimensions `part`, `block`, then those of the result."""
-        how = self.arguments["of"]
-        parts = reduce_parts(how, block.values, block.codes(spans), block.lengths(spans))
+        """Compute partial aggregates: dimensions `part`, `segment`, then the others of the result."""
+        parts = reduce_parts(self.arguments["of"], block.values, block.codes(spans), block.lengths(spans))
         dropped = tuple(axis + 1 for axis, each in enumerate(block.axes) if each.is_dropped)
-        return np.squeeze(parts, axis=dropped)[:, None]
+        names = [each.outputs[0] for each in block.axes if not each.is_dropped]
+        return np.moveaxis(np.squeeze(parts, axis=dropped), names.index(SEGMENT) + 1, 1)
 
-    def _combine(self, block: Block) -> Values:
-        how = self.arguments["of"]
-        parts = combine_parts(how, block.values, block.dims.index(BLOCK))
-        return finish(how, parts, np.dtype(self.arguments["dtype"]))
+    def _combine(self, block: Block, spans: Mapping[str, Span]) -> Values:
+        """Combine the partial aggregates of each group, in order."""
+        how, dtype = self.arguments["of"], np.dtype(self.arguments["dtype"])
+        codes, owners = block.codes(spans)[1], block.axes[1]
+        if owners.is_dropped or codes is None:
+            return finish(how, combine_parts(how, block.values), dtype)
+        results = []
+        for number in range(block.lengths(spans)[1]):
+            members = block.values[:, codes == number]
+            empty = np.full((len(members), *members.shape[2:]), identity(how, dtype), members.dtype)
+            results.append(combine_parts(how, members) if members.shape[1] else empty)
+        stacked = np.stack(results, axis=1)
+        return np.moveaxis(finish(how, stacked, dtype), 0, self.output_dims.index(owners.outputs[0]))
 
     def _quantile(self, block: Block, spans: Mapping[str, Span]) -> Values:
         import xarray as xr

@@ -43,7 +43,7 @@ from icefloe.derive.records import (
 from icefloe.derive.report import DerivedArray, DeriveReport
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RebaseFailedError
-from icefloe.format.manifest import INLINE, ArrayManifest
+from icefloe.format.manifest import INLINE, NATIVE, ArrayManifest
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -370,17 +370,18 @@ class _Run:
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _pretend(self, output: Output, plan: Plan) -> None:
-        """In a dry run, set placeholder references for chunks to compute, for outputs that depend on them."""
-        node = self.session._workspace.array(output.path)
-        fakes = Blobs.from_list([f"{output.path} {each}".encode() for each in plan.recomputed.tolist()])
+        """Refer to something new where chunks would be computed, for outputs that read them."""
         order = _sorted_rows(plan.recomputed)
-        coords = plan.recomputed[order].astype(np.uint32)
-        self.session._workspace.put_refs(
-            node, ArrayManifest.of_sorted(coords, INLINE, inline=fakes.take(order))
-        )
+        rows = plan.recomputed[order]
+        refs = ArrayManifest.of(rows.astype(np.uint32), NATIVE)
+        digests = np.ascontiguousarray(plan.digests[tuple(rows.T)]).view(np.uint8).reshape(-1, 16)
+        node = self.session._workspace.array(output.path)
+        self.session._workspace.put_refs(node, replace(refs, chunk_ids=digests[:, :12].copy()))
 
     def _record(self, output: Output, plan: Plan, before: Records | None) -> None:
         """Store the records of an output, if anything changed."""
+        if self.job.dry_run and self.changed:
+            return
         array = get_array(self.session, output.path, output.spec.name)
         attributes = self._describe(output, array, before)
         names = attributes["versions"]

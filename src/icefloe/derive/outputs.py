@@ -14,7 +14,6 @@ from icefloe.cf import encode_fill_value
 from icefloe.derive.arrays import DecodedCoordinates, StoredArray, array_document, check_regular
 from icefloe.derive.axes import (
     Axis,
-    BlockAxis,
     CoarseAxis,
     GroupAxis,
     LookupAxis,
@@ -24,7 +23,7 @@ from icefloe.derive.axes import (
     WindowAxis,
 )
 from icefloe.derive.expressions import check_expression, evaluate
-from icefloe.derive.functions import BLOCK, PART, Block, Function, UserFunction, load_code
+from icefloe.derive.functions import PART, SEGMENT, Block, Function, UserFunction, load_code
 from icefloe.derive.grouping import Grouping, codes_of_labels, group_cells
 from icefloe.derive.recipe import RECURRING, Coarsen, Group, OutputSpec, Reduce, Same, Window
 from icefloe.derive.records import RECORDS, records_group
@@ -94,6 +93,8 @@ class Output:
     """Coordinates to write, by path."""
     sources: tuple[ResolvedInput, ...] = ()
     """The inputs of the recipe, if the output is computed from partial aggregates instead."""
+    partial_axes: tuple[Axis, ...] = ()
+    """How the output depends on its partial aggregates."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -502,16 +503,26 @@ def _is_recurring(axis: Axis) -> bool:
 
 
 def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Output]:
+    """Divide a reduction along an axis into partial aggregates, and their combination.
+
+    A partial aggregate describes the cells of one group in one block of input chunks. Those of a group follow
+    each other, so that a group is a range of them.
+    """
     given, how = output.inputs[0], output.spec.function
     array = given.array
+    size, dtype = array.shape[number], array.decoded_dtype
     block = BLOCK_CHUNKS * int(np.diff(array.edges[number]).max(initial=1))
-    size = array.shape[number]
-    blocks = BlockAxis(BLOCK, size, block, axis if isinstance(axis, GroupAxis) else None)
-    axes = (*given.axes[:number], blocks, *given.axes[number + 1 :])
-    dtype, parts = array.decoded_dtype, part_count(how)
-    stored = part_dtype(how, dtype)
-    dims = (OutputDim(PART, parts, parts), OutputDim(BLOCK, -(-size // block), 1), *output.dims)
-    plain = replace(output.spec, encoding={})
+    blocks = -(-size // block)
+    groups = axis.groups if isinstance(axis, GroupAxis) else np.zeros(size, np.int64)
+    pairs = groups * blocks + np.arange(size) // block
+    known = groups >= 0
+    keys, inverse = np.unique(pairs[known], return_inverse=True)
+    codes = np.full(size, -1, np.int64)
+    codes[known] = inverse
+    segments = GroupAxis.of(SEGMENT, codes, len(keys))
+    others = [dim for dim in output.dims if dim.name not in axis.outputs]
+    parts, stored = part_count(how), part_dtype(how, dtype)
+    dims = (OutputDim(PART, parts, parts), OutputDim(SEGMENT, len(keys), 1), *others)
     names = tuple(dim.name for dim in dims)
     document = array_document(
         tuple(dim.size for dim in dims),
@@ -523,33 +534,29 @@ def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Out
     )
     group = records_group(output.path)
     partial = Output(
-        plain,
+        replace(output.spec, encoding={}),
         f"{group}/partial",
         f"{group}/partial_records",
         dims,
-        (ResolvedInput(given.name, array, axes),),
+        (ResolvedInput(given.name, array, (*given.axes[:number], segments, *given.axes[number + 1 :])),),
         Function("partial", {"of": how}, names, stored, dtype),
         document,
         {},
     )
-    combine = Function(
-        "combine",
-        {"of": how, "dtype": dtype.str},
-        output.names,
-        output.function.dtype,
-        stored,
-        None,
-        output.function.missing,
-    )
-    # The input is filled in when the partial aggregates are written.
-    return [partial, replace(output, function=combine, inputs=(), sources=output.inputs)]
+    arguments = {"of": how, "dtype": dtype.str}
+    combine = replace(output.function, name="combine", arguments=arguments, input_dtype=stored)
+    owners: Axis = WholeAxis(len(keys))
+    if isinstance(axis, GroupAxis):
+        owners = GroupAxis.of(axis.dim, keys // blocks, len(axis.first))
+    # The array is filled in when the partial aggregates are written.
+    axes = (WholeAxis(parts), owners, *(SameAxis(dim.name, dim.size) for dim in others))
+    rest = replace(output, function=combine, inputs=(), sources=output.inputs, partial_axes=axes)
+    return [partial, rest]
 
 
 def read_partials(output: Output, array: StoredArray) -> Output:
     """Return a reduction with its partial aggregates as input."""
-    axes: list[Axis] = [WholeAxis(array.shape[0]), WholeAxis(array.shape[1])]
-    axes += [SameAxis(dim.name, dim.size) for dim in output.dims]
-    return replace(output, inputs=(ResolvedInput(PART, array, tuple(axes)),))
+    return replace(output, inputs=(ResolvedInput(PART, array, output.partial_axes),))
 
 
 def check_location(output: Output, existing: StoredArray | None, *, is_derived: bool) -> None:

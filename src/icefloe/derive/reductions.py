@@ -156,9 +156,9 @@ def _is_missing(values: Values) -> NDArray[np.bool_]:
     return np.zeros(values.shape, np.bool_) if find is None else np.asarray(find(values))
 
 
-def combine_parts(function: str, parts: Values, axis: int) -> Values:
-    """Combine partial aggregates along an axis, one after the other."""
-    many = np.moveaxis(parts, axis, 0)
+def combine_parts(function: str, parts: Values) -> Values:
+    """Combine partial aggregates along the second axis, one after the other."""
+    many = np.moveaxis(parts, 1, 0)
     result = many[0] if len(many) else np.zeros(many.shape[1:], parts.dtype)
     for each in many[1:]:
         result = _merge(function, result, each)
