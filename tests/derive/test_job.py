@@ -129,6 +129,17 @@ def test_only_appended_days_are_computed(tmp_path: Path) -> None:
     assert (report.recomputed, report.kept) == (8, 24)
 
 
+def test_a_gap_computes_only_the_days_after_it(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    append(repo, "2020-02-07", 4)
+
+    report = derive(recipe)
+
+    assert (report.recomputed, report.kept) == (12, 24)
+
+
 def test_shifted_content_is_moved_by_reference(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"copy": {"function": "copy", "inputs": {"t2m": "t2m"}, "path": "c/t2m"}})
@@ -429,3 +440,73 @@ def test_records_do_not_conflict_in_rebases(tmp_path: Path) -> None:
     late.commit("write records late", rebase_with=icefloe.ConflictDetector())
 
     assert derive(recipe).recomputed == 0
+
+
+def derive_small(folder: Path, data: xr.Dataset, output: dict[str, Any], **encoding: Any) -> xr.DataArray:
+    """Derive an array `out` from a small data set, twice, and return it."""
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")))
+    session = repo.writable_session("main")
+    data.to_zarr(session.store, encoding={"a": encoding} if encoding else None, consolidated=False)
+    session.commit("data")
+    recipe = {"repository": str(folder / "repo"), "outputs": {"out": {"inputs": {"a": "a"}, **output}}}
+    path = derive(recipe).outputs[0].path.strip("/")
+    assert derive(recipe).commit is None
+    return open_derived(repo, path.rpartition("/")[0] or None)[path.rpartition("/")[2]]
+
+
+REDUCED = {"dimensions": {"x": {"reduce": True}}}
+
+
+def test_labels_of_seasons_stay_the_same(tmp_path: Path) -> None:
+    time = ("time", np.arange(0, 360, 30), {"units": "days since 2000-01-01"})
+    data = xr.Dataset({"a": (("time",), np.arange(12.0))}, {"time": time})
+
+    found = derive_small(
+        tmp_path, data, {"function": "max", "dimensions": {"time": {"group": "time.season"}}}
+    )
+
+    assert list(found["season"].values) == ["DJF", "JJA", "MAM", "SON"]
+
+
+def test_a_float_fill_value_is_missing(tmp_path: Path) -> None:
+    data = xr.Dataset({"a": (("x",), np.array([1, np.nan, 3], "f4"))})
+
+    found = derive_small(tmp_path, data, {"function": "mean", **REDUCED}, _FillValue=-9999.0)
+
+    assert found.item() == 2
+
+
+def test_means_of_missing_values_are_missing(tmp_path: Path) -> None:
+    data = xr.Dataset({"a": (("x",), np.full(3, np.nan))})
+
+    assert np.isnan(derive_small(tmp_path, data, {"function": "mean", **REDUCED}))
+
+
+def test_expressions_take_scalars(tmp_path: Path) -> None:
+    data = xr.Dataset({"a": ((), 3.0)})
+
+    assert derive_small(tmp_path, data, {"function": {"expression": "a * 2"}}).item() == 6
+
+
+def test_texts_are_copied(tmp_path: Path) -> None:
+    data = xr.Dataset({"a": (("x",), np.array(["one", "", "three"], object))})
+
+    found = derive_small(tmp_path, data, {"function": "copy", "chunks": {"x": 2}})
+
+    assert list(found.values) == ["one", "", "three"]
+
+
+def test_an_output_with_other_metadata_is_computed_again(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
+    derive(recipe)
+    before = stored_values(repo, "t2m_daily/t2m_daily")
+    session = repo.writable_session("main")
+    group = zarr.open_group(session.store, path="t2m_daily")
+    group.create_array("t2m_daily", shape=(3,), chunks=(3,), dtype="i4", overwrite=True)
+    session.commit("replace the output")
+
+    assert not derive(recipe, dry_run=True).is_current
+    derive(recipe)
+
+    assert stored_values(repo, "t2m_daily/t2m_daily") == before

@@ -56,7 +56,8 @@ def fingerprint_refs(refs: ArrayManifest) -> Lanes:
 def fingerprint_grid(refs: ArrayManifest, grid: Sequence[int]) -> Lanes:
     """Arrange fingerprints by chunk coordinates in an array of shape `(*grid, 2)`, zero where none exists."""
     found = np.zeros((*grid, 2), np.uint64)
-    found[tuple(refs.coords.T.astype(np.intp))] = fingerprint_refs(refs)
+    if len(refs):  # a scalar without a chunk has no coordinates to assign to
+        found[tuple(refs.coords.T.astype(np.intp))] = fingerprint_refs(refs)
     return found
 
 

@@ -122,7 +122,8 @@ class StoredArray:
         attributes = self.attributes
         relevant = attributes if all_attributes else {key: attributes.get(key) for key in _DECODING}
         keys = ("data_type", "codecs", "fill_value", "chunk_key_encoding", "storage_transformers")
-        described = [{key: self.document.get(key) for key in keys}, relevant, self.dims]
+        chunks = self.document["chunk_grid"]["configuration"].get("chunk_shape")
+        described = [{key: self.document.get(key) for key in keys}, relevant, self.dims, chunks]
         return hash_bytes(json.dumps(described, sort_keys=True, default=str).encode())
 
     @cached_property

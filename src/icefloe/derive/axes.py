@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe.core.fingerprints import Lanes, RectangleSums, combine, hash_bytes
 from icefloe.errors import ErrorKind, InvalidInputError
 
 Cells: TypeAlias = NDArray[np.int64]
@@ -37,14 +38,14 @@ class Axis(ABC):
         """
         return None
 
-    def bounds(self, spans: Sequence[Sequence[Span]]) -> tuple[Cells, Cells]:
+    def bounds(self, spans: Sequence[Cells]) -> tuple[Cells, Cells]:
         """Return the first cells and the ends for all combinations of output ranges, as arrays."""
         shape = tuple(len(each) for each in spans)
         found = np.array([self.cells(*each) for each in _product(spans)], np.int64).reshape(*shape, 2)
         return found[..., 0], found[..., 1]
 
-    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
-        """Hash information beyond the ranges, such as group codes, for all combinations of output ranges."""
+    def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
+        """Hash, for all combinations of output ranges, what the ranges of cells alone do not tell."""
         shape = tuple(len(each) for each in spans)
         hashes = []
         for each in _product(spans):
@@ -73,18 +74,17 @@ class SameAxis(Axis):
         ((first, end),) = spans
         return max(0, first - self.before), min(self.size, end + self.after)
 
-    def bounds(self, spans: Sequence[Sequence[Span]]) -> tuple[Cells, Cells]:
+    def bounds(self, spans: Sequence[Cells]) -> tuple[Cells, Cells]:
         # docstring inherited
-        given = np.array(spans[0], np.int64).reshape(-1, 2)
-        return np.maximum(given[:, 0] - self.before, 0), np.minimum(given[:, 1] + self.after, self.size)
+        first, end = spans[0].T
+        return np.maximum(first - self.before, 0), np.minimum(end + self.after, self.size)
 
-    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+    def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
         # docstring inherited
         if not self.before and not self.after:
             return None
-        given = np.array(spans[0], np.int64).reshape(-1, 2)
         first, end = self.bounds(spans)
-        return np.stack([given[:, 0] - first, end - given[:, 1]], axis=-1).astype(np.uint64)
+        return np.stack([spans[0][:, 0] - first, end - spans[0][:, 1]], axis=-1).astype(np.uint64)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class CoarseAxis(Axis):
         # docstring inherited
         return np.arange(*cells, dtype=np.int64) // self.factor - spans[0][0]
 
-    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+    def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
         # docstring inherited
         return None
 
@@ -129,7 +129,7 @@ class WholeAxis(Axis):
         # docstring inherited
         return np.zeros(cells[1] - cells[0], np.int64)
 
-    def tokens(self, spans: Sequence[Sequence[Span]]) -> NDArray[np.uint64] | None:
+    def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
         # docstring inherited
         return None
 
@@ -166,13 +166,22 @@ class GroupAxis(Axis):
         high = int(self.end[first:end].max(initial=0))
         return (low, high) if low < high else (0, 0)
 
-    def bounds(self, spans: Sequence[Sequence[Span]]) -> tuple[Cells, Cells]:
+    def bounds(self, spans: Sequence[Cells]) -> tuple[Cells, Cells]:
         # docstring inherited
-        starts = np.array([first for first, _ in spans[0]], np.int64)
+        starts = spans[0][:, 0]
         if not len(starts):
             return starts, starts
         low, high = np.minimum.reduceat(self.first, starts), np.maximum.reduceat(self.end, starts)
         return np.where(low < high, low, 0), np.where(low < high, high, 0)
+
+    def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
+        # docstring inherited
+        if (self.groups < 0).any() or (np.diff(self.groups) < 0).any():
+            return super().tokens(spans)
+        # Groups that follow each other: their lengths tell everything.
+        lengths = np.bincount(self.groups, minlength=len(self.first)).astype(np.uint64)
+        hashed = combine(hash_bytes(b"length"), np.stack([lengths, lengths], axis=-1))
+        return RectangleSums(hashed).sum([spans[0][:, 0]], [spans[0][:, 1]])
 
     def codes(self, cells: Span, *spans: Span) -> Cells | None:
         # docstring inherited
@@ -231,8 +240,8 @@ class WindowAxis(Axis):
         return low, max(low, high)
 
 
-def _product(spans: Sequence[Sequence[Span]]) -> list[tuple[Span, ...]]:
+def _product(spans: Sequence[Cells]) -> list[tuple[Span, ...]]:
     found: list[tuple[Span, ...]] = [()]
     for each in spans:
-        found = [(*before, span) for before in found for span in each]
+        found = [(*before, (first, end)) for before in found for first, end in each.tolist()]
     return found

@@ -327,8 +327,7 @@ def _as_xarray(block: Block) -> Any:
         name: (dims, values, dict(attributes))
         for name, (dims, values, attributes) in block.coordinates.items()
     }
-    values = np.ascontiguousarray(block.values)
-    return xr.DataArray(values, coordinates, block.dims, block.name, dict(block.attributes))
+    return xr.DataArray(block.values, coordinates, block.dims, block.name, dict(block.attributes))
 
 
 def _members(blocks: Sequence[Block], name: str, array: Any, dim: str, number: int) -> Any:

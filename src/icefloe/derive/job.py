@@ -336,7 +336,8 @@ class _Run:
         self.changed = True
         refs, order = array.refs, _sorted_rows(target)
         row_of = np.full(array.grid, -1, np.int64)
-        row_of[tuple(refs.coords.T.astype(np.intp))] = np.arange(len(refs))
+        if len(refs):
+            row_of[tuple(refs.coords.T.astype(np.intp))] = np.arange(len(refs))
         rows = row_of[tuple(source[order].T)]
         coords, there = target[order].astype(np.uint32), rows >= 0
         taken = replace(refs.take(rows[there]), coords=coords[there])
@@ -499,7 +500,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.shape != other.shape or (one.dtype != other.dtype and one.dtype.kind not in "OUT"):
         return False
     if one.dtype.kind in "OUT":
-        return bool((one.astype(str) == other.astype(str)).all())
+        return bool((one.astype(object) == other.astype(object)).all())
     return one.tobytes() == other.tobytes()
 
 

@@ -14,6 +14,7 @@ from icefloe.cf import encode_fill_value
 from icefloe.derive.arrays import DecodedCoordinates, StoredArray, array_document, check_regular
 from icefloe.derive.axes import (
     Axis,
+    Cells,
     CoarseAxis,
     GroupAxis,
     LookupAxis,
@@ -62,9 +63,10 @@ class OutputDim:
     coordinate: Coordinate | None = None
 
     @property
-    def spans(self) -> list[Span]:
-        """Range of cells of each chunk."""
-        return [(at, min(at + self.chunk, self.size)) for at in range(0, self.size, self.chunk)]
+    def spans(self) -> Cells:
+        """First cell and end of each chunk, one row per chunk."""
+        starts = np.arange(0, self.size, self.chunk, dtype=np.int64)
+        return np.stack([starts, np.minimum(starts + self.chunk, self.size)], axis=-1)
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ def resolve_output(
     )
     missing = {each.dim: each.empty for each in groupings.values() if each.empty.any()}
     dtype = _result_dtype(spec, inputs, dims, code)
+    if dtype.kind not in "biufcOUT" and not _is_by_reference(spec, first, session):
+        raise _wrong(spec, f"it would hold values of type {dtype}; derived arrays hold numbers or text")
     if missing and dtype.kind in "iub":
         dtype = np.dtype("f8")
     function = Function(
@@ -468,13 +472,14 @@ def make_document(
 ) -> dict[str, Any]:
     """Create the zarr.json of an output."""
     stored = np.dtype(spec.encoding.get("dtype", dtype))
+    kind: Any = str if stored.kind in "OUT" else stored
     fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
     if stored.kind == "f" and "_FillValue" in spec.encoding:
         attributes = {**attributes, "_FillValue": encode_fill_value(fill)}
     return array_document(
         tuple(dim.size for dim in dims),
         tuple(dim.chunk for dim in dims),
-        stored,
+        kind,
         tuple(dim.name for dim in dims),
         attributes,
         fill,

@@ -78,12 +78,14 @@ def compute_digests(output: Output) -> Lanes:
     spans = {dim.name: dim.spans for dim in output.dims}
     rank = len(output.dims)
     digests = digests.reshape(*(1,) * rank, 2)
-    lengths = [np.array([end - first for first, end in spans[name]], np.uint64) for name in output.names]
-    for axis, each in enumerate(lengths):
+    for axis, name in enumerate(output.names):
+        each = np.diff(spans[name])[:, 0].astype(np.uint64)
         digests = combine(digests, _placed(np.repeat(each[:, None], 2, axis=1), [axis], rank))
     for dim, mask in output.function.missing.items():
         tokens = _hash_each([mask[first:end].tobytes() for first, end in spans[dim]])
-        digests = combine(digests, _placed(tokens, [output.names.index(dim)], rank))
+        # Added, so that a gap elsewhere does not change the digest of a chunk without one.
+        tokens[~np.logical_or.reduceat(mask, spans[dim][:, 0])] = 0
+        digests = digests + _placed(tokens, [output.names.index(dim)], rank)
     for given in output.inputs:
         digests = combine(digests, *_input_digests(output, given, spans))
     return np.ascontiguousarray(np.broadcast_to(digests, (*output.grid, 2)))
@@ -164,6 +166,9 @@ def _input_digests(output: Output, given: ResolvedInput, spans: dict[str, Any]) 
         high = np.where(empty, 0, np.searchsorted(edges, end, "left"))
         relative = np.stack([first - edges[low], end - first], axis=-1).astype(np.uint64)
         tokens.append(_placed(np.where(empty[..., None], 0, relative), places, rank))
+        if array.document["chunk_grid"]["name"] != "regular":
+            sizes = np.repeat(np.diff(edges).astype(np.uint64)[:, None], 2, axis=1)
+            tokens.append(_placed(RectangleSums(sizes).sum([low], [high]), places, rank))
         own = axis.tokens(wanted)
         if own is not None:
             tokens.append(_placed(own, places, rank))

@@ -29,13 +29,11 @@ def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype that xarray gives the result of a reduction."""
     if function == "count":
         return np.dtype("i8")
-    if function in ("min", "max"):
-        return dtype
     if dtype.kind not in "biuf":
         raise InvalidInputError(
             f"{function} needs numbers, not values of type {dtype}", ErrorKind.INVALID_COMMIT_CONFIGURATION
         )
-    if dtype.kind == "f":
+    if dtype.kind == "f" or function in ("min", "max"):
         return dtype
     if function == "sum":
         return np.dtype("u8") if dtype.kind == "u" else np.dtype("i8")
@@ -194,7 +192,8 @@ def _merge(function: str, one: Values, other: Values) -> Values:
 
 def _divide(total: Values, count: Values) -> Values:
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(total / count)
+        # Zero by zero has a sign bit, unlike the NaN that stands for missing chunks.
+        return np.asarray(np.where(count > 0, total / count, np.nan))
 
 
 def _add(values: Values, codes: Sequence[Codes], lengths: Sequence[int], dtype: np.dtype[Any]) -> Values:
@@ -206,7 +205,7 @@ def _add(values: Values, codes: Sequence[Codes], lengths: Sequence[int], dtype: 
 
 def _extremes(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
     ufunc = np.fmin if function == "min" else np.fmax
-    none = identity(function, values.dtype) if values.dtype.kind in "biuf" else np.array("NaT", values.dtype)
+    none = identity(function, values.dtype)
     for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
         if each is not None:
             values = _segment(ufunc, values, axis, each, length, none, values.dtype)
