@@ -45,7 +45,7 @@ class Axis(ABC):
         return found[..., 0], found[..., 1]
 
     def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
-        """Hash, for all combinations of output ranges, what the ranges of cells alone do not tell."""
+        """Hash information beyond the ranges, such as group codes, for all combinations of output ranges."""
         shape = tuple(len(each) for each in spans)
         hashes = []
         for each in _product(spans):

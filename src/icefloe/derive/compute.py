@@ -172,7 +172,7 @@ def _audit(
     """Compare a chunk with its stored values, a second computation, and a computation over a wider block."""
     at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
     if not _same(np.asarray(read), np.asarray(stored)):
-        return f"{task.path} ({at}) reads back with other values than were written; its codecs lose data"
+        return f"{task.path} ({at}): stored values differ from computed values, because its codecs lose data"
     if not _same(_compute(task, readers, spans), values):
         return f"{task.function.name} is not deterministic: it returned two results for {at}"
     if task.function.code is None:

@@ -371,7 +371,7 @@ class _Run:
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _pretend(self, output: Output, plan: Plan) -> None:
-        """Refer to something new where chunks would be computed, for outputs that read them."""
+        """In a dry run, set placeholder references for chunks to compute, for outputs that depend on them."""
         order = _sorted_rows(plan.recomputed)
         rows = plan.recomputed[order]
         refs = ArrayManifest.of(rows.astype(np.uint32), NATIVE)
