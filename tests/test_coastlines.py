@@ -111,7 +111,7 @@ def test_region_across_the_date_line_shows_both_sides() -> None:
     assert ((lines[:, 0] > 181) & (lines[:, 0] < 195)).any()
 
 
-def test_stretched_cells_are_counted_not_measured() -> None:
+def test_positions_are_counted_in_cells_of_unequal_size() -> None:
     latitudes, longitudes = np.array([0.0, 10, 30, 70]), np.array([0.0, 90, 180, 270])
 
     lines = np.concatenate(coastlines_on_grid(latitudes, longitudes))

@@ -231,7 +231,7 @@ class ConflictSolver:
         """Choose the version to keep.
 
         Ours can be kept in a ChunkDoubleUpdate, a DeleteOfUpdatedArray and a DeleteOfUpdatedGroup, theirs in
-        a ChunkDoubleUpdate. All other conflicts make the rebase fail, whatever is chosen.
+        a ChunkDoubleUpdate. All other conflicts make the rebase fail, for any choice.
 
         Parameters
         ----------
@@ -336,7 +336,7 @@ class ChunkDetails(Report):
     problem: str | None = None
     """The reason why the values could not be compared."""
     hint: Hint | None = None
-    """How to make the values comparable."""
+    """The remedy that makes the values comparable."""
 
     def __str__(self) -> str:
         where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")

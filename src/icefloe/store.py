@@ -198,7 +198,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
 
     @property
     def _supports_sync_io(self) -> bool:
-        """Whether zarr's fused pipeline may call the `*_sync` methods from its own threads.
+        """True if zarr's fused pipeline may call the `*_sync` methods from its own threads.
 
         Zarr has too few threads to keep an object store busy.
         """
@@ -639,7 +639,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
 
 
 class RawStore:
-    """The store in plain bytes, like the native store of the official package."""
+    """A view of the store with plain bytes, like the native store of the official package."""
 
     def __init__(self, store: IcechunkStore) -> None:
         self._store = store

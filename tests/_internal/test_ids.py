@@ -18,7 +18,7 @@ TYPES = [SnapshotId, ManifestId, ChunkId, NodeId]
 INITIAL = "1CECHNKREP0F1RSTCMT0"
 
 
-def test_example_of_the_specification() -> None:
+def test_text_form_equals_example_of_the_specification() -> None:
     raw = bytes.fromhex("0b1cc8d6787580f0e33a6534")
 
     assert str(SnapshotId(raw)) == f"{ids.INITIAL_SNAPSHOT_ID}" == INITIAL

@@ -208,7 +208,7 @@ def test_decompression_bomb_is_rejected_in_bounded_memory(bomb: Callable[[], Sam
     assert peak < MOST_BYTES
 
 
-def test_two_moves_to_one_path_are_found_among_many() -> None:
+def test_duplicate_move_target_is_found_among_many_moves() -> None:
     rows = [
         {"from": f"/a{i}", "to": f"/b{min(i, 7_998)}", "node_id": i.to_bytes(8, "big")} for i in range(8_000)
     ]

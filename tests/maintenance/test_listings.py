@@ -66,7 +66,7 @@ def test_parts_are_filtered_one_by_one(storage: Storage, monkeypatch: pytest.Mon
     assert len(left.take(left.sizes > 8).paths()) == 1
 
 
-def test_times_are_those_of_the_storage(tmp_path: Path) -> None:
+def test_listing_has_modification_times_of_the_storage(tmp_path: Path) -> None:
     storage = local_filesystem_storage(str(tmp_path))
     early, late = ChunkId(bytes(12)), ChunkId(b"\xff" * 12)
     for id, time_us in ((early, EARLY_US), (late, LATE_US)):

@@ -104,7 +104,7 @@ def test_shift_in_several_dimensions_copies_nothing(repo: Repository) -> None:
     assert set(refs.inline.tolist()) <= set(old.inline.tolist())
 
 
-def test_shift_includes_uncommitted_writes_and_a_larger_grid(repo: Repository) -> None:
+def test_shift_moves_uncommitted_chunks_in_a_resized_array(repo: Repository) -> None:
     session = repo.writable_session("main")
     array = zarr.open_array(session.store, path="line")
     array.resize((16,))

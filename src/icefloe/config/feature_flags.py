@@ -16,13 +16,13 @@ class FeatureFlag(Shown):
     name: str
     """The name of the flag."""
     default_enabled: bool
-    """Whether the operation is allowed by default."""
+    """True if the operation is allowed by default."""
     setting: bool | None
     """The value that was set; None for the default."""
 
     @property
     def enabled(self) -> bool:
-        """Whether the operation is allowed, by setting or by default."""
+        """True if the operation is allowed, by setting or by default."""
         return self.default_enabled if self.setting is None else self.setting
 
     def tree(self) -> Tree:

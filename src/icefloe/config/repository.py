@@ -545,7 +545,7 @@ class EffectiveConfig:
     preload_max_arrays_to_scan: int
     split_sizes: SplitSizes
     compress_locations: bool
-    """Whether the configuration mentions the compression of locations."""
+    """True if the configuration mentions the compression of locations."""
     location_compression_min_num_chunks: int
     location_dictionary_max_training_samples: int
     location_dictionary_max_size_bytes: int

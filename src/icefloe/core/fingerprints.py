@@ -94,7 +94,7 @@ class RectangleSums:
 
     The sum over a rectangle depends on its fingerprints and on their positions relative to its first
     corner, so content that moved as a whole keeps its sum. Each query costs a constant number of operations
-    per rectangle, whatever its size: cumulative sums modulo 2**64 of fingerprints times `base ** coordinate`.
+    per rectangle of any size: cumulative sums modulo 2**64 of fingerprints times `base ** coordinate`.
     """
 
     def __init__(self, fingerprints: Lanes) -> None:

@@ -61,7 +61,7 @@ class VirtualColumns:
     checksums: dict[str, Any]
     """The checksum columns of `ArrayManifest`."""
     ascending: bool = False
-    """Whether the coordinates are known to be sorted and unique."""
+    """True if the coordinates are known to be sorted and unique."""
 
     def take(self, rows: Any) -> VirtualColumns:
         """Return the rows of a mask."""

@@ -158,7 +158,7 @@ class Workspace:
         return self._committer is not None
 
     def close(self) -> None:
-        """Refuse all further changes, because the changes were committed."""
+        """Make the workspace read-only, because its changes were committed."""
         with self._lock:
             self._read_only = True
 

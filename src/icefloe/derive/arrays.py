@@ -244,7 +244,7 @@ def array_document(
     fill: Any = None,
     codec: str | None = None,
 ) -> dict[str, Any]:
-    """Make the zarr.json of an array as zarr would."""
+    """Create the zarr.json of an array, as zarr would write it."""
     from icefloe.ingest.options import compressors
 
     more: dict[str, Any] = {} if codec is None else {"compressors": compressors(codec)}

@@ -209,7 +209,7 @@ class _Run:
         check_memory(output, self.job.memory_bytes)
         current = existing.fingerprints() if existing is not None else None
         if existing is not None and _form(existing.document) != _form(output.document):
-            current = None  # somebody replaced the array, or its chunks are stored differently now
+            current = None  # another writer replaced the array, or its chunks are stored differently now
         plan = make_plan(output, records, current, full=self.job.full)
         if self.job.strict and plan.reason and not output.is_internal:
             raise _wrong(
@@ -323,7 +323,7 @@ class _Run:
         return any(path in (about or {}).get("coordinates", []) for about in derived)
 
     def _move_chunks(self, output: Output, existing: StoredArray | None, plan: Plan) -> None:
-        """Give moved chunks the references of their source."""
+        """Copy the references of moved chunks from their source."""
         node = self.session._workspace.array(output.path)
         if existing is None or existing.node.id != node.id or not len(plan.moved_to):
             return
@@ -332,7 +332,7 @@ class _Run:
     def _put_references(
         self, output: Output, array: StoredArray, source: NDArray[np.int64], target: NDArray[np.int64]
     ) -> None:
-        """Give chunks of an output the references that chunks of an array have."""
+        """Copy references of an array to chunks of an output."""
         self.changed = True
         refs, order = array.refs, _sorted_rows(target)
         row_of = np.full(array.grid, -1, np.int64)

@@ -136,7 +136,8 @@ def stored_recipe(repo: Repository, allowed: Collection[str], branch: str = "mai
     ]
     if not distinct:
         raise NodeNotFoundError(
-            f"there are no derived arrays on {branch}; a recipe makes them", kind=ErrorKind.NODE_NOT_FOUND
+            f"there are no derived arrays on {branch}; run a recipe to create them",
+            kind=ErrorKind.NODE_NOT_FOUND,
         )
     return DeriveRecipe("", tuple(distinct), Path.cwd())
 

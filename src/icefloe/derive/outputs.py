@@ -193,7 +193,7 @@ def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> 
 
 
 def _is_in_place(path: str, coordinate: Coordinate, session: Session) -> bool:
-    """Return whether a coordinate is the one that the output would have copied."""
+    """Return whether an existing coordinate equals the copy that the output would get."""
     source = coordinate.source
     return source is not None and source.session is session and source.path == path
 

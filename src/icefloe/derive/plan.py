@@ -2,7 +2,7 @@
 
 The digest of a chunk covers the function, the metadata that decides how inputs are read, the cells of its
 block relative to their chunks, and the fingerprints of all input chunks in the block. Equal digests mean
-equal results, whatever happened in between, so neither transaction logs nor old snapshots are needed.
+equal results, after any history, so neither transaction logs nor old snapshots are needed.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def _segment(
 
 
 def _spread(means: Values, codes: Sequence[Codes]) -> Values:
-    """Give each cell the mean of its group."""
+    """Return the mean of its group for each cell."""
     for axis, each in enumerate(codes):
         if each is not None:
             means = np.take(means, np.maximum(each, 0), axis=axis)

@@ -36,7 +36,7 @@ class DeriveReport(Report):
     outputs: tuple[DerivedArray, ...]
     """The outputs of the recipe, one by one."""
     is_current: bool
-    """True if nothing had to be computed, moved or described anew."""
+    """True if nothing had to be computed, moved or described again."""
     recomputed: int
     """Chunks of all outputs that were computed."""
     moved: int

@@ -37,7 +37,7 @@ _MOST_RUN_ROWS: Final = 1 << 28
 
 
 class ColumnPacker:
-    """A collector of columns. Each call returns a note that describes the column in the head."""
+    """A collector of columns. Each call returns a description of the column for the head."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
@@ -113,7 +113,7 @@ def _ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 class ColumnUnpacker:
-    """A reader that returns columns for their notes. FormatError names `place` if bytes are inconsistent."""
+    """A reader that returns each column, given its description in the head. FormatError names `place`."""
 
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place

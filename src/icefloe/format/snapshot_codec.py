@@ -297,7 +297,7 @@ def _count_chunks(shape: Ragged, payload: Payload) -> Ragged:
 
 
 def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
-    """Return nodes with the form of the shape that files of `spec` contain."""
+    """Return nodes with their shapes in the form that files of version `spec` have."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]
@@ -321,7 +321,7 @@ def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
 
 
 def _row_with_shape(row: Row, spec: Spec) -> Row:
-    """Return a single node with the form of the shape that files of `spec` contain."""
+    """Return a single node with its shape in the form that files of version `spec` have."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE:
         return row

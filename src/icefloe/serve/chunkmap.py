@@ -164,7 +164,7 @@ def _bins(
     *,
     last_wins: bool = False,
 ) -> NDArray[np.uint8]:
-    """Give each bin the category that most of its chunks have, or the last one that any of them has."""
+    """Assign to each bin the most frequent category of its chunks, or the last one that occurs."""
     columns = grid[across]
     others = [axis for axis in range(len(grid)) if axis != across]
     rows = math.prod(grid[axis] for axis in others)

@@ -117,7 +117,7 @@ class Gateway:
                 await self._serve_zarr(raw, scope, receive, send)
         except CancelledError:
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client must see an error
+        except Exception as error:  # noqa: BLE001 - the client must see any error
             failed = as_request_error(error, self._settings.explain)
             if scope.get(_STARTED):  # the server closes the connection, so that the client sees an error
                 _logger.warning("a response was aborted: %s", failed.text)
@@ -332,7 +332,7 @@ def _malformed(key: str) -> RequestError:
 
 
 def _is_chunk_for_gdal(scope: Scope) -> bool:
-    """Whether GDAL asks for a chunk. It reads every error status as a chunk without data."""
+    """Return whether GDAL requests a chunk. GDAL reads every error status as a missing chunk."""
     agent = header(scope, b"user-agent") or b""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return agent.startswith(_GDAL) and _CHUNK.fullmatch(raw) is not None

@@ -21,7 +21,7 @@ COMMITS_PER_PAGE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ArrayChange:
-    """What one commit did to an array."""
+    """The changes of one commit to an array."""
 
     id: str
     before_id: str

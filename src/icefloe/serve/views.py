@@ -315,7 +315,7 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
 
 
 def is_snapshot_id(name: str, text: str) -> bool:
-    """Whether a detail of an operation names a snapshot."""
+    """Return whether a detail of an operation names a snapshot."""
     return "snapshot" in name and len(text) == 20 and text.isalnum()
 
 

@@ -328,7 +328,7 @@ class Coordinate:
 
     @property
     def is_time(self) -> bool:
-        """Whether the values are encoded times."""
+        """True if the values are encoded times."""
         return self._coding() is not None
 
     def _coding(self) -> Any:

@@ -162,7 +162,7 @@ def test_number_is_replaced_in_all_blocks() -> None:
     assert [row["name"] for row in found] == [row["name"] for row in rows]
 
 
-def test_omitted_number_gets_a_position() -> None:
+def test_number_omitted_by_official_writers_is_added() -> None:
     """The builders of the official library leave out what is the default."""
     table = fb.Table("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     columns = from_rows(table, [{"name": "x", "place": row} for row in range(40)])

@@ -56,7 +56,7 @@ def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> 
 
 
 def check_log(log: TransactionLog) -> None:
-    """Raise an error if others cannot read a log."""
+    """Raise an error if the official library cannot read a transaction log."""
     check_changed_chunks(_counts_of(log.updated_chunks))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 AppendOrder: TypeAlias = Literal["commit", "sorted", "strict"]
-"""Where appended rows are placed: in the order of the commits, by label, or only after the last label."""
+"""The order of appended rows: by commit, by label, or only after the last label."""
 
 Rows: TypeAlias = NDArray[np.int64]
 
@@ -21,7 +21,7 @@ class PlacementError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the rows of both sides are in the result. Ours are only the rows that we appended."""
+    """The positions of the rows of both sides in the result. Ours are only the rows that we appended."""
 
     length: int
     theirs: Rows
@@ -31,7 +31,7 @@ class Placement:
     num_collapsed: int
     """The number of our labels that they appended as well."""
     is_ascending: bool
-    """Whether the labels that we appended follow the last of theirs in ascending order."""
+    """True if the labels that we appended follow the last of theirs in ascending order."""
 
     def sources(self) -> tuple[Rows, Rows]:
         """Return for each final row the row of theirs, and the number of our appended row; -1 for none."""

@@ -52,7 +52,7 @@ MOST_REWRITTEN_BYTES: Final = 16 << 20
 
 @runtime_checkable
 class AppendRules(Protocol):
-    """What a solver for concurrent appends decides, and how it reads and writes chunks."""
+    """The interface of solvers for concurrent appends: their decisions, and the encoding of chunks."""
 
     dim: str
     order: AppendOrder
@@ -69,7 +69,7 @@ class AppendRules(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What the rebase of an append did."""
+    """The result of rebasing an append."""
 
     num_rows: int
     """The number of rows that follow those of the other side."""
@@ -80,7 +80,7 @@ class Appended:
     num_rewritten: int
     """The number of chunks that were decoded and written again."""
     is_ascending: bool
-    """Whether the coordinate is still ascending."""
+    """True if the coordinate is still ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def plan_appends(
 ) -> AppendPlan | None:
     """Plan how appends of a session follow those at the tip; None if there is nothing to arrange.
 
-    With `match_all`, labels are also matched with rows that the session started from, even if nobody else
+    With `match_all`, labels are also matched with rows that the session started from, even if no one else
     appended.
 
     Raises
@@ -298,7 +298,7 @@ class _Dataset:
 
     @cached_property
     def is_contested(self) -> bool:
-        """Whether the tip differs from our base in one of the arrays."""
+        """Return whether the tip differs from our base in one of the arrays."""
         sides = self._sides
         return any(sides.base.node(path) != sides.tip.node(path) for path in self.members)
 
@@ -313,7 +313,7 @@ class _Dataset:
 
     @cached_property
     def _keeps_old_rows(self) -> bool:
-        """Whether the tip still has all rows of the base at the same positions."""
+        """Return whether the tip still has all rows of the base at the same positions."""
         sides, path = self._sides, self._coordinate
         if self._length(sides.tip) < self._old:
             return False

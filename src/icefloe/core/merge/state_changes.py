@@ -105,7 +105,7 @@ class Touched:
     changed: frozenset[NodeId] = frozenset()
     """Nodes that were created, deleted or moved, or whose metadata changed."""
     is_complete: bool = False
-    """Whether every chunk that was ever written is included, even if it was deleted again."""
+    """True if every chunk that was ever written is included, even if it was deleted again."""
 
     @staticmethod
     def of_all(one: State, other: State) -> Touched:

@@ -47,7 +47,7 @@ class Merged:
     changes: ChangeSet
     conflicts: tuple[ConflictGroup, ...]
     decided: bool
-    """Whether the strategy resolved all conflicts."""
+    """True if the strategy resolved all conflicts."""
 
 
 def merge(sides: Sides, strategy: MergeStrategy) -> Merged:

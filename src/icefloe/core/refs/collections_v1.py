@@ -27,9 +27,9 @@ class Collections:
     """The garbage collections on record, in microseconds since 1970-01-01 UTC."""
 
     last_us: int = 0
-    """When the last collection started to delete, or will start."""
+    """The time at which the last collection started, or will start, to delete objects."""
     under_way_us: tuple[int, ...] = ()
-    """When the collections that have not finished started."""
+    """The start times of collections that have not finished."""
 
 
 class CollectionsFile:

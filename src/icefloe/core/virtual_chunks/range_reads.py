@@ -18,7 +18,7 @@ from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.storage.external.base import Fetched
 
 _KEPT_S: Final = 2.0
-"""The time after which bytes that nobody requested, and the ends of reads, are forgotten."""
+"""The time after which unrequested bytes, and the ends of reads, are forgotten."""
 _RUNS: Final = 16
 """The number of remembered ends of reads per file, for several variables or readers."""
 
@@ -82,7 +82,7 @@ class _Span:
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """Consecutive reads."""
+    """A run of consecutive reads."""
 
     stop: int
     used: int

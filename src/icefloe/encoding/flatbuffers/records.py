@@ -50,7 +50,7 @@ class Records:
 
     @property
     def few(self) -> bool:
-        """Whether the rows are available."""
+        """True if the rows are available."""
         return self._rows is not None
 
     @property

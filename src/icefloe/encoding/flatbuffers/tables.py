@@ -165,7 +165,7 @@ def _column(field: fb.Field, values: Sequence[Any]) -> Any:
             return Union(
                 kinds, {k: from_rows(tables[k], [row for kind, row in pairs if kind == k]) for k in found}
             )
-    raise TypeError(f"no column for {field!r}")
+    raise TypeError(f"cannot create a column for {field!r}")
 
 
 def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]:

@@ -294,7 +294,7 @@ class _Preparation:
         return values.astype(np.int64) if values.dtype.kind in "iub" else values
 
     def _order_new_keys(self, dim: str, known: Values, fresh: Values) -> Values:
-        """Order new keys after the known ones; raise an error if they do not follow them."""
+        """Return new keys in the order in which they extend the dimension; raise an error if they cannot."""
         growing = self._template.append_dim or self._dims[0]
         times = self._has_times(dim)
         shown = format_key(fresh[0], times)

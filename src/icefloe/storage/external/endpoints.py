@@ -80,7 +80,7 @@ def find_foreign_endpoint(
 
 
 def is_same_endpoint(one: str, other: str) -> bool:
-    """Check whether two endpoint URLs lead to the same server, whatever the spelling of default ports."""
+    """Check whether two endpoint URLs lead to the same server, with or without default ports."""
     return _normal(one) == _normal(other)
 
 

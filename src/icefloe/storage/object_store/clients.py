@@ -307,7 +307,7 @@ _NAME = re.compile(r"[\w.:/%~;,=+!$&'()*-]*", re.ASCII)
 
 
 def _check_name(name: str) -> None:
-    """Refuse a bucket name that cannot be part of a URL, or that is the rest of a URL with keys."""
+    """Raise an error for a bucket name that cannot be part of a URL, or that contains keys from a URL."""
     if "@" in name:
         raise StorageError(
             f"bucket {name.rpartition('@')[2]}: a URL must not contain keys; pass them as credentials",
