@@ -52,7 +52,7 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     """Decode a value. Blobs become lists of integers, NaN and infinities None, as `dumps` would write them.
 
     Raises FormatError with the byte offset if the input is damaged, nested deeper than MAX_DEPTH, has
-    duplicate keys, or expands out of proportion, which requires shared or circular parts.
+    duplicate keys, or expands far beyond its size, which requires shared or circular parts.
     """
     return _Reader(bytes(data)).root()
 
