@@ -227,7 +227,9 @@ def test_error_names_position_and_problem(text: str, problem: str) -> None:
     assert caught.value.kind == "deserialization"
 
 
-@pytest.mark.parametrize(("count", "problem"), [(1, "too large for the size of its encoding"), (200, "nested deeper than 128")])
+@pytest.mark.parametrize(
+    ("count", "problem"), [(1, "too large for the size of its encoding"), (200, "nested deeper than 128")]
+)
 def test_list_that_contains_itself_is_rejected(count: int, problem: str) -> None:
     body = bytes([count, *range(count), *[0x28] * count])
 
