@@ -44,12 +44,12 @@ pytestmark = [
 ]
 
 
-def read_through(repo: Repository, credential: Any) -> xr.Dataset:
+def read_through(repo: Repository, credential: Any, group: str | None = None) -> xr.Dataset:
     """What somebody sees who opens the repository with a credential for its containers."""
     config = Repository.fetch_config(repo.storage)  # who passes it trusts the endpoints in it
     prefixes = (config.virtual_chunk_containers if config else None) or {}
     opened = Repository.open(repo.storage, config, dict.fromkeys(prefixes, credential))
-    return read(opened)
+    return read(opened, group)
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
@@ -147,6 +147,28 @@ def test_files_of_a_bucket(place: Place, tmp_path: Path, mode: str) -> None:
         secret = str(place.options.get(name, SECRET))
         assert secret not in said
         assert secret.encode() not in stored
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+def test_a_version_of_a_repository_in_a_bucket(place: Place, tmp_path: Path, mode: str) -> None:
+    url = f"{place.url}/{mode}/source"
+    source = Repository.create(place.storage(f"{mode}/source"))
+    session = source.writable_session("main")
+    days(0, 2).to_zarr(session.store, group="air", consolidated=False)
+    source.create_tag("v1", session.commit("one"))
+    session = source.writable_session("main")
+    days(2, 3).to_zarr(session.store, group="air", consolidated=False, append_dim="time")
+    session.commit("two")
+    now, then = new_repo(tmp_path), new_repo(tmp_path)
+
+    run(now, url, mode=mode, storage_options=place.options)
+    run(then, f"{url}@v1", mode=mode, storage_options=place.options)
+    again = run(now, url, mode=mode, storage_options=place.options)
+
+    assert again.outcome.wanted == ()
+    for repo, count in ((now, 5), (then, 2)):
+        assert_same(read_through(repo, place.credential(), "air"), days(0, count))
 
 
 @pytest.mark.servers

@@ -51,6 +51,24 @@ def test_dmrpp_references_point_to_described_file(tmp_path: Path) -> None:
     assert_reads_back(dataset, "t", VALUES)
 
 
+def test_groups_of_dmrpp_are_parsed(tmp_path: Path) -> None:
+    path = dmrpp(tmp_path)
+    text = path.read_text()
+    start, stop = text.index("<Float32"), text.index("</Dataset>")
+    below = f'<Group name="air"><Group name="surface">{text[start:stop]}</Group></Group>'
+    path.write_text(text[:start] + below + text[stop:])
+
+    dataset = virtualize(aged(path))
+
+    assert {name: list(group.variables) for name, group in dataset.walk()} == {
+        "": [],
+        "air": [],
+        "air/surface": ["t"],
+    }
+    assert [each.location for each in dataset.sources] == [f"file://{tmp_path}/f.nc"]
+    assert_reads_back(dataset.groups["air"].groups["surface"], "t", VALUES)
+
+
 def test_damaged_dmrpp_is_rejected(tmp_path: Path) -> None:
     path = dmrpp(tmp_path)
     path.write_text(path.read_text()[:-20])

@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
+from xml.etree import ElementTree
 
 from icefloe._internal.extras import missing_package
 from icefloe._internal.private_imports import manifest_group
@@ -24,6 +26,7 @@ from icefloe.virtual.sources import FindAccess, SourceFile, check_reference, che
 from icefloe.virtual.virtualizarr import from_manifest_group
 
 _COPIED_BYTES: Final = 1 << 24
+_DAP4_GROUP: Final = "{http://xml.opendap.org/ns/DAP/4.0#}Group"
 _TO_SKIP: Final = re.compile(r"Pass skip_variables=\['(.*?)'\]")
 
 
@@ -52,7 +55,7 @@ def parse_with_virtualizarr(
         while True:
             skipped = {*options.drop_variables, *(each.variable for each in refused)}
             try:
-                found = _parse_manifests(parser, path, file.location, options.group, sorted(skipped))
+                found = _parse_groups(parser, path, file.location, options.group, sorted(skipped))
                 break
             except ModuleNotFoundError as error:
                 if missing_package(error) is None:
@@ -90,6 +93,30 @@ def _to_big_endian(dataset: VirtualDataset) -> VirtualDataset:
 def _big_endian_codec(codec: Mapping[str, Any]) -> Mapping[str, Any]:
     is_ordered = codec["name"] == "bytes" and "endian" in (codec.get("configuration") or {})
     return {"name": "bytes", "configuration": {"endian": "big"}} if is_ordered else codec
+
+
+def _parse_groups(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:
+    """Return the manifest group of a file. The parser of DMR++ returns one group, without those below it."""
+    if group or parser.title != "DMR++":
+        return _parse_manifests(parser, path, shown, group, skipped)
+
+    def parse_below(element: ElementTree.Element, here: str) -> _Group:
+        below = {str(child.get("name")): child for child in element.iterfind(_DAP4_GROUP)}
+        own: Any = SimpleNamespace(arrays={}, metadata=SimpleNamespace(attributes={}))
+        if len(below) < len(element):
+            own = _parse_manifests(parser, path, shown, here or None, skipped)
+        groups = {name: parse_below(child, f"{here}/{name}") for name, child in below.items()}
+        return _Group(own.arrays, groups, own.metadata)
+
+    return parse_below(ElementTree.parse(path).getroot(), "")
+
+
+class _Group(NamedTuple):
+    """A manifest group with groups below it."""
+
+    arrays: Mapping[str, Any]
+    groups: Mapping[str, _Group]
+    metadata: Any
 
 
 def _parse_manifests(parser: _Parser, path: str, shown: str, group: str | None, skipped: list[str]) -> Any:

@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyproj
 import pytest
+import tifffile
 
 from icefloe.virtual import combine, virtualize
+from tests.support.virtual.files import aged, assert_reads_back
 from tests.support.virtual.formats import geo_tiff
 
 MODEL, RASTER, CITATION = 1024, 1025, 1026
@@ -163,3 +166,17 @@ def test_combined_tiles_drop_geotransform(tmp_path: Path) -> None:
     assert "GeoTransform" in in_time.variables["spatial_ref"].attributes
     assert "GeoTransform" not in in_place.variables["spatial_ref"].attributes
     assert "crs_wkt" in in_place.variables["spatial_ref"].attributes
+
+
+def test_image_without_reference_system_has_coordinates(tmp_path: Path) -> None:
+    tags = [
+        (33550, "d", 3, (10.0, 20.0, 0.0), True),
+        (33922, "d", 6, (0.0, 0.0, 0.0, 1000.0, 2000.0, 0.0), True),
+    ]
+    tifffile.imwrite(tmp_path / "f.tif", np.zeros((2, 3), "u1"), extratags=tags)
+
+    dataset = virtualize(aged(tmp_path / "f.tif"))
+
+    assert "spatial_ref" not in dataset.variables
+    assert_reads_back(dataset, "x", np.array([1005.0, 1015.0, 1025.0]))
+    assert_reads_back(dataset, "y", np.array([1990.0, 1970.0]))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SPATIAL_REF: Final = "spatial_ref"
 _PIXEL_IS_POINT: Final = 2
+_TRANSFORM_TAGS: Final = {"ModelPixelScale": 33550, "ModelTiepoint": 33922, "ModelTransformation": 34264}
 _PROJECTED, _GEOGRAPHIC = 1, 2
 _ATTRIBUTES: Final[dict[int, dict[str, dict[str, str]]]] = {
     _PROJECTED: {
@@ -130,7 +131,7 @@ def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVari
     dict
         The image with the key "", and the other variables by name.
     """
-    tags: Mapping[str, Any] = page.geotiff_tags or {}
+    tags: Mapping[str, Any] = page.geotiff_tags or _transform_tags(page)
     sizes = dict(zip(variable.dimensions, variable.shape, strict=True))
     transform = _transform(tags, page.imagewidth / sizes["x"], page.imagelength / sizes["y"])
     found = {} if transform is None else _coordinates(tags, transform, sizes)
@@ -143,6 +144,12 @@ def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVari
     named = {**variable.attributes, "grid_mapping": SPATIAL_REF, "coordinates": SPATIAL_REF}
     found[SPATIAL_REF] = loaded_variable((), np.array(0, np.int32), grid_mapping)
     return {"": replace(variable, attributes=named), **found}
+
+
+def _transform_tags(page: Any) -> dict[str, Any]:
+    """Return the tags of the affine transform of a file without a coordinate reference system."""
+    found = {name: page.tags.get(code) for name, code in _TRANSFORM_TAGS.items()}
+    return {name: tag.value for name, tag in found.items() if tag is not None}
 
 
 def _coordinates(
