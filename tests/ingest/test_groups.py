@@ -362,3 +362,32 @@ def test_a_static_group_that_differs_names_the_file(tmp_path: Path) -> None:
     run(repo, files, compat="override")
 
     assert float(tree(repo)["fixed/land"]["orog"][0, 0]) == 0
+
+
+def partly_named(path: Path, dtype: str) -> str:
+    """Write a file of which some dimensions have names, which not all libraries can read."""
+    with h5py.File(path, "w") as file:
+        for group in ("", "a/", "a/b/"):
+            scale = file.create_dataset(f"{group}x", data=np.arange(4.0))
+            scale.make_scale("x")
+            for name, shape in {"u": (3, 4), "v": (4, 4), "w": (2, 4, 3)}.items():
+                values = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+                file.create_dataset(group + name, data=values)
+            file[f"{group}w"].dims[1].attach_scale(scale)
+    return str(aged(path))
+
+
+@modes
+@pytest.mark.parametrize("dtype", ["f2", "f4"])
+def test_dimensions_without_names_beside_named_ones(tmp_path: Path, mode: str, dtype: str) -> None:
+    file = partly_named(tmp_path / "a.h5", dtype)
+    repo = new_repo(tmp_path)
+
+    run(repo, file, mode=mode)
+
+    found = tree(repo)
+    assert found.keys() == {"", "a", "a/b"}
+    with h5py.File(file) as stored:
+        for path, dataset in found.items():
+            for name in ("u", "v", "w"):
+                np.testing.assert_array_equal(dataset[name].values, stored[f"{path}/{name}"][()])

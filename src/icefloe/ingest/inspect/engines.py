@@ -77,7 +77,7 @@ def refuse_missing(engine: str) -> None:
     raise MissingEngineError(f"xarray has no engine {engine!r}", hint)
 
 
-def none_fits(error: ValueError) -> bool:
+def none_fits(error: Exception) -> bool:
     """Return whether xarray could not open a file because no installed engine reads it."""
     return any(text in str(error) for text in _NONE_FITS)
 

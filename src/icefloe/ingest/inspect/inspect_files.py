@@ -248,7 +248,12 @@ def _named_alike(
 ) -> VirtualVariable:
     """With the engine's names for dimensions that have none in the file: each counts in its own way."""
     names = variable.raw_dims
-    is_made_up = all(dim.startswith(_MADE_UP) for dim in (*virtual.dimensions, *names))
+    if len(names) != len(virtual.dimensions):
+        return virtual
+    pairs = zip(virtual.dimensions, names, strict=True)
+    is_made_up = all(
+        one == other or one.startswith(_MADE_UP) or other.startswith(_MADE_UP) for one, other in pairs
+    )
     if is_made_up and virtual.shape == tuple(sizes.get(dim, -1) for dim in names):
         return replace(virtual, dimensions=names)
     return virtual

@@ -133,9 +133,12 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
     try:
         with _small_chunk_caches():
             return xr.open_dataset(path, engine=engine, **options)
-    except ValueError as error:
-        if reading.engine is not None or not none_fits(error):
+    except (ValueError, AttributeError) as error:
+        # Neither netCDF4 nor h5netcdf reads all files in which only some dimensions have names.
+        is_unread = engine == "h5netcdf" or isinstance(error, AttributeError) or none_fits(error)
+        if reading.engine is not None or not is_unread:
             raise
+        options = {name: value for name, value in options.items() if name not in _UNNAMED}
         return _referred(source, reading, options)
 
 
