@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray
 import zarr
+import zstandard
 
 from icefloe import (
     Repository,
@@ -523,6 +524,20 @@ def test_python_only_codecs_are_transcoded(client: httpx.Client) -> None:
     assert consolidated["decoded/shuffled"] == document
     found = open_http(client, "v1", "decoded/shuffled")[...]
     assert found.tolist() == [*np.arange(8).reshape(2, 4).tolist(), [7] * 4, [7] * 4, [16, 17, 18, 19]]
+
+
+def test_arrays_are_transcoded_to_codecs_that_gdal_supports(client: httpx.Client) -> None:
+    gdal = {"User-Agent": "GDAL/3.12.2"}
+
+    document = client.get("/zarr/v1/deep/sharded/zarr.json", headers=gdal)
+    chunk = client.get("/zarr/v1/deep/sharded/c/0/0", headers=gdal)
+    usual = client.get("/zarr/v1/deep/sharded/zarr.json").json()
+
+    assert [codec["name"] for codec in document.json()["codecs"]] == ["bytes", "zstd"]
+    assert [codec["name"] for codec in usual["codecs"]] == ["sharding_indexed"]
+    values = np.frombuffer(zstandard.ZstdDecompressor().decompress(chunk.content), "<i4").reshape(8, 8)
+    assert values[1].tolist() == [16, 17, 18, 19, 20, 21, 22, 23]
+    assert "User-Agent" in document.headers["vary"]
 
 
 def test_transcoded_chunk_has_a_different_etag(client: httpx.Client, repo: Repository) -> None:

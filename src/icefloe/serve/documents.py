@@ -27,11 +27,14 @@ from icefloe.session import Session
 MOST_CONSOLIDATED: Final = 50_000
 """Groups with more nodes below them are served without consolidated metadata."""
 _MARK: Final = b'"consolidated_metadata"'
-_COMMON: Final = frozenset(
-    {"bytes", "blosc", "crc32c", "gzip", "sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zstd"}
+GDAL_CODECS: Final = frozenset({"blosc", "bytes", "gzip", "transpose", "zstd"})
+"""Codecs of GDAL."""
+_ZARRITA: Final = ("bitround", "blosc", "delta", "gzip", "lz4", "shuffle", "zlib", "zstd")
+COMMON_CODECS: Final = frozenset(
+    {*GDAL_CODECS, "crc32c", "sharding_indexed", "vlen-bytes", "vlen-utf8"}
+    | {f"numcodecs.{name}" for name in _ZARRITA}
 )
-"""Codecs that clients in other languages support. Those of numcodecs have a registered prefix."""
-_NUMCODECS: Final = "numcodecs."
+"""Codecs that clients in other languages support."""
 _ZSTD: Final = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 _EMPTY_GROUP: Final = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
 _KEPT_BYTES: Final = 64 << 20
@@ -59,12 +62,15 @@ class Published:
         A session of the snapshot.
     limits
         The resources that transcoding a chunk may use.
+    codecs
+        The codecs of the clients. Chunks of arrays with others are converted.
     """
 
-    def __init__(self, session: Session, limits: Limits) -> None:
+    def __init__(self, session: Session, limits: Limits, codecs: frozenset[str] = COMMON_CODECS) -> None:
         self.session = session
         self.workspace: Workspace = session._workspace
         self._limits = limits
+        self._codecs = codecs
         self._documents: dict[str, Document] = {}
         self._kept_bytes = 0
         self._transcoders: dict[str, Transcoder | None] = {}
@@ -101,7 +107,9 @@ class Published:
         """
         if node.path in self._transcoders:
             return self._transcoders[node.path]
-        found = self._transcoders[node.path] = _find_transcoder(self.session, node, self._limits)
+        found = self._transcoders[node.path] = _find_transcoder(
+            self.session, node, self._limits, self._codecs
+        )
         return found
 
     def _array_document(self, node: NodeSnapshot) -> bytes:
@@ -212,9 +220,11 @@ class Transcoder:
         return bytes(codec.encode(flat))
 
 
-def _find_transcoder(session: Session, node: NodeSnapshot, limits: Limits) -> Transcoder | None:
+def _find_transcoder(
+    session: Session, node: NodeSnapshot, limits: Limits, known: frozenset[str]
+) -> Transcoder | None:
     document = json.loads(node.user_data)
-    unusual = [name for name in _codec_names(document["codecs"]) if not _is_common(name)]
+    unusual = [name for name in _codec_names(document["codecs"]) if name not in known]
     if not unusual:
         return None
     try:
@@ -238,10 +248,6 @@ def _codec_names(codecs: Iterable[Any]) -> Iterator[str]:
         inner = codec.get("configuration", {})
         for part in ("codecs", "index_codecs"):
             yield from _codec_names(inner.get(part) or ())
-
-
-def _is_common(name: str) -> bool:
-    return name in _COMMON or name.startswith(_NUMCODECS)
 
 
 def _serializer(data_type: Any, dtype: np.dtype[Any]) -> dict[str, Any]:

@@ -33,7 +33,14 @@ from icefloe.format.files import CHUNKS, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSA
 from icefloe.format.manifest import ChunkRef, InlineRef, VirtualRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
-from icefloe.serve.documents import Document, Published, Transcoder, chunk_e_tag
+from icefloe.serve.documents import (
+    COMMON_CODECS,
+    GDAL_CODECS,
+    Document,
+    Published,
+    Transcoder,
+    chunk_e_tag,
+)
 from icefloe.serve.responses import (
     NO_STORE,
     Headers,
@@ -58,6 +65,7 @@ _PART_BYTES: Final = 1 << 20
 """The size of the parts in which stored chunks are streamed."""
 _IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 _REVALIDATE: Final = (b"cache-control", b"no-cache")
+_VARY: Final = (b"vary", b"User-Agent")
 _JSON: Final = (b"content-type", b"application/json")
 _BYTES: Final = (b"content-type", b"application/octet-stream")
 _RANGES: Final = (b"accept-ranges", b"bytes")
@@ -134,7 +142,7 @@ class Gateway:
         if not key:
             await self._serve_root(name, version, scope, send, has_slash=raw.endswith(b"/"))
             return
-        published = await self._publish(version)
+        published = await self._publish(version, scope)
         try:
             parsed = parse_key(key)
         except InvalidInputError as error:
@@ -186,11 +194,13 @@ class Gateway:
         except InvalidInputError as error:
             raise RequestError(409, error.message) from None
 
-    async def _publish(self, version: ResolvedVersion) -> Published:
-        found = self._published.get(version.snapshot_id)
+    async def _publish(self, version: ResolvedVersion, scope: Scope) -> Published:
+        codecs = GDAL_CODECS if _is_gdal(scope) else COMMON_CODECS
+        key = (version.snapshot_id, codecs is GDAL_CODECS)
+        found = self._published.get(key)
         if found is None:
             session = await self._in_thread(partial(self._versions.session, version.snapshot_id))
-            found = self._published.put(version.snapshot_id, Published(session, self._settings.limits))
+            found = self._published.put(key, Published(session, self._settings.limits, codecs))
         return found
 
     async def _serve_root(
@@ -203,7 +213,7 @@ class Gateway:
             headers = [(b"location", location), _snapshot_header(version), NO_STORE]
             await respond(send, 307, b"", headers, head=scope["method"] == "HEAD")
             return
-        await self._serve_document(await self._publish(version), "/", version, scope, send)
+        await self._serve_document(await self._publish(version, scope), "/", version, scope, send)
 
     async def _serve_document(
         self, published: Published, path: str, version: ResolvedVersion, scope: Scope, send: Send
@@ -333,9 +343,12 @@ def _malformed(key: str) -> RequestError:
 
 def _is_chunk_for_gdal(scope: Scope) -> bool:
     """Return whether GDAL requests a chunk. GDAL reads every error status as a missing chunk."""
-    agent = header(scope, b"user-agent") or b""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return agent.startswith(_GDAL) and _CHUNK.fullmatch(raw) is not None
+    return _is_gdal(scope) and _CHUNK.fullmatch(raw) is not None
+
+
+def _is_gdal(scope: Scope) -> bool:
+    return (header(scope, b"user-agent") or b"").startswith(_GDAL)
 
 
 async def _break_off(send: Send, error: RequestError) -> None:
@@ -408,7 +421,7 @@ def _snapshot_header(version: ResolvedVersion) -> tuple[bytes, bytes]:
 
 
 def _cache_headers(version: ResolvedVersion) -> Headers:
-    return [_IMMUTABLE if version.is_fixed else _REVALIDATE, _snapshot_header(version)]
+    return [_IMMUTABLE if version.is_fixed else _REVALIDATE, _VARY, _snapshot_header(version)]
 
 
 def _is_known(scope: Scope, e_tag: bytes) -> bool:
