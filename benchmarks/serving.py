@@ -26,10 +26,12 @@ import zarr
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from icefloe import Repository, local_filesystem_storage
+from icefloe import Repository, local_filesystem_storage, serve
 from icefloe.format.manifest import ArrayManifest
+from icefloe.testing.storages import PassingStorage
 
 SECONDS = 8
+_DELAY_S = 0.5
 WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = sys.modules['httptools'] = None"
 
 
@@ -57,6 +59,35 @@ def main() -> None:
             with urllib.request.urlopen(f"{url}api/chunks/main/a?by=kind") as response:
                 size = len(response.read()) + len(str(response.headers))
             print(f"map of a million chunks: {time.perf_counter() - start:.1f} s cold, {size / 1000:.0f} kB")
+        print(f"history beside a bucket that takes {_DELAY_S * 1000:.0f} ms per read: {_slow_bucket(repo)}")
+
+
+class _Bucket(PassingStorage):
+    """A storage that is far away."""
+
+    def reading(self) -> None:
+        time.sleep(_DELAY_S)
+
+    @property
+    def answers_at_once(self) -> bool:
+        return False
+
+
+def _slow_bucket(repo: Repository) -> str:
+    """Measure requests for the first page, once it was shown."""
+    with serve.show(Repository.open(_Bucket(repo.storage))) as page:
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        start = time.perf_counter()
+        opener.open(page.url).close()
+        first = time.perf_counter() - start
+        taken = []
+        for _ in range(300):
+            start = time.perf_counter()
+            opener.open(page.url.partition("?")[0]).close()
+            taken.append(time.perf_counter() - start)
+            time.sleep(0.02)
+    half, most = (1000 * np.quantile(taken, share) for share in (0.5, 0.99))
+    return f"first {first:.1f} s, then p50 {half:.0f} ms, p99 {most:.0f} ms"
 
 
 def _make_repository(folder: Path) -> Repository:

@@ -148,7 +148,7 @@ def test_difference_is_centred_at_zero_and_outlines_changed_chunks(browser: Brow
 
 def test_documentation_screenshot_is_reproducible(browser: Browser, base: str) -> None:
     """`docs/images/serve.png` is a copy of the picture that this test writes."""
-    with visiting(browser, base + PAGES["difference"], width=1100, height=860) as visit:
+    with visiting(browser, base + PAGES["difference"], width=1100, height=1120) as visit:
         visit.wait_until_drawn()
         visit.page.wait_for_timeout(500)
         visit.page.screenshot(path=picture_path("serve"))
@@ -259,6 +259,56 @@ def test_click_on_the_chunk_map_names_the_commit(browser: Browser, base: str) ->
         visit.wait_for(lambda: visit.page.locator("#chunk h3").count(), "describing the chunk")
         assert "Chunk 24, 1, 1" in visit.page.inner_text("#chunk")
         assert "Correct the bias over Europe" in visit.page.inner_text("#chunk")
+
+
+def test_two_ticked_commits_are_compared(browser: Browser, base: str) -> None:
+    with visiting(browser, base) as visit:
+        ticks = visit.page.locator("[data-compare]")
+        ticks.nth(3).check()
+        ticks.nth(0).check()
+        visit.page.locator("#compare-two a").click()
+        visit.wait_for(lambda: "/compare/" in visit.page.url, "opening the comparison")
+
+        assert "28 chunks changed, 120 added" in visit.page.inner_text("#main")
+        visit.page.locator("a.array").first.click()
+        visit.wait_for(lambda: "cells differ" in visit.page.inner_text("#facts"), "comparing the array")
+        assert "time 2025-04-01" in visit.page.inner_text("#facts")
+
+
+def test_a_click_on_the_map_of_changes_leads_to_the_chunk(browser: Browser, base: str) -> None:
+    with visiting(browser, base + "/compare/main~1...main/tas") as visit:
+        visit.wait_for(lambda: visit.page.locator("#chunk-map .legend li").count(), "drawing the chunks")
+        canvas = visit.page.locator("#chunk-map > canvas")
+        box = canvas.bounding_box()
+        assert box is not None
+
+        canvas.click(position={"x": box["width"] * 24.5 / 73, "y": box["height"] * 3.5 / 4})
+
+        visit.wait_for(lambda: "2025-05-01" in visit.page.inner_text("#facts"), "moving to the chunk")
+        assert "chunk=24%2C1%2C1" in visit.page.url
+
+
+def test_the_commits_behind_a_cell_and_an_array_are_found_by_clicking(browser: Browser, base: str) -> None:
+    with visiting(browser, base) as visit:
+        visit.page.locator("a.array", has_text="tas").click()
+        visit.wait_until_drawn()
+        box = visit.page.locator(".frame canvas").bounding_box()
+        visit.page.mouse.click(*_over(box, 70, 96))
+        visit.wait_for(
+            lambda: "Stored in chunk 0, 1, 1" in visit.page.inner_text("#cell"), "showing the cell"
+        )
+        assert "written by" in visit.page.inner_text("#cell")
+
+        visit.page.get_by_text("commits that changed it").click()
+        visit.wait_for(lambda: "/log/" in visit.page.url, "opening the commits of the array")
+        assert "+4.2 MB" in visit.page.inner_text("#main")
+
+
+def test_a_curve_shows_the_exact_value_under_the_pointer(browser: Browser, base: str) -> None:
+    with visiting(browser, base + "/array/main/profile") as visit:
+        visit.page.locator("svg.chart").hover(position={"x": 75, "y": 60})
+
+        visit.wait_for(lambda: "0: 300" in visit.page.inner_text("figure .readout"), "showing the value")
 
 
 def test_new_commit_is_announced_without_changing_the_picture(browser: Browser, tmp_path: Path) -> None:

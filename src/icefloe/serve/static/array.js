@@ -357,7 +357,7 @@ async function chunkMap(by) {
   const meta = JSON.parse(response.headers.get("x-icefloe-meta"));
   const codes = new Uint8Array(await response.arrayBuffer());
   box.hidden = false;
-  const size = Math.max(2, Math.min(16, Math.floor(1000 / meta.columns), Math.floor(400 / meta.rows)));
+  const size = Math.max(2, Math.min(16, Math.floor(Math.min(1000, box.parentElement.clientWidth - 2) / meta.columns), Math.floor(400 / meta.rows)));
   canvas.width = meta.columns * size;
   canvas.height = meta.rows * size;
   const context = canvas.getContext("2d");
