@@ -57,6 +57,7 @@ URLS = [
     f"http://user:a@{SECRET}@HOST/x.nc",
     f"http://HOST/x.nc?X-Amz-Signature={SECRET}&sig={SECRET}&access_token={SECRET}",
     f"s3://KEY:{SECRET}@bucket/x.nc",
+    f"s3://KEY:{SECRET}/x@bucket/x.nc",
     f"gs://KEY:{SECRET}@bucket/x.nc",
     f"r2://KEY:{SECRET}@bucket/x.nc",
     f"az://KEY:{SECRET}@container/x.nc",

@@ -308,9 +308,10 @@ _NAME = re.compile(r"[\w.:/%~;,=+!$&'()*-]*", re.ASCII)
 
 def _check_name(name: str) -> None:
     """Raise an error for a bucket name that cannot be part of a URL, or that contains keys from a URL."""
-    if "@" in name:
+    _, at, rest = name.rpartition("@")
+    if at or (":" in name and not name.startswith("arn:")):  # KEY:SEC/RET@bucket ends at the slash
         raise StorageError(
-            f"bucket {name.rpartition('@')[2]}: a URL must not contain keys; pass them as credentials",
+            f"bucket {rest if at else '****'}: a URL must not contain keys; pass them as credentials",
             kind=ErrorKind.STORAGE_CONFIG,
         )
     if not _NAME.fullmatch(name):
