@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import zarr
 
 from icefloe import Repository, RetentionPolicy, local_filesystem_storage
 from icefloe.errors import StorageError
-from tests.support.histories import now
+from icefloe.storage.base import Storage
+from tests.support.histories import commit, now, repository
 
 SIZE = 1 << 21
 
@@ -87,6 +89,27 @@ def test_expire_and_gc_free_a_full_disk(disk: Path, version: int, thin_out: str)
     values = zarr.open_array(opened.readonly_session("main").store, path="a", mode="r")[:]
     assert np.array_equal(values, np.full(8192, 7.0))
     assert len(list(opened.ancestry(branch="main"))) == 3
+
+
+def test_expire_never_offers_the_logs_of_other_tips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tip of main is old, and in the history of dev."""
+    repo = repository(1)
+    tip = commit(repo, 1)
+    repo.create_branch("dev", tip)
+    commit(repo, 2, "dev")
+    offered: list[str] = []
+
+    def making_room(
+        storage: Storage, expendable: Callable[[], Iterator[str]]
+    ) -> AbstractContextManager[None]:
+        offered.extend(expendable())
+        return nullcontext()
+
+    monkeypatch.setattr(type(repo.storage), "making_room", making_room)
+    repo.expire_snapshots(now())
+
+    assert offered
+    assert f"transactions/{tip}" not in offered
 
 
 @pytest.mark.parametrize("version", [1, 2])

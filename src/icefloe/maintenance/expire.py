@@ -88,19 +88,22 @@ def without_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
 def _expire_v1(refs: RefStore, assets: AssetStore, rules: Expiration) -> set[SnapshotId]:
     """Expire branch by branch and tag by tag: snapshot files of version 1 name their parents."""
     removed: set[SnapshotId] = set()
+    tips = {*refs.tags().values(), *refs.branches().values()}
     for lookup, may_delete, delete in (
         (refs.tags(), rules.delete_tags, refs.delete_tag),
         (refs.branches(), rules.delete_branches, refs.delete_branch),
     ):
         for name in sorted(lookup):
             line = list(refs.ancestry(lookup[name]))
-            removed |= _shorten(assets, line, rules.older_than_us)
+            removed |= _shorten(assets, line, rules.older_than_us, tips)
             if may_delete and line[0].flushed_at_us < rules.older_than_us and name != MAIN:
                 delete(name)
     return removed
 
 
-def _shorten(assets: AssetStore, line: list[SnapshotInfo], older_than_us: int) -> set[SnapshotId]:
+def _shorten(
+    assets: AssetStore, line: list[SnapshotInfo], older_than_us: int, tips: set[SnapshotId]
+) -> set[SnapshotId]:
     """Rewrite the oldest kept snapshot of a line with the first snapshot as parent.
 
     Returns the ids of the old snapshots, except the first. An old tip stays while its branch or tag exists,
@@ -111,6 +114,7 @@ def _shorten(assets: AssetStore, line: list[SnapshotInfo], older_than_us: int) -
     if last.parent_id in (None, line[-1].id):
         return set()
     removed = {info.id for info in line[young:-1]}
-    with assets.storage.making_room(lambda: (f"{TRANSACTIONS}/{id}" for id in sorted(removed - {last.id}))):
+    expendable = sorted(removed - {last.id} - tips)  # another branch or tag may be at an old snapshot
+    with assets.storage.making_room(lambda: (f"{TRANSACTIONS}/{id}" for id in expendable)):
         assets.write_snapshot(replace(assets.snapshot(last.id), parent_id=line[-1].id))
     return removed
