@@ -328,3 +328,13 @@ def test_too_long_names_are_rejected_before_writing(tmp_path: Path, dry_run: boo
     export_zarr(session, local_filesystem_storage(str(folder)), variables=["short"])
     export_netcdf(session, file, variables=["short"])
     export_zarr(session, in_memory_storage())
+
+
+def test_too_long_path_of_a_target_is_rejected(tmp_path: Path) -> None:
+    repo = Repository.create(in_memory_storage())
+    with repo.transaction("main", message="x") as store:
+        zarr.create_group(store)
+    target = local_filesystem_storage(str(tmp_path / ("x" * 300)))
+
+    with pytest.raises(InvalidInputError, match="the path of the target is too long"):
+        export_zarr(repo.readonly_session("main"), target)

@@ -151,6 +151,11 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
 
 def _check_names(target: Storage, chosen: Selection) -> None:
     """Raise an error, before anything is written, for names that are too long."""
+    if not target.fits(_METADATA):
+        raise InvalidInputError(
+            f"the path of the target is too long: {target.place}; choose a shorter one",
+            kind=ErrorKind.STORAGE_CONFIG,
+        )
     longest = {group.path: _METADATA for group in chosen.groups}
     for array in chosen.arrays:
         longest[array.node.path] = "/".join(["c", *(str(len(span)) for span in array.spans)])
