@@ -45,7 +45,7 @@ def host() -> Iterator[str]:
             """Say nothing."""
 
     with LoopbackServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
 

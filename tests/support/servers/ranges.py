@@ -59,7 +59,6 @@ def range_server() -> Iterator[RangeServer]:
 class _Handler(http.server.BaseHTTPRequestHandler):
     server_state: RangeServer
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
 
     def setup(self) -> None:
         super().setup()
