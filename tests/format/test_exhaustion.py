@@ -20,7 +20,7 @@ from icefloe.format.transaction_log import LISTS
 from tests.support.format.damaged_files import Sample, outcome, read, refused
 from tests.support.format.flatbuffer_writer import Graph, Number, Pointers, Table, Vector, Written
 
-MANY = 100_000
+MANY = 30_000
 MOST_BYTES = 100 << 20
 GRAPH = Graph()
 GROUP: tuple[int, dict[str, Any]] = (schema.GROUP_NODE, {})

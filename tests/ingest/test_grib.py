@@ -45,7 +45,11 @@ GROUPS = {
 
 
 def by_name(repo: Repository) -> dict[str, list[str]]:
-    return {path: sorted(map(str, each.data_vars)) for path, each in tree(repo).items()}
+    return names(tree(repo))
+
+
+def names(groups: Mapping[str, xr.Dataset]) -> dict[str, list[str]]:
+    return {path: sorted(map(str, each.data_vars)) for path, each in groups.items()}
 
 
 def assert_values(found: xr.Dataset, wanted: xr.Dataset) -> None:
@@ -74,11 +78,10 @@ def test_the_parts_of_a_file_become_groups(tmp_path: Path, mode: str) -> None:
 
     report = run(repo, file, mode=mode)
 
-    assert by_name(repo) == GROUPS
     found = tree(repo)
+    assert names(found) == GROUPS
     for dataset in by_cfgrib(file):
-        names = sorted(map(str, dataset.data_vars))
-        (path,) = [path for path, each in GROUPS.items() if each == names]
+        (path,) = [path for path, each in GROUPS.items() if each == sorted(map(str, dataset.data_vars))]
         assert_values(found[path], dataset)
     assert len(report.commits) == 1
 
@@ -115,11 +118,12 @@ def test_later_files_join_the_groups(tmp_path: Path, mode: str) -> None:
     fresh = new_repo(tmp_path)
     run(fresh, analysis, mode=mode)
 
-    assert by_name(together) == by_name(one_by_one) == GROUPS
-    for path, each in tree(together).items():
-        xr.testing.assert_identical(tree(one_by_one)[path], each)
-    assert tree(together)["surface/instant"]["sp"].sizes["time"] == 2
-    assert tree(together)["surface/accum"].sizes.get("time", 1) == 1
+    found, expected = tree(one_by_one), tree(together)
+    assert names(found) == names(expected) == GROUPS
+    for path, each in expected.items():
+        xr.testing.assert_identical(found[path], each)
+    assert expected["surface/instant"]["sp"].sizes["time"] == 2
+    assert expected["surface/accum"].sizes.get("time", 1) == 1
     assert by_name(fresh) == {"surface": ["sp"], "isobaricInhPa": ["t"]}
 
 
@@ -148,9 +152,10 @@ def test_a_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: s
 
     run(repo, file, mode=mode)
 
-    assert by_name(repo) == {"": ["sp", "tp"]}
+    found = tree(repo)
+    assert names(found) == {"": ["sp", "tp"]}
     (wanted,) = by_cfgrib(file)
-    assert_values(tree(repo)[""], wanted)
+    assert_values(found[""], wanted)
 
 
 @modes
@@ -180,8 +185,8 @@ def test_one_group_can_be_selected(tmp_path: Path, mode: str, group: str) -> Non
 
     run(repo, forecast(tmp_path / "a.grib2"), mode=mode, source_group=group)
 
-    (names,) = by_name(repo).values()
-    assert names == GROUPS[group.replace("/instant", "")]
+    (found,) = by_name(repo).values()
+    assert found == GROUPS[group.replace("/instant", "")]
 
 
 def test_a_selection_is_about_messages_and_not_about_the_file(tmp_path: Path) -> None:
@@ -218,8 +223,8 @@ def test_numbers_are_a_last_resort_and_stay(tmp_path: Path, mode: str) -> None:
     run(repo, file(1, "ut"), mode=mode)
     run(repo, file(2, "u"), mode=mode)
 
-    assert by_name(repo) == {"isobaricInhPa": ["t"], "isobaricInhPa_2": ["u"]}
     found = tree(repo)
+    assert names(found) == {"isobaricInhPa": ["t"], "isobaricInhPa_2": ["u"]}
     assert found["isobaricInhPa"].sizes["time"] == 2
     assert found["isobaricInhPa_2"].sizes["time"] == 3
     assert not np.isnan(found["isobaricInhPa_2"]["u"].values).any()
@@ -269,8 +274,9 @@ def test_a_file_for_each_variable_and_step(tmp_path: Path, mode: str) -> None:
     run(later, files, mode=mode)
 
     wanted = merged(files)
-    assert by_name(repo) == by_name(later) == {"": ["sp", "tp"]}
-    for found in (tree(repo)[""], tree(later)[""]):
+    for groups in (tree(repo), tree(later)):
+        assert names(groups) == {"": ["sp", "tp"]}
+        found = groups[""]
         assert_values(found, wanted)
         assert found["valid_time"].values.tolist() == (found["time"] + found["step"]).values.tolist()
 
@@ -301,8 +307,9 @@ def test_variables_at_other_heights_go_to_groups(tmp_path: Path, mode: str) -> N
 
     run(repo, files, mode=mode)
 
-    assert by_name(repo) == {"heightAboveGround/2": ["t2m"], "heightAboveGround/10": ["u10"]}
-    assert_values(tree(repo)["heightAboveGround/2"], merged(files[:2]))
+    found = tree(repo)
+    assert names(found) == {"heightAboveGround/2": ["t2m"], "heightAboveGround/10": ["u10"]}
+    assert_values(found["heightAboveGround/2"], merged(files[:2]))
 
 
 @modes

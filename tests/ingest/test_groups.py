@@ -110,8 +110,9 @@ def test_each_group_with_data_becomes_a_group(
 
     report = run(repo, file, mode=mode)
 
-    assert tree(repo).keys() == groups
-    assert_same(tree(repo), wanted(file))
+    found = tree(repo)
+    assert found.keys() == groups
+    assert_same(found, wanted(file))
     assert report.plan is not None
     assert report.plan.files == 1
     assert len(report.commits) == 1
