@@ -240,5 +240,5 @@ def test_one_container_for_many_folders(tmp_path: Path) -> None:
 
     folder = (tmp_path / "files").resolve()
     config = Repository.open(repo.storage).config
-    assert set(config.virtual_chunk_containers or {}) == {f"file://{folder}/00/", f"file://{folder}/"}
+    assert set(config.virtual_chunk_containers or {}) == {f"{folder.as_uri()}/00/", f"{folder.as_uri()}/"}
     assert read_all(repo).sizes["time"] == 9

@@ -20,10 +20,12 @@ from icefloe.credentials import LocalFileSystemAccess
 
 @pytest.fixture
 def archive(tmp_path: Path) -> tuple[Repository, Path]:
-    """Create an array with four virtual chunks in two files."""
-    prefix = f"file://{tmp_path}/"
+    """Create an array with four virtual chunks in two files, whose URLs are stored percent-encoded."""
+    folder = tmp_path / "été 2024"
+    folder.mkdir()
+    prefix = f"file://{folder}/"
     config = RepositoryConfig.default()
-    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, local_filesystem_store(str(tmp_path))))
+    config.set_virtual_chunk_container(VirtualChunkContainer(prefix, local_filesystem_store(str(folder))))
     repo = Repository.create(
         in_memory_storage(), config=config, authorize_virtual_chunk_access={prefix: LocalFileSystemAccess}
     )
@@ -33,14 +35,14 @@ def archive(tmp_path: Path) -> tuple[Repository, Path]:
     )
     assert array.shape == (16,)
     for at in range(4):
-        file = tmp_path / "old" / f"{at // 2}.bin"
+        file = folder / "old" / f"{at // 2}.bin"
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(np.arange(8 * (at // 2), 8 * (at // 2) + 8, dtype="<i4").tobytes())
         session.store.set_virtual_ref(
             f"v/c/{at}", f"{prefix}old/{at // 2}.bin", offset=16 * (at % 2), length=16
         )
     session.commit("virtual")
-    return repo, tmp_path
+    return repo, folder
 
 
 def values(repo: Repository) -> list[int]:

@@ -241,7 +241,7 @@ def test_changed_and_missing_files_are_found(
     assert repo.verify("objects").ok
     (found,) = repo.verify("sources").findings
 
-    assert (found.kind, found.object) == (kind, f"file://{file}")
+    assert (found.kind, found.object) == (kind, file.as_uri())
 
 
 def test_unauthorized_file_is_distinguished_from_changed_file(archive: tuple[Repository, Path]) -> None:

@@ -66,7 +66,7 @@ def test_references_point_to_chunks_of_snapshot(repo: Repository, tmp_path: Path
     assert_all_read_back(first, {"a/native": VALUES, "small": SMALL, "virtual": VALUES[:10]})
     assert_all_read_back(newest, {"a/native": changed, "small": SMALL, "virtual": VALUES[:10]})
     places = {each.location.rpartition("/")[0] for each in first.sources}
-    assert places == {f"file://{tmp_path}/repo/chunks", f"file://{tmp_path}/files"}
+    assert places == {f"{tmp_path.as_uri()}/repo/chunks", f"{tmp_path.as_uri()}/files"}
     assert len(first.variables["small"].references.inline) == 1
     assert set(first.groups) == {"a"}
 

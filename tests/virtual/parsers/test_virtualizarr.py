@@ -44,7 +44,7 @@ def dmrpp(folder: Path) -> Path:
 def test_dmrpp_references_point_to_described_file(tmp_path: Path) -> None:
     dataset = virtualize(dmrpp(tmp_path))
 
-    assert [each.location for each in dataset.sources] == [f"file://{tmp_path}/f.nc"]
+    assert [each.location for each in dataset.sources] == [(tmp_path / "f.nc").as_uri()]
     assert dataset.sources[0].checksum is not None
     assert dataset.variables["t"].dimensions == ("y", "x")
     assert dataset.variables["t"].attributes["units"] == "K"

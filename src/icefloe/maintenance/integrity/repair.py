@@ -26,6 +26,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.commit.computed_log import computed_log
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
+from icefloe.core.virtual_chunks.locations import stored_form
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
@@ -156,7 +157,8 @@ def repair(
     source, workspace = _as_source(sources), session._workspace
     for lost in _find_lost(workspace, list_folder(assets.storage, CHUNKS), damaged):
         _repair_array(workspace, lost, source, partial(_write_values, session), report)
-    _repair_virtual(workspace, _broken_sources(findings), relocate, report)
+    moves = {_stored_prefix(old): _stored_prefix(new) for old, new in relocate.items()}
+    _repair_virtual(workspace, _broken_sources(findings), moves, report)
     made = session.commit(message) if session.has_uncommitted_changes else None
     return RepairReport(dry_run, made, tuple(report.actions))
 
@@ -444,6 +446,11 @@ def _moved(
     found = Findings(Level.SOURCES)
     check_sources(find_sources(moved), workspace.assets.virtual, ThreadExecutor(1), found)
     return moved if found.ok else None
+
+
+def _stored_prefix(prefix: str) -> str:
+    """Encode the path of a file URL as in stored locations, so that both can be compared."""
+    return stored_form(prefix) if prefix[:5].lower() == "file:" else prefix
 
 
 def _text(location: bytes) -> str:
