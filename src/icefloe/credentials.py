@@ -267,19 +267,19 @@ class Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class S3(_Veiled):
-        """For `s3://` and compatible stores."""
+        """Credentials for `s3://` locations and compatible stores."""
 
         credentials: AnyS3Credential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Gcs(_Veiled):
-        """For `gs://`."""
+        """Credentials for `gs://` locations."""
 
         credentials: AnyGcsCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Azure(_Veiled):
-        """For `az://`."""
+        """Credentials for `az://` locations."""
 
         credentials: AnyAzureCredential
 

@@ -104,7 +104,7 @@ def test_ids_of_different_types_are_never_equal() -> None:
 
 
 @pytest.mark.parametrize("cls", TYPES)
-def test_random_ids_differ_and_pickle(cls: type[ObjectId]) -> None:
+def test_random_ids_are_distinct_and_can_be_pickled(cls: type[ObjectId]) -> None:
     one, other = cls.random(), cls.random()
 
     twin = pickle.loads(pickle.dumps(one))

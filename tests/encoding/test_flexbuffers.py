@@ -249,7 +249,7 @@ def test_shared_lists_do_not_multiply() -> None:
         flexbuffers.loads(_root(body, at, 0x28))
 
 
-def test_modest_sharing_is_read() -> None:
+def test_moderately_shared_values_are_read() -> None:
     body = b"\x03\x01\x02\x03"  # typed list at 1
     body += bytes([3, 4, 5, 6, 0x30, 0x30, 0x30])
 

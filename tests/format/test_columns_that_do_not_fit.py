@@ -57,8 +57,8 @@ def test_chunk_coordinates_must_be_integers(coords: Any) -> None:
     ("columns", "message"),
     [
         ({"lengths": np.array([1], np.uint64)}, "2 references, but 1 lengths"),
-        ({"location_codes": np.array([0, 2], np.uint32)}, "location 2 of 2"),
-        ({"etag_codes": np.array([0, 0], np.uint32)}, "etag 0 of 0"),
+        ({"location_codes": np.array([0, 2], np.uint32)}, "location 2, but there are only 2"),
+        ({"etag_codes": np.array([0, 0], np.uint32)}, "etag 0, but there are only 0"),
     ],
 )
 def test_inconsistent_columns_are_not_written(columns: dict[str, Any], message: str) -> None:

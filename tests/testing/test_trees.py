@@ -187,7 +187,7 @@ def test_drawn_configurations_can_be_stored(data: st.DataObject) -> None:
 
 @settings(max_examples=15)
 @given(st.data())
-def test_drawn_times_separate_the_snapshots(data: st.DataObject) -> None:
+def test_drawn_times_fall_between_snapshots(data: st.DataObject) -> None:
     storage = icefloe.in_memory_storage()
     repo = icefloe.Repository.create(storage)
     for i in range(3):

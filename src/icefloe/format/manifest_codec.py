@@ -199,7 +199,8 @@ def check_columns(refs: ArrayManifest, place: str) -> None:
         highest = int((codes if rows.all() else codes[rows]).max(initial=0)) if rows.any() else -1
         if highest >= len(values):
             raise FormatError(
-                f"{place}: a reference has {what} {highest} of {len(values)}", kind=ErrorKind.SERIALIZATION
+                f"{place}: a reference has {what} {highest}, but there are only {len(values)}",
+                kind=ErrorKind.SERIALIZATION,
             )
 
 

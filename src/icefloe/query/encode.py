@@ -77,7 +77,7 @@ def _encode(column: pa.Array, coding: Coding, name: str) -> Values:
             raise ValueError("it stores times")
         return coding.times.numbers(_to_microseconds(column), coding.stored)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-        raise ValueError("it stores no times")
+        raise ValueError("it does not store times")
     if kind in "UT":
         return np.array(column.cast(pa.string()).fill_null("").to_pylist(), object)
     if kind == "S":

@@ -156,7 +156,7 @@ def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -
 
 
 def _steady(coordinate: Coordinate) -> NDArray[np.float64] | None:
-    """Return numbers that only rise or only fall; the indices if there is no coordinate."""
+    """Return strictly monotonic coordinate values; the indices if there is no coordinate."""
     if coordinate.values is None:
         return np.arange(coordinate.size, dtype="f8")
     if coordinate.is_time or coordinate.values.dtype.kind not in NUMBERS or coordinate.size < 2:

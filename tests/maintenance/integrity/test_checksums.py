@@ -313,7 +313,7 @@ def test_verify_one_branch_one_snapshot_or_all(version: int) -> None:
         repo.verify(history=False)
 
 
-def test_findings_are_a_table() -> None:
+def test_findings_convert_to_a_table() -> None:
     repo = four_commits()
     repo.storage.delete([key for key in immutable(repo.storage) if key.startswith("chunks/")])
 

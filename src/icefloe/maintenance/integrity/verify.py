@@ -64,7 +64,7 @@ def verify(
 
 
 def as_level(level: str) -> Level:
-    """Return the level with a name; ValueError for an unknown one."""
+    """Return the level with the given name; ValueError for an unknown name."""
     if level not in list(Level):
         raise ValueError(f"unknown level {level!r}; choose one of {', '.join(Level)}")
     return Level(level)
