@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,50 +171,6 @@ def test_manually_edited_chunk_is_recomputed(tmp_path: Path) -> None:
 
     assert report.recomputed == 1
     assert stored_values(repo, "t2m_daily/t2m_daily") == before
-
-
-@pytest.mark.parametrize("seed", range(int(os.environ.get("ICEFLOE_DERIVATIONS", "1"))))
-def test_incremental_runs_equal_full_runs_after_any_history(tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    folder = tmp_path / "work"
-    folder.mkdir()
-    repo = make_repository(folder)
-    recipe = write_recipe(folder, OUTPUTS)
-    derive(recipe)
-    days = 6
-    for step in range(3):
-        choice = rng.integers(0, 5)
-        times = open_derived(repo).sizes["time"]
-        if choice == 0:
-            at = tuple(int(rng.integers(0, size)) for size in (times, 6, 8))
-            change_cell(repo, at, float(rng.normal(280, 10)))  # type: ignore[arg-type]
-        elif choice == 1:
-            append(repo, str(np.datetime64("2020-01-30") + np.timedelta64(days, "D")), 4)
-            days += 1
-        elif choice == 2:
-            session = repo.writable_session("main")
-            block: Any = zarr.open_array(session.store, path="t2m")
-            block[4:12, :3] = rng.normal(280, 10, (8, 3, 8))
-            session.commit("change a block")
-        elif choice == 3:
-            session = repo.writable_session("main")
-            zarr.open_array(session.store, path="t2m").attrs["long_name"] = f"name {step}"
-            session.commit("change an attribute")
-        else:
-            change_cell(repo)
-            session = repo.writable_session("main")
-            again: Any = zarr.open_array(session.store, path="t2m")
-            again[0, 0, 0] = float(step)
-            session.amend("amended")
-        derive(recipe)
-
-        compare_with_xarray(repo)
-        copy = tmp_path / f"copy{step}"
-        shutil.copytree(folder, copy)
-        derive(copy / "recipe.yaml", full=True)
-        other = icefloe.Repository.open(icefloe.local_filesystem_storage(str(copy / "repo")))
-        for path in PATHS.values():
-            assert stored_values(repo, path) == stored_values(other, path), (step, choice, path)
 
 
 def test_reduction_over_many_chunks_stores_partial_aggregates(tmp_path: Path) -> None:

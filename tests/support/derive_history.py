@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ import zarr
 import icefloe
 from tests.support.derive import OUTPUTS, derive, field, make_repository, stored_values, write_recipe
 
+STEPS = int(os.environ.get("ICEFLOE_DERIVATION_STEPS", "2"))
 OpenRepository = Callable[[str], Any]
 """Open a repository at a path: the writer of a step."""
 
@@ -204,6 +206,18 @@ class History:
     def _on_branch(self, branch: str) -> dict[str, Any]:
         outputs = {name: {**each, "branch": branch} for name, each in recipe_outputs().items()}
         return {"repository": str(self.folder / "repo"), "outputs": outputs}
+
+
+def check_history(
+    folder: Path, seed: int, writers: list[OpenRepository], steps: int = STEPS, **options: Any
+) -> None:
+    """Make random changes, and compare incremental runs with full ones after each of them."""
+    (folder / "work").mkdir()
+    history = History(folder / "work", seed, writers, **options)
+    history.check(folder / "copy", "first run")
+    for number in range(steps):
+        step = history.run()
+        history.check(folder / "copy", (seed, number, step))
 
 
 class _Commit:
