@@ -12,6 +12,8 @@ import icefloe
 from tests.support.compat.official import KNOWS_V2, icechunk
 from tests.support.derive_history import check_history
 
+pytestmark = pytest.mark.compat
+
 
 def open_here(path: str) -> icefloe.Repository:
     return icefloe.Repository.open(icefloe.local_filesystem_storage(path))

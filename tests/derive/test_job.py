@@ -326,6 +326,11 @@ def test_changed_function_recomputes_everything(tmp_path: Path, functions: str) 
         ({"dimensions": {"y": {"group": "y.day"}}}, InvalidInputError, "cannot be grouped"),
         ({"dimensions": {}}, InvalidInputError, "needs a dimension"),
         ({"chunks": {"tme": 1}}, InvalidInputError, "no dimension tme"),
+        ({"encoding": {"dtype": "int99"}}, InvalidInputError, "there is no dtype 'int99'"),
+        ({"encoding": {"compressor": "zstd"}}, InvalidInputError, "unknown key 'compressor'"),
+        ({"function": {"quantile": {"q": [2]}}}, InvalidInputError, "between 0 and 1"),
+        ({"function": {"quantile": {"q": 0.5, "method": "none"}}}, InvalidInputError, "quantile: "),
+        ({"function": {"mean": {"skipna": True}}}, InvalidInputError, "no argument 'skipna'"),
     ],
 )
 def test_mistakes_are_reported_and_change_nothing(

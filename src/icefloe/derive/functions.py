@@ -242,7 +242,7 @@ class UserFunction:
         values, named = _bind(function, arrays, {"spans": dict(spans)}, self.arguments)
         try:
             return function(*values, **named)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _wrong(f"{self.text} raised {type(error).__name__}: {error}") from error
 
     def _shape(
@@ -414,7 +414,8 @@ def _cast(values: Values, dtype: np.dtype[Any], name: str) -> Values:
                 f"{name} returned {values.dtype} values that {dtype} cannot hold; choose another dtype, or a "
                 "_FillValue in encoding"
             )
-    if dtype.kind not in "biufcmM" or values.dtype.kind not in "biufcmM":
+    lossy = values.dtype.kind == "c" and dtype.kind != "c"
+    if lossy or dtype.kind not in "biufcmM" or values.dtype.kind not in "biufcmM":
         raise _wrong(f"{name} returned values of type {values.dtype}; expected {dtype}")
     return values.astype(dtype)
 

@@ -204,7 +204,8 @@ class _Run:
     ) -> DerivedArray:
         existing = find_array(self.session, output.path)
         records = read_records(self.session, output.records, len(output.dims))
-        check_location(output, existing, is_derived=output.is_internal or records is not None)
+        is_derived = output.is_internal or records is not None
+        check_location(output, existing, self.session, is_derived=is_derived)
         check_inputs(output)
         check_memory(output, self.job.memory_bytes)
         current = existing.fingerprints() if existing is not None else None

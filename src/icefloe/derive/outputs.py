@@ -382,10 +382,7 @@ def _result_dtype(
 ) -> np.dtype[Any]:
     """Return the dtype of an output: from the recipe, or derived from the function and its inputs."""
     if spec.dtype is not None:
-        try:
-            return np.dtype(spec.dtype)
-        except TypeError:
-            raise _wrong(spec, f"there is no dtype {spec.dtype!r}") from None
+        return _parse_dtype(spec, spec.dtype)
     first = inputs[0].array.decoded_dtype
     if spec.function in REDUCTIONS:
         return result_dtype(spec.function, first)
@@ -393,7 +390,11 @@ def _result_dtype(
     if spec.function == "quantile":
         import xarray as xr
 
-        one = xr.DataArray(np.ones(1, first)).quantile(np.asarray(spec.arguments.get("q")))
+        given = _arguments(spec)
+        try:
+            one = xr.DataArray(np.ones(1, first)).quantile(given["q"], method=given["method"])
+        except (TypeError, ValueError) as error:
+            raise _wrong(spec, f"quantile: {error}") from error
         return np.asarray(one).dtype
     if spec.function == "anomaly":
         return np.dtype(np.result_type(*(each.array.decoded_dtype for each in inputs), np.float16))
@@ -406,10 +407,19 @@ def _result_dtype(
     return _dtype_of_code(spec, inputs, dims, code)
 
 
+def _parse_dtype(spec: OutputSpec, given: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(given)
+    except TypeError:
+        raise _wrong(spec, f"there is no dtype {given!r}") from None
+    return found
+
+
 def _dtype_of_code(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction
 ) -> np.dtype[Any]:
     """Call a function of the user on blocks of ones, as small as its mapping allows."""
+    code.load()
     blocks, spans = _small_blocks(inputs, dims)
     try:
         return code.compute(blocks, spans, tuple(dim.name for dim in dims)).dtype
@@ -471,7 +481,7 @@ def make_document(
     dims: Sequence[OutputDim], spec: OutputSpec, dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Create the zarr.json of an output."""
-    stored = np.dtype(spec.encoding.get("dtype", dtype))
+    stored = _parse_dtype(spec, spec.encoding.get("dtype", dtype))
     kind: Any = str if stored.kind in "OUT" else stored
     fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
     if stored.kind == "f" and "_FillValue" in spec.encoding:
@@ -564,13 +574,17 @@ def read_partials(output: Output, array: StoredArray) -> Output:
     return replace(output, inputs=(ResolvedInput(PART, array, output.partial_axes),))
 
 
-def check_location(output: Output, existing: StoredArray | None, *, is_derived: bool) -> None:
+def check_location(
+    output: Output, existing: StoredArray | None, session: Session, *, is_derived: bool
+) -> None:
     """Raise InvalidInputError if an existing array was not created by a recipe."""
     if existing is not None and not is_derived:
         raise _wrong(
             output.spec,
             f"there is an array at {output.path} that was not derived; choose another path, or delete it",
         )
+    if any(each.array.path == output.path and each.array.session is session for each in output.inputs):
+        raise _wrong(output.spec, f"it reads {output.path}, which is the output itself; choose another path")
 
 
 def _wrong(spec: OutputSpec, text: str) -> InvalidInputError:

@@ -62,6 +62,7 @@ _OUTPUT_KEYS: Final = (
     "version",
     "trust_unchecked",
 )
+_ENCODING_KEYS: Final = ("dtype", "scale_factor", "add_offset", "_FillValue", "codec")
 _INPUT_KEYS: Final = ("array", "repository", "branch", "tag", "snapshot", "storage_options")
 _MAPPINGS: Final = ("same", "halo", "coarsen", "reduce", "group", "window")
 
@@ -234,7 +235,7 @@ def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
         {str(dim): size for dim, size in chunks.items()},
         None if found.get("dtype") is None else str(found["dtype"]),
         _mapping(where, found.get("attributes") or {}, "attributes"),
-        _mapping(where, found.get("encoding") or {}, "encoding"),
+        _mapping(where, found.get("encoding") or {}, "encoding", _ENCODING_KEYS),
         None if path is None else normalize("/" + str(path)),
         str(found.get("branch", "main")),
         str(found.get("version", "")),
