@@ -104,6 +104,8 @@ def _reader_of(path: str, group: str, modified_ns: int, size: int) -> Reader:
     needed: Reader = "any"
     with h5py.File(path, "r") as opened:
         for dataset in _datasets(opened[group], h5py):
+            if _mixes_dimensions(dataset):
+                return "references"
             filters = _filters(dataset)
             if not all(number in _OF_NETCDF or h5py.h5z.filter_avail(number) for number in filters):
                 return "references"
@@ -118,6 +120,12 @@ def _datasets(group: Any, h5py: Any) -> Any:
             found = group[name]
             if isinstance(found, h5py.Dataset):
                 yield found
+
+
+def _mixes_dimensions(dataset: Any) -> bool:
+    """Return whether only some dimensions have names: netCDF reads wrong shapes then, and h5netcdf none."""
+    scales = dataset.attrs.get("DIMENSION_LIST", ())
+    return any(len(each) for each in scales) and not all(len(each) for each in scales)
 
 
 def _filters(dataset: Any) -> set[int]:
