@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from icefloe.coastlines import coastlines_between
+from icefloe.coastlines import select_coastlines
 
 Field = Any
 """An array of numbers in single or double precision."""
@@ -80,7 +80,7 @@ class Weather:
     def _land(self) -> Field:
         """Return 1 on land and 0 at sea: an odd number of coastlines separates land from the North Pole."""
         crossings = np.zeros((len(self.latitudes), len(self.longitudes)), int)
-        for line in coastlines_between(0, 360):
+        for line in select_coastlines(0, 360):
             west, east = line[:-1, :1], line[1:, :1]
             segment, column = np.nonzero((west <= self.longitudes) != (east <= self.longitudes))
             share = (self.longitudes[column] - west[segment, 0]) / (east - west)[segment, 0]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icefloe.cf import TimeCoding, time_coding
+from icefloe.cf import TimeCoding, parse_time_coding
 
 CALENDARS = ["noleap", "365_day", "all_leap", "366_day", "360_day", "julian", "standard", "gregorian"]
 CALENDARS += ["proleptic_gregorian"]
@@ -25,7 +25,7 @@ UNITS = {
 
 
 def known(units: str, calendar: str = "standard") -> TimeCoding:
-    coding = time_coding(units, calendar)
+    coding = parse_time_coding(units, calendar)
     assert coding is not None
     return coding
 
@@ -89,7 +89,7 @@ def test_start_dates_are_parsed_in_many_spellings(units: str, start: str) -> Non
     ],
 )
 def test_units_that_are_not_times_are_ignored(units: Any, calendar: Any) -> None:
-    assert time_coding(units, calendar) is None
+    assert parse_time_coding(units, calendar) is None
 
 
 def test_standard_calendar_has_timestamps_since_1582() -> None:

@@ -11,13 +11,13 @@ import pytest
 
 import icefloe
 from icefloe.coastlines import (
-    cell_edges,
-    coastlines,
-    coastlines_between,
-    coastlines_on_grid,
-    rasterized,
+    check_latitudes,
+    find_cell_edges,
+    load_coastlines,
+    project_coastlines,
+    rasterize,
+    select_coastlines,
     unwrapped_longitudes,
-    valid_latitudes,
 )
 
 DATA = Path(icefloe.__file__).parent / "data"
@@ -32,8 +32,8 @@ BORDERS = {
 
 def has_coast(latitude: float, longitude: float, latitudes: np.ndarray, longitudes: np.ndarray) -> bool:
     """Test whether a coast lies within two degrees of a point, on a grid of one-degree cells."""
-    lines = coastlines_on_grid(latitudes, longitudes)
-    pixels = rasterized(lines, (1, 1), (len(latitudes), len(longitudes)))
+    lines = project_coastlines(latitudes, longitudes)
+    pixels = rasterize(lines, (1, 1), (len(latitudes), len(longitudes)))
     rows, columns = np.nonzero(pixels)
     turn = (longitudes[columns] - longitude + 180) % 360 - 180
     return bool(((np.abs(latitudes[rows] - latitude) <= 2) & (np.abs(turn) <= 2)).any())
@@ -47,7 +47,7 @@ def test_vendored_file_has_the_hash_in_its_readme() -> None:
 
 
 def test_lines_are_continuous_and_on_the_globe() -> None:
-    lines = coastlines()
+    lines = load_coastlines()
 
     assert len(lines) > 100
     assert max(np.abs(np.diff(line[:, 0])).max() for line in lines) < 10
@@ -55,7 +55,7 @@ def test_lines_are_continuous_and_on_the_globe() -> None:
 
 
 def test_no_line_runs_along_the_date_line() -> None:
-    for line in coastlines():
+    for line in load_coastlines():
         on_line = np.abs(line[:, 0] % 360 - 180) < 1e-6
         assert not (on_line[1:] & on_line[:-1]).any()
 
@@ -80,7 +80,7 @@ def test_grids_show_the_same_coasts_wherever_they_begin() -> None:
     east, centred = np.arange(0.5, 360), np.arange(-179.5, 180)
 
     one, other = (
-        rasterized(coastlines_on_grid(latitudes, longitudes), (1, 1), (180, 360))
+        rasterize(project_coastlines(latitudes, longitudes), (1, 1), (180, 360))
         for longitudes in (east, centred)
     )
 
@@ -90,11 +90,11 @@ def test_grids_show_the_same_coasts_wherever_they_begin() -> None:
 
 def test_regional_grid_shows_a_part_of_the_world() -> None:
     latitudes, longitudes = np.linspace(70, 30, 81), np.linspace(-20, 40, 121)
-    world = rasterized(
-        coastlines_on_grid(np.linspace(90, -90, 361), np.linspace(-180, 180, 721)), (1, 1), (361, 721)
+    world = rasterize(
+        project_coastlines(np.linspace(90, -90, 361), np.linspace(-180, 180, 721)), (1, 1), (361, 721)
     )
 
-    region = rasterized(coastlines_on_grid(latitudes, longitudes), (1, 1), (81, 121))
+    region = rasterize(project_coastlines(latitudes, longitudes), (1, 1), (81, 121))
 
     assert np.mean(region != world[40:121, 320:441]) < 0.02
     assert region.sum() > 500
@@ -104,7 +104,7 @@ def test_region_across_the_date_line_shows_both_sides() -> None:
     longitudes = unwrapped_longitudes(np.array([160, 170, 180, -170, -160.0]))
     assert longitudes is not None
 
-    lines = np.concatenate(coastlines_between(*cell_edges(longitudes)[[0, -1]]))
+    lines = np.concatenate(select_coastlines(*find_cell_edges(longitudes)[[0, -1]]))
 
     assert longitudes.tolist() == [160, 170, 180, 190, 200]
     assert ((lines[:, 0] > 165) & (lines[:, 0] < 179)).any()
@@ -114,8 +114,8 @@ def test_region_across_the_date_line_shows_both_sides() -> None:
 def test_positions_are_counted_in_cells_of_unequal_size() -> None:
     latitudes, longitudes = np.array([0.0, 10, 30, 70]), np.array([0.0, 90, 180, 270])
 
-    lines = np.concatenate(coastlines_on_grid(latitudes, longitudes))
-    degrees = np.concatenate(coastlines_between(-45, 315))
+    lines = np.concatenate(project_coastlines(latitudes, longitudes))
+    degrees = np.concatenate(select_coastlines(-45, 315))
 
     inside = (degrees[:, 1] > 5) & (degrees[:, 1] < 20)  # the second cell
     assert ((lines[inside, 0] >= 1) & (lines[inside, 0] <= 2)).all()
@@ -130,11 +130,11 @@ def test_irregular_longitudes_are_rejected(values: list[object]) -> None:
 
 @pytest.mark.parametrize("values", [[0, 91], [-100, 0], [0, 2, 1], [np.nan, 1], [5]])
 def test_irregular_latitudes_are_rejected(values: list[float]) -> None:
-    assert valid_latitudes(np.array(values)) is None
+    assert check_latitudes(np.array(values)) is None
 
 
 def test_line_is_drawn_without_gaps() -> None:
-    pixels = rasterized([np.array([[0.5, 0.5], [0.5, 9.5], [4.5, 9.5]])], (1, 1), (5, 10))
+    pixels = rasterize([np.array([[0.5, 0.5], [0.5, 9.5], [4.5, 9.5]])], (1, 1), (5, 10))
 
     assert pixels[0].all()
     assert pixels[:, 9].all()

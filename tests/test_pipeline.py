@@ -33,7 +33,7 @@ def test_files_are_ingested_into_a_new_repository(tmp_path: Path) -> None:
 def test_executor_does_not_start_without_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, repo = archive(tmp_path / "files"), tmp_path / "repo"
     icefloe.ingest_files(files, repo, executor=Travelling())
-    monkeypatch.setattr("icefloe.spark.session.default_session", None)
+    monkeypatch.setattr("icefloe.spark.session.open_default_session", None)
     monkeypatch.setattr(pipeline, "ProcessExecutor", None)
 
     report = icefloe.ingest_files(files, repo)
@@ -68,7 +68,7 @@ def test_processes_replace_spark_without_java(tmp_path: Path, monkeypatch: pytes
         started.append("spark")
         yield None
 
-    monkeypatch.setattr("icefloe.spark.session.default_session", no_java)
+    monkeypatch.setattr("icefloe.spark.session.open_default_session", no_java)
 
     def processes(*args: Any, **options: Any) -> Any:
         started.append("processes")

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 
 _ID_LENGTH = 8
 _MESSAGE_LENGTH = 60
@@ -37,7 +37,7 @@ class GraphCommit:
     @property
     def title(self) -> str:
         """The first line of the message, shortened, with control characters escaped."""
-        line = printable(self.message.partition("\n")[0].rstrip())
+        line = escape_control(self.message.partition("\n")[0].rstrip())
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
 
@@ -93,8 +93,8 @@ class AncestryGraph:
         width = 1 + max((lane.column for lane in self._lanes), default=0)
         for (row, commit), active in zip(enumerate(self.commits), self._active(), strict=True):
             cells = self._cells(row, lane_of[row], active, width)
-            labels = [self._painted(printable(name), lane_of[row].colour) for name in commit.branches]
-            labels += [self._painted(printable(name), _TAG_COLOUR) for name in commit.tags]
+            labels = [self._painted(escape_control(name), lane_of[row].colour) for name in commit.branches]
+            labels += [self._painted(escape_control(name), _TAG_COLOUR) for name in commit.tags]
             names = f" ({', '.join(labels)})" if labels else ""
             yield f"{cells}{commit.id[:_ID_LENGTH]}{names} {commit.title}".rstrip()
             if row + 1 < len(self.commits):
@@ -364,7 +364,7 @@ def _svg_bend(start: int, end: int, y: int) -> str:
 
 
 def _svg_label(name: str, colour: str, weight: str) -> str:
-    return f'<tspan font-weight="{weight}" fill="{colour}">{html.escape(printable(name))}</tspan>'
+    return f'<tspan font-weight="{weight}" fill="{colour}">{html.escape(escape_control(name))}</tspan>'
 
 
 def _x(lane: int) -> int:

@@ -169,7 +169,7 @@ class TimeCoding:
         return np.ascontiguousarray(codes).view(f"<U{len(columns)}").ravel()
 
 
-def time_coding(units: object, calendar: object) -> TimeCoding | None:
+def parse_time_coding(units: object, calendar: object) -> TimeCoding | None:
     """Parse the attributes `units` and `calendar`; None if they do not describe a supported time encoding."""
     match = _UNITS.fullmatch(units) if isinstance(units, str) else None
     unit_ns = _NANOSECONDS.get(match[1].lower()) if match else None
@@ -208,7 +208,7 @@ def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     return fill if dtype.kind == "f" or fill == value else None
 
 
-def fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
+def get_fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
     """Return the stored values that `_FillValue` and `missing_value` declare missing, NaN excepted."""
     given = [attributes.get(key) for key in ("_FillValue", "missing_value")]
     listed = [each if isinstance(each, Sequence) and not isinstance(each, str) else [each] for each in given]

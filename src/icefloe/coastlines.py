@@ -23,7 +23,7 @@ _MARGIN = 1e-6
 
 
 @cache
-def coastlines() -> tuple[Polyline, ...]:
+def load_coastlines() -> tuple[Polyline, ...]:
     """Decode the vendored coastlines (1:110 million).
 
     Returns
@@ -38,7 +38,7 @@ def coastlines() -> tuple[Polyline, ...]:
     return lines
 
 
-def coastlines_between(west: float, east: float) -> list[Polyline]:
+def select_coastlines(west: float, east: float) -> list[Polyline]:
     """Select the coastlines that touch a range of longitudes.
 
     Parameters
@@ -53,7 +53,7 @@ def coastlines_between(west: float, east: float) -> list[Polyline]:
         Polylines whose longitudes continue those of the range. They can extend beyond it.
     """
     found = []
-    for line in coastlines():
+    for line in load_coastlines():
         low, high = line[:, 0].min(), line[:, 0].max()
         first, last = np.ceil((west - high) / _FULL_TURN), np.floor((east - low) / _FULL_TURN)
         found += [line + np.array([turn * _FULL_TURN, 0.0]) for turn in np.arange(first, last + 1)]
@@ -80,25 +80,25 @@ def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
     return found if found is not None and abs(found[-1] - found[0]) <= _FULL_TURN + _MARGIN else None
 
 
-def valid_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
+def check_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
     """Return the latitudes of a grid, or None if they are not strictly monotonic from -90 to 90 degrees."""
     found = _monotonic(_finite(latitudes))
     return found if found is not None and np.abs(found).max() <= 90 + _MARGIN else None
 
 
-def cell_edges(centres: NDArray[np.float64]) -> NDArray[np.float64]:
+def find_cell_edges(centres: NDArray[np.float64]) -> NDArray[np.float64]:
     """Place edges halfway between cells, and as far outside of the first and last cell as inside."""
     between = (centres[1:] + centres[:-1]) / 2
     return np.concatenate([[2 * centres[0] - between[0]], between, [2 * centres[-1] - between[-1]]])
 
 
-def coastlines_on_grid(latitudes: Any, longitudes: Any) -> list[Polyline]:
+def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
     """Project the coastlines on a grid, counted in cells.
 
     Parameters
     ----------
     latitudes, longitudes : array
-        Centres of the cells, at least two each, as `valid_latitudes` and `unwrapped_longitudes` return them.
+        Centres of the cells, at least two each, as `check_latitudes` and `unwrapped_longitudes` return them.
 
     Returns
     -------
@@ -106,14 +106,14 @@ def coastlines_on_grid(latitudes: Any, longitudes: Any) -> list[Polyline]:
         Polylines of shape (n, 2) with a row and a column per point. Cell `i` extends from `i` to `i + 1`.
         Points outside of the grid have positions below 0 or above the number of cells.
     """
-    rows, columns = cell_edges(latitudes), cell_edges(longitudes)
+    rows, columns = find_cell_edges(latitudes), find_cell_edges(longitudes)
     return [
         np.stack([_position(line[:, 1], rows), _position(line[:, 0], columns)], axis=1)
-        for line in coastlines_between(columns.min(), columns.max())
+        for line in select_coastlines(columns.min(), columns.max())
     ]
 
 
-def rasterized(
+def rasterize(
     lines: Iterable[Polyline], scale: tuple[float, float], shape: tuple[int, int]
 ) -> NDArray[np.bool_]:
     """Draw polylines into a raster.

@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from icefloe._internal.amounts import counted
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe._internal.report import Report
-from icefloe.config.display import Shown, Tree, qualified
+from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.errors import ConflictError, ErrorKind, Hint, RebaseFailedError
 from icefloe.snapshots import Diff
 
@@ -221,7 +221,7 @@ class Conflict(Shown):
             ("path", self.path),
             ("conflicted_chunks", repr(self.conflicted_chunks)),
         )
-        return Tree(qualified("conflicts", "Conflict"), rows)
+        return Tree(qualify_name("conflicts", "Conflict"), rows)
 
 
 class ConflictSolver:
@@ -340,7 +340,7 @@ class ChunkDetails(Report):
 
     def __str__(self) -> str:
         where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")
-        return printable(": ".join(filter(None, (where, self._difference()))))
+        return escape_control(": ".join(filter(None, (where, self._difference()))))
 
     def _difference(self) -> str:
         if self.problem is not None:
@@ -434,7 +434,7 @@ class MergeConflicts(Sequence[MergeConflict]):
         lines = [f"<{len(self)} conflicts>"]
         for row, details in zip(self[:MOST_SHOWN], self.details(), strict=True):
             words = (row.path, row.chunk, repr(row.kind), row.ours, "|", row.theirs)
-            lines.append(printable(" ".join(map(str, words))))
+            lines.append(escape_control(" ".join(map(str, words))))
             lines += [] if details is None else [f"    {describe_place(row, details)}"]
         return "\n".join(lines + ([f"and {len(self) - MOST_SHOWN} more"] if len(self) > MOST_SHOWN else []))
 
@@ -482,8 +482,8 @@ class MergeConflicts(Sequence[MergeConflict]):
 def describe_place(row: MergeConflict, details: ChunkDetails | None) -> str:
     """Describe one conflict in a printable line: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
     if details is None:
-        return printable(f"{row.path}: {str(row.kind).lower()}")
-    return f"{printable(row.path.strip('/'))}{' at ' if details.where else ': '}{details}"
+        return escape_control(f"{row.path}: {str(row.kind).lower()}")
+    return f"{escape_control(row.path.strip('/'))}{' at ' if details.where else ': '}{details}"
 
 
 def _describe(group: ConflictGroup, row: int, *, with_values: bool) -> ChunkDetails | None:
@@ -516,7 +516,7 @@ class MergeResult(Report, Shown):
         rows = [(name, str(getattr(self, name))) for name in ("outcome", "snapshot_id", "base_id")]
         rows += [("ours_id", self.ours_id), ("theirs_id", self.theirs_id)]
         rows.append(("conflicts", str(len(self.conflicts))))
-        return Tree(qualified("conflicts", "MergeResult"), tuple(rows))
+        return Tree(qualify_name("conflicts", "MergeResult"), tuple(rows))
 
 
 class MergeConflictError(ConflictError):

@@ -803,7 +803,7 @@ def azure_credentials(
     return azure_from_env_credentials()
 
 
-def credential_from_env(url_prefix: str, *, anonymous: bool = False) -> AnyCredential:
+def make_credential_from_env(url_prefix: str, *, anonymous: bool = False) -> AnyCredential:
     """Return the credential of this process for a virtual chunk container, by the scheme of its URL."""
     match url_prefix.partition("://"):
         case ("file", *_) | (_, "", _):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from icefloe._internal.extras import pip_install
+from icefloe._internal.extras import format_install_command
 
 try:
     import dask
     import dask.array
 except ImportError as cause:
-    raise ImportError(f"icefloe.dask needs dask: {pip_install('dask')}") from cause
+    raise ImportError(f"icefloe.dask needs dask: {format_install_command('dask')}") from cause
 
 import numpy as np
 import zarr

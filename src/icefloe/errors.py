@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from icefloe._internal.printable import printable_lines
+from icefloe._internal.printable import escape_control_in_lines
 from icefloe._internal.redaction import redact
 
 PACKAGE = "icefloe"
@@ -207,7 +207,7 @@ class Hint:
         text = self.text
         for name, value in self.options:
             text = text.replace(f"{{{name}}}", name_option(name, value))
-        return printable_lines(redact(text))
+        return escape_control_in_lines(redact(text))
 
     @staticmethod
     def any_of(*hints: Hint) -> Hint | None:
@@ -264,7 +264,7 @@ class IcechunkError(Exception):
     hint: Hint | None = None
 
     def __init__(self, message: str, kind: str | None = None) -> None:
-        self.message = printable_lines(redact(message))
+        self.message = escape_control_in_lines(redact(message))
         super().__init__(self.message)
         self.kind = ErrorKind.UNKNOWN.value if kind is None else str(kind)
         self.add_note(f"kind: {self.kind}")  # tracebacks show it below the message

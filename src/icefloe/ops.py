@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TypeAlias
 
-from icefloe._internal.printable import printable
-from icefloe.config.display import Shown, Tree, literal, qualified
+from icefloe._internal.printable import escape_control
+from icefloe.config.display import Shown, Tree, format_literal, qualify_name
 from icefloe.types import RepoStatus
 
 __all__ = ["GCSummary", "Update", "UpdateType"]
@@ -23,13 +23,13 @@ class _Variant:
             f"{item.name}={_inline(getattr(self, item.name))}"
             for item in fields(self)  # type: ignore[arg-type]  # only mixed into dataclasses
         )
-        return f"{qualified('ops', type(self).__qualname__)}({values})"
+        return f"{qualify_name('ops', type(self).__qualname__)}({values})"
 
 
 def _inline(value: object) -> str:
     if not isinstance(value, RepoStatus):
-        return literal(value)
-    shown = ", ".join(f"{name}={printable(str(text))}" for name, text in value.tree().fields)
+        return format_literal(value)
+    shown = ", ".join(f"{name}={escape_control(str(text))}" for name, text in value.tree().fields)
     return f"RepoStatus({shown})"
 
 
@@ -175,7 +175,7 @@ class Update(Shown):
     def tree(self) -> Tree:
         # docstring inherited
         rows = (("kind", repr(self.kind)), ("updated_at", repr(self.updated_at)))
-        return Tree(qualified("ops", "Update"), (*rows, ("backup_path", str(self.backup_path))))
+        return Tree(qualify_name("ops", "Update"), (*rows, ("backup_path", str(self.backup_path))))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -209,7 +209,7 @@ class GCSummary(Shown):
     def tree(self) -> Tree:
         # docstring inherited
         rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
-        return Tree(qualified("ops", "GCSummary"), rows)
+        return Tree(qualify_name("ops", "GCSummary"), rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -243,4 +243,4 @@ class ChunkStorageStats(Shown):
     def tree(self) -> Tree:
         # docstring inherited
         rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
-        return Tree(qualified("stats", "ChunkStorageStats"), rows)
+        return Tree(qualify_name("stats", "ChunkStorageStats"), rows)

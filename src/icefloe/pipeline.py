@@ -240,11 +240,11 @@ def _start_executor(progress: Progress | None) -> Iterator[Executor]:
     """Start the default executor, and stop it at the end: Spark, or processes without pyspark or Java."""
     try:
         from icefloe.spark.executor import SparkExecutor
-        from icefloe.spark.session import default_session
+        from icefloe.spark.session import open_default_session
     except ModuleNotFoundError:
         pass
     else:
-        with default_session() as session:
+        with open_default_session() as session:
             if session is not None:
                 yield SparkExecutor(session, progress=progress)
                 return

@@ -21,20 +21,20 @@ from icefloe._internal.concurrency import (
 )
 from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import ManifestId, SnapshotId, encode_column
-from icefloe._internal.telemetry import traced
+from icefloe._internal.telemetry import trace_calls
 from icefloe._internal.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
-from icefloe.config.display import Shown, Tree, qualified
+from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.core.handle import Handle
 from icefloe.core.open import (
     Opened,
-    containers_of,
+    choose_layout,
     find_layout,
-    layout_for,
+    list_containers,
+    make_parts,
     open_parts,
-    parts,
 )
-from icefloe.core.refs.base import read_only_format, unsupported
+from icefloe.core.refs.base import make_unsupported_error, read_only_format
 from icefloe.core.refs.v2 import FLAG_NAMES, check_flag, check_writable
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
@@ -45,11 +45,11 @@ from icefloe.errors import (
     InvalidInputError,
     SnapshotNotFoundError,
 )
-from icefloe.format.metadata import plain_metadata
+from icefloe.format.metadata import normalize_metadata
 from icefloe.format.spec import V1, Spec
 from icefloe.history import pages as history_pages
 from icefloe.history import snapshots as history
-from icefloe.history.snapshots import public_snapshot, public_status, stored_status
+from icefloe.history.snapshots import to_public_snapshot, to_public_status, to_stored_status
 from icefloe.legacy.layout import ALL_LAYOUTS
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
@@ -145,7 +145,7 @@ class Repository(Shown):
     # Opening and creating
 
     @classmethod
-    @traced
+    @trace_calls
     def create(
         cls,
         storage: Storage,
@@ -186,7 +186,7 @@ class Repository(Shown):
         """
         from icefloe.core.create import create_parts
 
-        layout = layout_for(spec_version)
+        layout = choose_layout(spec_version)
         _logger.debug("Creating Repository at %s", storage.describe())
         location = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _authorize(authorize_virtual_chunk_access)
@@ -198,12 +198,12 @@ class Repository(Shown):
             check_clean_root=check_clean_root,
             layouts=ALL_LAYOUTS,
         )
-        return cls._of(opened, location, authorized, attribution, containers_of(config))
+        return cls._of(opened, location, authorized, attribution, list_containers(config))
 
     create_async = async_class_twin(create)
 
     @classmethod
-    @traced
+    @trace_calls
     def open(
         cls,
         storage: Storage,
@@ -238,7 +238,7 @@ class Repository(Shown):
         location = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _authorize(authorize_virtual_chunk_access)
         opened = open_parts(location, ALL_LAYOUTS, config, authorized)
-        return cls._of(opened, location, authorized, attribution, containers_of(config))
+        return cls._of(opened, location, authorized, attribution, list_containers(config))
 
     open_async = async_class_twin(open)
 
@@ -279,7 +279,7 @@ class Repository(Shown):
         InvalidInputError
             If there is no repository, and the location is not empty.
         """
-        layout_for(create_version)
+        choose_layout(create_version)
         if find_layout(storage, ALL_LAYOUTS) is None:
             try:
                 return cls.create(
@@ -383,7 +383,7 @@ class Repository(Shown):
             A new object. This one does not change.
         """
         replaced = config is not None and config.virtual_chunk_containers is not None
-        trusted = containers_of(config) if replaced else self._handle.trusted
+        trusted = list_containers(config) if replaced else self._handle.trusted
         return self._reopen(config, authorize_virtual_chunk_access, trusted)
 
     def _reopen(
@@ -399,7 +399,7 @@ class Repository(Shown):
         authorized = self._handle.authorized
         if authorize_virtual_chunk_access is not None:
             authorized = _authorize(authorize_virtual_chunk_access)
-        opened = parts(self._handle.storage, self._handle.layout, merged, authorized, trusted)
+        opened = make_parts(self._handle.storage, self._handle.layout, merged, authorized, trusted)
         return type(self)._of(opened, self._handle.storage, authorized, self._attribution, trusted)
 
     reopen_async = async_twin(reopen)
@@ -453,13 +453,13 @@ class Repository(Shown):
 
     def tree(self) -> Tree:
         # docstring inherited
-        title = f"{qualified('', 'Repository')} ({self.spec_version.name})"
+        title = f"{qualify_name('', 'Repository')} ({self.spec_version.name})"
         return Tree(title, (("storage", self._handle.storage.tree()), ("config", "<RepositoryConfig ...>")))
 
     def _repr_html_(self) -> str:
-        from icefloe.history.overview import overview_html
+        from icefloe.history.overview import render_overview
 
-        return overview_html(self._refs, self._assets, self.storage)
+        return render_overview(self._refs, self._assets, self.storage)
 
     def save_config(self) -> None:
         """Store the configuration in effect in the repository."""
@@ -475,7 +475,7 @@ class Repository(Shown):
         metadata
             Values that can be represented as JSON, by name.
         """
-        self._commit_metadata = plain_metadata(metadata)
+        self._commit_metadata = normalize_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
         """Return the metadata that commits of new sessions contain.
@@ -507,7 +507,7 @@ class Repository(Shown):
         metadata
             Values that can be represented as JSON, by name.
         """
-        self._refs.set_metadata(plain_metadata(metadata))
+        self._refs.set_metadata(normalize_metadata(metadata))
 
     set_metadata_async = async_twin(set_metadata)
 
@@ -524,7 +524,7 @@ class Repository(Shown):
         dict
             The new metadata.
         """
-        return dict(self._refs.update_metadata(plain_metadata(metadata)))
+        return dict(self._refs.update_metadata(normalize_metadata(metadata)))
 
     update_metadata_async = async_twin(update_metadata)
 
@@ -536,7 +536,7 @@ class Repository(Shown):
         RepoStatus
         """
         self._require_repo_info("a status of the repository")
-        return public_status(self._refs.status())
+        return to_public_status(self._refs.status())
 
     get_status_async = async_twin(get_status)
 
@@ -550,7 +550,7 @@ class Repository(Shown):
         status
             The new status, with an optional reason.
         """
-        self._refs.set_status(stored_status(status))
+        self._refs.set_status(to_stored_status(status))
 
     set_status_async = async_twin(set_status)
 
@@ -618,7 +618,7 @@ class Repository(Shown):
 
     def _require_repo_info(self, what: str) -> None:
         if not self._refs.spec.refs_in_repo_info:
-            raise unsupported(what, self._refs.spec)
+            raise make_unsupported_error(what, self._refs.spec)
 
     # Branches and tags
 
@@ -813,7 +813,7 @@ class Repository(Shown):
         MergeConflictError
             If there are conflicts and the strategy is "fail". Contains a table of the conflicts.
         """
-        plain = plain_metadata(metadata or {})
+        plain = normalize_metadata(metadata or {})
         return self._branching().merge(
             self._find(source), into, message, strategy, dry_run=dry_run, metadata=plain
         )
@@ -951,7 +951,7 @@ class Repository(Shown):
         SnapshotNotFoundError
             If the snapshot does not exist.
         """
-        return public_snapshot(self._refs.snapshot(self._snapshot_id(snapshot_id)))
+        return to_public_snapshot(self._refs.snapshot(self._snapshot_id(snapshot_id)))
 
     lookup_snapshot_async = async_twin(lookup_snapshot)
 
@@ -988,7 +988,7 @@ class Repository(Shown):
             For use with `for` and `async for`.
         """
         tip = self._resolve(branch, tag, snapshot_id)
-        return AsyncCloseableIterator(history_pages.ancestry(self._refs, tip))
+        return AsyncCloseableIterator(history_pages.iterate_ancestry(self._refs, tip))
 
     async_ancestry = ancestry
 
@@ -1029,9 +1029,9 @@ class Repository(Shown):
             For use with `for` and `async for`.
         """
         self._require_repo_info("the ops log")
-        from icefloe.history.ops import ops_log
+        from icefloe.history.ops import iterate_ops_log
 
-        return AsyncCloseableIterator(ops_log(self._refs))
+        return AsyncCloseableIterator(iterate_ops_log(self._refs))
 
     def ops_log_async(self) -> AsyncCloseableIterator[Update]:
         """Iterate over the operations on the repository, newest first; the same as `ops_log`.
@@ -1148,7 +1148,7 @@ class Repository(Shown):
         from icefloe.history.inspect import inspect_transaction_log
 
         id = SnapshotId.parse(snapshot_id)
-        return inspect_transaction_log(self._assets, id, history.pruned_logs(self._refs, id))
+        return inspect_transaction_log(self._assets, id, history.read_pruned_logs(self._refs, id))
 
     inspect_transaction_log_async = async_twin(inspect_transaction_log)
 
@@ -1185,7 +1185,7 @@ class Repository(Shown):
         if branch is None:
             raise ValueError("as_of requires a branch")
         _check_one_ref(branch, tag, snapshot_id)
-        id = history.at_time(self._refs, branch, to_microseconds(as_of))
+        id = history.find_snapshot_at(self._refs, branch, to_microseconds(as_of))
         return self._session(SessionMode.readonly, id, None)
 
     readonly_session_async = async_twin(readonly_session)
@@ -1243,7 +1243,7 @@ class Repository(Shown):
         Session
         """
         if not self._refs.spec.moves:
-            raise unsupported("moving nodes", self._refs.spec)
+            raise make_unsupported_error("moving nodes", self._refs.spec)
         tip = self._refs.tip_to_write(branch)
         check_flag(self._refs.feature_flags(), _MOVE_NODE)
         return self._session(SessionMode.rearrange, tip, branch)
@@ -1453,15 +1453,15 @@ class Repository(Shown):
         ReclaimableStorage
         """
         from icefloe.maintenance.expire import Expiration
-        from icefloe.maintenance.retention import kept_snapshots
-        from icefloe.maintenance.storage_stats import reclaimable_storage
+        from icefloe.maintenance.retention import mark_kept_snapshots
+        from icefloe.maintenance.storage_stats import measure_reclaimable
 
         if sum(each is not None for each in (older_than, policy, kept)) != 1:
             raise ValueError("pass one of older_than, policy and kept")
         history = self._history("storage statistics")
         rules = policy if older_than is None else Expiration(to_microseconds(older_than))
-        keep = kept_snapshots(history, rules or set(kept or ()))
-        return reclaimable_storage(self._assets, history, keep, self._threads())
+        keep = mark_kept_snapshots(history, rules or set(kept or ()))
+        return measure_reclaimable(self._assets, history, keep, self._threads())
 
     estimate_expiration_async = async_twin(estimate_expiration)
 
@@ -1558,7 +1558,7 @@ class Repository(Shown):
         -------
         ChunkStorageStats
         """
-        from icefloe.maintenance.storage_stats import chunk_storage
+        from icefloe.maintenance.storage_stats import sum_chunk_storage
 
         threads = _concurrent_reads(
             max_snapshots_in_memory,
@@ -1567,7 +1567,7 @@ class Repository(Shown):
             max_concurrent_manifest_fetches,
         )
         self._require_present_format("storage statistics")
-        return chunk_storage(self._refs, self._assets, self._readers(threads))
+        return sum_chunk_storage(self._refs, self._assets, self._readers(threads))
 
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
 
@@ -1651,15 +1651,15 @@ class Repository(Shown):
             shared_bytes. Virtual chunks count as neither unique nor shared. Deleted arrays are identified by
             their node id.
         """
-        from icefloe.maintenance.storage_stats import by_array, by_snapshot
+        from icefloe.maintenance.storage_stats import measure_by_array, measure_by_snapshot
 
         if by not in ("array", "snapshot"):
             raise ValueError(f"by must be 'array' or 'snapshot', not {by!r}")
         history = self._history("storage statistics")
         if by == "snapshot":
-            return by_snapshot(self._assets, history, self._threads())
+            return measure_by_snapshot(self._assets, history, self._threads())
         only = None if snapshot_id is None else self._refs.snapshot(SnapshotId.parse(snapshot_id)).id
-        return by_array(self._assets, history, only, self._threads())
+        return measure_by_array(self._assets, history, only, self._threads())
 
     storage_stats_async = async_twin(storage_stats)
 
@@ -1859,7 +1859,7 @@ class Repository(Shown):
         -------
         VerifyReport
         """
-        from icefloe.maintenance.integrity.verify import as_level, snapshots_to_verify, verify
+        from icefloe.maintenance.integrity.verify import as_level, list_snapshots_to_verify, verify
 
         as_level(level)
         _check_positive(max_concurrent_requests=max_concurrent_requests)
@@ -1873,7 +1873,7 @@ class Repository(Shown):
             self._assets,
             self._threads(max_concurrent_requests),
             level,
-            snapshots_to_verify(self._refs, tip, history=history),
+            list_snapshots_to_verify(self._refs, tip, history=history),
             lambda id: self._session(SessionMode.readonly, id, None),
             checksums=checksums,
             incremental=incremental,

@@ -9,28 +9,28 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from icefloe._internal.concurrency import async_twin, in_thread
+from icefloe._internal.concurrency import async_twin, run_in_thread
 from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import ROOT, validate
-from icefloe._internal.telemetry import traced
+from icefloe._internal.telemetry import trace_calls
 from icefloe.config import RepositoryConfig, display
-from icefloe.config.display import Shown, Tree, qualified
+from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
-from icefloe.core.commit.diff import session_diff
-from icefloe.core.commit.flush import OWN_METADATA, flush, restate, snapshot_info
+from icefloe.core.commit.diff import diff_session
+from icefloe.core.commit.flush import OWN_METADATA, flush, make_snapshot_info, restate
 from icefloe.core.commit.gc_race import check_presence, rescue
-from icefloe.core.commit.idempotency import CommitKey, has_key, keep_keys, key_added
+from icefloe.core.commit.idempotency import CommitKey, add_key_for_attempt, has_key, keep_keys
 from icefloe.core.commit.manifests import write_early
 from icefloe.core.handle import Handle
 from icefloe.core.materialize import Region, materialize
-from icefloe.core.receipts import Receipt, merge_receipts, place_of
+from icefloe.core.receipts import Receipt, identify_repository, merge_receipts
 from icefloe.core.refs.backoff import give_way
-from icefloe.core.refs.base import CollectedError, RefStore, unsupported
+from icefloe.core.refs.base import CollectedError, RefStore, make_unsupported_error
 from icefloe.core.refs.v2 import check_flag, check_writable
 from icefloe.core.reindex import reindex, shift
-from icefloe.core.virtual_refs import all_locations
+from icefloe.core.virtual_refs import list_locations
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
     ConflictError,
@@ -42,7 +42,7 @@ from icefloe.errors import (
     SessionStateError,
 )
 from icefloe.format.manifest import InlineRef, NativeRef
-from icefloe.format.metadata import plain_metadata
+from icefloe.format.metadata import normalize_metadata
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.snapshots import Diff
@@ -202,22 +202,22 @@ class Session(Shown):
         if not self.read_only:
             rows.append(("branch", str(self.branch)))
             rows.append(("has_uncommitted_changes", str(self.has_uncommitted_changes)))
-        return Tree(qualified("session", type(self).__name__), tuple(rows))
+        return Tree(qualify_name("session", type(self).__name__), tuple(rows))
 
     def _repr_html_(self) -> str:
         from icefloe._internal import html
-        from icefloe.core.node_summary import nodes_html
+        from icefloe.core.node_summary import render_nodes
 
         facts = {"mode": self.mode.name, "snapshot": self.snapshot_id, "branch": self.branch}
         try:
-            parts = [nodes_html(self._workspace)]
+            parts = [render_nodes(self._workspace)]
             if self.has_uncommitted_changes:
-                parts.append(html.section("Uncommitted changes", None, self.status()._html_sections()))
+                parts.append(html.render_section("Uncommitted changes", None, self.status()._html_sections()))
         except (IcechunkError, OSError) as error:  # a notebook shows something in any case
-            parts = [html.facts({"not readable": error})]
-        title = qualified("session", type(self).__name__)
+            parts = [html.render_facts({"not readable": error})]
+        title = qualify_name("session", type(self).__name__)
         note = f"read_only: {self.read_only}"
-        return html.card(display.PACKAGE, title, note, html.facts(facts), *parts)
+        return html.render_card(display.PACKAGE, title, note, html.render_facts(facts), *parts)
 
     # Changes
 
@@ -229,7 +229,7 @@ class Session(Shown):
         Diff
             The changed nodes and chunks.
         """
-        return session_diff(self._workspace)
+        return diff_session(self._workspace)
 
     def discard_changes(self) -> None:
         """Discard all uncommitted changes.
@@ -262,7 +262,7 @@ class Session(Shown):
             If there is a node at `to_path`.
         """
         if not self._refs.spec.moves:
-            raise unsupported("moving nodes", self._refs.spec)
+            raise make_unsupported_error("moving nodes", self._refs.spec)
         if self._mode is not SessionMode.rearrange:
             self._require_writable()
             raise SessionStateError(
@@ -349,7 +349,7 @@ class Session(Shown):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         node = self._workspace.array(validate(array_path))
-        coords = await in_thread(lambda: self._workspace.chunk_coords(node))
+        coords = await run_in_thread(lambda: self._workspace.chunk_coords(node))
         for start in range(0, len(coords), batch_size):
             for row in coords[start : start + batch_size].tolist():
                 yield tuple(row)
@@ -362,7 +362,7 @@ class Session(Shown):
         list of str
             One URL per chunk, so that files with several chunks occur several times.
         """
-        return all_locations(self._workspace, self._assets.virtual.containers)
+        return list_locations(self._workspace, self._assets.virtual.containers)
 
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 
@@ -534,14 +534,14 @@ class Session(Shown):
 
     def _receipt(self) -> Receipt:
         """Return the uncommitted changes and the snapshot that they are based on."""
-        place, copy = place_of(self._assets.storage)
+        place, copy = identify_repository(self._assets.storage)
         with self._workspace.exclusive():
             changes = self._workspace.changes.copy()
         return Receipt(self._origin, self._base_id, place, copy, self._since, changes)
 
     # Commits
 
-    @traced
+    @trace_calls
     def commit(
         self,
         message: str,
@@ -589,7 +589,7 @@ class Session(Shown):
 
     commit_async = async_twin(commit)
 
-    @traced
+    @trace_calls
     def commit_once(
         self,
         message: str,
@@ -692,13 +692,15 @@ class Session(Shown):
         self._refs.check_tip(branch, base.id)  # before writing files that would become garbage
         if key is not None and has_key(base, key):
             raise _KeyFoundError
-        with nullcontext() if key is None else key_added(self._workspace, key):
+        with nullcontext() if key is None else add_key_for_attempt(self._workspace, key):
             return self._land(
                 lambda: self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts),
-                lambda made: self._refs.advance(branch, base.id, snapshot_info(made, base.id), self._since),
+                lambda made: self._refs.advance(
+                    branch, base.id, make_snapshot_info(made, base.id), self._since
+                ),
             )
 
-    @traced
+    @trace_calls
     def rebase(self, solver: ConflictSolver) -> None:
         """Move the session to the tip of its branch, on top of commits that were made in the meantime.
 
@@ -724,7 +726,7 @@ class Session(Shown):
 
     rebase_async = async_twin(rebase)
 
-    @traced
+    @trace_calls
     def amend(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
@@ -754,7 +756,7 @@ class Session(Shown):
             If the repository has version 1 of the format.
         """
         if not self._refs.spec.refs_in_repo_info:
-            raise unsupported("amend", self._refs.spec)
+            raise make_unsupported_error("amend", self._refs.spec)
         with self._committing(self._require_branch):
             if not allow_empty and not self.has_uncommitted_changes:
                 raise _no_changes()
@@ -775,7 +777,9 @@ class Session(Shown):
         # Without changes the log, which may be long, is copied unread.
         rearranges = self._mode is SessionMode.rearrange
         unread = (
-            self._assets.sealed_log(base.id) if not rearranges and not self.has_uncommitted_changes else None
+            self._assets.read_sealed_log(base.id)
+            if not rearranges and not self.has_uncommitted_changes
+            else None
         )
         earlier = self._assets.transaction_log(base.id) if unread is None else None
         if not rearranges and (unread.has_moves if unread is not None else earlier and earlier.moved_nodes):
@@ -786,7 +790,7 @@ class Session(Shown):
         from icefloe.core.merge.branches import with_merges_of  # imported on demand: readers do not need it
 
         parent, logs = tip.parent_id, tip.pruned_ancestor_tx_logs
-        properties = with_merges_of(tip, plain_metadata(metadata or {}))
+        properties = with_merges_of(tip, normalize_metadata(metadata or {}))
 
         def write() -> Snapshot:
             if unread is None:
@@ -798,12 +802,12 @@ class Session(Shown):
             lambda made: self._refs.amend(
                 branch,
                 base.id,
-                replace(snapshot_info(made, parent), pruned_ancestor_tx_logs=logs),
+                replace(make_snapshot_info(made, parent), pruned_ancestor_tx_logs=logs),
                 self._since,
             ),
         )
 
-    @traced
+    @trace_calls
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
         """Write the changes as a snapshot without a branch.
 
@@ -829,7 +833,7 @@ class Session(Shown):
             base = self._workspace.base
             return self._land(
                 lambda: self._flush(message, metadata, base.id),
-                lambda made: self._refs.detach(snapshot_info(made, base.id), self._since),
+                lambda made: self._refs.detach(make_snapshot_info(made, base.id), self._since),
             )
 
     flush_async = async_twin(flush)
@@ -854,7 +858,7 @@ class Session(Shown):
 
     def _properties(self, message: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         _check_message(message)
-        return {**self._commit_metadata, **plain_metadata(metadata or {})}
+        return {**self._commit_metadata, **normalize_metadata(metadata or {})}
 
     def _land(self, write: Callable[[], Snapshot], move: Callable[[Snapshot], None]) -> str:
         """Write a snapshot and move the ref. If garbage was collected meanwhile, copy the chunks and try

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from icefloe._internal import html
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.config import display
-from icefloe.config.display import Shown, Tree, qualified
+from icefloe.config.display import Shown, Tree, qualify_name
 
 __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]
 
@@ -37,7 +37,7 @@ class SnapshotInfo(Shown):
         # docstring inherited
         rows = (("id", self.id), ("parent_id", str(self.parent_id)), ("written_at", repr(self.written_at)))
         said = (("message", self.message), ("metadata", repr(self.metadata)))
-        return Tree(qualified("snapshots", "SnapshotInfo"), rows + said)
+        return Tree(qualify_name("snapshots", "SnapshotInfo"), rows + said)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -54,7 +54,7 @@ class ManifestFileInfo(Shown):
     def tree(self) -> Tree:
         # docstring inherited
         rows = tuple((name, str(getattr(self, name))) for name in ("id", "size_bytes", "num_chunk_refs"))
-        return Tree(qualified("snapshots", "ManifestFileInfo"), rows)
+        return Tree(qualify_name("snapshots", "ManifestFileInfo"), rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -107,7 +107,7 @@ class Diff:
             (_CHUNKS, chunks),
             (_MOVES, [f"{source} -> {target}" for source, target in self.moved_nodes]),
         ]
-        return [(title, [printable(line) for line in lines]) for title, lines in sections]
+        return [(title, [escape_control(line) for line in lines]) for title, lines in sections]
 
     def _chunk_lines(self, path: str) -> list[str]:
         chunks = self.updated_chunks[path]
@@ -122,22 +122,26 @@ class Diff:
         str
         """
         parts = [
-            html.section(title, len(lines), html.table(("path",), zip(lines, strict=True), len(lines)))
+            html.render_section(
+                title, len(lines), html.render_table(("path",), zip(lines, strict=True), len(lines))
+            )
             for title, lines in self._sections()
             if title not in (_CHUNKS, _MOVES)
         ]
-        moves = html.table(("from", "to"), self.moved_nodes, len(self.moved_nodes))
+        moves = html.render_table(("from", "to"), self.moved_nodes, len(self.moved_nodes))
         rows = [
             (path, len(chunks), " ".join(map(str, chunks[:_SHOWN_CHUNKS])))
             for path, chunks in sorted(self.updated_chunks.items())
         ]
-        chunks = html.table(("array", "chunks", "first chunks"), rows, len(rows))
+        chunks = html.render_table(("array", "chunks", "first chunks"), rows, len(rows))
         parts += [
-            html.section(_CHUNKS, len(rows), chunks),
-            html.section(_MOVES, len(self.moved_nodes), moves),
+            html.render_section(_CHUNKS, len(rows), chunks),
+            html.render_section(_MOVES, len(self.moved_nodes), moves),
         ]
         return "".join(parts)
 
     def _repr_html_(self) -> str:
         note = "no changes" if self.is_empty() else ""
-        return html.card(display.PACKAGE, qualified("snapshots", "Diff"), note, self._html_sections())
+        return html.render_card(
+            display.PACKAGE, qualify_name("snapshots", "Diff"), note, self._html_sections()
+        )

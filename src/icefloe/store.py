@@ -15,24 +15,32 @@ import numpy as np
 from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 
-from icefloe._internal.concurrency import AsyncCloseableIterator, async_twin, in_thread
+from icefloe._internal.concurrency import AsyncCloseableIterator, async_twin, run_in_thread
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.private_imports import zarr_default_buffers
-from icefloe.config.display import Shown, Tree, qualified
-from icefloe.core.changeset import rank_of
+from icefloe._internal.private_imports import get_zarr_buffer_selector
+from icefloe.config.display import Shown, Tree, qualify_name
+from icefloe.core.changeset import count_dimensions
 from icefloe.core.listing import Listing
 from icefloe.core.virtual_refs import (
     ChunkBatch,
     Failed,
     VirtualColumns,
-    checksum_columns,
-    chunk_batches,
     from_grid,
     from_specs,
+    iterate_chunks,
+    repeat_checksum,
     set_virtual_refs,
 )
 from icefloe.core.workspace import ReadOnlyStoreError, Workspace, read_only_store
-from icefloe.core.zarr_keys import METADATA_NAME, ChunkKey, Key, LegacyKey, MetadataKey, node_path, parse_key
+from icefloe.core.zarr_keys import (
+    METADATA_NAME,
+    ChunkKey,
+    Key,
+    LegacyKey,
+    MetadataKey,
+    parse_key,
+    parse_node_path,
+)
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError, SessionStateError
 from icefloe.format.manifest import ChunkRef
@@ -40,7 +48,7 @@ from icefloe.format.snapshot import ArrayNodeData
 from icefloe.types import SessionMode, VirtualChunkSpec
 
 _BATCH = 10_000
-_default_prototype = zarr_default_buffers()
+_default_prototype = get_zarr_buffer_selector()
 R = TypeVar("R")
 
 
@@ -162,7 +170,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         rows = [("read_only", str(self.read_only)), ("snapshot_id", session.snapshot_id)]
         if not session.read_only:
             rows.append(("branch", str(session.branch)))
-        return Tree(qualified("", "IcechunkStore"), tuple(rows))
+        return Tree(qualify_name("", "IcechunkStore"), tuple(rows))
 
     def _check_writable(self) -> None:
         # docstring inherited
@@ -245,7 +253,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         # docstring inherited
         if self._at_once:
             return self.get_sync(key, prototype=prototype, byte_range=byte_range)
-        return await in_thread(partial(self.get_sync, key, prototype=prototype, byte_range=byte_range))
+        return await run_in_thread(partial(self.get_sync, key, prototype=prototype, byte_range=byte_range))
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
@@ -257,7 +265,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         def read(one: tuple[str, ByteRequest | None]) -> Buffer | None:
             return self.get_sync(one[0], prototype=prototype, byte_range=one[1])
 
-        return await in_thread(lambda: list(executor.map(Task(read, "chunks"), wanted)))
+        return await run_in_thread(lambda: list(executor.map(Task(read, "chunks"), wanted)))
 
     def _read(self, key: Key, byte_range: ByteRequest | None) -> bytes | None:
         workspace = self._session._workspace
@@ -339,14 +347,14 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     async def set(self, key: str, value: Buffer) -> None:
         # docstring inherited
         if self._workspace.is_committing:  # the write waits for the commit; the event loop must not
-            await in_thread(partial(self.set_sync, key, value))
+            await run_in_thread(partial(self.set_sync, key, value))
         elif _is_document(key) or self._workspace.is_inline(len(_checked(value))):
             self.set_sync(key, value)
         elif self._at_once and self._pace.is_quick():
             with self._pace.measured():
                 self.set_sync(key, value)
         else:
-            await in_thread(partial(self.set_sync, key, value))
+            await run_in_thread(partial(self.set_sync, key, value))
 
     async def set_if_not_exists(self, key: str, value: Buffer) -> None:
         # docstring inherited
@@ -393,17 +401,17 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     async def delete(self, key: str) -> None:
         # docstring inherited
         if self._workspace.is_committing:
-            await in_thread(partial(self.delete_sync, key))
+            await run_in_thread(partial(self.delete_sync, key))
         else:
             self.delete_sync(key)
 
     async def delete_dir(self, prefix: str) -> None:
         # docstring inherited
         self._check_writable()
-        await in_thread(partial(self._delete_dir, prefix))
+        await run_in_thread(partial(self._delete_dir, prefix))
 
     def _delete_dir(self, prefix: str) -> None:
-        path, workspace = node_path(prefix), self._workspace
+        path, workspace = parse_node_path(prefix), self._workspace
         inside = self._listing.inside_array(path)
         if inside is None:
             workspace.delete_node(path)
@@ -469,7 +477,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             Blobs.from_texts([location]),
             np.array([offset], np.uint64),
             np.array([length], np.uint64),
-            checksum_columns(checksum, 1),
+            repeat_checksum(checksum, 1),
         )
         failed = self._set_virtual(chunk.path, refs, validate=validate_container)
         if failed:
@@ -510,8 +518,8 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             If a reference is invalid.
         """
         self._check_writable()
-        path = node_path(array_path)
-        rank = rank_of(self._workspace.array(path))
+        path = parse_node_path(array_path)
+        rank = count_dimensions(self._workspace.array(path))
         return self._set_virtual(path, from_specs(chunks, rank), validate=validate_containers)
 
     set_virtual_refs_async = async_twin(set_virtual_refs)
@@ -557,7 +565,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             The coordinates of the references that were skipped; None if there are none.
         """
         self._check_writable()
-        path = node_path(array_path)
+        path = parse_node_path(array_path)
         self._workspace.array(path)
         refs = from_grid(chunk_grid_shape, locations, offsets, lengths, arr_offset, checksum)
         return self._set_virtual(path, refs, validate=validate_containers)
@@ -569,7 +577,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
     ) -> Failed:
         """Set references from columns, which may refer to different files."""
         self._check_writable()
-        return self._set_virtual(node_path(array_path), refs, validate=validate_containers)
+        return self._set_virtual(parse_node_path(array_path), refs, validate=validate_containers)
 
     def _set_virtual(self, path: str, refs: VirtualColumns, *, validate: bool) -> Failed:
         workspace = self._workspace
@@ -599,12 +607,12 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}")
         workspace = self._workspace
-        node = workspace.node(node_path(array_path))
+        node = workspace.node(parse_node_path(array_path))
         if node is None or not isinstance(node.node_data, ArrayNodeData):
             nothing: Sequence[ChunkBatch] = ()
             return AsyncCloseableIterator(nothing)
         return AsyncCloseableIterator(
-            chunk_batches(workspace, node, workspace.assets.virtual.containers, batch_size)
+            iterate_chunks(workspace, node, workspace.assets.virtual.containers, batch_size)
         )
 
     # Listing
@@ -615,7 +623,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
 
     async def is_empty(self, prefix: str) -> bool:
         # docstring inherited
-        return await self._call(lambda: self._listing.is_empty(node_path(prefix)))
+        return await self._call(lambda: self._listing.is_empty(parse_node_path(prefix)))
 
     def list(self) -> KeyIterator:
         # docstring inherited
@@ -623,19 +631,21 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
 
     def list_prefix(self, prefix: str) -> KeyIterator:
         # docstring inherited
-        return KeyIterator(lambda: self._listing.keys(node_path(prefix)), at_once=self._at_once)
+        return KeyIterator(lambda: self._listing.keys(parse_node_path(prefix)), at_once=self._at_once)
 
     def list_dir(self, prefix: str) -> KeyIterator:
         # docstring inherited
-        return KeyIterator(lambda: iter(self._listing.names(node_path(prefix))), at_once=self._at_once)
+        return KeyIterator(lambda: iter(self._listing.names(parse_node_path(prefix))), at_once=self._at_once)
 
     async def getsize_prefix(self, prefix: str) -> int:
         # docstring inherited
-        return await self._call(lambda: self._listing.size_bytes(node_path(prefix), self._session.executor))
+        return await self._call(
+            lambda: self._listing.size_bytes(parse_node_path(prefix), self._session.executor)
+        )
 
     async def _call(self, function: Callable[[], R]) -> R:
         """Call a function that may load manifests, but no chunks."""
-        return function() if self._at_once else await in_thread(function)
+        return function() if self._at_once else await run_in_thread(function)
 
 
 class RawStore:
@@ -703,7 +713,7 @@ class KeyIterator(AsyncIterator[str]):
     async def __anext__(self) -> str:
         for key in self._batch:
             return key
-        self._batch = iter(self._load() if self._at_once else await in_thread(self._load))
+        self._batch = iter(self._load() if self._at_once else await run_in_thread(self._load))
         for key in self._batch:
             return key
         raise StopAsyncIteration

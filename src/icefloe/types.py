@@ -8,9 +8,9 @@ from enum import IntEnum
 from typing import Literal, TypeAlias
 
 from icefloe._internal.redaction import redact
-from icefloe._internal.times import aware
+from icefloe._internal.times import require_time_zone
 from icefloe.config import FeatureFlag
-from icefloe.config.display import Shown, Tree, qualified
+from icefloe.config.display import Shown, Tree, qualify_name
 
 __all__ = [
     "ChunkType",
@@ -122,7 +122,7 @@ class RepoStatus(Shown):
         if not isinstance(availability, RepoAvailability):
             raise TypeError(f"expected a RepoAvailability, not {type(availability).__name__}")
         object.__setattr__(self, "availability", availability)
-        object.__setattr__(self, "set_at", datetime.now(UTC) if set_at is None else aware(set_at))
+        object.__setattr__(self, "set_at", datetime.now(UTC) if set_at is None else require_time_zone(set_at))
         object.__setattr__(self, "limited_availability_reason", limited_availability_reason)
 
     def tree(self) -> Tree:
@@ -130,7 +130,7 @@ class RepoStatus(Shown):
         name = self.availability.name.title().replace("_", "")
         rows = (("availability", name), ("set_at", repr(self.set_at)))
         reason = ("limited_availability_reason", str(self.limited_availability_reason))
-        return Tree(qualified("repository", "RepoStatus"), (*rows, reason))
+        return Tree(qualify_name("repository", "RepoStatus"), (*rows, reason))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 
-from icefloe._internal.extras import pip_install
+from icefloe._internal.extras import format_install_command
 
 try:
     from xarray import DataArray, Dataset, DataTree
     from xarray.backends import common, writers
     from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 except ImportError as cause:
-    raise ImportError(f"icefloe.xarray needs xarray: {pip_install('xarray')}") from cause
+    raise ImportError(f"icefloe.xarray needs xarray: {format_install_command('xarray')}") from cause
 
 import zarr
 

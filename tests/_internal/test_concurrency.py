@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe._internal.concurrency import async_twin, in_thread, pool
+from icefloe._internal.concurrency import async_twin, get_pool, run_in_thread
 from icefloe._internal.executor import ProcessExecutor, Task, ThreadExecutor
 from icefloe.errors import InvalidInputError
 
@@ -139,7 +139,7 @@ def test_context_variables_reach_the_workers() -> None:
     variable.set("here")
 
     assert set(ThreadExecutor(4).map(Task(lambda _: variable.get(), "items"), range(8))) == {"here"}
-    assert asyncio.run(in_thread(variable.get)) == "here"
+    assert asyncio.run(run_in_thread(variable.get)) == "here"
 
 
 def test_executor_pickles() -> None:
@@ -164,7 +164,7 @@ class Greeter:
 
     @classmethod
     async def make_async(cls, name: str) -> Greeter:
-        return await in_thread(functools.partial(cls.make, name))
+        return await run_in_thread(functools.partial(cls.make, name))
 
     def fail(self) -> None:
         raise KeyError(self.name)
@@ -239,8 +239,8 @@ def test_executor_works_in_a_forked_child() -> None:
 
 
 def test_pool_is_created_once() -> None:
-    assert pool("work", 3) is pool("work", 3)
-    assert pool("work", 3) is not pool("calls", 3)
+    assert get_pool("work", 3) is get_pool("work", 3)
+    assert get_pool("work", 3) is not get_pool("calls", 3)
 
 
 def _held_after_large_buffers(_: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import icefloe.virtual
-from icefloe._internal.extras import _PACKAGES, SPARK, TELEMETRY, missing_package, pip_install
+from icefloe._internal.extras import _PACKAGES, SPARK, TELEMETRY, find_missing_package, format_install_command
 from tests.support.source_tree import ROOT
 
 
@@ -28,7 +28,7 @@ def test_every_package_that_messages_recommend_is_in_an_extra() -> None:
 
 @pytest.mark.parametrize("package", ["xarray", "h5py", "dask", "pyspark", "matplotlib", "netCDF4", "cfgrib"])
 def test_bounds_are_those_of_the_installed_metadata(package: str) -> None:
-    command = pip_install(package)
+    command = format_install_command(package)
 
     words = command.removeprefix("pip install ").strip("'")
     declared = [Requirement(line) for line in requires("icefloe") or ()]
@@ -39,13 +39,13 @@ def test_bounds_are_those_of_the_installed_metadata(package: str) -> None:
 
 
 def test_only_missing_packages_are_named() -> None:
-    assert pip_install("no-such-a", "numpy", "no-such-b") == "pip install 'no-such-a' 'no-such-b'"
+    assert format_install_command("no-such-a", "numpy", "no-such-b") == "pip install 'no-such-a' 'no-such-b'"
 
 
 def test_packages_have_no_bounds_if_icefloe_is_not_installed() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); "
-        "from icefloe._internal.extras import pip_install; print(pip_install('h5py'))"
+        "from icefloe._internal.extras import format_install_command; print(format_install_command('h5py'))"
     )
 
     done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
@@ -54,8 +54,8 @@ def test_packages_have_no_bounds_if_icefloe_is_not_installed() -> None:
 
 
 def test_unrelated_modules_get_no_advice() -> None:
-    assert missing_package(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
-    assert missing_package(ImportError("cannot import name 'x' from 'h5py'", name="h5py")) is None
+    assert find_missing_package(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+    assert find_missing_package(ImportError("cannot import name 'x' from 'h5py'", name="h5py")) is None
 
 
 def test_parser_names_the_missing_package(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,12 @@ class Example(Report):
 
 def test_hostile_text_is_escaped_everywhere() -> None:
     made = [
-        html.card("icefloe", HOSTILE, HOSTILE),
-        html.page(HOSTILE, ""),
-        html.facts({HOSTILE: HOSTILE}),
-        html.section(HOSTILE, 1, ""),
-        html.table((HOSTILE,), [(HOSTILE,)]),
-        html.cell([HOSTILE]),
+        html.render_card("icefloe", HOSTILE, HOSTILE),
+        html.render_page(HOSTILE, ""),
+        html.render_facts({HOSTILE: HOSTILE}),
+        html.render_section(HOSTILE, 1, ""),
+        html.render_table((HOSTILE,), [(HOSTILE,)]),
+        html.render_cell([HOSTILE]),
         html.mark(True, HOSTILE),
     ]
 
@@ -41,11 +41,11 @@ def test_hostile_text_is_escaped_everywhere() -> None:
 
 
 def test_secrets_in_urls_are_hidden() -> None:
-    assert "hunter2" not in html.cell("s3://user:hunter2@host/?token=hunter2")
+    assert "hunter2" not in html.render_cell("s3://user:hunter2@host/?token=hunter2")
 
 
 def test_page_allows_no_external_resources() -> None:
-    page = html.page("title", html.card("icefloe", "title", ""))
+    page = html.render_page("title", html.render_card("icefloe", "title", ""))
 
     assert "default-src 'none'" in page
     for forbidden in ("http:", "https:", "<script", "<link", "<img", "url("):
@@ -53,14 +53,14 @@ def test_page_allows_no_external_resources() -> None:
 
 
 def test_table_shows_at_most_100_rows() -> None:
-    shown = html.table(("n",), ((n,) for n in range(1000)), 1000)
+    shown = html.render_table(("n",), ((n,) for n in range(1000)), 1000)
 
     assert shown.count("<tr>") == 101
     assert "and 900 more" in shown
 
 
 def test_numbers_are_aligned_to_the_right() -> None:
-    shown = html.table(("count", "name"), [(1, "a"), (22, "b")])
+    shown = html.render_table(("count", "name"), [(1, "a"), (22, "b")])
 
     assert '<th class="ic-number">count</th><th>name</th>' in shown
 
@@ -76,11 +76,11 @@ def test_numbers_are_aligned_to_the_right() -> None:
     ],
 )
 def test_cell_formats_value(value: object, text: str) -> None:
-    assert html.cell(value) == text
+    assert html.render_cell(value) == text
 
 
 def test_empty_section_is_omitted() -> None:
-    assert html.section("Files", 0, "content") == ""
+    assert html.render_section("Files", 0, "content") == ""
 
 
 def test_report_shows_facts_and_tables() -> None:

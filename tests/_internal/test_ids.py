@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from icefloe._internal import ids
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe.errors import InvalidInputError
 
 TYPES = [SnapshotId, ManifestId, ChunkId, NodeId]
@@ -145,7 +145,7 @@ def test_decode_column_names_the_bad_text(text: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         ids.decode_column([INITIAL, text, INITIAL], 12)
 
-    assert f"`{printable(text)}`" in str(caught.value)
+    assert f"`{escape_control(text)}`" in str(caught.value)
 
 
 def test_decode_names_rejects_other_spellings() -> None:

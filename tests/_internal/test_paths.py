@@ -66,8 +66,8 @@ def test_join_is_undone_by_parent_and_name(path: str, name: str) -> None:
     child = paths.join(path, name)
 
     assert paths.validate(child) == child
-    assert paths.parent(child) == path
-    assert paths.name(child) == name
+    assert paths.get_parent(child) == path
+    assert paths.get_name(child) == name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/", "\ud800"])
@@ -79,19 +79,19 @@ def test_join_rejects_names_with_several_segments(name: str) -> None:
 
 
 def test_root_has_no_parent_and_no_name() -> None:
-    assert paths.parent("/") is None
-    assert paths.name("/") == ""
-    assert paths.ancestors("/") == ()
+    assert paths.get_parent("/") is None
+    assert paths.get_name("/") == ""
+    assert paths.list_ancestors("/") == ()
 
 
 def test_ancestors_are_listed_from_nearest_to_root() -> None:
-    assert paths.ancestors("/a") == ("/",)
-    assert paths.ancestors("/a/b/c") == ("/a/b", "/a", "/")
+    assert paths.list_ancestors("/a") == ("/",)
+    assert paths.list_ancestors("/a/b/c") == ("/a/b", "/a", "/")
 
 
 @given(valid_paths)
 def test_path_is_within_itself_and_its_ancestors(path: str) -> None:
-    assert all(paths.is_within(path, group) for group in (path, *paths.ancestors(path)))
+    assert all(paths.is_within(path, group) for group in (path, *paths.list_ancestors(path)))
 
 
 def test_path_is_not_within_a_sibling_with_similar_name() -> None:
@@ -100,7 +100,7 @@ def test_path_is_not_within_a_sibling_with_similar_name() -> None:
 
 
 def test_two_orders_differ_as_the_specification_shows() -> None:
-    assert sorted(["/b", "/ab", "/a-b", "/a/b", "/a", "/"], key=paths.component_key) == [
+    assert sorted(["/b", "/ab", "/a-b", "/a/b", "/a", "/"], key=paths.make_component_key) == [
         *("/", "/a", "/a/b", "/a-b", "/ab", "/b")
     ]
     assert sorted(["/b", "/ab", "/a-b", "/a/b", "/a", "/"]) == ["/", "/a", "/a-b", "/a/b", "/ab", "/b"]
@@ -109,15 +109,16 @@ def test_two_orders_differ_as_the_specification_shows() -> None:
 @given(st.lists(valid_paths, max_size=8))
 def test_keys_order_like_utf8_bytes(some: list[str]) -> None:
     assert sorted(some) == sorted(some, key=str.encode)
-    assert sorted(some, key=paths.component_key) == sorted(
-        some, key=lambda path: [segment.encode() for segment in paths.component_key(path)]
+    assert sorted(some, key=paths.make_component_key) == sorted(
+        some, key=lambda path: [segment.encode() for segment in paths.make_component_key(path)]
     )
 
 
 @given(st.lists(valid_paths, max_size=8))
 def test_component_order_keeps_a_group_and_its_contents_together(some: list[str]) -> None:
     ordered = sorted(
-        {*some, *(group for path in some for group in paths.ancestors(path))}, key=paths.component_key
+        {*some, *(group for path in some for group in paths.list_ancestors(path))},
+        key=paths.make_component_key,
     )
 
     for i, group in enumerate(ordered):

@@ -19,7 +19,7 @@ import icefloe
 from icefloe._internal.amounts import counted
 from icefloe.cli import errors as faults
 from icefloe.cli import main as app
-from icefloe.cli.output import aligned
+from icefloe.cli.output import align_rows
 from tests.support.terminal import Terminal
 
 
@@ -162,7 +162,7 @@ def test_log_lists_commits_newest_first(typed: Terminal) -> None:
 def test_tables_in_files_are_aligned_and_not_folded() -> None:
     rows = [["name", "bytes"], ["温度", "5"], ["two\nlines", "1000"], ["x" * 300, "12"], ["e\u0301", "7"]]
 
-    lines = list(aligned(rows, [False, True]))
+    lines = list(align_rows(rows, [False, True]))
 
     assert lines[0] == f"name{' ' * 296}  bytes"
     assert lines[1] == f"温度{' ' * 296}      5"

@@ -10,7 +10,7 @@ import pytest
 
 from icefloe._internal.executor import ProcessExecutor, ThreadExecutor
 from icefloe.cli import main as app
-from icefloe.cli.execution import ExecutorChoice, ExecutorType, running_executor
+from icefloe.cli.execution import ExecutorChoice, ExecutorType, start_executor
 from icefloe.cli.output import Output
 from icefloe.spark import java
 from tests.support.ingest.files import archive
@@ -32,7 +32,7 @@ def test_invalid_executors_are_rejected(text: str) -> None:
 
 
 def test_spark_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "missing_for_spark", lambda: None)
+    monkeypatch.setattr(java, "describe_missing", lambda: None)
 
     chosen = ExecutorChoice(spark_conf={"a": "b"}).or_default(Output(as_json=False))
 
@@ -42,7 +42,7 @@ def test_spark_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processes_are_the_default_without_spark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(java, "missing_for_spark", lambda: "pip install pyspark")
+    monkeypatch.setattr(java, "describe_missing", lambda: "pip install pyspark")
 
     chosen = ExecutorChoice().or_default(Output(as_json=False))
 
@@ -51,7 +51,7 @@ def test_processes_are_the_default_without_spark(
 
 
 def test_chosen_executor_does_not_look_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "missing_for_spark", lambda: pytest.fail("not asked for"))
+    monkeypatch.setattr(java, "describe_missing", lambda: pytest.fail("not asked for"))
 
     assert ExecutorChoice("threads").or_default(Output(as_json=False)).text == "threads"
 
@@ -59,10 +59,10 @@ def test_chosen_executor_does_not_look_for_spark(monkeypatch: pytest.MonkeyPatch
 def test_executor_is_reported_when_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     out = Output(as_json=False)
 
-    with running_executor(ExecutorChoice("threads"), out) as threads:
+    with start_executor(ExecutorChoice("threads"), out) as threads:
         assert isinstance(threads, ThreadExecutor)
         assert threads.parallelism == 1
-    with running_executor(ExecutorChoice("processes:3"), out) as processes:
+    with start_executor(ExecutorChoice("processes:3"), out) as processes:
         assert isinstance(processes, ProcessExecutor)
         assert processes.parallelism == 3
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from icefloe.cli.errors import COMMANDS, ONLY_IN_PYTHON, OPTIONS, explain, in_shell
+from icefloe.cli.errors import COMMANDS, ONLY_IN_PYTHON, OPTIONS, explain, format_hint
 from icefloe.cli.main import icefloe
 from icefloe.errors import Hint, IcechunkError
 from tests.support.cli_calls import commands
@@ -60,5 +60,5 @@ def test_every_library_hint_has_a_command_line_form() -> None:
     ],
 )
 def test_hints_name_command_line_options(hint: Hint, text: str) -> None:
-    assert in_shell(hint) == text
+    assert format_hint(hint) == text
     assert explain(IcechunkError("wrong").with_hint(hint))[0] == (f"wrong; {text}" if text else "wrong")

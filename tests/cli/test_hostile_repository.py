@@ -20,7 +20,7 @@ import zarr
 
 import icefloe
 from icefloe._internal.executor import ProcessExecutor, Task
-from icefloe._internal.printable import printable, printable_json, printable_lines
+from icefloe._internal.printable import escape_control, escape_control_in_json, escape_control_in_lines
 from icefloe._internal.streams import SafeStream
 from icefloe._internal.table import Table
 from icefloe.ancestry_graph import GraphCommit
@@ -262,8 +262,8 @@ def test_escaping_keeps_ordinary_text() -> None:
     french, japanese, emoji = "10\u00a0000\u202fm", "気温\u3000全国", "❄ é ß ٣"
 
     for text in (french, japanese, emoji):
-        assert printable(text) == printable_lines(text) == printable_json(text) == text
-    assert printable("a\tb\nc\x07") == "a\\tb\\nc\\x07"
-    assert printable_lines("a\tb\nc\x07\u2028") == "a\tb\nc\\x07\\u2028"
-    assert printable_json('"\x7f\u202e\U000e0001\ud800"') == '"\\u007f\\u202e\\udb40\\udc01\\ud800"'
-    assert json.loads(printable_json(json.dumps(EVIL, ensure_ascii=False))) == EVIL
+        assert escape_control(text) == escape_control_in_lines(text) == escape_control_in_json(text) == text
+    assert escape_control("a\tb\nc\x07") == "a\\tb\\nc\\x07"
+    assert escape_control_in_lines("a\tb\nc\x07\u2028") == "a\tb\nc\\x07\\u2028"
+    assert escape_control_in_json('"\x7f\u202e\U000e0001\ud800"') == '"\\u007f\\u202e\\udb40\\udc01\\ud800"'
+    assert json.loads(escape_control_in_json(json.dumps(EVIL, ensure_ascii=False))) == EVIL

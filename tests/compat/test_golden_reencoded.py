@@ -15,7 +15,7 @@ from icefloe.encoding.envelope import open_header
 from icefloe.format import config_flexbuffers, config_yaml, files, refs_v1
 from icefloe.format.locations import LocationCompression
 from icefloe.format.snapshot import ManifestFiles
-from icefloe.format.spec import Spec, spec_of
+from icefloe.format.spec import Spec, get_spec
 from tests.support.compat import official
 from tests.support.compat.decoded import Folder, assert_seen_alike
 from tests.support.format import golden
@@ -103,4 +103,4 @@ def _encode_v1_anew(folder: Path) -> None:
 
 def spec_in(path: Path) -> Spec:
     """Return the version in the header of a file."""
-    return spec_of(open_header(path.read_bytes(), path.name).spec, path.name)
+    return get_spec(open_header(path.read_bytes(), path.name).spec, path.name)

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 from icefloe.config import http_store
-from icefloe.core.materialize import request_groups
+from icefloe.core.materialize import group_requests
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.credentials import Credentials
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, ReadOnlyError
@@ -148,9 +148,9 @@ def test_nearby_ranges_of_one_file_share_a_request() -> None:
         [[number] for number in range(7)], ["a", "a", "a", "a", "a", "a", "b"], offsets, [10] * 7
     )
 
-    groups = [rows.tolist() for rows in request_groups(refs, ReadLimits(max_gap_bytes=100))]
-    small = [rows.tolist() for rows in request_groups(refs, ReadLimits(max_request_bytes=30))]
-    close = [rows.tolist() for rows in request_groups(refs, ReadLimits(max_gap_bytes=5))]
+    groups = [rows.tolist() for rows in group_requests(refs, ReadLimits(max_gap_bytes=100))]
+    small = [rows.tolist() for rows in group_requests(refs, ReadLimits(max_request_bytes=30))]
+    close = [rows.tolist() for rows in group_requests(refs, ReadLimits(max_gap_bytes=5))]
 
     assert groups == [[0, 5, 1, 2], [3, 4], [6]]
     assert small == [[0, 5, 1], [2], [3, 4], [6]]

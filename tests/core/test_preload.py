@@ -20,7 +20,7 @@ from icefloe import (
     Storage,
     in_memory_storage,
 )
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 from icefloe.core.cache import WeightedCache
 from icefloe.core.preload import _THREADS
 from icefloe.errors import StorageError
@@ -70,7 +70,7 @@ def finish() -> None:
     for _ in range(2):
         barrier = threading.Barrier(_THREADS + 1)
         for _ in range(_THREADS):
-            pool("preload", _THREADS).submit(barrier.wait)
+            get_pool("preload", _THREADS).submit(barrier.wait)
         barrier.wait(300)
 
 

@@ -9,11 +9,11 @@ from icefloe.core.zarr_keys import (
     Key,
     LegacyKey,
     MetadataKey,
-    chunk_prefix,
-    coords_within,
-    metadata_keys,
-    node_path,
+    list_metadata_keys,
+    make_chunk_prefix,
     parse_key,
+    parse_leading_coords,
+    parse_node_path,
 )
 from icefloe.errors import InvalidInputError
 
@@ -61,14 +61,20 @@ def test_invalid_keys_are_rejected(key: str) -> None:
 
 
 def test_keys_are_built_from_paths() -> None:
-    assert metadata_keys(["/", "/a/b"]) == ["zarr.json", "a/b/zarr.json"]
-    assert [chunk_prefix("/"), chunk_prefix("/a/b")] == ["c", "a/b/c"]
+    assert list_metadata_keys(["/", "/a/b"]) == ["zarr.json", "a/b/zarr.json"]
+    assert [make_chunk_prefix("/"), make_chunk_prefix("/a/b")] == ["c", "a/b/c"]
 
 
 def test_prefixes_are_folders() -> None:
-    assert [node_path(prefix) for prefix in ("", "/", "a", "a/", "/a/b//")] == ["/", "/", "/a", "/a", "/a/b"]
+    assert [parse_node_path(prefix) for prefix in ("", "/", "a", "a/", "/a/b//")] == [
+        "/",
+        "/",
+        "/a",
+        "/a",
+        "/a/b",
+    ]
     with pytest.raises(InvalidInputError) as error:
-        node_path("a/../b")
+        parse_node_path("a/../b")
     assert error.value.kind == "bad-key-prefix"
 
 
@@ -88,4 +94,4 @@ def test_prefixes_are_folders() -> None:
 def test_folders_inside_an_array_are_leading_coordinates(
     path: str, array: str, first: tuple[int, ...] | None
 ) -> None:
-    assert coords_within(path, array) == first
+    assert parse_leading_coords(path, array) == first

@@ -14,12 +14,12 @@ from icefloe.encoding.columns import (
     Ragged,
     Shared,
     concat,
-    constant,
     copy_ranges,
     expand_ranges,
     is_constant,
-    splits_of,
+    make_constant,
     take,
+    to_splits,
 )
 from icefloe.errors import FormatError, InvalidInputError
 
@@ -121,7 +121,7 @@ LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6)
 
 def ragged(lists: list[list[int]]) -> Ragged:
     flat = np.array([item for part in lists for item in part], np.int64)
-    return Ragged(flat, splits_of(np.array([len(part) for part in lists], np.int64)))
+    return Ragged(flat, to_splits(np.array([len(part) for part in lists], np.int64)))
 
 
 def lists_of(column: Ragged) -> list[list[int]]:
@@ -174,7 +174,7 @@ def test_ranges_are_copied(source: bytes, wanted: list[tuple[int, int]]) -> None
 
 @pytest.mark.parametrize("rows", [slice(0, 2), np.array([True, False, True]), np.array([2, 0, 1, 1])])
 def test_constant_column_stays_constant(rows: Any) -> None:
-    column = constant(7, 3, np.uint32)
+    column = make_constant(7, 3, np.uint32)
     plain = np.array([7, 7, 7], np.uint32)
 
     taken = take(column, rows)
@@ -182,4 +182,4 @@ def test_constant_column_stays_constant(rows: Any) -> None:
     assert taken.tolist() == plain[rows].tolist()
     assert is_constant(taken)
     assert concat([column, column]).tolist() == [7] * 6
-    assert concat([column, constant(8, 2, np.uint32)]).tolist() == [7, 7, 7, 8, 8]
+    assert concat([column, make_constant(8, 2, np.uint32)]).tolist() == [7, 7, 7, 8, 8]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.encoding import flexbuffers
-from icefloe.encoding.json_values import MAX_DEPTH, JsonValue, canonical
+from icefloe.encoding.json_values import MAX_DEPTH, JsonValue, canonicalize
 from icefloe.errors import FormatError, InvalidInputError
 from tests.support.format.json_strategies import json_values
 
@@ -111,7 +111,7 @@ SAMPLES = [
 @pytest.mark.parametrize(("value", "text"), OFFICIAL, ids=[text for _, text in OFFICIAL])
 def test_bytes_equal_those_of_the_official_writer(value: Any, text: str) -> None:
     assert flexbuffers.dumps(value).hex() == text
-    assert repr(flexbuffers.loads(bytes.fromhex(text))) == repr(canonical(value))
+    assert repr(flexbuffers.loads(bytes.fromhex(text))) == repr(canonicalize(value))
 
 
 @pytest.mark.parametrize(("text", "value"), FOREIGN.values(), ids=FOREIGN.keys())
@@ -123,7 +123,7 @@ def test_layouts_of_other_writers_are_read(text: str, value: Any) -> None:
 def test_values_round_trip(value: Any) -> None:
     data = flexbuffers.dumps(value)
 
-    assert repr(flexbuffers.loads(data)) == repr(canonical(value))
+    assert repr(flexbuffers.loads(data)) == repr(canonicalize(value))
     assert flexbuffers.dumps(flexbuffers.loads(data)) == data
 
 
@@ -136,7 +136,7 @@ def test_offsets_are_right_at_width_boundaries(count: int, cut: int) -> None:
         "numbers": [1] * (count - cut),
     }
 
-    assert flexbuffers.loads(flexbuffers.dumps(value)) == canonical(value)
+    assert flexbuffers.loads(flexbuffers.dumps(value)) == canonicalize(value)
 
 
 def test_deepest_nesting_round_trips() -> None:
@@ -296,7 +296,7 @@ def load_or_refuse(data: bytes | bytearray) -> None:
         value = flexbuffers.loads(data)
     except FormatError:
         return
-    assert repr(_sorted(canonical(value))) == repr(_sorted(value))
+    assert repr(_sorted(canonicalize(value))) == repr(_sorted(value))
 
 
 def _sorted(value: JsonValue) -> JsonValue:

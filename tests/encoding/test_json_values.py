@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from icefloe.encoding.json_values import MAX_DEPTH, canonical
+from icefloe.encoding.json_values import MAX_DEPTH, canonicalize
 from icefloe.errors import InvalidInputError
 from tests.support.format.json_strategies import json_values
 
@@ -24,9 +24,9 @@ class Level(IntEnum):
 
 @given(json_values)
 def test_canonical_values_are_unchanged(value: Any) -> None:
-    once = canonical(value)
+    once = canonicalize(value)
 
-    assert repr(canonical(once)) == repr(once)
+    assert repr(canonicalize(once)) == repr(once)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_canonical_values_are_unchanged(value: Any) -> None:
     ],
 )
 def test_other_values_become_json_like(value: object, expected: object) -> None:
-    result = canonical(value)
+    result = canonicalize(value)
 
     assert repr(result) == repr(expected)
 
@@ -70,7 +70,7 @@ def test_other_values_become_json_like(value: object, expected: object) -> None:
 )
 def test_wrong_types_raise_type_errors_with_the_position(value: object, sentence: str) -> None:
     with pytest.raises(TypeError) as caught:
-        canonical(value)
+        canonicalize(value)
 
     assert str(caught.value).startswith(sentence)
 
@@ -87,7 +87,7 @@ def test_wrong_types_raise_type_errors_with_the_position(value: object, sentence
 )
 def test_wrong_values_raise_input_errors_with_the_position(value: object, sentence: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        canonical(value)
+        canonicalize(value)
 
     assert str(caught.value).startswith(sentence)
     assert caught.value.kind == "bad-metadata"
@@ -98,9 +98,9 @@ def test_nesting_is_limited() -> None:
     for _ in range(MAX_DEPTH):
         allowed = [allowed]
 
-    assert canonical(allowed) == allowed
+    assert canonicalize(allowed) == allowed
     with pytest.raises(InvalidInputError, match="nested deeper than 128 levels"):
-        canonical([allowed])
+        canonicalize([allowed])
 
 
 def test_self_referential_value_is_rejected() -> None:
@@ -108,4 +108,4 @@ def test_self_referential_value_is_rejected() -> None:
     circle["again"] = circle
 
     with pytest.raises(InvalidInputError, match=r"value\['again'\].*\[\.\.\.\].* is nested deeper"):
-        canonical(circle)
+        canonicalize(circle)

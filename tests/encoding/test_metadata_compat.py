@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icefloe.encoding import flexbuffers, msgpack
-from icefloe.encoding.json_values import canonical
+from icefloe.encoding.json_values import canonicalize
 from tests.support.format.json_strategies import json_values
 
 pytestmark = pytest.mark.compat
@@ -42,7 +42,7 @@ def test_bytes_equal_those_of_the_official_writer(spec: int, values: list[Any]) 
     written = official_bytes(values, spec)
 
     assert [codec.dumps(value).hex() for value in values] == [data.hex() for data in written]
-    assert [repr(codec.loads(data)) for data in written] == [repr(canonical(value)) for value in values]
+    assert [repr(codec.loads(data)) for data in written] == [repr(canonicalize(value)) for value in values]
 
 
 def official_bytes(values: list[Any], spec: int) -> list[bytes]:

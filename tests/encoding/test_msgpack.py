@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.encoding import msgpack
-from icefloe.encoding.json_values import MAX_DEPTH, canonical
+from icefloe.encoding.json_values import MAX_DEPTH, canonicalize
 from icefloe.errors import FormatError, InvalidInputError
 from tests.support.format.json_strategies import json_values
 
@@ -49,14 +49,14 @@ SAMPLES = [bytes.fromhex(text) for _, text in OFFICIAL]
 @pytest.mark.parametrize(("value", "text"), OFFICIAL, ids=[text for _, text in OFFICIAL])
 def test_bytes_equal_those_of_the_official_writer(value: Any, text: str) -> None:
     assert msgpack.dumps(value).hex() == text
-    assert repr(msgpack.loads(bytes.fromhex(text))) == repr(canonical(value))
+    assert repr(msgpack.loads(bytes.fromhex(text))) == repr(canonicalize(value))
 
 
 @given(json_values)
 def test_values_round_trip(value: Any) -> None:
     data = msgpack.dumps(value)
 
-    assert repr(msgpack.loads(data)) == repr(canonical(value))
+    assert repr(msgpack.loads(data)) == repr(canonicalize(value))
     assert msgpack.dumps(msgpack.loads(data)) == data
 
 
@@ -168,4 +168,4 @@ def load_or_refuse(data: bytes | bytearray) -> None:
         value = msgpack.loads(data)
     except FormatError:
         return
-    assert repr(canonical(value)) == repr(value)
+    assert repr(canonicalize(value)) == repr(value)

@@ -14,7 +14,7 @@ from icefloe.format.files import (
     write_snapshot,
     write_transaction_log,
 )
-from icefloe.format.first_files import first_files
+from icefloe.format.first_files import make_first_files
 from icefloe.format.spec import V2
 
 CONFIGS = pytest.mark.parametrize("config", [None, encode_config({"inline_chunk_threshold_bytes": 7})])
@@ -23,7 +23,7 @@ CONFIGS = pytest.mark.parametrize("config", [None, encode_config({"inline_chunk_
 @CONFIGS
 @pytest.mark.parametrize("now_us", [0, 1_794_000_000_123_456, (1 << 64) - 1])
 def test_files_equal_those_of_the_encoders(now_us: int, config: bytes | None) -> None:
-    first = first_files(now_us, config, 3)
+    first = make_first_files(now_us, config, 3)
 
     assert first.snapshot.flushed_at_us == now_us
     assert first.snapshot_file == write_snapshot(first.snapshot, V2, 3)
@@ -33,7 +33,7 @@ def test_files_equal_those_of_the_encoders(now_us: int, config: bytes | None) ->
 
 @CONFIGS
 def test_files_contain_their_values(config: bytes | None) -> None:
-    first = first_files(5, config, 1)
+    first = make_first_files(5, config, 1)
 
     info = read_repo_info(first.info_file)
 

@@ -35,7 +35,7 @@ from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.refs_v1 import RefFile, RefKind, decode_ref, encode_ref
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot, Snapshot
-from icefloe.format.spec import Spec, spec_of
+from icefloe.format.spec import Spec, get_spec
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.format.updates import RepoStatus, RepoStatusChanged, Update
 from icefloe.ops import UpdateType
@@ -89,7 +89,7 @@ def log_of(repo: Golden, id: str) -> TransactionLog:
 
 
 def spec_of_file(data: bytes) -> Spec:
-    return spec_of(open_header(data, "golden").spec, "golden")
+    return get_spec(open_header(data, "golden").spec, "golden")
 
 
 def instant(us: int) -> datetime:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from icefloe.format import id_columns
-from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
+from icefloe.format.id_columns import IdIndex, is_member, sort_ids
 
 # Few different bytes, so that many ids are alike in their beginning, and trailing zeros are common.
 IDS = st.lists(st.tuples(st.sampled_from([b"\0" * 8, b"\xff" * 8, b"a" * 8]), st.integers(0, 9)), max_size=30)
@@ -24,14 +24,14 @@ def column(ids: list[tuple[bytes, int]]) -> NDArray[np.uint8]:
 def test_index_agrees_with_a_set(known: list[tuple[bytes, int]], wanted: list[tuple[bytes, int]]) -> None:
     expected = [each in set(known) for each in wanted]
 
-    assert IdIndex(sorted_ids(column(known))).has(column(wanted)).tolist() == expected
+    assert IdIndex(sort_ids(column(known))).has(column(wanted)).tolist() == expected
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000])
 @pytest.mark.parametrize("asked", [0, 1, 64, 500])
 def test_few_and_many_ids_are_found(count: int, asked: int) -> None:
     source = np.random.default_rng(count)
-    known = sorted_ids(source.integers(0, 256, (count, 12), np.uint8))
+    known = sort_ids(source.integers(0, 256, (count, 12), np.uint8))
     wanted = np.concatenate(
         [known[: asked // 2], source.integers(0, 256, (asked - asked // 2, 12), np.uint8)]
     )

@@ -16,9 +16,9 @@ from icefloe.format import locations
 from icefloe.format.locations import (
     Dictionary,
     LocationCompression,
-    distinct_runs,
-    frame_sizes,
-    used_only,
+    drop_unused,
+    encode_runs,
+    read_frame_sizes,
 )
 from icefloe.format.manifest import factorize
 
@@ -39,7 +39,7 @@ def decoded(codes: np.ndarray[tuple[int], np.dtype[np.uint32]], blobs: Blobs) ->
 
 @given(runs())
 def test_runs_of_equal_strings_share_a_code(items: list[bytes]) -> None:
-    codes, blobs = distinct_runs(Blobs.from_list(items))
+    codes, blobs = encode_runs(Blobs.from_list(items))
 
     assert decoded(codes, blobs) == items
 
@@ -60,7 +60,7 @@ def test_shared_strings_are_distinguished_by_position(words: list[bytes], rows: 
     rows = [row % len(words) for row in rows]
     blobs = Blobs.from_list(words).take(np.array(rows, np.int64))
 
-    codes, distinct = distinct_runs(blobs)
+    codes, distinct = encode_runs(blobs)
 
     assert decoded(codes, distinct) == [words[row] for row in rows]
 
@@ -69,7 +69,7 @@ def test_shared_strings_are_distinguished_by_position(words: list[bytes], rows: 
 def test_strings_at_the_very_end_of_the_buffer_are_compared(length: int) -> None:
     items = [b"x" * length] * 3 + [b"x" * (length - 1) + b"y"] * 3
 
-    codes, blobs = distinct_runs(Blobs.from_list(items))
+    codes, blobs = encode_runs(Blobs.from_list(items))
 
     assert decoded(codes, blobs) == items
     assert len(blobs) == 2
@@ -79,7 +79,7 @@ def test_strings_at_the_very_end_of_the_buffer_are_compared(length: int) -> None
 def test_unused_and_duplicate_strings_are_removed(words: list[bytes], data: st.DataObject) -> None:
     codes = data.draw(st.lists(st.integers(0, len(words) - 1), max_size=40)) if words else []
 
-    found, blobs = used_only(np.array(codes, np.uint32), Blobs.from_list(words))
+    found, blobs = drop_unused(np.array(codes, np.uint32), Blobs.from_list(words))
 
     assert decoded(found, blobs) == [words[code] for code in codes]
     assert set(blobs.tolist()) == {words[code] for code in codes}
@@ -115,7 +115,7 @@ def test_frame_sizes_equal_those_of_zstd(options: dict[str, bool], lengths: list
     compressor = zstandard.ZstdCompressor(**options)  # type: ignore[arg-type]
     frames = [compressor.compress(bytes(length)) for length in lengths]
 
-    sizes = frame_sizes(Blobs.from_list(frames))
+    sizes = read_frame_sizes(Blobs.from_list(frames))
 
     expected = [zstandard.get_frame_parameters(frame).content_size for frame in frames]
     if not options["write_content_size"]:
@@ -131,7 +131,7 @@ def test_frame_sizes_of_real_dictionary_frames_are_read_in_bulk() -> None:
 
     frames = dictionary.compress(urls)
 
-    sizes = frame_sizes(frames)
+    sizes = read_frame_sizes(frames)
     assert sizes is not None
     assert sizes.tolist() == urls.lengths.tolist()
     assert dictionary.decompress(frames, "here") == urls
@@ -142,7 +142,7 @@ def test_frame_sizes_accepts_any_bytes(items: list[bytes]) -> None:
     magic = (zstandard.MAGIC_NUMBER).to_bytes(4, "little")
 
     for frames in (items, [magic + item for item in items]):
-        frame_sizes(Blobs.from_list(frames))
+        read_frame_sizes(Blobs.from_list(frames))
 
 
 @pytest.mark.parametrize("length", [0, 1, 255, 256, 1024, 1025, 60_000])

@@ -31,21 +31,21 @@ def test_references_added_one_by_one_are_complete(
     expected = dict(first or {})
 
     for put in puts:
-        refs = refs.putting(put, "sample")
+        refs = refs.upsert(put, "sample")
         expected |= put
         packed = read_manifest(seal_manifest(pack_blocks(ID, NODE, refs), V2), ID)
         found = packed.array(NODE, 2)
 
         assert found == ArrayManifest.from_refs(expected, 2)
         assert np.array_equal(refs.coords, found.coords)
-        assert refs.extents == coordinates.bounding_box(found.coords)
+        assert refs.extents == coordinates.find_bounding_box(found.coords)
         assert {place: packed.find(NODE, place) for place in expected} == expected
 
 
 def test_only_chunk_of_a_scalar_is_replaced() -> None:
-    refs = RefBlocks.none(0).putting({(): InlineRef(b"old")}, "sample")
+    refs = RefBlocks.none(0).upsert({(): InlineRef(b"old")}, "sample")
 
-    refs = refs.putting({(): InlineRef(b"new")}, "sample")
+    refs = refs.upsert({(): InlineRef(b"new")}, "sample")
 
     assert len(refs) == 1
     assert refs.extents == ()
@@ -53,13 +53,13 @@ def test_only_chunk_of_a_scalar_is_replaced() -> None:
 
 
 def test_frequently_replaced_tables_are_rebuilt() -> None:
-    packed = pack_blocks(ID, NODE, RefBlocks.none(1).putting({(0,): InlineRef(b"")}, "sample"))
+    packed = pack_blocks(ID, NODE, RefBlocks.none(1).upsert({(0,): InlineRef(b"")}, "sample"))
     sizes = []
 
     for number in range(40):
         refs = packed.blocks(NODE, 1)
         assert refs is not None
-        packed = pack_blocks(ID, NODE, refs.putting({(0,): InlineRef(b"%d" % number)}, "sample"))
+        packed = pack_blocks(ID, NODE, refs.upsert({(0,): InlineRef(b"%d" % number)}, "sample"))
         sizes.append(packed.nbytes)
 
     assert packed.find(NODE, (0,)) == InlineRef(b"39")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
-from icefloe._internal.paths import component_key
+from icefloe._internal.paths import make_component_key
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import files, snapshot_codec
 from icefloe.format.snapshot import (
@@ -84,7 +84,7 @@ def test_columns_equal_those_that_were_written() -> None:
 
 
 def test_nodes_in_component_order_are_all_found() -> None:
-    nodes = [_node(path) for path in sorted(PATHS, key=component_key)]
+    nodes = [_node(path) for path in sorted(PATHS, key=make_component_key)]
     written = _unsorted(nodes)
 
     read = _read(written)

@@ -175,7 +175,7 @@ def test_extents_are_the_smallest_window(model: Model) -> None:
 def test_coordinates_sort_like_tuples(coords: Any) -> None:
     rows = list(map(tuple, coords.tolist()))
 
-    unique, places = coordinates.last_of_equal(coords)
+    unique, places = coordinates.keep_last_of_equal(coords)
 
     expected = sorted(set(rows))
     assert list(map(tuple, unique.tolist())) == expected
@@ -191,8 +191,8 @@ def test_coordinates_sort_like_tuples(coords: Any) -> None:
 
 @given(st.data(), st.integers(0, 4))
 def test_coordinates_are_found_and_contained(data: st.DataObject, rank: int) -> None:
-    one = coordinates.last_of_equal(data.draw(strategies.coordinate_columns(rank)))[0]
-    other = coordinates.last_of_equal(data.draw(strategies.coordinate_columns(rank)))[0]
+    one = coordinates.keep_last_of_equal(data.draw(strategies.coordinate_columns(rank)))[0]
+    other = coordinates.keep_last_of_equal(data.draw(strategies.coordinate_columns(rank)))[0]
     rows, others = one.tolist(), other.tolist()
 
     assert coordinates.contains(one, other).tolist() == [row in others for row in rows]

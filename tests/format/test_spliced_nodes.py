@@ -20,7 +20,7 @@ from icefloe.format.snapshot import (
     NodeSnapshot,
     Snapshot,
     SplicedNodes,
-    used_manifests,
+    list_used_manifests,
 )
 from icefloe.format.spec import V1, V2
 
@@ -38,7 +38,7 @@ def node(path: str, *manifests: int) -> NodeSnapshot:
 
 
 def snapshot_of(nodes: Nodes) -> Snapshot:
-    files = ManifestFiles.of(ManifestFileInfo(id, 1, 1) for id in used_manifests(nodes))
+    files = ManifestFiles.of(ManifestFileInfo(id, 1, 1) for id in list_used_manifests(nodes))
     return Snapshot(ID, None, 1, "", {}, files, nodes)
 
 
@@ -74,7 +74,7 @@ def test_repeatedly_changed_nodes_are_complete(base: Nodes) -> None:
             if isinstance(each.node_data, ArrayNodeData)
             for ref in each.node_data.manifests
         }
-        assert used_manifests(nodes) == sorted(used)
+        assert list_used_manifests(nodes) == sorted(used)
 
 
 def test_tables_of_unchanged_nodes_are_reused(base: Nodes) -> None:

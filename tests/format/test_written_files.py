@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from icefloe import __version__
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
-from icefloe._internal.paths import component_key
+from icefloe._internal.paths import make_component_key
 from icefloe.encoding.envelope import HEADER, MAGIC, FileType, open_header, open_payload
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.reader import Payload, read_root
@@ -158,7 +158,7 @@ def test_transaction_log_lists_are_sorted(spec: Spec, data: st.DataObject) -> No
         assert len(set(map(len, coords))) <= 1
     moves = row["moved_nodes"]
     assert (moves is not None) == spec.moves
-    assert ascending([component_key(move["to"]) for move in moves or ()])
+    assert ascending([make_component_key(move["to"]) for move in moves or ()])
     assert all(None not in move.values() for move in moves or ())
 
 

@@ -57,12 +57,12 @@ def test_paged_entries_equal_single_entries(in_columns: bool) -> None:
     for each in (
         log,
         log.in_backup("newest"),
-        log.adding(updates.Update(UpdateType.GCRan(), 10**15 + 1), "b"),
+        log.with_entry(updates.Update(UpdateType.GCRan(), 10**15 + 1), "b"),
     ):
-        found = list(ops_pages.entries(each))
+        found = list(ops_pages.iterate_entries(each))
 
-        assert found == list(map(ops_pages.public_update, each))
-        assert list(map(repr, found)) == [repr(ops_pages.public_update(entry)) for entry in each]
+        assert found == list(map(ops_pages.to_public_update, each))
+        assert list(map(repr, found)) == [repr(ops_pages.to_public_update(entry)) for entry in each]
 
 
 def test_only_the_newest_entry_has_a_backup_path() -> None:
@@ -78,7 +78,7 @@ def test_only_the_newest_entry_has_a_backup_path() -> None:
 
 
 def test_empty_log_has_no_entries() -> None:
-    assert list(ops_pages.entries(updates.Updates.of([]))) == []
+    assert list(ops_pages.iterate_entries(updates.Updates.of([]))) == []
 
 
 def test_ancestry_keeps_messages_and_metadata_across_pages() -> None:

@@ -15,9 +15,9 @@ from icefloe._internal.ids import NodeId
 from icefloe.encoding.envelope import HEADER, MAGIC
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.legacy.codec.files import loads_json
-from icefloe.legacy.codec.ids import id_in_name, node_id, raw_id
-from icefloe.legacy.codec.manifest import MANIFEST, entries
-from icefloe.legacy.codec.refs import sequence_number
+from icefloe.legacy.codec.ids import make_node_id, parse_file_name, to_raw_id
+from icefloe.legacy.codec.manifest import MANIFEST, iterate_chunks
+from icefloe.legacy.codec.refs import parse_sequence_number
 from icefloe.legacy.codec.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
 from icefloe.legacy.codec.structures import Findings
 from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
@@ -73,7 +73,10 @@ def node(stored: Any, payload: bytes) -> OlderNode:
         metadata, manifests = fields["node_data"]["Array"]
         array = array_of(ARRAY_METADATA.read(metadata, "", FINDINGS), manifests, payload)
     return OlderNode(
-        node_id(fields["id"], ""), fields["path"], None if attributes is None else attributes["Inline"], array
+        make_node_id(fields["id"], ""),
+        fields["path"],
+        None if attributes is None else attributes["Inline"],
+        array,
     )
 
 
@@ -91,7 +94,7 @@ def array_of(fields: Mapping[str, Any], manifests: Any, payload: bytes) -> Older
         codecs,
         fields["storage_transformers"],
         fields["dimension_names"],
-        [(raw_id(ref["object_id"], ""), ref["extents"]) for ref in refs],
+        [(to_raw_id(ref["object_id"], ""), ref["extents"]) for ref in refs],
     )
 
 
@@ -107,17 +110,17 @@ def snapshot(payload: bytes, name: str) -> OlderSnapshot:
     fields = SNAPSHOT.read(decoded(payload), "", FINDINGS)
     nodes = [node(entry, payload) for entry in fields["nodes"].values()]
     files = [entry_of(entry) for entry in fields.get("manifest_files", ())]
-    own = id_in_name(name) or b""
+    own = parse_file_name(name) or b""
     if "short_term_history" not in fields:
         parent = fields["parent_id"]
-        ancestors = [] if parent is None else [(raw_id(parent, ""), "", "")]
+        ancestors = [] if parent is None else [(to_raw_id(parent, ""), "", "")]
         return OlderSnapshot(
             own, fields["flushed_at"], fields["message"], ancestors, fields["metadata"], nodes, files
         )
     infos = [
         METADATA.read(entry, "", FINDINGS) for entry in (fields["metadata"], *fields["short_term_history"])
     ]
-    told = [(raw_id(info["id"], ""), info["written_at"], info["message"]) for info in infos]
+    told = [(to_raw_id(info["id"], ""), info["written_at"], info["message"]) for info in infos]
     return OlderSnapshot(
         own, told[0][1], told[0][2], told[1:], fields["properties"], nodes, files, fields["started_at"]
     )
@@ -127,7 +130,7 @@ def entry_of(entry: Any) -> dict[str, Any]:
     numbers = {2: (0, 0), 3: (entry[-1], 0), 4: entry[2:]}[len(entry)]
     if len(entry) == 3 and isinstance(entry[0], tuple) and entry[1] != 1:
         numbers = entry[1:]
-    return {"id": raw_id(entry[0], ""), "size": numbers[0], "rows": numbers[1]}
+    return {"id": to_raw_id(entry[0], ""), "size": numbers[0], "rows": numbers[1]}
 
 
 def payload_of(stored: Mapping[str, Any]) -> ChunkRef:
@@ -135,18 +138,18 @@ def payload_of(stored: Mapping[str, Any]) -> ChunkRef:
     if kind == "Inline":
         return InlineRef(bytes(content))
     values = tuple(content.values()) if isinstance(content, Mapping) else content
-    id: Any = raw_id(values[0], "")
+    id: Any = to_raw_id(values[0], "")
     return NativeRef(id, values[1], values[2])
 
 
 def log_of(stored: Any) -> OlderLog:
     fields = TRANSACTION_LOG.read(stored, "", FINDINGS)
     lists = {
-        name: [node_id(id, "") for id in fields[name]]
+        name: [make_node_id(id, "") for id in fields[name]]
         for name in OlderLog.__slots__
         if name != "updated_chunks"
     }
-    chunks = {node_id(id, ""): coords for id, coords in fields["updated_chunks"].items()}
+    chunks = {make_node_id(id, ""): coords for id, coords in fields["updated_chunks"].items()}
     return OlderLog(**lists, updated_chunks=chunks)
 
 
@@ -159,7 +162,7 @@ def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
         return None
     if folder == folders.refs:
         stored = loads_json(payload, path)
-        id = raw_id(stored["snapshot"], path)
+        id = to_raw_id(stored["snapshot"], path)
         return files.ref(id, stored.get("timestamp", ""), stored.get("properties"))
     if folder == folders.snapshots:
         return files.snapshot(snapshot(payload, name))
@@ -167,9 +170,9 @@ def written_again(form: OlderFormat, path: str, data: bytes) -> bytes | None:
         return files.log(log_of(decoded(payload)))
     refs: dict[NodeId, dict[tuple[int, ...], ChunkRef]] = {}
     fields = MANIFEST.read(decoded(payload), "", FINDINGS)
-    for owner, coords, ref in entries(fields["chunks"], ""):
+    for owner, coords, ref in iterate_chunks(fields["chunks"], ""):
         refs.setdefault(owner, {})[coords] = payload_of(ref)
-    return files.manifest(id_in_name(name) or b"", refs)
+    return files.manifest(parse_file_name(name) or b"", refs)
 
 
 @pytest.mark.parametrize("name", golden.OLDER_NAMES)
@@ -196,10 +199,10 @@ def test_file_names_equal_those_of_another_encoder(name: str) -> None:
     for path in repo.files:
         folder, _, file = path.partition("/")
         if folder != folders.refs:
-            made.add(files.path(folder, id_in_name(file) or b""))
+            made.add(files.path(folder, parse_file_name(file) or b""))
     for branch in repo.expected["branches"]:
         folder = form.ref_folder.format(kind="branch", name=branch)
-        numbers = [sequence_number(path.split("/")[-1]) for path in repo.files if f"/{folder}/" in path]
+        numbers = [parse_sequence_number(path.split("/")[-1]) for path in repo.files if f"/{folder}/" in path]
         made.update(files.branch_path(branch, number) for number in numbers if number is not None)
     made.update(files.tag_path(tag) for tag in repo.expected["tags"])
 

@@ -105,7 +105,7 @@ def test_expire_never_offers_the_logs_of_other_tips(monkeypatch: pytest.MonkeyPa
         offered.extend(expendable())
         return nullcontext()
 
-    monkeypatch.setattr(type(repo.storage), "making_room", making_room)
+    monkeypatch.setattr(type(repo.storage), "make_room", making_room)
     repo.expire_snapshots(now())
 
     assert offered

@@ -123,7 +123,9 @@ def test_response_before_the_ref_moved_is_detected(monkeypatch: pytest.MonkeyPat
 def test_collection_that_overlooks_a_manifest_is_detected(
     world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gc, "manifests_used", lambda *given, **how: reach.manifests_used(*given, **how)[:-1])
+    monkeypatch.setattr(
+        gc, "list_manifests_used", lambda *given, **how: reach.list_manifests_used(*given, **how)[:-1]
+    )
 
     assert_found(world, "which are in use")
 
@@ -159,8 +161,8 @@ def test_commit_that_ignores_a_collection_is_detected(monkeypatch: pytest.Monkey
 
 def test_expiration_that_loses_logs_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(snapshots: Any, keep: Any, parents: Any, skipped: Any) -> Any:
-        return pruning.pruned(snapshots, keep, parents, {})
+        return pruning.prune_snapshots(snapshots, keep, parents, {})
 
-    monkeypatch.setattr("icefloe.maintenance.expire.pruned", forgetful)
+    monkeypatch.setattr("icefloe.maintenance.expire.prune_snapshots", forgetful)
 
     assert_found("v2-maintenance", "expire")

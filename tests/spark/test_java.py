@@ -41,7 +41,7 @@ def test_java_home_must_be_new_enough(
     home = fake_java(tmp_path / "java", version)
     bare.setenv("JAVA_HOME", str(home))
 
-    assert java.java_home_from_env() == (home if good else None)
+    assert java.find_java_from_env() == (home if good else None)
 
 
 def test_java_is_found_on_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_java_is_found_on_path(bare: pytest.MonkeyPatch, tmp_path: Path) -> None
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     bare.setenv("PATH", str(tmp_path / "bin"))
 
-    assert java.java_home_from_env() == home.resolve()
+    assert java.find_java_from_env() == home.resolve()
 
 
 def test_java_version_is_read_without_starting_java(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_java_version_is_read_without_starting_java(bare: pytest.MonkeyPatch, tm
     (home / "release").write_text('IMPLEMENTOR_VERSION="11"\nJAVA_VERSION="21.0.1"\n')
     bare.setenv("JAVA_HOME", str(home))
 
-    assert java.java_home_from_env() == home
+    assert java.find_java_from_env() == home
 
 
 def test_packaged_java_drops_missing_module(bare: pytest.MonkeyPatch, tmp_path: Path) -> None:

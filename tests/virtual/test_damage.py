@@ -17,7 +17,7 @@ from icefloe import StorageError
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
 from icefloe.virtual.open import recognize
-from icefloe.virtual.sources import location_of, open_file
+from icefloe.virtual.sources import open_file, to_location
 from icefloe.virtual.values import open_values
 from tests.support.servers.ranges import range_server
 from tests.support.virtual.files import LONG_AGO, aged
@@ -58,7 +58,7 @@ def test_damaged_file_is_rejected_or_parsed_safely(tmp_path: Path, name: str, ca
     write(tmp_path)
     path = tmp_path / file
     data = path.read_bytes()
-    kind = recognize(open_file(location_of(path)))
+    kind = recognize(open_file(to_location(path)))
     choice = random.Random(name)
     cuts = [data[: len(data) // 2], data[:-1]]
     told = 0
@@ -98,7 +98,7 @@ def test_change_between_requests_is_detected(requests: int) -> None:
 def test_change_of_local_file_during_parsing_is_detected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["v"] = np.arange(3)
-    opened = open_file(location_of(aged(tmp_path / "f.h5")))
+    opened = open_file(to_location(aged(tmp_path / "f.h5")))
 
     os.utime(tmp_path / "f.h5", (LONG_AGO + 1, LONG_AGO + 1))
 

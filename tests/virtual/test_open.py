@@ -23,7 +23,7 @@ from icefloe.cli.main import icefloe as command
 from icefloe.credentials import Credentials, s3_credentials
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, virtualize
-from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, access_by, location_of, open_file
+from icefloe.virtual.sources import BLOCK_BYTES, SourceFile, make_access, open_file, to_location
 from icefloe.virtual.values import open_values
 from tests.support.servers.moto import make_bucket
 from tests.support.servers.ranges import RangeServer, range_server
@@ -59,7 +59,7 @@ def test_remote_file_is_fetched_partially(server: RangeServer) -> None:
 
 def test_change_of_remote_file_during_parsing_is_detected(server: RangeServer) -> None:
     server.files["a.h5"] = big_file()
-    file = open_file(location_of(f"{server.url}/a.h5"))
+    file = open_file(to_location(f"{server.url}/a.h5"))
     server.files["a.h5"] = b"x" + server.files["a.h5"]
 
     with pytest.raises(
@@ -102,8 +102,8 @@ def test_files_and_zarr_stores_in_bucket_are_parsed(s3_server: str) -> None:
 
     assert in_file.sources[0].checksum == obstore.head(bucket, "data/f.h5")["e_tag"]
     assert "secret" not in repr(in_file)
-    assert open_values(in_file, ["v"], access_by(store, credential))["v"].tolist() == [0, 1, 2, 3, 4]
-    assert open_values(in_zarr, ["v"], access_by(store, credential))["v"].tolist() == [0, 1, 2, 3]
+    assert open_values(in_file, ["v"], make_access(store, credential))["v"].tolist() == [0, 1, 2, 3, 4]
+    assert open_values(in_zarr, ["v"], make_access(store, credential))["v"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_command_shows_references_and_refusals(tmp_path: Path) -> None:
 def test_source_is_readable_as_binary_file(tmp_path: Path) -> None:
     data = os.urandom(3 * BLOCK_BYTES + 5)
     (tmp_path / "f").write_bytes(data)
-    source: SourceFile = open_file(location_of(tmp_path / "f"))
+    source: SourceFile = open_file(to_location(tmp_path / "f"))
 
     with source.as_binary() as file:
         assert file.read(10) == data[:10]

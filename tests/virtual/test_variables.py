@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import icefloe
 from icefloe import InvalidInputError
 from icefloe.virtual import MismatchError, VirtualDataset, combine, virtualize
-from icefloe.virtual.variables import loaded_variable, reencode_like
+from icefloe.virtual.variables import make_loaded_variable, reencode_like
 from tests.support.virtual.files import aged
 
 CALENDARS = [
@@ -42,7 +42,7 @@ COUNTS = st.builds("{} since {}".format, st.sampled_from(UNITS), DATES)
 
 
 def recounted(values: Any, units: str, other: str, calendar: str = "standard", **more: Any) -> Any:
-    variable = loaded_variable(("time",), values, {"units": units, "calendar": calendar, **more})
+    variable = make_loaded_variable(("time",), values, {"units": units, "calendar": calendar, **more})
     found = reencode_like(variable, {"units": other, "calendar": calendar})
     return None if found is None else found.values
 
@@ -92,7 +92,7 @@ def test_missing_times_stay_unchanged() -> None:
     ],
 )
 def test_unknown_time_units_are_not_converted(units: str, calendar: str) -> None:
-    variable = loaded_variable(("time",), np.arange(3.0), {"units": units, "calendar": calendar})
+    variable = make_loaded_variable(("time",), np.arange(3.0), {"units": units, "calendar": calendar})
 
     assert reencode_like(variable, {"units": "days since 1999-01-01"}) is None
 

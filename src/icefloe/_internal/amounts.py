@@ -14,7 +14,7 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'es' if thing.endswith(_HISSING) else 's'}"
 
 
-def bytes_text(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a number of bytes, rounded: `1.5 MiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -114,7 +114,7 @@ def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[An
 def _in_thread_form(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
     @functools.wraps(function)
     async def twin(*args: Any, **kwargs: Any) -> R:
-        return await in_thread(functools.partial(function, *args, **kwargs))
+        return await run_in_thread(functools.partial(function, *args, **kwargs))
 
     twin.__name__ = f"{function.__name__}_async"
     twin.__qualname__ = f"{function.__qualname__}_async"
@@ -140,7 +140,7 @@ class AsyncCloseableIterator(Generic[T]):
 
     async def __anext__(self) -> T:
         if not self._ahead:
-            await in_thread(self._read_ahead)
+            await run_in_thread(self._read_ahead)
         if not self._ahead:
             raise StopAsyncIteration
         return self._ahead.popleft()
@@ -159,15 +159,15 @@ class AsyncCloseableIterator(Generic[T]):
         self._items = iter(())
 
 
-async def in_thread(function: Callable[[], R]) -> R:
+async def run_in_thread(function: Callable[[], R]) -> R:
     """Run a blocking function in a thread. Cancelling the coroutine does not stop the function."""
     import asyncio  # already imported if a loop is running
 
     context = contextvars.copy_context()
-    return await asyncio.wrap_future(pool("calls", DEFAULT_THREADS).submit(context.run, function))
+    return await asyncio.wrap_future(get_pool("calls", DEFAULT_THREADS).submit(context.run, function))
 
 
-def pool(purpose: str, threads: int) -> ThreadPoolExecutor:
+def get_pool(purpose: str, threads: int) -> ThreadPoolExecutor:
     """Return the thread pool of this process for a purpose. Threads start on demand."""
     key = (os.getpid(), purpose, threads)
     found = _pools.get(key)

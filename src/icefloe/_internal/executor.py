@@ -16,7 +16,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from icefloe._internal.concurrency import DEFAULT_THREADS, pool, silence_asyncio
+from icefloe._internal.concurrency import DEFAULT_THREADS, get_pool, silence_asyncio
 from icefloe._internal.streams import make_streams_safe
 from icefloe.errors import ErrorKind, InvalidInputError
 
@@ -166,7 +166,7 @@ class ThreadExecutor(Executor):
         yield from self._spread(function, head, iterator)
 
     def _spread(self, function: Callable[[T], R], head: list[T], rest: Iterator[T]) -> Iterator[R]:
-        workers = pool(self.purpose, self.max_concurrent_requests)
+        workers = get_pool(self.purpose, self.max_concurrent_requests)
         finished: SimpleQueue[tuple[int, Future[R]]] = SimpleQueue()
         running: set[Future[R]] = set()
         results: dict[int, R] = {}

@@ -34,7 +34,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def pip_install(package: str, *others: str) -> str:
+def format_install_command(package: str, *others: str) -> str:
     """Return the command that installs a package together with the other packages that are missing."""
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
     return f"pip install {' '.join(repr(_bounds().get(name.lower(), name)) for name in missing)}"
@@ -50,12 +50,12 @@ class Missing(NamedTuple):
         return f"this needs {self.module}: {self.command}"
 
 
-def missing_package(error: ImportError) -> Missing | None:
+def find_missing_package(error: ImportError) -> Missing | None:
     """Return the missing module of a failed import; None if it does not belong to an optional package."""
     module = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or module not in _PACKAGES:
         return None
-    return Missing(module, pip_install(*_PACKAGES[module]))
+    return Missing(module, format_install_command(*_PACKAGES[module]))
 
 
 def _is_installed(package: str) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from icefloe._internal.printable import printable_lines
+from icefloe._internal.printable import escape_control_in_lines
 from icefloe._internal.redaction import redact
 
 _MOST_ROWS: Final = 100
@@ -39,17 +39,17 @@ white-space:pre-wrap;overflow-wrap:break-word;background:none}
 
 def escape(text: Any) -> str:
     """Escape text for HTML, without control characters and without secrets in URLs."""
-    return html.escape(printable_lines(redact(str(text))))
+    return html.escape(escape_control_in_lines(redact(str(text))))
 
 
-def card(package: str, title: str, note: str, *parts: str) -> str:
+def render_card(package: str, title: str, note: str, *parts: str) -> str:
     """Return the HTML of a value: its title, a note beside it, and its parts."""
     head = f'<div class="ic-title"><b>{escape(title)}</b><span>{escape(note)}</span></div>'
     style = _STYLE if package == "icefloe" else _STYLE.replace(".icefloe-repr", f".{package}-repr")
     return f'<div class="{package}-repr"><style>{style}</style>{head}{"".join(parts)}</div>'
 
 
-def page(title: str, body: str) -> str:
+def render_page(title: str, body: str) -> str:
     """Return a whole HTML document."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -60,16 +60,16 @@ def page(title: str, body: str) -> str:
     )
 
 
-def facts(values: Mapping[str, Any]) -> str:
+def render_facts(values: Mapping[str, Any]) -> str:
     """Return a table of names and values."""
     rows = (
-        f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{cell(value)}</td></tr>"
+        f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{render_cell(value)}</td></tr>"
         for name, value in values.items()
     )
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
-def section(title: str, count: int | None, content: str, *, is_open: bool = True) -> str:
+def render_section(title: str, count: int | None, content: str, *, is_open: bool = True) -> str:
     """Return a collapsible section; an empty string if the count is 0."""
     if count == 0:
         return ""
@@ -78,7 +78,7 @@ def section(title: str, count: int | None, content: str, *, is_open: bool = True
     return f"<details{opened}><summary>{escape(title)}{number}</summary>{content}</details>"
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None = None) -> str:
+def render_table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None = None) -> str:
     """Return a table with at most 100 rows, and the number of further ones."""
     shown = [row for row, _ in zip(rows, range(_MOST_ROWS), strict=False)]
     numeric = [
@@ -92,7 +92,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None
     )
     lines = "".join(
         "<tr>"
-        + "".join(f"<td{kind}>{cell(value)}</td>" for value, kind in zip(row, kinds, strict=True))
+        + "".join(f"<td{kind}>{render_cell(value)}</td>" for value, kind in zip(row, kinds, strict=True))
         + "</tr>"
         for row in shown
     )
@@ -101,7 +101,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None
     return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>{note}"
 
 
-def cell(value: Any) -> str:
+def render_cell(value: Any) -> str:
     """Return a value as HTML, on one line."""
     if value is None:
         return "-"

@@ -70,7 +70,7 @@ class ObjectId(bytes):
         denote one id. Compare with `str(id)` if the spelling matters, as for file names.
         """
         digits = text.encode("ascii", "replace")
-        if len(digits) == text_size(cls.SIZE):
+        if len(digits) == count_characters(cls.SIZE):
             padding = b"=" * (-len(digits) % 8)
             try:
                 return cls(base64.b32decode(digits.translate(_TO_RFC_4648) + padding))
@@ -138,7 +138,7 @@ INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"
 """`1CECHNKREP0F1RSTCMT0`, the first snapshot of a repository (spec, "Initialize New Repository")."""
 
 
-def text_size(size: int) -> int:
+def count_characters(size: int) -> int:
     """Return the number of characters in the text form of `size` bytes."""
     return -(-size * 8 // 5)
 
@@ -157,7 +157,7 @@ def encode_column(ids: NDArray[np.uint8]) -> list[str]:
 def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
     """Encode ids two digits at a time: the ten bits of a pair lie in two consecutive bytes."""
     n, size = ids.shape
-    width = text_size(size)
+    width = count_characters(size)
     pairs = -(-width // 2)
     by_place = np.zeros((size + 2, n), np.uint16)
     by_place[:size] = ids.T
@@ -183,7 +183,7 @@ def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
         raise InvalidInputError(
             _invalid_id("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
         )
-    return _packed(values, size)[0]
+    return _pack(values, size)[0]
 
 
 def decode_names(
@@ -195,18 +195,20 @@ def decode_names(
     canonical spelling: a file with another spelling of an id in its name is not the object.
     """
     joined = "".join(texts).encode("ascii", "replace")
-    characters = np.frombuffer(joined, np.uint8).reshape(len(texts), start + text_size(size))[:, start:]
-    ids, padding = _packed(_VALUES[characters], size)
+    characters = np.frombuffer(joined, np.uint8).reshape(len(texts), start + count_characters(size))[
+        :, start:
+    ]
+    ids, padding = _pack(_VALUES[characters], size)
     valid: NDArray[np.bool_] = _IS_DIGIT[characters].all(axis=1) & (padding == 0)
     return ids[valid], valid
 
 
 def _characters(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
     joined = "".join(texts).encode("ascii", "replace")
-    return np.frombuffer(joined, np.uint8).reshape(len(texts), text_size(size))
+    return np.frombuffer(joined, np.uint8).reshape(len(texts), count_characters(size))
 
 
-def _packed(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
+def _pack(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
     """Pack rows of digits into bytes, and return the remaining bits of each row."""
     ids = np.empty((len(values), size), np.uint8)
     bits = np.zeros(len(values), np.uint16)
@@ -222,7 +224,7 @@ def _packed(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], ND
 
 
 def _check_lengths(texts: Sequence[str], size: int) -> None:
-    width = text_size(size)
+    width = count_characters(size)
     if set(map(len, texts)) - {width}:
         wrong = next(text for text in texts if len(text) != width)
         raise InvalidInputError(_invalid_id("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
@@ -230,4 +232,4 @@ def _check_lengths(texts: Sequence[str], size: int) -> None:
 
 def _invalid_id(what: str, text: str, size: int) -> str:
     shown = text if len(text) <= 40 else text[:40] + "..."
-    return f"invalid {what}: `{shown}`, expected {text_size(size)} characters of Crockford base 32"
+    return f"invalid {what}: `{shown}`, expected {count_characters(size)} characters of Crockford base 32"

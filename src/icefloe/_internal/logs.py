@@ -114,7 +114,7 @@ def _apply(directive: str, *, to_stdout: bool) -> None:
 def _stream_handler(to_stdout: bool) -> logging.Handler:
     import logging
 
-    from icefloe._internal.printable import printable, printable_lines
+    from icefloe._internal.printable import escape_control, escape_control_in_lines
     from icefloe._internal.redaction import redact  # re and urllib double the time of `import icefloe`
 
     class Console(logging.StreamHandler):  # type: ignore[type-arg]  # the stream is a property
@@ -132,10 +132,10 @@ def _stream_handler(to_stdout: bool) -> logging.Handler:
         """A formatter that escapes control characters and line breaks and hides secrets."""
 
         def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
-            return printable(super().formatMessage(record))
+            return escape_control(super().formatMessage(record))
 
         def format(self, record: logging.LogRecord) -> str:
-            return printable_lines(redact(super().format(record)))
+            return escape_control_in_lines(redact(super().format(record)))
 
     handler = Console()
     handler.setFormatter(SafeFormatter(_FORMAT))

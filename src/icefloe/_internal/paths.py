@@ -52,25 +52,25 @@ def join(parent: str, name: str) -> str:
     return path
 
 
-def parent(path: str) -> str | None:
+def get_parent(path: str) -> str | None:
     """Return the path of the enclosing group; None for the root."""
     if path == ROOT:
         return None
     return path.rpartition("/")[0] or ROOT
 
 
-def name(path: str) -> str:
+def get_name(path: str) -> str:
     """Return the last segment; empty for the root."""
     return path.rpartition("/")[2]
 
 
-def ancestors(path: str) -> tuple[str, ...]:
+def list_ancestors(path: str) -> tuple[str, ...]:
     """Return the paths of all enclosing groups, from the nearest to the root."""
     found: list[str] = []
-    above = parent(path)
+    above = get_parent(path)
     while above is not None:
         found.append(above)
-        above = parent(above)
+        above = get_parent(above)
     return tuple(found)
 
 
@@ -79,7 +79,7 @@ def is_within(path: str, group: str) -> bool:
     return group == ROOT or path == group or path.startswith(group + "/")
 
 
-def component_key(path: str) -> tuple[str, ...]:
+def make_component_key(path: str) -> tuple[str, ...]:
     """Return the sort key of the order by component, as for moves in logs: `/a < /a/b < /a-b < /ab`."""
     # Strings sort like their UTF-8 bytes, so that the key needs no encoding.
     return () if path == ROOT else tuple(path[1:].split("/"))

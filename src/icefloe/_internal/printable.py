@@ -10,19 +10,19 @@ from __future__ import annotations
 import unicodedata
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape all control characters, including line breaks and tabs."""
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
-def printable_lines(text: str) -> str:
+def escape_control_in_lines(text: str) -> str:
     """Escape all control characters except line feeds and tabs."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return text.translate(_ESCAPES_WITHIN_LINES)
 
 
-def printable_json(document: str) -> str:
+def escape_control_in_json(document: str) -> str:
     r"""Escape control characters in a JSON document as `\uXXXX`, which does not change its value."""
     if document.replace("\n", "").isprintable():
         return document

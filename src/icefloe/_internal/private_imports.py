@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[int, ...], bytes]]:
+def get_manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[int, ...], bytes]]:
     """Return the paths, offsets, lengths and inlined chunks of a VirtualiZarr `ChunkManifest`.
 
     Its public `iter_refs` and `dict` make a Python object of every chunk, and leave out the inlined bytes.
@@ -23,7 +23,7 @@ def manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[int, .
     return paths, offsets, lengths, getattr(manifest, "_inlined", {})
 
 
-def manifest_group(store: Any) -> Any:
+def get_manifest_group(store: Any) -> Any:
     """Return the root group of a VirtualiZarr `ManifestStore`.
 
     Its public methods convert it to xarray objects, which keep fill values apart from the attributes.
@@ -41,7 +41,7 @@ def run_zarr_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
     return sync(coroutine)
 
 
-def zarr_default_buffers() -> Callable[[], BufferPrototype]:
+def get_zarr_buffer_selector() -> Callable[[], BufferPrototype]:
     """Return the function that selects the buffer classes of zarr's configuration, in memory or on a GPU.
 
     zarr exports the buffer classes, but not the function that selects one.
@@ -51,7 +51,7 @@ def zarr_default_buffers() -> Callable[[], BufferPrototype]:
     return default_buffer_prototype
 
 
-def xarray_fill_values() -> Any:
+def get_xarray_fill_value_coder() -> Any:
     """Return xarray's coder for `_FillValue` attributes of Zarr arrays.
 
     The attribute must be exactly what xarray reads, and xarray exports no function that writes it.
@@ -61,7 +61,7 @@ def xarray_fill_values() -> Any:
     return FillValueCoder
 
 
-def xarray_indexing() -> Any:
+def get_xarray_indexing() -> Any:
     """Return the module with the lazy arrays of xarray's engines.
 
     xarray's guide for engines imports this module, but no public one has its names.

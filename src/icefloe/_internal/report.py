@@ -32,11 +32,14 @@ class Report:
         if callable(rows):
             tables["findings"] = rows()
         parts = [
-            html.section(name.capitalize(), len(table), table.to_html()) for name, table in tables.items()
+            html.render_section(name.capitalize(), len(table), table.to_html())
+            for name, table in tables.items()
         ]
         facts = {name: value for name, value in values.items() if value != () and not _is_detail(value)}
         note = "dry run" if values.get("dry_run") else ""
-        return html.card("icefloe", type(self).__name__, note, self._verdict(), html.facts(facts), *parts)
+        return html.render_card(
+            "icefloe", type(self).__name__, note, self._verdict(), html.render_facts(facts), *parts
+        )
 
     def _verdict(self) -> str:
         """Return the outcome as one line of HTML; empty for reports without an outcome."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 _MOST_STEPS = 20
 
 
-def attempts(
+def iterate_attempts(
     tries: int, first_pause_s: float, longest_pause_s: float, *, factor: int = 2, immediate: int = 0
 ) -> Iterator[int]:
     """Yield the number of each attempt, starting at 0, after the pause before it.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from icefloe._internal.printable import printable_lines
+from icefloe._internal.printable import escape_control_in_lines
 from icefloe._internal.redaction import redact
 
 _OUR_CODES = re.compile(r"(\x1b\[[0-9;]*m|\r\x1b\[2K)")
@@ -25,7 +25,7 @@ class SafeStream:
     def write(self, text: str) -> int:
         """Write text with escaped control characters, and to stderr without secrets in URLs."""
         # click and others write bytes to test whether a stream is binary, and expect a TypeError.
-        self._stream.write(printable_lines(redact(text) if self._is_error else text))
+        self._stream.write(escape_control_in_lines(redact(text) if self._is_error else text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -56,18 +56,18 @@ class PaintedStream(SafeStream):
     def write(self, text: str) -> int:
         # docstring inherited
         parts = _OUR_CODES.split(text)  # text and escape sequences alternate
-        parts[::2] = map(printable_lines, parts[::2])
+        parts[::2] = map(escape_control_in_lines, parts[::2])
         self._stream.write("".join(parts))
         return len(text)
 
 
-def painted(stream: Any) -> Any:
+def get_colour_stream(stream: Any) -> Any:
     """Return the stream for text with colours and for progress bars."""
     return stream.painted if isinstance(stream, SafeStream) else PaintedStream(stream)
 
 
 @contextlib.contextmanager
-def safe_streams() -> Iterator[None]:
+def escape_streams() -> Iterator[None]:
     """Escape control characters on stdout and stderr within the block."""
     before = sys.stdout, sys.stderr
     make_streams_safe()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.extras import pip_install
-from icefloe._internal.printable import printable
+from icefloe._internal.extras import format_install_command
+from icefloe._internal.printable import escape_control
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,7 +103,7 @@ class Table:
             import pyarrow as pa
         except ImportError as error:
             raise ImportError(
-                f"converting a table to Arrow needs pyarrow: {pip_install('pyarrow')}"
+                f"converting a table to Arrow needs pyarrow: {format_install_command('pyarrow')}"
             ) from error
 
         return pa.table({name: _arrow(column) for name, column in self._columns.items()})
@@ -137,17 +137,17 @@ class Table:
         from icefloe._internal import html
 
         rows = (list(row.values()) for row in self.take(slice(100)).rows())
-        return html.table(self.names, rows, len(self))
+        return html.render_table(self.names, rows, len(self))
 
     def _repr_html_(self) -> str:
         from icefloe._internal import html
 
-        return html.card("icefloe", "Table", f"{len(self)} rows", self.to_html())
+        return html.render_card("icefloe", "Table", f"{len(self)} rows", self.to_html())
 
     def __repr__(self) -> str:
-        shown = [printable(" ".join(map(str, row.values()))) for row in self.take(slice(_SHOWN)).rows()]
+        shown = [escape_control(" ".join(map(str, row.values()))) for row in self.take(slice(_SHOWN)).rows()]
         more = [f"and {len(self) - _SHOWN} more"] if len(self) > _SHOWN else []
-        return "\n".join([printable(f"<{len(self)} rows: {', '.join(self.names)}>"), *shown, *more])
+        return "\n".join([escape_control(f"<{len(self)} rows: {', '.join(self.names)}>"), *shown, *more])
 
 
 def _column(values: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:

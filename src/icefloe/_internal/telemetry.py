@@ -26,7 +26,7 @@ _SCHEMES = ("http://", "https://")
 _export: _Export | None = None
 
 
-def traced(function: Callable[P, R]) -> Callable[P, R]:
+def trace_calls(function: Callable[P, R]) -> Callable[P, R]:
     """Add a span to each call of a function while spans are exported."""
     name = f"{function.__module__}.{function.__qualname__}"
 
@@ -57,12 +57,12 @@ def start_from_env(parse_filter: Callable[[str], dict[str, int]]) -> None:
     except ImportError:
         import logging
 
-        from icefloe._internal.extras import TELEMETRY, pip_install
+        from icefloe._internal.extras import TELEMETRY, format_install_command
 
         logging.getLogger(_PACKAGE).warning(
             "spans are not exported to %s because OpenTelemetry is not installed: %s",
             _shown(endpoint),
-            pip_install(*TELEMETRY),
+            format_install_command(*TELEMETRY),
         )
         return
     names = ("ICECHUNK_OTEL_SERVICE_NAME", "OTEL_SERVICE_NAME")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def ignore_warnings() -> Iterator[None]:
     """Suppress all warnings within the block, for example of zarr about unstable data types."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icefloe.cli.output import shown
+from icefloe.cli.output import format_value
 from icefloe.cli.params import adapt
 from icefloe.repository import Repository
 
@@ -65,7 +65,7 @@ def _containers_named(text: str, known: list[str]) -> tuple[list[str], str]:
                 prefix, endpoint = text[: found.start()], text[found.end() :]
     chosen = known if prefix == _ALL else [each for each in known if _is_same_prefix(each, prefix)]
     if not chosen:
-        there = "it has " + ", ".join(map(shown, known)) if known else "it has none"
+        there = "it has " + ", ".join(map(format_value, known)) if known else "it has none"
         raise click.BadParameter(
             f"the repository has no virtual chunk container {prefix}; {there}",
             param_hint="--authorize",
@@ -78,7 +78,7 @@ def _is_same_prefix(one: str, other: str) -> bool:
 
 
 def _ask_for_trust(prefix: str, endpoint: str) -> str:
-    here, there = shown(prefix), shown(endpoint)
+    here, there = format_value(prefix), format_value(endpoint)
     return (
         f"the configuration of the repository sends requests for {here} to the endpoint {there}, which would "
         f"receive your credentials. If you trust it, pass --authorize {shlex.quote(f'{here}@{there}')}"
@@ -86,7 +86,7 @@ def _ask_for_trust(prefix: str, endpoint: str) -> str:
 
 
 def _credential(prefix: str, *, anonymous: bool) -> AnyCredential | None:
-    from icefloe.credentials import credential_from_env
+    from icefloe.credentials import make_credential_from_env
 
     known = prefix.partition("://")[0] in ("file", "http", "https", "s3", "gs", "az")
-    return credential_from_env(prefix, anonymous=anonymous) if known else None
+    return make_credential_from_env(prefix, anonymous=anonymous) if known else None

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from icefloe._internal.extras import missing_package
-from icefloe._internal.printable import printable_json
+from icefloe._internal.extras import find_missing_package
+from icefloe._internal.printable import escape_control_in_json
 from icefloe._internal.redaction import redact
-from icefloe.cli.output import aligned, shown
+from icefloe.cli.output import align_rows, format_value
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -78,7 +78,7 @@ class Stopped(click.ClickException):
         self.code = 128 + cause.number if isinstance(cause, Signalled) else STOPPED
 
 
-def interruption(error: BaseException | None) -> KeyboardInterrupt | None:
+def find_interruption(error: BaseException | None) -> KeyboardInterrupt | None:
     """Return the interruption that caused an error, if any: interrupted work can fail with any exception."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
@@ -93,7 +93,7 @@ def report_error(error: Exception, *, as_json: bool) -> int:
         if bad := getattr(error, "bad", ()):  # a ProblemsError, whose module is not loaded for this
             rows = [map(redact, _problem(each)) for each in bad]
             document["problems"] = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-        click.echo(printable_json(json.dumps(document, indent=2, ensure_ascii=False)))
+        click.echo(escape_control_in_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
     # Further lines are indented, so that a line break in a name cannot forge another message.
     text = sentence if is_help else sentence.replace("\n", "\n  ")
@@ -114,13 +114,13 @@ def _sentence(error: Exception) -> str:
             return error.format_message()
         case IcechunkError():
             hint = error.hint or _usual_hint(error)
-            table, advice = _problem_table(error), in_shell(hint) if hint else ""
+            table, advice = _problem_table(error), format_hint(hint) if hint else ""
             parts = filter(None, (table or error.message, advice))
             return ("\n" if table else "; ").join(parts)
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case ImportError():  # our own messages already contain the command that installs the package
-            return str(missing_package(error) or error)
+            return str(find_missing_package(error) or error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (--debug prints the traceback)"
 
@@ -130,12 +130,12 @@ def _problem_table(error: Any) -> str:
     bad = getattr(error, "bad", ())
     if len(bad) < 2 or all(each.is_sound for each in bad):  # sound files have no problem to list
         return ""
-    rows = [_COLUMNS, *(tuple(map(shown, _problem(each))) for each in bad)]
-    return "\n".join([f"{error.headline}:", *aligned(rows, [False] * len(_COLUMNS))])
+    rows = [_COLUMNS, *(tuple(map(format_value, _problem(each))) for each in bad)]
+    return "\n".join([f"{error.headline}:", *align_rows(rows, [False] * len(_COLUMNS))])
 
 
 def _problem(bad: Any) -> tuple[str, str, str, str]:
-    remedy = in_shell(bad.remedy) if isinstance(bad.remedy, Hint) else str(bad.remedy)
+    remedy = format_hint(bad.remedy) if isinstance(bad.remedy, Hint) else str(bad.remedy)
     return bad.source.url, bad.variable, bad.reason, remedy
 
 
@@ -148,7 +148,7 @@ def _usual_hint(error: IcechunkError) -> Hint | None:
     return _LIST_REFS if isinstance(error, RefNotFoundError) else None
 
 
-def in_shell(hint: Hint) -> str:
+def format_hint(hint: Hint) -> str:
     """Return the text of a hint with options as they are typed, or "" if the command line lacks them."""
     return "" if ONLY_IN_PYTHON & {name for name, _ in hint.options} else hint.render(_shell_option)
 

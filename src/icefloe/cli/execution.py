@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from icefloe._internal.executor import Executor, ProcessExecutor, ThreadExecutor
-from icefloe._internal.extras import SPARK, pip_install
+from icefloe._internal.extras import SPARK, format_install_command
 from icefloe.cli.output import Output
 from icefloe.cli.params import adapt, pairs_option
 from icefloe.cli.progress import Meter
@@ -50,9 +50,9 @@ class ExecutorChoice:
         """Return the choice, or by default Spark, or processes if pyspark or Java is missing."""
         if self.text:
             return self
-        from icefloe.spark.java import missing_for_spark
+        from icefloe.spark.java import describe_missing
 
-        missing = missing_for_spark()
+        missing = describe_missing()
         if missing is None:
             return replace(self, text="spark")
         out.progress.say(f"Spark is not available ({missing})")
@@ -125,7 +125,7 @@ def with_progress(repo: Repository, out: Output, *, reads_only: bool = False) ->
 
 
 @contextmanager
-def running_executor(choice: ExecutorChoice, out: Output) -> Iterator[Executor]:
+def start_executor(choice: ExecutorChoice, out: Output) -> Iterator[Executor]:
     """Start the chosen executor, report which one it is, and stop it at the end."""
     with _start(choice) as started:
         # One task at a time, because some libraries that read files are not thread-safe.
@@ -145,7 +145,7 @@ def _start(
 ) -> Iterator[Executor | None]:
     """Start Spark or processes, and stop them at the end; None for threads."""
     if choice.is_spark:
-        with running_spark(choice, _WITHOUT_SPARK) as session:
+        with start_spark(choice, _WITHOUT_SPARK) as session:
             from icefloe.spark.executor import SparkExecutor
 
             most = tasks_per_core * SparkExecutor(session).parallelism if tasks_per_core else None
@@ -158,20 +158,20 @@ def _start(
 
 
 @contextmanager
-def running_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
+def start_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
     """Start a Spark session, and stop it at the end unless it existed before.
 
     `advice` is added to the error if Spark is not available.
     """
     try:
-        from icefloe.spark.session import temporary_session
+        from icefloe.spark.session import open_temporary_session
     except ModuleNotFoundError:
-        raise click.ClickException(f"this needs Spark: {pip_install(*SPARK)}{advice}") from None
+        raise click.ClickException(f"this needs Spark: {format_install_command(*SPARK)}{advice}") from None
     master = choice.argument or _LOCAL_SPARK
     with ExitStack() as stack:
         try:
             with Meter().waiting(f"starting Spark on {master}"):
-                session = stack.enter_context(temporary_session(master, choice.spark_conf))
+                session = stack.enter_context(open_temporary_session(master, choice.spark_conf))
         except RuntimeError as error:
             raise click.ClickException(f"{error}{advice}") from None
         stack.enter_context(_stop_quietly())

@@ -12,10 +12,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from icefloe._internal.streams import safe_streams
+from icefloe._internal.streams import escape_streams
 from icefloe._version import __version__
-from icefloe.cli.errors import Stopped, interruption, report_error
-from icefloe.cli.terminal import end, end_at_signals, run_with_streams
+from icefloe.cli.errors import Stopped, find_interruption, report_error
+from icefloe.cli.terminal import exit_now, exit_on_signals, run_with_streams
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Ingest": {
@@ -176,7 +176,7 @@ def icefloe(debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with safe_streams():
+    with escape_streams():
         return _run(words)
 
 
@@ -191,7 +191,7 @@ def _run(words: list[str]) -> int:
     except click.exceptions.Abort as error:
         return report_error(Stopped(error.__cause__), as_json="--json" in words)
     except Exception as error:
-        if (stopped := interruption(error)) is not None:
+        if (stopped := find_interruption(error)) is not None:
             return report_error(Stopped(stopped), as_json="--json" in words)
         if debug and not isinstance(error, click.ClickException):
             raise
@@ -201,10 +201,10 @@ def _run(words: list[str]) -> int:
 
 def run() -> None:
     """Run the installed command."""
-    end_at_signals()
+    exit_on_signals()
     if "--debug" in sys.argv:
         sys.exit(run_with_streams(main))
     from icefloe._internal.concurrency import silence_asyncio
 
     silence_asyncio()
-    end(run_with_streams(main))
+    exit_now(run_with_streams(main))

@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from icefloe._internal.printable import printable, printable_json, printable_lines
-from icefloe._internal.streams import painted
+from icefloe._internal.printable import escape_control, escape_control_in_json, escape_control_in_lines
+from icefloe._internal.streams import get_colour_stream
 from icefloe.cli.progress import Meter
 
 _TEXT = "message"
@@ -35,19 +35,22 @@ class Output:
 
     def value(self, value: Any, text: str | None = None) -> None:
         """Print a result, as JSON or as `text`."""
-        click.echo(json_text(value) if self.as_json else text or str(value))
+        click.echo(format_json(value) if self.as_json else text or str(value))
 
     def drawing(self, value: Any, text: str) -> None:
         """Print a result, as JSON or as text with colours, whose names must be printable already."""
         if self.as_json:
             self.value(value)
         else:
-            click.echo(text, file=painted(sys.stdout))
+            click.echo(text, file=get_colour_stream(sys.stdout))
 
     def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
         """Print names and values."""
         width = max(map(len, value), default=0)
-        lines = [indented(f"{printable(name):<{width}}  ", shown_lines(each)) for name, each in value.items()]
+        lines = [
+            indent_text(f"{escape_control(name):<{width}}  ", format_value_lines(each))
+            for name, each in value.items()
+        ]
         self.value(value, "\n".join([title, *lines] if title else lines))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -59,16 +62,19 @@ class Output:
         numbers = [
             bool(found) and all(isinstance(row[name], int | float) for row in found) for name in columns
         ]
-        titles = [printable(name.replace("_", " ")) for name in columns]
-        texts = [[(shown_lines if name == _TEXT else shown)(row[name]) for name in columns] for row in found]
+        titles = [escape_control(name.replace("_", " ")) for name in columns]
+        texts = [
+            [(format_value_lines if name == _TEXT else format_value)(row[name]) for name in columns]
+            for row in found
+        ]
         if sys.stdout.isatty() and _can_be_folded([titles, *texts], shutil.get_terminal_size().columns):
             _fold_to_terminal(titles, texts, numbers)
         else:
-            for line in aligned([titles, *texts], numbers):
+            for line in align_rows([titles, *texts], numbers):
                 click.echo(line)
 
 
-def aligned(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
+def align_rows(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
     """Yield the lines of a table without a limit for its width, with two spaces between columns."""
     cells = [[cell.split("\n") for cell in row] for row in rows]
     widths = [max(_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))]
@@ -112,35 +118,35 @@ def _fold_to_terminal(
         )
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(file=painted(sys.stdout), highlight=False).print(table)
+    Console(file=get_colour_stream(sys.stdout), highlight=False).print(table)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for people, on one line."""
-    return printable(shown_lines(value))
+    return escape_control(format_value_lines(value))
 
 
-def shown_lines(value: Any) -> str:
+def format_value_lines(value: Any) -> str:
     """Format a value for people. Strings may have several lines; callers indent them."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds")
     if isinstance(value, str):
-        return printable_lines(value)
+        return escape_control_in_lines(value)
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, Mapping | list | tuple):
-        return printable_json(json.dumps(plain(value), ensure_ascii=False))
-    return printable_lines(str(value))
+        return escape_control_in_json(json.dumps(plain(value), ensure_ascii=False))
+    return escape_control_in_lines(str(value))
 
 
-def json_text(value: Any) -> str:
+def format_json(value: Any) -> str:
     r"""Format a value as a JSON document. Control characters are escaped as `\uXXXX`."""
-    return printable_json(json.dumps(plain(value), indent=2, ensure_ascii=False))
+    return escape_control_in_json(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
-def indented(title: str, text: str) -> str:
+def indent_text(title: str, text: str) -> str:
     """Return a title and a text whose further lines are aligned with the first one."""
     return title + text.replace("\n", "\n" + " " * len(title))
 

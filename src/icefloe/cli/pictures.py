@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from icefloe._internal.extras import pip_install
-from icefloe._internal.printable import printable
-from icefloe.cli.slices import Axis, Slice, label
-from icefloe.coastlines import cell_edges, coastlines_between, coastlines_on_grid, rasterized
+from icefloe._internal.extras import format_install_command
+from icefloe._internal.printable import escape_control
+from icefloe.cli.slices import Axis, Slice, format_label
+from icefloe.coastlines import find_cell_edges, project_coastlines, rasterize, select_coastlines
 from icefloe.pictures import Scale
 
 _SHADES = " ░▒▓█"
@@ -42,7 +42,7 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines:
         picture = _curve(drawn, low, high, width)
     else:
         picture = _map(drawn, low, high, width, paint, coastlines)
-    units = f" {printable(drawn.units)}" if drawn.units else ""
+    units = f" {escape_control(drawn.units)}" if drawn.units else ""
     missing = drawn.values.size - there.size
     note = f", {missing} of {drawn.values.size} missing" if missing else ""
     return f"{drawn.title}\n{picture}\n{low:.6g} to {high:.6g}{units}, mean {there.mean():.6g}{note}"
@@ -116,7 +116,7 @@ def _coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
         return np.zeros((rows, columns), int)
     shape = (4 * rows, 2 * columns)
     scale = (shape[0] / len(latitudes), shape[1] / len(longitudes))
-    pixels = rasterized(coastlines_on_grid(latitudes, longitudes), scale, shape)
+    pixels = rasterize(project_coastlines(latitudes, longitudes), scale, shape)
     pixels = pixels[::-1] if drawn.axes[0].rises else pixels
     return (pixels.reshape(rows, 4, columns, 2) * _DOTS[:, None, :]).sum(axis=(1, 3))
 
@@ -182,7 +182,7 @@ def _resample(values: Any, rows: int, columns: int) -> Any:
 
 def _ends(axis: Axis, columns: int) -> str:
     """Return the axis line: the first label, the title and the last label."""
-    first, last = label(axis.labels[0]), label(axis.labels[-1])
+    first, last = format_label(axis.labels[0]), format_label(axis.labels[-1])
     room = columns - len(first) - len(last)
     if room > len(axis.title):
         return f"{first}{axis.title.center(room)}{last}"
@@ -190,7 +190,7 @@ def _ends(axis: Axis, columns: int) -> str:
 
 
 def _vertical(axis: Axis) -> str:
-    ends = [label(axis.labels[0]), label(axis.labels[-1])]
+    ends = [format_label(axis.labels[0]), format_label(axis.labels[-1])]
     return f"from {ends[1]} to {ends[0]}" if axis.rises else f"from {ends[0]} to {ends[1]}"
 
 
@@ -200,7 +200,7 @@ def as_file(drawn: Slice, file: Path, *, coastlines: bool = True) -> None:
         import matplotlib
     except ImportError as missing:
         raise ImportError(
-            f"--file needs matplotlib: {pip_install('matplotlib')}; plots in the terminal do not"
+            f"--file needs matplotlib: {format_install_command('matplotlib')}; plots in the terminal do not"
         ) from missing
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
@@ -224,7 +224,7 @@ def _draw_curve(axes: Any, drawn: Slice) -> None:
     (across,) = drawn.axes
     axes.plot(across.labels, drawn.values)
     axes.set_xlabel(across.title, **_AS_TEXT)
-    axes.set_ylabel(printable(drawn.units), **_AS_TEXT)
+    axes.set_ylabel(escape_control(drawn.units), **_AS_TEXT)
     axes.grid(visible=True, alpha=0.3)
 
 
@@ -240,11 +240,11 @@ def _draw_map(figure: Any, axes: Any, drawn: Slice, coastlines: bool) -> None:
     if down.values is None:
         axes.invert_yaxis()
     if is_map:
-        _draw_degrees(figure, axes, cell_edges(x), cell_edges(y), coastlines)
+        _draw_degrees(figure, axes, find_cell_edges(x), find_cell_edges(y), coastlines)
     else:
         axes.set_xlabel(across.title, **_AS_TEXT)
         axes.set_ylabel(down.title, **_AS_TEXT)
-    figure.colorbar(painted, ax=axes).set_label(printable(drawn.units), **_AS_TEXT)
+    figure.colorbar(painted, ax=axes).set_label(escape_control(drawn.units), **_AS_TEXT)
 
 
 def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coastlines: bool) -> None:
@@ -254,7 +254,7 @@ def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coast
 
     west, east, south, north = longitudes.min(), longitudes.max(), latitudes.min(), latitudes.max()
     if coastlines:
-        lines = coastlines_between(west, east)
+        lines = select_coastlines(west, east)
         axes.add_collection(LineCollection(lines, colors="black", linewidths=0.7), autolim=False)
     axes.set_xlim(west, east)
     axes.set_ylim(max(south, -90), min(north, 90))

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import click
 
-from icefloe._internal.printable import printable, printable_lines
-from icefloe._internal.streams import painted
+from icefloe._internal.printable import escape_control, escape_control_in_lines
+from icefloe._internal.streams import get_colour_stream
 
 _PATIENCE_S = 2.0
 """Stages that take less time are not reported."""
@@ -47,12 +47,12 @@ class Meter:
         if self._bar:
             self._draw(text, done / total if total else 1.0)
         else:
-            click.echo(printable(text), err=True)
+            click.echo(escape_control(text), err=True)
 
     def say(self, text: str) -> None:
         """Print a message above the progress bar."""
         self.close()
-        click.echo(printable_lines(text).replace("\n", "\n  "), err=True)
+        click.echo(escape_control_in_lines(text).replace("\n", "\n  "), err=True)
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
@@ -67,7 +67,7 @@ class Meter:
     def close(self) -> None:
         """Remove the bar."""
         if self._drawn:
-            click.echo("\r\x1b[2K", nl=False, file=painted(sys.stderr))
+            click.echo("\r\x1b[2K", nl=False, file=get_colour_stream(sys.stderr))
             self._drawn = False
 
     def _draw(self, text: str, share: float) -> None:
@@ -76,7 +76,7 @@ class Meter:
 
     def _show(self, line: str) -> None:
         width = shutil.get_terminal_size().columns - 1
-        click.echo(f"\r\x1b[2K{printable(line)[:width]}", nl=False, file=painted(sys.stderr))
+        click.echo(f"\r\x1b[2K{escape_control(line)[:width]}", nl=False, file=get_colour_stream(sys.stderr))
         self._drawn = True
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from icefloe._internal.paths import ROOT, join, normalize, parent
-from icefloe._internal.printable import printable
-from icefloe.cf import fill_values, time_coding
+from icefloe._internal.paths import ROOT, get_parent, join, normalize
+from icefloe._internal.printable import escape_control
+from icefloe.cf import get_fill_values, parse_time_coding
 from icefloe.cli.values import read
-from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
+from icefloe.coastlines import check_latitudes, unwrapped_longitudes
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.export.selection import positions
+from icefloe.export.selection import find_positions
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000
@@ -47,7 +47,7 @@ class Axis:
     def title(self) -> str:
         """The name and the units; dimensions without a name have a number."""
         name = f"dimension {self.name}" if self.name.isdigit() else self.name
-        return printable(f"{name} ({self.units})" if self.units else name)
+        return escape_control(f"{name} ({self.units})" if self.units else name)
 
     @property
     def rises(self) -> bool:
@@ -57,7 +57,7 @@ class Axis:
     @property
     def latitudes(self) -> Any:
         """The coordinate values if CF attributes or the name say that they are latitudes, otherwise None."""
-        return valid_latitudes(self.values) if self._is_named(_LATITUDE, _NORTH) else None
+        return check_latitudes(self.values) if self._is_named(_LATITUDE, _NORTH) else None
 
     @property
     def longitudes(self) -> Any:
@@ -114,7 +114,7 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
     node = session._workspace.array(whole)
     names = [name or str(axis) for axis, name in enumerate(node.array.names)]
     sizes = dict(zip(names, node.array.lengths, strict=True))
-    chosen = _chosen(session, whole, sizes, isel, sel)
+    chosen = _select_ranges(session, whole, sizes, isel, sel)
     left = [
         name
         for name in names
@@ -144,11 +144,11 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
     }
     label = str(attributes.get("long_name") or attributes.get("standard_name") or whole.strip("/"))
     where = ", ".join(f"{name}={value}" for name, value in at.items())
-    title = printable(f"{label}, {where}" if where else label)
+    title = escape_control(f"{label}, {where}" if where else label)
     return Slice(whole, values, axes, str(attributes.get("units", "")), title, at)
 
 
-def _chosen(
+def _select_ranges(
     session: Session,
     path: str,
     sizes: Mapping[str, int],
@@ -168,7 +168,7 @@ def _chosen(
             raise _invalid(f"{name}={wanted.step}: a step must be at least 1")
         chosen[name] = wanted % sizes[name] if isinstance(wanted, int) else wanted
     if sel:
-        for name, span in positions(session, parent(path) or ROOT, sel).items():
+        for name, span in find_positions(session, get_parent(path) or ROOT, sel).items():
             chosen[name] = span[0] if len(span) == 1 else slice(span.start, span.stop)
     return chosen
 
@@ -182,7 +182,7 @@ def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
     if values.dtype.kind not in "biuf":
         raise _invalid(f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can")
     found = values.astype("f8")
-    for missing in fill_values(attributes, values.dtype):
+    for missing in get_fill_values(attributes, values.dtype):
         found[values == missing] = np.nan
     found[~np.isfinite(found)] = np.nan
     scale, offset = (attributes.get(name) for name in ("scale_factor", "add_offset"))
@@ -199,10 +199,10 @@ def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axi
 def _label_at(session: Session, path: str, name: str, wanted: int, size: int) -> str:
     """Format the coordinate at an index, or the index if there is no coordinate."""
     values, _, _ = _coordinate(session, path, name, size)
-    return str(wanted) if values is None else label(values[wanted])
+    return str(wanted) if values is None else format_label(values[wanted])
 
 
-def label(value: Any) -> str:
+def format_label(value: Any) -> str:
     """Format a coordinate value."""
     if isinstance(value, np.datetime64):
         text = str(value.astype("M8[s]"))
@@ -212,7 +212,7 @@ def label(value: Any) -> str:
 
 def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
     """Read the values, units and standard name of the coordinate of a dimension."""
-    coordinate = join(parent(path) or ROOT, name)
+    coordinate = join(get_parent(path) or ROOT, name)
     node = session._workspace.node(coordinate)
     if node is None or coordinate == path or "shape" not in (document := json.loads(node.user_data)):
         return None, "", ""
@@ -228,7 +228,7 @@ def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any,
 
 def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
     """Decode times in the standard calendar; keep the stored numbers for other calendars."""
-    coding = time_coding(units, attributes.get("calendar"))
+    coding = parse_time_coding(units, attributes.get("calendar"))
     if coding is None or values.dtype.kind not in "iuf":
         return values, units
     found = coding.microseconds(values)

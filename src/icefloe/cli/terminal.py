@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from icefloe._internal.streams import safe_streams
+from icefloe._internal.streams import escape_streams
 from icefloe.cli.errors import FAILED, Signalled
 
 CLOSED = 141
@@ -39,7 +39,7 @@ def _ascii_error(error: UnicodeError) -> tuple[str, int]:
     return to_ascii(error.object[error.start : error.end]), error.end
 
 
-def end(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End the process without the interpreter's clean-up, which takes as long as opening a repository.
 
     A process that has started others, for example for Spark, ends as usual.
@@ -53,7 +53,7 @@ def end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def end_at_signals() -> None:
+def exit_on_signals() -> None:
     """Handle SIGTERM, and SIGHUP when the terminal closes, like Ctrl-C.
 
     Schedulers send SIGTERM before they kill a process, so that it can clean up. Signals that are ignored, as
@@ -80,7 +80,7 @@ def run_with_streams(work: Callable[[], int]) -> int:
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
     try:
-        with safe_streams():
+        with escape_streams():
             code = _run(work)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):

@@ -12,13 +12,13 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe._internal.paths import ROOT, parent
+from icefloe._internal.paths import ROOT, get_parent
 from icefloe._internal.report import Report
-from icefloe._internal.warnings import quiet
-from icefloe.cf import fill_values
+from icefloe._internal.warnings import ignore_warnings
+from icefloe.cf import get_fill_values
 from icefloe.comparison.references import find_array
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
-from icefloe.export.selection import positions
+from icefloe.export.selection import find_positions
 from icefloe.repository import Repository
 from icefloe.snapshots import SnapshotInfo
 
@@ -222,7 +222,7 @@ class _Search:
         session = self._repo.readonly_session(snapshot_id=snapshot_id)
         try:
             node = find_array(session._workspace, self._path)
-            spans = positions(session, parent(node.path) or ROOT, self._at) if self._at else {}
+            spans = find_positions(session, get_parent(node.path) or ROOT, self._at) if self._at else {}
         except (NodeNotFoundError, InvalidInputError):  # the array or label does not exist yet
             return None
         dims = node.array.names
@@ -230,7 +230,7 @@ class _Search:
             if name not in dims:
                 there = ", ".join(str(each) for each in dims)
                 raise _wrong(f"{node.path} has no dimension {name}; it has {there}")
-        with quiet():
+        with ignore_warnings():
             array: Any = zarr.open_array(session.store, path=node.path, mode="r")
             key = tuple(slice(spans[d].start, spans[d].stop) if d in spans else slice(None) for d in dims)
             values = _decode(np.asarray(array[key]), dict(array.attrs), node.path)
@@ -242,7 +242,7 @@ def _decode(values: NDArray[Any], attributes: Mapping[str, Any], path: str) -> N
     if values.dtype.kind not in "biuf":
         raise _wrong(f"{path} has values of type {values.dtype}; conditions need numbers")
     found = values.astype(np.float64)
-    for missing in fill_values(attributes, values.dtype):
+    for missing in get_fill_values(attributes, values.dtype):
         found[values == missing] = np.nan
     scale, offset = (attributes.get(name) for name in ("scale_factor", "add_offset"))
     found = found * scale if isinstance(scale, int | float) else found

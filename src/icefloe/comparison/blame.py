@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe._internal.table import Table
-from icefloe.comparison.references import coordinate_columns, find_array
-from icefloe.comparison.versions import references_apart
-from icefloe.core.changeset import rank_of
-from icefloe.core.merge.lineage import merged_tips
+from icefloe.comparison.references import find_array, to_coordinate_columns
+from icefloe.comparison.versions import read_differing_references
+from icefloe.core.changeset import count_dimensions
+from icefloe.core.merge.lineage import get_merged_tips
 from icefloe.core.merge.state_changes import State
 from icefloe.errors import SnapshotNotFoundError
 from icefloe.format import coordinates
@@ -23,7 +23,7 @@ from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.repo_info import SnapshotInfo as StoredInfo
 from icefloe.format.snapshot import NodeSnapshot
-from icefloe.history.snapshots import public_snapshot
+from icefloe.history.snapshots import to_public_snapshot
 from icefloe.repository import Repository
 from icefloe.snapshots import SnapshotInfo
 from icefloe.storage.base import ObjectNotFoundError
@@ -69,7 +69,7 @@ class Blame:
         ids = np.array([*(each.id for each in self.commits), "older"], object)
         times = [np.datetime64(each.written_at.replace(tzinfo=None), "us") for each in self.commits]
         messages = np.array([*(each.message for each in self.commits), None], object)
-        columns: dict[str, Any] = coordinate_columns(self.coords)
+        columns: dict[str, Any] = to_coordinate_columns(self.coords)
         columns |= {
             "snapshot_id": ids[self.writers],
             "written_at": np.array([*times, np.datetime64("NaT", "us")], "M8[us]")[self.writers],
@@ -174,7 +174,7 @@ class _Walk:
         newest_first = sorted(named[named >= 0].tolist(), key=lambda code: -infos[code].flushed_at_us)
         codes = np.full(len(infos) + 1, OLDER)
         codes[newest_first] = np.arange(len(newest_first))
-        commits = tuple(public_snapshot(infos[code]) for code in newest_first)
+        commits = tuple(to_public_snapshot(infos[code]) for code in newest_first)
         return Blame(path, snapshot_id, self._coords, commits, codes[self._writers], codes[self._merges])
 
     def _follow(self, pending: _Pending) -> Iterator[_Pending]:
@@ -216,9 +216,9 @@ class _Walk:
         """Return a mask of the chunks that a commit wrote, and the earlier coordinates of the others."""
         new = after.node(self._node)
         old = None if before is None else before.node(self._node)
-        if before is None or old is None or new is None or rank_of(old) != rank_of(new):
+        if before is None or old is None or new is None or count_dimensions(old) != count_dimensions(new):
             return np.ones(len(pending.rows), np.bool_), pending.at
-        olds, news = references_apart(before.workspace, after.workspace, old, new)
+        olds, news = read_differing_references(before.workspace, after.workspace, old, new)
         moves = _find_origins(olds, news)
         return _apply_moves(pending.at, news.coords, olds.coords, moves)
 
@@ -226,7 +226,7 @@ class _Walk:
         """Credit new chunks of a commit to the commit itself, to a merged branch, or to nobody."""
         merge = info.id if new.merge is None else new.merge
         is_unknown = False
-        for tip in merged_tips(info):
+        for tip in get_merged_tips(info):
             state = self._state(tip)
             node = None if state is None else state.node(self._node)
             if state is None:

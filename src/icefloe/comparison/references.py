@@ -61,7 +61,7 @@ class ChunkReferences:
             The columns `chunk_0`, `chunk_1`, ... (coordinates), `kind`, `length_bytes`, `offset_bytes`,
             `chunk_id` and `location`; the last two are None where they do not apply.
         """
-        columns: dict[str, Any] = coordinate_columns(self.coords)
+        columns: dict[str, Any] = to_coordinate_columns(self.coords)
         ids = np.array([None, *encode_column(self.chunk_ids)], object)[1:]
         ids[self.kinds != 0] = None
         locations = np.array([*self.locations, None], object)
@@ -120,13 +120,13 @@ def find_array(workspace: Workspace, path: str) -> NodeSnapshot:
     return node
 
 
-def grid_of(node: NodeSnapshot) -> tuple[int, ...]:
+def count_chunks(node: NodeSnapshot) -> tuple[int, ...]:
     """Return the number of chunks of an array along each dimension."""
     data = node.node_data
     return tuple(each.num_chunks for each in data.shape) if isinstance(data, ArrayNodeData) else ()
 
 
-def coordinate_columns(coords: Coords) -> dict[str, Any]:
+def to_coordinate_columns(coords: Coords) -> dict[str, Any]:
     """Return chunk coordinates as one column per dimension."""
     return {f"chunk_{axis}": coords[:, axis] for axis in range(coords.shape[1])}
 
@@ -139,7 +139,7 @@ def _public(node: NodeSnapshot, refs: ArrayManifest) -> ChunkReferences:
     lengths = np.where(inline, refs.inline.lengths.astype(np.uint64), refs.lengths)
     return ChunkReferences(
         path=node.path,
-        grid=grid_of(node),
+        grid=count_chunks(node),
         coords=refs.coords,
         kinds=_CODES[refs.kind],
         lengths=lengths,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.comparison.references import find_array
-from icefloe.comparison.versions import array_differences, array_grid
+from icefloe.comparison.versions import find_array_differences, get_array_grid
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format import coordinates
 from icefloe.format.snapshot import NodeSnapshot
@@ -202,11 +202,11 @@ class _Pair:
     def regions(self) -> Iterator[tuple[slice, ...]]:
         """Iterate over the chunks that may hold different values, as regions of the common cells."""
         old, new = self._nodes
-        grid = array_grid(new)
-        found = array_differences(*self._workspaces, old, new)
+        grid = get_array_grid(new)
+        found = find_array_differences(*self._workspaces, old, new)
         coords = found.coords
         if not found.same_grid or not _is_decoded_alike(old, new):
-            coords = coordinates.of_window([range(count) for count in grid.counts])
+            coords = coordinates.list_window([range(count) for count in grid.counts])
         for at in coords.tolist():  # each is read and decoded, which takes far longer than the loop
             box = (
                 grid.box(at)

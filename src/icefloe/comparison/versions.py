@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from icefloe._internal.paths import normalize
 from icefloe._internal.table import Table
-from icefloe.comparison.references import coordinate_columns
-from icefloe.core.chunk_grid import Grid, stored_grid
+from icefloe.comparison.references import to_coordinate_columns
+from icefloe.core.chunk_grid import Grid, get_stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, NodeNotFoundError
 from icefloe.format import coordinates
@@ -54,7 +54,7 @@ class ChunkDifferences:
         parts = [each for each in (self.added, self.removed, self.changed) if len(each)]
         if len({each.shape[1] for each in parts}) > 1:  # the array has another number of dimensions
             return self.added
-        return coordinates.last_of_equal(np.concatenate(parts))[0] if parts else self.changed
+        return coordinates.keep_last_of_equal(np.concatenate(parts))[0] if parts else self.changed
 
     def table(self) -> Table:
         """Return one row per chunk: `chunk_0`, `chunk_1`, ... and `change` ("added", "removed", "changed").
@@ -67,7 +67,7 @@ class ChunkDifferences:
         parts = {"added": self.added, "removed": self.removed, "changed": self.changed}
         rank = max(each.shape[1] for each in parts.values())
         filled = [each if each.shape[1] == rank else each[:0].reshape(0, rank) for each in parts.values()]
-        columns: dict[str, Any] = coordinate_columns(np.concatenate(filled))
+        columns: dict[str, Any] = to_coordinate_columns(np.concatenate(filled))
         counts = [len(each) for each in filled]
         return Table(columns | {"change": np.repeat(np.array(list(parts), object), counts)})
 
@@ -188,14 +188,14 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     )
 
 
-def array_differences(
+def find_array_differences(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> ChunkDifferences:
     """Find the chunks that differ between an array in two versions."""
     if not _has_same_grid(old, new):
         added, removed = after.refs(new).coords, before.refs(old).coords
         return ChunkDifferences(new.path, added, removed, added[:0], same_grid=False)
-    olds, news = references_apart(before, after, old, new)
+    olds, news = read_differing_references(before, after, old, new)
     kept = coordinates.contains(news.coords, olds.coords)
     still = coordinates.contains(olds.coords, news.coords)
     both = news.take(kept)
@@ -203,7 +203,7 @@ def array_differences(
     return ChunkDifferences(new.path, news.coords[~kept], olds.coords[~still], changed)
 
 
-def references_apart(
+def read_differing_references(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> tuple[ArrayManifest, ArrayManifest]:
     """Read the references of an array in both versions, without manifests that both versions share."""
@@ -266,7 +266,7 @@ def _chunk_differences(
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         return None
     if old is not None and new is not None:
-        return array_differences(before, after, old, new)
+        return find_array_differences(before, after, old, new)
     coords = (before if new is None else after).refs(node).coords
     none = coords[:0]
     return ChunkDifferences(node.path, *((none, coords) if new is None else (coords, none)), none)
@@ -288,7 +288,7 @@ def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
         return True
     if len(_shape(old)) != len(_shape(new)):
         return False
-    one, other = array_grid(old), array_grid(new)
+    one, other = get_array_grid(old), get_array_grid(new)
     counts = [min(len(a), len(b)) for a, b in zip(one.edges, other.edges, strict=True)]
     return all(
         np.array_equal(a[:count], b[:count])
@@ -296,6 +296,6 @@ def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
     )
 
 
-def array_grid(node: NodeSnapshot) -> Grid:
+def get_array_grid(node: NodeSnapshot) -> Grid:
     """Return the grid of the chunks, or shards, that an array stores."""
-    return stored_grid(json.loads(node.user_data))
+    return get_stored_grid(json.loads(node.user_data))

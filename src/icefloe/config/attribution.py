@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from icefloe.config.display import Shown, Tree, call, literal, qualified
+from icefloe.config.display import Shown, Tree, call, format_literal, qualify_name
 
 _MAX_BYTES = 128
 _CLIENT = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?")
@@ -50,14 +50,14 @@ class Attribution(Shown):
         return " ".join([*([self.client] if self.client else []), product, *comment])
 
     def _fields(self) -> dict[str, str]:
-        return {name: literal(getattr(self, name)) for name in ("client", "workload", "principal")}
+        return {name: format_literal(getattr(self, name)) for name in ("client", "workload", "principal")}
 
     def __repr__(self) -> str:
-        return call(qualified("", "Attribution"), self._fields())
+        return call(qualify_name("", "Attribution"), self._fields())
 
     def tree(self) -> Tree:
         # docstring inherited
-        return Tree(qualified("", "Attribution"), tuple(self._fields().items()))
+        return Tree(qualify_name("", "Attribution"), tuple(self._fields().items()))
 
 
 def _check(name: str, text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from icefloe.config.display import literal, qualified
+from icefloe.config.display import format_literal, qualify_name
 
 
 class _Condition:
@@ -45,8 +45,10 @@ class _Condition:
         return hash((type(self), self.operands))
 
     def __repr__(self) -> str:
-        shown = (literal(list(value) if isinstance(value, tuple) else value) for value in self.operands)
-        return f"{qualified('config', f'{type(self).__base__.__name__}.{self.call}')}({', '.join(shown)})"  # type: ignore[union-attr]
+        shown = (
+            format_literal(list(value) if isinstance(value, tuple) else value) for value in self.operands
+        )
+        return f"{qualify_name('config', f'{type(self).__base__.__name__}.{self.call}')}({', '.join(shown)})"  # type: ignore[union-attr]
 
 
 class _ArrayCondition(_Condition):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from icefloe._internal.printable import printable, printable_json, printable_lines
+from icefloe._internal.printable import escape_control, escape_control_in_json, escape_control_in_lines
 from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
 
 PACKAGE = "icefloe"
@@ -30,24 +30,26 @@ class Tree:
         lines = [f"<{self.title}>"] if self.title else []
         for name, value in self.fields:
             if isinstance(value, Tree):
-                lines.append(f"{printable(redact(name))}:")
+                lines.append(f"{escape_control(redact(name))}:")
                 lines += [_INDENT + line for line in value.as_text().splitlines()]
             else:
                 # Indent further lines, so that they do not look like other fields.
-                shown = printable_lines(redact(value)).replace("\n", f"\n{_INDENT}")
-                lines.append(f"{printable(redact(name))}: {shown}")
+                shown = escape_control_in_lines(redact(value)).replace("\n", f"\n{_INDENT}")
+                lines.append(f"{escape_control(redact(name))}: {shown}")
         return "\n".join(lines)
 
     def as_html(self) -> str:
         """Return the tree as HTML for notebooks, with collapsed branches."""
         rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
         for name, value in self.fields:
-            label = html.escape(printable(redact(name)))
+            label = html.escape(escape_control(redact(name)))
             if isinstance(value, Tree):
                 inner = f'<div style="margin-left:1em">{value.as_html()}</div>'
                 rows.append(f"<details><summary>{label}</summary>{inner}</details>")
             else:
-                rows.append(f"<div>{label}: <code>{html.escape(printable_lines(redact(value)))}</code></div>")
+                rows.append(
+                    f"<div>{label}: <code>{html.escape(escape_control_in_lines(redact(value)))}</code></div>"
+                )
         return f'<div class="{PACKAGE}-repr">{"".join(rows)}</div>'
 
 
@@ -76,7 +78,7 @@ class Shown(ABC):
         return self.tree().as_html()
 
 
-def qualified(module: str, name: str) -> str:
+def qualify_name(module: str, name: str) -> str:
     """Return the full public name of a class. Without a module, the class is in the package itself."""
     return f"{PACKAGE}.{module}.{name}" if module else f"{PACKAGE}.{name}"
 
@@ -89,17 +91,17 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
     return "\n".join([f"{name}(", *lines, ")"])
 
 
-def literal(value: object) -> str:
+def format_literal(value: object) -> str:
     """Return the code of a plain value, with strings in double quotes; for other values their repr."""
     if isinstance(value, str) and not isinstance(value, Enum):
-        return printable(json.dumps(redact(value), ensure_ascii=False))
+        return escape_control(json.dumps(redact(value), ensure_ascii=False))
     if isinstance(value, Mapping):
         if not value:
             return "{}"
-        rows = [_indented(f"{literal(key)}: {literal(item)},") for key, item in value.items()]
+        rows = [_indented(f"{format_literal(key)}: {format_literal(item)},") for key, item in value.items()]
         return "\n".join(["{", *rows, "}"])
     if isinstance(value, Enum):
-        return qualified("config", f"{type(value).__name__}.{value.name}")
+        return qualify_name("config", f"{type(value).__name__}.{value.name}")
     return repr(value)
 
 
@@ -110,7 +112,7 @@ def mask_secrets(options: Mapping[str, str] | None, *, all_values: bool = False)
     shown = {
         key: HIDDEN if all_values or may_be_secret(key) else redact(value) for key, value in options.items()
     }
-    return printable_json(json.dumps(shown, ensure_ascii=False))
+    return escape_control_in_json(json.dumps(shown, ensure_ascii=False))
 
 
 def _indented(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from icefloe.config.display import Shown, Tree, qualified
+from icefloe.config.display import Shown, Tree, qualify_name
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,4 +29,4 @@ class FeatureFlag(Shown):
         # docstring inherited
         names = ("id", "name", "default_enabled", "setting", "enabled")
         rows = tuple((name, str(getattr(self, name))) for name in names)
-        return Tree(qualified("config", "FeatureFlag"), rows)
+        return Tree(qualify_name("config", "FeatureFlag"), rows)

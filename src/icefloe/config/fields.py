@@ -15,7 +15,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, dataclass_transform
 
-from icefloe.config.display import Shown, Tree, call, literal, qualified
+from icefloe.config.display import Shown, Tree, call, format_literal, qualify_name
 from icefloe.errors import ErrorKind, FormatError
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Part:
         return self.kind.from_plain(plain)  # type: ignore[attr-defined]
 
 
-def setting(
+def declare_setting(
     codec: Codec,
     *,
     default: object,
@@ -275,8 +275,8 @@ class ConfigPart(Shown):
         return self.on_disk or tuple(field.name for field in dataclasses.fields(self))
 
     def __repr__(self) -> str:
-        shown = {f.name: literal(getattr(self, f.name)) for f in self._shown_order()}
-        return call(qualified(self.module, type(self).__name__), shown)
+        shown = {f.name: format_literal(getattr(self, f.name)) for f in self._shown_order()}
+        return call(qualify_name(self.module, type(self).__name__), shown)
 
     def tree(self) -> Tree:
         """Return the part with its defaults as a tree for display.
@@ -287,7 +287,7 @@ class ConfigPart(Shown):
             The name of the class and its fields.
         """
         rows = tuple((f.name, self._shown(f)) for f in self._shown_order())
-        return Tree(qualified(self.module, type(self).__name__), rows)
+        return Tree(qualify_name(self.module, type(self).__name__), rows)
 
     def _shown_order(self) -> list[dataclasses.Field[Any]]:
         """Return plain values first, then parts, then maps."""
@@ -305,14 +305,14 @@ class ConfigPart(Shown):
         if isinstance(value, Mapping):
             return Tree("", tuple((key, item.tree()) for key, item in value.items()))
         if value is not None:
-            return value.name if isinstance(value, Enum) else literal(value)
+            return value.name if isinstance(value, Enum) else format_literal(value)
         default = _default_of(field)
         if default is None:
             return "None"
-        return f"{default.name if isinstance(default, Enum) else literal(default)} (default)"
+        return f"{default.name if isinstance(default, Enum) else format_literal(default)} (default)"
 
 
-@dataclass_transform(field_specifiers=(setting,))
+@dataclass_transform(field_specifiers=(declare_setting,))
 def config_part(cls: type[T]) -> type[T]:
     """Turn a subclass of `ConfigPart` into a dataclass that keeps the inherited reprs."""
     return dataclass(repr=False)(cls)

@@ -14,7 +14,7 @@ from icefloe.config.conditions import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
-from icefloe.config.fields import Choice, ConfigPart, Number, Part, config_part, setting
+from icefloe.config.fields import Choice, ConfigPart, Number, Part, config_part, declare_setting
 from icefloe.config.settings import StorageRetriesSettings, StorageSettings
 from icefloe.config.stores import VirtualChunkContainer
 
@@ -76,10 +76,10 @@ class CompressionConfig(ConfigPart):
         The compression level. Default: 3.
     """
 
-    algorithm: CompressionAlgorithm | None = setting(
+    algorithm: CompressionAlgorithm | None = declare_setting(
         Choice(CompressionAlgorithm, {CompressionAlgorithm.Zstd: "zstd"}), default=CompressionAlgorithm.Zstd
     )
-    level: int | None = setting(Number(8), default=3)
+    level: int | None = declare_setting(Number(8), default=3)
 
     @staticmethod
     def default() -> CompressionConfig:
@@ -111,11 +111,11 @@ class CachingConfig(ConfigPart):
         The number of bytes of cached chunks. Default: 0.
     """
 
-    num_snapshot_nodes: int | None = setting(Number(), default=500_000)
-    num_chunk_refs: int | None = setting(Number(), default=15_000_000)
-    num_transaction_changes: int | None = setting(Number(), default=0)
-    num_bytes_attributes: int | None = setting(Number(), default=0)
-    num_bytes_chunks: int | None = setting(Number(), default=0)
+    num_snapshot_nodes: int | None = declare_setting(Number(), default=500_000)
+    num_chunk_refs: int | None = declare_setting(Number(), default=15_000_000)
+    num_transaction_changes: int | None = declare_setting(Number(), default=0)
+    num_bytes_attributes: int | None = declare_setting(Number(), default=0)
+    num_bytes_chunks: int | None = declare_setting(Number(), default=0)
 
     @staticmethod
     def default() -> CachingConfig:
@@ -129,7 +129,7 @@ class CachingConfig(ConfigPart):
         return CachingConfig()
 
 
-def default_preload_condition() -> ManifestPreloadCondition:
+def make_default_preload_condition() -> ManifestPreloadCondition:
     """Select small manifests of arrays that are named like a coordinate, as in the CF conventions."""
     names = map(ManifestPreloadCondition.name_matches, _COORDINATE_NAMES)
     return ManifestPreloadCondition.or_conditions(names) & ManifestPreloadCondition.num_refs(None, 1001)
@@ -149,11 +149,11 @@ class ManifestPreloadConfig(ConfigPart):
         The maximum number of arrays to check. Default: 50.
     """
 
-    max_total_refs: int | None = setting(Number(32), default=10_000)
-    preload_if: ManifestPreloadCondition | None = setting(
-        Part(ManifestPreloadCondition), default=default_preload_condition
+    max_total_refs: int | None = declare_setting(Number(32), default=10_000)
+    preload_if: ManifestPreloadCondition | None = declare_setting(
+        Part(ManifestPreloadCondition), default=make_default_preload_condition
     )
-    max_arrays_to_scan: int | None = setting(Number(32), default=50)
+    max_arrays_to_scan: int | None = declare_setting(Number(32), default=50)
 
 
 class _SplitSizesCodec:
@@ -196,7 +196,7 @@ class ManifestSplittingConfig(ConfigPart):
         number.
     """
 
-    split_sizes: SplitSizes | None = setting(_SplitSizesCodec(), default=lambda: _NO_SPLIT)
+    split_sizes: SplitSizes | None = declare_setting(_SplitSizesCodec(), default=lambda: _NO_SPLIT)
 
     @staticmethod
     def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
@@ -251,10 +251,10 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
         The level of zstd. Default: 3.
     """
 
-    min_num_chunks: int | None = setting(Number(16), default=1000)
-    dictionary_max_training_samples: int | None = setting(Number(16), default=100, kw_only=True)
-    dictionary_max_size_bytes: int | None = setting(Number(32), default=2048, kw_only=True)
-    compression_level: int | None = setting(Number(32, signed=True), default=3, kw_only=True)
+    min_num_chunks: int | None = declare_setting(Number(16), default=1000)
+    dictionary_max_training_samples: int | None = declare_setting(Number(16), default=100, kw_only=True)
+    dictionary_max_size_bytes: int | None = declare_setting(Number(32), default=2048, kw_only=True)
+    compression_level: int | None = declare_setting(Number(32, signed=True), default=3, kw_only=True)
 
 
 @config_part
@@ -273,21 +273,23 @@ class ManifestConfig(ConfigPart):
         The number of manifests that a commit reads at a time. Default: 1.
     """
 
-    preload: ManifestPreloadConfig | None = setting(
+    preload: ManifestPreloadConfig | None = declare_setting(
         Part(ManifestPreloadConfig), default=None, shown_when_unset=ManifestPreloadConfig, replaced_whole=True
     )
-    splitting: ManifestSplittingConfig | None = setting(
+    splitting: ManifestSplittingConfig | None = declare_setting(
         Part(ManifestSplittingConfig),
         default=None,
         shown_when_unset=ManifestSplittingConfig,
         replaced_whole=True,
     )
-    virtual_chunk_location_compression: ManifestVirtualChunkLocationCompressionConfig | None = setting(
-        Part(ManifestVirtualChunkLocationCompressionConfig),
-        default=None,
-        shown_when_unset=ManifestVirtualChunkLocationCompressionConfig,
+    virtual_chunk_location_compression: ManifestVirtualChunkLocationCompressionConfig | None = (
+        declare_setting(
+            Part(ManifestVirtualChunkLocationCompressionConfig),
+            default=None,
+            shown_when_unset=ManifestVirtualChunkLocationCompressionConfig,
+        )
     )
-    max_concurrent_manifest_fetches_during_commit: int | None = setting(Number(16), default=1)
+    max_concurrent_manifest_fetches_during_commit: int | None = declare_setting(Number(16), default=1)
 
 
 def _update_retries() -> StorageRetriesSettings:
@@ -304,7 +306,7 @@ class RepoUpdateRetryConfig(ConfigPart):
         Attempts and pauses. Default: 100 attempts with pauses of 50 ms to 30 s.
     """
 
-    default: StorageRetriesSettings | None = setting(
+    default: StorageRetriesSettings | None = declare_setting(
         Part(StorageRetriesSettings), default=None, shown_when_unset=_update_retries
     )
 
@@ -382,25 +384,27 @@ class RepositoryConfig(ConfigPart):
     )
     reserved: ClassVar[tuple[str, ...]] = ("previous_file",)
 
-    inline_chunk_threshold_bytes: int | None = setting(Number(16), default=512)
-    get_partial_values_concurrency: int | None = setting(Number(16), default=10)
-    compression: CompressionConfig | None = setting(
+    inline_chunk_threshold_bytes: int | None = declare_setting(Number(16), default=512)
+    get_partial_values_concurrency: int | None = declare_setting(Number(16), default=10)
+    compression: CompressionConfig | None = declare_setting(
         Part(CompressionConfig), default=None, shown_when_unset=CompressionConfig
     )
-    max_concurrent_requests: int | None = setting(Number(16), default=256)
-    caching: CachingConfig | None = setting(Part(CachingConfig), default=None, shown_when_unset=CachingConfig)
-    storage: StorageSettings | None = setting(Part(StorageSettings), default=None)
-    virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = setting(
+    max_concurrent_requests: int | None = declare_setting(Number(16), default=256)
+    caching: CachingConfig | None = declare_setting(
+        Part(CachingConfig), default=None, shown_when_unset=CachingConfig
+    )
+    storage: StorageSettings | None = declare_setting(Part(StorageSettings), default=None)
+    virtual_chunk_containers: dict[str, VirtualChunkContainer] | None = declare_setting(
         _ContainersCodec(), default=None
     )
-    manifest: ManifestConfig | None = setting(
+    manifest: ManifestConfig | None = declare_setting(
         Part(ManifestConfig), default=None, shown_when_unset=ManifestConfig
     )
-    repo_update_retries: RepoUpdateRetryConfig | None = setting(
+    repo_update_retries: RepoUpdateRetryConfig | None = declare_setting(
         Part(RepoUpdateRetryConfig), default=None, shown_when_unset=RepoUpdateRetryConfig
     )
-    num_updates_per_repo_info_file: int | None = setting(Number(16), default=1000)
-    max_concurrent_decodes: int | None = setting(Number(16), default=_cores)
+    num_updates_per_repo_info_file: int | None = declare_setting(Number(16), default=1000)
+    max_concurrent_decodes: int | None = declare_setting(Number(16), default=_cores)
 
     @staticmethod
     def default() -> RepositoryConfig:
@@ -507,7 +511,7 @@ class RepositoryConfig(ConfigPart):
             num_transaction_changes=caching.num_transaction_changes or 0,
             num_bytes_chunks=caching.num_bytes_chunks or 0,
             preload_max_total_refs=preload.max_total_refs or 0,
-            preload_if=preload.preload_if or default_preload_condition(),
+            preload_if=preload.preload_if or make_default_preload_condition(),
             preload_max_arrays_to_scan=preload.max_arrays_to_scan or 0,
             split_sizes=_without_zeros(splitting.split_sizes or ()),
             compress_locations=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from icefloe.config.fields import ConfigPart, Number, Part, Simple, config_part, setting
+from icefloe.config.fields import ConfigPart, Number, Part, Simple, config_part, declare_setting
 
 _MIB = 1024 * 1024
 
@@ -24,8 +24,8 @@ class StorageConcurrencySettings(ConfigPart):
 
     module: ClassVar[str] = "storage"
 
-    max_concurrent_requests_for_object: int | None = setting(Number(16, minimum=1), default=18)
-    ideal_concurrent_request_size: int | None = setting(Number(64, minimum=1), default=12 * _MIB)
+    max_concurrent_requests_for_object: int | None = declare_setting(Number(16, minimum=1), default=18)
+    ideal_concurrent_request_size: int | None = declare_setting(Number(64, minimum=1), default=12 * _MIB)
 
 
 @config_part
@@ -44,9 +44,9 @@ class StorageRetriesSettings(ConfigPart):
 
     module: ClassVar[str] = "storage"
 
-    max_tries: int | None = setting(Number(16, minimum=1), default=10)
-    initial_backoff_ms: int | None = setting(Number(32), default=100)
-    max_backoff_ms: int | None = setting(Number(32), default=180_000)
+    max_tries: int | None = declare_setting(Number(16, minimum=1), default=10)
+    initial_backoff_ms: int | None = declare_setting(Number(32), default=100)
+    max_backoff_ms: int | None = declare_setting(Number(32), default=180_000)
 
 
 @config_part
@@ -67,10 +67,10 @@ class StorageTimeoutSettings(ConfigPart):
 
     module: ClassVar[str] = "storage"
 
-    connect_timeout_ms: int | None = setting(Number(32), default=None)
-    read_timeout_ms: int | None = setting(Number(32), default=None)
-    operation_timeout_ms: int | None = setting(Number(32), default=None)
-    operation_attempt_timeout_ms: int | None = setting(Number(32), default=None)
+    connect_timeout_ms: int | None = declare_setting(Number(32), default=None)
+    read_timeout_ms: int | None = declare_setting(Number(32), default=None)
+    operation_timeout_ms: int | None = declare_setting(Number(32), default=None)
+    operation_attempt_timeout_ms: int | None = declare_setting(Number(32), default=None)
 
 
 @config_part
@@ -119,20 +119,20 @@ class StorageSettings(ConfigPart):
         "minimum_size_for_multipart_upload",
     )
 
-    concurrency: StorageConcurrencySettings | None = setting(
+    concurrency: StorageConcurrencySettings | None = declare_setting(
         Part(StorageConcurrencySettings), default=None, shown_when_unset=StorageConcurrencySettings
     )
-    retries: StorageRetriesSettings | None = setting(
+    retries: StorageRetriesSettings | None = declare_setting(
         Part(StorageRetriesSettings), default=None, shown_when_unset=StorageRetriesSettings
     )
-    unsafe_use_conditional_create: bool | None = setting(Simple(bool), default=True)
-    unsafe_use_conditional_update: bool | None = setting(Simple(bool), default=True)
-    unsafe_use_metadata: bool | None = setting(Simple(bool), default=True)
-    storage_class: str | None = setting(Simple(str), default=None)
-    metadata_storage_class: str | None = setting(Simple(str), default=None)
-    chunks_storage_class: str | None = setting(Simple(str), default=None)
-    minimum_size_for_multipart_upload: int | None = setting(Number(64), default=100 * _MIB)
-    timeouts: StorageTimeoutSettings | None = setting(Part(StorageTimeoutSettings), default=None)
+    unsafe_use_conditional_create: bool | None = declare_setting(Simple(bool), default=True)
+    unsafe_use_conditional_update: bool | None = declare_setting(Simple(bool), default=True)
+    unsafe_use_metadata: bool | None = declare_setting(Simple(bool), default=True)
+    storage_class: str | None = declare_setting(Simple(str), default=None)
+    metadata_storage_class: str | None = declare_setting(Simple(str), default=None)
+    chunks_storage_class: str | None = declare_setting(Simple(str), default=None)
+    minimum_size_for_multipart_upload: int | None = declare_setting(Number(64), default=100 * _MIB)
+    timeouts: StorageTimeoutSettings | None = declare_setting(Part(StorageTimeoutSettings), default=None)
 
     def effective(self) -> EffectiveStorageSettings:
         """Return the settings with all defaults.

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, ClassVar, TypeAlias
 from urllib.parse import urlsplit
 
-from icefloe.config.display import Shown, Tree, call, literal, mask_secrets, qualified
-from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_part, setting
+from icefloe.config.display import Shown, Tree, call, format_literal, mask_secrets, qualify_name
+from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_part, declare_setting
 
 
 class ChecksumAlgorithm(Enum):
@@ -73,14 +73,14 @@ class S3Options(ConfigPart):
         "checksum_algorithm",
     )
 
-    region: str | None = setting(Simple(str), default=None)
-    endpoint_url: str | None = setting(Simple(str), default=None)
-    allow_http: bool = setting(Simple(bool), default=False, initial=False)
-    anonymous: bool = setting(Simple(bool), default=False, initial=False)
-    force_path_style: bool = setting(Simple(bool), default=False, initial=False)
-    network_stream_timeout_seconds: int | None = setting(Number(32), default=None)
-    requester_pays: bool = setting(Simple(bool), default=False, initial=False)
-    checksum_algorithm: ChecksumAlgorithm | None = setting(
+    region: str | None = declare_setting(Simple(str), default=None)
+    endpoint_url: str | None = declare_setting(Simple(str), default=None)
+    allow_http: bool = declare_setting(Simple(bool), default=False, initial=False)
+    anonymous: bool = declare_setting(Simple(bool), default=False, initial=False)
+    force_path_style: bool = declare_setting(Simple(bool), default=False, initial=False)
+    network_stream_timeout_seconds: int | None = declare_setting(Number(32), default=None)
+    requester_pays: bool = declare_setting(Simple(bool), default=False, initial=False)
+    checksum_algorithm: ChecksumAlgorithm | None = declare_setting(
         Choice(ChecksumAlgorithm, _CHECKSUM_NAMES), default=None
     )
 
@@ -101,10 +101,10 @@ class _Store(Shown):
 
     def tree(self) -> Tree:
         """Return the configuration as a tree for display."""
-        return Tree(qualified("config", type(self).__qualname__), tuple(self.shown().items()))
+        return Tree(qualify_name("config", type(self).__qualname__), tuple(self.shown().items()))
 
     def __repr__(self) -> str:
-        return f"{qualified('config', type(self).__qualname__)}({', '.join(self.shown().values())})"
+        return f"{qualify_name('config', type(self).__qualname__)}({', '.join(self.shown().values())})"
 
 
 class _S3Family(_Store):
@@ -117,7 +117,7 @@ class _S3Family(_Store):
         return {"options": repr(self.options)}
 
     def tree(self) -> Tree:
-        return Tree(qualified("config", type(self).__qualname__), self.options.tree().fields)
+        return Tree(qualify_name("config", type(self).__qualname__), self.options.tree().fields)
 
 
 class _OptionsFamily(_Store):
@@ -163,7 +163,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
             return {self.tag: str(self.path)}
 
         def shown(self) -> dict[str, str]:
-            return {"path": literal(str(self.path))}
+            return {"path": format_literal(str(self.path))}
 
     @dataclass(repr=False)
     class S3Compatible(_S3Family):
@@ -349,17 +349,17 @@ class VirtualChunkContainer(Shown):
         Tree
             The name of the class and its fields.
         """
-        title = qualified("virtual", "VirtualChunkContainer")
-        rows = (("name", literal(self.name)), ("url_prefix", literal(self.url_prefix)))
+        title = qualify_name("virtual", "VirtualChunkContainer")
+        rows = (("name", format_literal(self.name)), ("url_prefix", format_literal(self.url_prefix)))
         return Tree(title, (*rows, ("store", self.store.tree())))
 
     def __repr__(self) -> str:
         shown = {
-            "name": literal(self.name),
-            "url_prefix": literal(self.url_prefix),
+            "name": format_literal(self.name),
+            "url_prefix": format_literal(self.url_prefix),
             "store": repr(self.store),
         }
-        return call(qualified("virtual", "VirtualChunkContainer"), shown)
+        return call(qualify_name("virtual", "VirtualChunkContainer"), shown)
 
 
 def s3_store(

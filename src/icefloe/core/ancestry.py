@@ -21,7 +21,7 @@ class Step:
     logs: tuple[SnapshotId, ...]
 
 
-def steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Step] | None:
+def list_steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Step] | None:
     """Return the commits after `base` up to `tip`, oldest first; None if `base` is not an ancestor of `tip`.
 
     An expired base is found by the log that it left behind.
@@ -38,14 +38,14 @@ def steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Ste
     return None
 
 
-def log_of(assets: AssetStore, step: Step) -> TransactionLog:
+def read_step_log(assets: AssetStore, step: Step) -> TransactionLog:
     """Return all changes of a step."""
     *pruned, own = step.logs
-    logs = [_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
+    logs = [_read_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
     return logs[0] if len(logs) == 1 else merge_logs(own, logs)
 
 
-def _pruned_log(assets: AssetStore, id: SnapshotId) -> TransactionLog:
+def _read_pruned_log(assets: AssetStore, id: SnapshotId) -> TransactionLog:
     try:
         return assets.transaction_log(id)
     except ObjectNotFoundError:

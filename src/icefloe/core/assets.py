@@ -105,7 +105,7 @@ class AssetStore:
 
         return self._logs.get(id, load)
 
-    def sealed_log(self, id: SnapshotId) -> SealedLog:
+    def read_sealed_log(self, id: SnapshotId) -> SealedLog:
         """Return the transaction log of a snapshot without decoding it."""
         return SealedLog(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
 
@@ -178,7 +178,7 @@ class AssetStore:
         self._logs.put(log.id, log)
 
     def _put(self, path: str, data: bytes, file_type: str) -> None:
-        self.storage.put(path, data, metadata=object_metadata(self.spec, file_type))
+        self.storage.put(path, data, metadata=make_object_metadata(self.spec, file_type))
 
 
 def _changes(log: TransactionLog) -> int:
@@ -188,7 +188,7 @@ def _changes(log: TransactionLog) -> int:
 
 
 @cache
-def object_metadata(spec: Spec, file_type: str) -> Mapping[str, str]:
+def make_object_metadata(spec: Spec, file_type: str) -> Mapping[str, str]:
     """Return the object metadata that official writers store with a metadata file."""
     return {
         "icspecver": str(spec.number),

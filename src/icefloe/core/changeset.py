@@ -116,7 +116,7 @@ class ArrayDelta:
         # there are.
         whole = ArrayManifest.concat(parts) if len(parts) > 1 else parts[0]
         deleted = whole.kind == _DELETED
-        gone = coordinates.last_of_equal(whole.coords[deleted])[0] if deleted.any() else whole.coords[:0]
+        gone = coordinates.keep_last_of_equal(whole.coords[deleted])[0] if deleted.any() else whole.coords[:0]
         written = None if len(gone) and deleted.all() else whole.take(~deleted) if len(gone) else whole
         self.segments = [] if written is None else [written]
         if len(gone):
@@ -136,13 +136,13 @@ class ArrayDelta:
         if self.early:
             rest = self.without_early().coords()
             known = [*(manifest.coords for manifest in self.early), *([rest] if len(rest) else [])]
-            return coordinates.last_of_equal(np.concatenate(known) if len(known) > 1 else known[0])[0]
+            return coordinates.keep_last_of_equal(np.concatenate(known) if len(known) > 1 else known[0])[0]
         if not self.segments and len(self.recent) <= FEW:
             return np.array(sorted(self.recent), np.uint32).reshape(len(self.recent), self.rank)
         written, gone = self.resolve()
         if written is None:
             return gone
-        return coordinates.last_of_equal(np.concatenate([written.coords, gone]))[0]
+        return coordinates.keep_last_of_equal(np.concatenate([written.coords, gone]))[0]
 
     def most(self) -> int:
         """Return an upper limit of the number of changed chunks. Chunks that changed repeatedly may count
@@ -191,12 +191,12 @@ class ChangeSet:
     def delta(self, node: NodeSnapshot) -> ArrayDelta:
         """Return the mutable delta of an array, which is created if it does not exist."""
         if node.id not in self.chunks:
-            self.chunks[node.id] = ArrayDelta(node.path, rank_of(node))
+            self.chunks[node.id] = ArrayDelta(node.path, count_dimensions(node))
         return self.chunks[node.id]
 
     def nodes_by_type(self) -> dict[str, list[NodeSnapshot]]:
-        """Return the changed nodes by kind of change and type of node; see `by_type`."""
-        return by_type(
+        """Return the changed nodes by kind of change and type of node; see `split_by_type`."""
+        return split_by_type(
             new=self.created.values(), deleted=self.deleted.values(), updated=self.updated.values()
         )
 
@@ -213,7 +213,7 @@ class ChangeSet:
         )
 
 
-def by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapshot]]:
+def split_by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapshot]]:
     """Split lists of nodes into groups and arrays, under the names of transaction logs and diffs."""
     return {
         f"{name}_{kind}": [node for node in each if isinstance(node.node_data, ArrayNodeData) is is_array]
@@ -222,6 +222,6 @@ def by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapshot]]:
     }
 
 
-def rank_of(node: NodeSnapshot) -> int:
+def count_dimensions(node: NodeSnapshot) -> int:
     """Return the number of dimensions of an array."""
     return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0

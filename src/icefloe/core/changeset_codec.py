@@ -14,12 +14,12 @@ from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.paths import validate
 from icefloe.core.changeset import ArrayDelta, ChangeSet
 from icefloe.core.early_manifests import EarlyManifest, ReadManifest
-from icefloe.encoding.columns import constant, is_constant
+from icefloe.encoding.columns import is_constant, make_constant
 from icefloe.encoding.packed_columns import ColumnPacker, ColumnUnpacker
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.locations import used_only
+from icefloe.format.locations import drop_unused
 from icefloe.format.manifest import NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.manifest_codec import check_columns
 from icefloe.format.snapshot import (
@@ -164,7 +164,7 @@ def _read_early(
     if (
         covered != count
         or count > _MOST_CHUNKS
-        or (sparse is not None and not coordinates.inside(sparse, ranges).all())
+        or (sparse is not None and not coordinates.are_inside(sparse, ranges).all())
     ):
         unpacker.fail(f"contains a manifest with {count} references for {covered} chunks")
     return EarlyManifest(node, ManifestFileInfo(ManifestId(id), size, count), ranges, sparse, read)
@@ -191,11 +191,11 @@ def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
     locations, codes = refs.locations, refs.location_codes
     if len(locations) > len(refs):
         virtual = refs.kind == VIRTUAL
-        codes, locations = used_only(np.where(virtual, codes, 0), locations)
+        codes, locations = drop_unused(np.where(virtual, codes, 0), locations)
     etags, etag_codes = refs.etags, refs.etag_codes
     if len(etags) > len(refs):
         tagged = etag_codes != NO_ETAG
-        found, etags = used_only(np.where(tagged, etag_codes, 0), etags)
+        found, etags = drop_unused(np.where(tagged, etag_codes, 0), etags)
         etag_codes = np.where(tagged, found, np.uint32(NO_ETAG))
     return [
         len(refs),
@@ -237,7 +237,7 @@ def _read_refs(unpacker: ColumnUnpacker, row: object, rank: int, place: str) -> 
         extras,
     ) = unpacker.items(row, 13)
     coords = _read_coords(unpacker, coords_notes, count, rank)
-    chunk_ids = constant(0, count, np.uint8, 12) if ids is None else unpacker.raw(ids).reshape(-1, 12)
+    chunk_ids = make_constant(0, count, np.uint8, 12) if ids is None else unpacker.raw(ids).reshape(-1, 12)
     refs = ArrayManifest(
         coords=coords,
         kind=unpacker.numbers(kind, np.uint8, count),

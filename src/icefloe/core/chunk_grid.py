@@ -40,7 +40,7 @@ class Grid:
             for each, size in zip(self.box(coords), self.shape, strict=True)
         )
 
-    def touched(self, window: Sequence[slice]) -> tuple[range, ...]:
+    def find_touched(self, window: Sequence[slice]) -> tuple[range, ...]:
         """Return the chunks that a window with elements touches, as one range per dimension."""
         found = []
         for edge, part in zip(self.edges, window, strict=True):
@@ -57,7 +57,7 @@ class Grid:
         return total
 
 
-def stored_grid(document: Mapping[str, Any]) -> Grid:
+def get_stored_grid(document: Mapping[str, Any]) -> Grid:
     """Return the grid of the chunks, or shards, that an array stores."""
     shape = tuple(document["shape"])
     grid = document["chunk_grid"]
@@ -66,9 +66,9 @@ def stored_grid(document: Mapping[str, Any]) -> Grid:
     return Grid(shape, tuple(_edges(size, length) for size, length in zip(sizes, shape, strict=True)))
 
 
-def decoded_grid(document: Mapping[str, Any]) -> Grid:
+def get_decoded_grid(document: Mapping[str, Any]) -> Grid:
     """Return the grid of the smallest parts that can be decoded: the inner chunks of shards."""
-    outer = stored_grid(document)
+    outer = get_stored_grid(document)
     inner = _inner_chunk(document)
     if inner is None:
         return outer
@@ -78,7 +78,7 @@ def decoded_grid(document: Mapping[str, Any]) -> Grid:
     )
 
 
-def item_bytes(dtype: np.dtype[Any]) -> int:
+def count_item_bytes(dtype: np.dtype[Any]) -> int:
     """Return the bytes that one decoded value takes."""
     return _VARIABLE_BYTES if dtype.kind in "OT" else max(dtype.itemsize, 1)
 

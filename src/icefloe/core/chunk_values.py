@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.amounts import bytes_text
-from icefloe._internal.private_imports import zarr_default_buffers
+from icefloe._internal.amounts import format_bytes
+from icefloe._internal.private_imports import get_zarr_buffer_selector
 
 Values = NDArray[Any]
 
@@ -24,10 +24,10 @@ def decode_chunk(
     """
     import zarr
 
-    contents = {} if data is None else {_key(shape): zarr_default_buffers()().buffer.from_bytes(data)}
+    contents = {} if data is None else {_key(shape): get_zarr_buffer_selector()().buffer.from_bytes(data)}
     array: Any = zarr.open_array(_store_of_one(document, shape, contents), mode="r")
     if most_bytes is not None and array.nbytes > most_bytes:
-        raise ValueError(f"a chunk of {bytes_text(array.nbytes)} is too large to compare")
+        raise ValueError(f"a chunk of {format_bytes(array.nbytes)} is too large to compare")
     return np.asarray(array[...])
 
 
@@ -52,7 +52,7 @@ def _store_of_one(document: Mapping[str, Any], shape: Sequence[int], contents: d
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shape)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
     }
-    contents["zarr.json"] = zarr_default_buffers()().buffer.from_bytes(json.dumps(single).encode())
+    contents["zarr.json"] = get_zarr_buffer_selector()().buffer.from_bytes(json.dumps(single).encode())
     return zarr.storage.MemoryStore(contents)
 
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import NO_CONFIG, Layout, Opened, containers_of, parts
+from icefloe.core.open import NO_CONFIG, Layout, Opened, list_containers, make_parts
 from icefloe.core.refs.base import MIGRATE
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.errors import ConflictError, ErrorKind, Hint, InvalidInputError
 from icefloe.format.config_flexbuffers import encode_config
-from icefloe.format.first_files import INITIAL_SNAPSHOT, first_files
+from icefloe.format.first_files import INITIAL_SNAPSHOT, make_first_files
 from icefloe.storage.base import Storage
 
 
@@ -46,13 +46,13 @@ def create_parts(
             message="there is already a repository of an older format at this location",
             kind=ErrorKind.REPO_INFO_UPDATED,
         ).with_hint(MIGRATE)
-    opened = parts(storage, layout, config, authorized, containers_of(config))
+    opened = make_parts(storage, layout, config, authorized, list_containers(config))
     assets, now_us = opened.assets, time.time_ns() // 1000
     assets.storage.require_conditional_writes()
     plain = None if config is None or config == NO_CONFIG else config.to_plain()
     if isinstance(opened.refs, RefStoreV2):
         stored = None if plain is None else encode_config(plain)
-        first = first_files(now_us, stored, assets.config.compression_level)
+        first = make_first_files(now_us, stored, assets.config.compression_level)
         assets.put_snapshot(first.snapshot, first.snapshot_file)
         assets.put_transaction_log(first.log, first.log_file)
         opened.refs.create(first.info, first.info_file)

@@ -42,7 +42,7 @@ class EarlyManifest:
     @property
     def coords(self) -> Coords:
         """The coordinates of the chunks."""
-        return coordinates.of_window(self.extents) if self.sparse is None else self.sparse
+        return coordinates.list_window(self.extents) if self.sparse is None else self.sparse
 
     def has(self, coords: Sequence[int]) -> bool:
         """Return whether the manifest contains a chunk."""
@@ -55,7 +55,7 @@ class EarlyManifest:
         return self.read(self.info.id, self.info.size_bytes).array(self.node, len(self.extents))
 
 
-def early_manifest(
+def describe_early_manifest(
     node: NodeId, info: ManifestFileInfo, refs: ArrayManifest, read: ReadManifest
 ) -> EarlyManifest:
     """Describe a manifest that was written from some references."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import Layout, Opened, parts
+from icefloe.core.open import Layout, Opened, make_parts
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.storage.base import Storage
@@ -55,6 +55,6 @@ class Handle:
         return found
 
     def _parts(self) -> Opened:
-        opened = parts(self.storage, self.layout, self.config, self.authorized, self.trusted)
+        opened = make_parts(self.storage, self.layout, self.config, self.authorized, self.trusted)
         opened.assets.virtual.limits = self.read_limits
         return opened

@@ -8,9 +8,15 @@ from itertools import chain
 import numpy as np
 
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.paths import ancestors
+from icefloe._internal.paths import list_ancestors
 from icefloe.core.workspace import Workspace
-from icefloe.core.zarr_keys import CHUNK_NAME, METADATA_NAME, chunk_prefix, coords_within, metadata_keys
+from icefloe.core.zarr_keys import (
+    CHUNK_NAME,
+    METADATA_NAME,
+    list_metadata_keys,
+    make_chunk_prefix,
+    parse_leading_coords,
+)
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -40,11 +46,11 @@ class Listing:
         """Return the array whose chunk grid contains a folder, and the leading coordinates in the folder."""
         if self._has_nodes(path):
             return None
-        for above in ancestors(path):
+        for above in list_ancestors(path):
             node = self._workspace.node(above)
             if node is None:
                 continue
-            first = coords_within(path, above)
+            first = parse_leading_coords(path, above)
             data = node.node_data
             # A full set of coordinates is a chunk, which is a key and not a folder.
             if not isinstance(data, ArrayNodeData) or first is None or len(first) >= len(data.shape):
@@ -60,7 +66,7 @@ class Listing:
         nodes = self._workspace.below(path)
         arrays = self._workspace.arrays_with_chunks(nodes)
         chunks = (_chunk_keys(array.path, self._workspace.chunk_coords(array)) for array in arrays)
-        return chain(metadata_keys(nodes), chain.from_iterable(chunks))
+        return chain(list_metadata_keys(nodes), chain.from_iterable(chunks))
 
     def names(self, path: str) -> list[str]:
         """Return the names of the keys and folders directly in a folder."""
@@ -90,7 +96,7 @@ class Listing:
 
 
 def _chunk_keys(path: str, coords: Coords) -> Iterator[str]:
-    prefix = chunk_prefix(path)
+    prefix = make_chunk_prefix(path)
     if not coords.shape[1]:
         return iter([prefix] * min(len(coords), 1))
     prefix += "/"

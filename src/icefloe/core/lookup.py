@@ -80,10 +80,10 @@ class ArrayLookup:
     def _covering(self, coords: tuple[int, ...]) -> ManifestRef | None:
         """Return the manifest whose window of the chunk grid contains a chunk."""
         last = self._last
-        if last is None or covers(last, coords):
+        if last is None or may_contain(last, coords):
             return last
         if len(self._boxed) <= _FEW_MANIFESTS:
-            found = next((ref for ref in self._boxed if covers(ref, coords)), None)
+            found = next((ref for ref in self._boxed if may_contain(ref, coords)), None)
         else:
             place = np.array(coords)
             rows = np.flatnonzero(((self._starts <= place) & (self._stops > place)).all(axis=1))
@@ -135,7 +135,7 @@ class _Rows:
 
     def __init__(self, refs: ArrayManifest) -> None:
         self._refs = refs
-        self._sizes = coordinates.limits(refs.coords)
+        self._sizes = coordinates.find_limits(refs.coords)
         self._keys = coordinates.sort_keys(refs.coords, self._sizes)
         self._dense = self._keys is not None and len(refs) > 0 and int(self._keys[-1]) == len(refs) - 1
         self._native = bool((refs.kind == NATIVE).all())
@@ -165,7 +165,7 @@ class _Rows:
         return row if row < len(keys) and keys.item(row) == key else None
 
 
-def covers(ref: ManifestRef, coords: Sequence[int]) -> bool:
+def may_contain(ref: ManifestRef, coords: Sequence[int]) -> bool:
     """Return whether a manifest may contain the reference of a chunk."""
     for number, extent in zip(coords, ref.extents, strict=False):  # noqa: SIM110 - hot path
         if number not in extent:

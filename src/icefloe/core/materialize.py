@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
-from icefloe.core.virtual_chunks.read import check_version, named_errors, too_short
+from icefloe.core.virtual_chunks.read import check_version, make_too_short_error, translate_source_errors
 from icefloe.core.workspace import Workspace
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ErrorKind, InvalidInputError, SessionStateError, StorageError
@@ -48,7 +48,7 @@ def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None,
     """
     refs = workspace.refs(node)
     if region is not None:
-        refs = refs.within(chunk_window(node, region))
+        refs = refs.within(find_chunk_window(node, region))
     refs = refs.take(refs.kind == VIRTUAL)
     if not len(refs):
         return 0
@@ -56,7 +56,7 @@ def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None,
     chunk_ids = np.zeros((len(refs), 12), np.uint8)
     inline: list[bytes] = [b""] * len(refs)
     versions: dict[str, tuple[Any, Any]] = {}
-    groups = request_groups(refs, workspace.assets.virtual.limits)
+    groups = group_requests(refs, workspace.assets.virtual.limits)
     for copied in executor.map(Task(partial(_copy, workspace, node, refs), "chunks"), groups):
         if versions.setdefault(copied.location, copied.version) != copied.version:
             raise StorageError(
@@ -83,7 +83,7 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
         raise TypeError(f"{one!r} is not a virtual reference")
     source, key = workspace.assets.virtual.place(one.location)
     names = [f"{tuple(refs.coords[row].tolist())} of {node.path}" for row in rows]
-    with named_errors(one.location, names[0]):
+    with translate_source_errors(one.location, names[0]):
         found = source.fetch(key, first, last)
     check_version(found, one.checksum, one.location, names[0])
     ids, inline = [], []
@@ -91,14 +91,14 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
         start, length = int(refs.offsets[row]), int(refs.lengths[row])
         data = memoryview(found.data)[start - first : start - first + length]
         if len(data) < length:
-            raise too_short(found, start, start + length, one.location, name)
+            raise make_too_short_error(found, start, start + length, one.location, name)
         small = workspace.is_inline(length)
         ids.append(b"" if small else bytes(workspace.assets.write_chunk(data).chunk_id))
         inline.append(bytes(data) if small else b"")
     return _Copied(rows, ids, inline, one.location, (found.e_tag, found.last_modified))
 
 
-def request_groups(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.int64]]:
+def group_requests(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.int64]]:
     """Group rows that are fetched by one request: references to one version of one file, near each other."""
     order = np.lexsort((refs.offsets, refs.last_modified, refs.etag_codes, refs.location_codes))
     starts, ends = refs.offsets[order].astype(np.int64), (refs.offsets + refs.lengths)[order].astype(np.int64)
@@ -115,7 +115,7 @@ def request_groups(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.i
     return np.split(order, np.flatnonzero(apart)[1:])
 
 
-def chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
+def find_chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
     """Return the chunks that a region of elements covers."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):

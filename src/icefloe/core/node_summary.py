@@ -64,14 +64,14 @@ def _format_sizes(sizes: list[Any]) -> str:
     return "+".join(runs[:_MOST_SIZES]) + ("+..." if len(runs) > _MOST_SIZES else "")
 
 
-def nodes_html(workspace: Workspace) -> str:
+def render_nodes(workspace: Workspace) -> str:
     """Return the arrays of a workspace as a section of HTML."""
     paths = [path for path in workspace.paths() if not is_within(path, LEDGERS) and path != ROOT]
     nodes = (node for path in paths if (node := workspace.node(path)) is not None)
     summaries = [summarize_node(node) for node, _ in zip(nodes, range(_MOST_NODES), strict=False)]
     names = ("path", "shape", "dtype", "chunks", "units", "description")
-    table = html.table(names, map(_row, summaries), len(paths))
-    return html.section("Groups and arrays", len(paths), table)
+    table = html.render_table(names, map(_row, summaries), len(paths))
+    return html.render_section("Groups and arrays", len(paths), table)
 
 
 def _row(summary: dict[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from icefloe.config import EffectiveConfig, RepositoryConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
-from icefloe.core.refs.v2 import RefStoreV2, stored_config
+from icefloe.core.refs.v2 import RefStoreV2, decode_stored_config
 from icefloe.core.virtual_chunks.read import Authorized, VirtualReader
 from icefloe.errors import RepositoryNotFoundError
 from icefloe.format.files import REPO_PATH
@@ -98,7 +98,7 @@ class Opened:
     layout: Layout
 
 
-def layout_for(version: SpecVersion | int | None) -> Layout:
+def choose_layout(version: SpecVersion | int | None) -> Layout:
     """Return the layout of new repositories of a format version; ValueError for an unknown version."""
     layouts: dict[int | None, Layout] = {None: LAYOUT_V2, 1: LAYOUT_V1, 2: LAYOUT_V2}
     if version is not None and not isinstance(version, int):
@@ -141,7 +141,7 @@ def open_parts(
     merged = None if stored is None else RepositoryConfig.from_plain(stored)
     if config is not None:
         merged = (merged or RepositoryConfig()).merge(config)
-    opened = parts(storage, layout, merged, authorized, containers_of(config))
+    opened = make_parts(storage, layout, merged, authorized, list_containers(config))
     if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
         opened.refs.take_over(refs)
     return opened
@@ -152,12 +152,12 @@ def _find_refs(storage: Storage, layouts: Sequence[Layout]) -> tuple[Layout, Ref
     newest, *older = layouts
     refs = RefStoreV2(storage, _default_config())
     try:
-        return newest, refs, stored_config(refs.load())
+        return newest, refs, decode_stored_config(refs.load())
     except RepositoryNotFoundError:
         layout = _find_older_layout(storage, older)
         if layout is None:
             raise
-    found = parts(storage, layout, None).refs
+    found = make_parts(storage, layout, None).refs
     return layout, found, found.config()
 
 
@@ -166,12 +166,12 @@ def _default_config() -> EffectiveConfig:
     return NO_CONFIG.effective()
 
 
-def containers_of(config: RepositoryConfig | None) -> frozenset[str]:
+def list_containers(config: RepositoryConfig | None) -> frozenset[str]:
     """Return the url prefixes of the virtual chunk containers that a configuration has."""
     return frozenset((config.virtual_chunk_containers if config else None) or {})
 
 
-def parts(
+def make_parts(
     storage: Storage,
     layout: Layout,
     config: RepositoryConfig | None,

@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.config import ManifestPreloadCondition
 from icefloe.core.assets import AssetStore
 from icefloe.errors import IcechunkError
 from icefloe.format.schema import ARRAY_NODE
-from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, NodeSnapshot, Snapshot, node_at
+from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo, NodeSnapshot, Snapshot, get_node_at
 
 _THREADS: Final = 8
 
@@ -71,7 +71,7 @@ def select_manifests(assets: AssetStore, snapshot: Snapshot) -> Iterator[Manifes
 def _first_arrays(snapshot: Snapshot, count: int) -> Iterator[NodeSnapshot]:
     columns = snapshot.nodes.columns
     rows = np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[:count]
-    return (node_at(columns, int(row), f"snapshot {snapshot.id}") for row in rows)
+    return (get_node_at(columns, int(row), f"snapshot {snapshot.id}") for row in rows)
 
 
 def _start(assets: AssetStore, snapshot: Snapshot) -> None:
@@ -81,7 +81,7 @@ def _start(assets: AssetStore, snapshot: Snapshot) -> None:
 
 def _in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
     try:
-        pool("preload", _THREADS).submit(_log_failures, work, id)
+        get_pool("preload", _THREADS).submit(_log_failures, work, id)
     except RuntimeError:  # the interpreter is shutting down
         _logger.debug("stopped preloading %s: the interpreter is shutting down", id)
 

@@ -19,8 +19,8 @@ from functools import cached_property
 from typing import Final, NoReturn
 
 from icefloe._internal.ids import SnapshotId
-from icefloe._internal.paths import ancestors
-from icefloe.core.changeset import ChangeSet, rank_of
+from icefloe._internal.paths import list_ancestors
+from icefloe.core.changeset import ChangeSet, count_dimensions
 from icefloe.core.changeset_codec import decode_changes, encode_changes
 from icefloe.core.early_manifests import ReadManifest
 from icefloe.core.workspace import Workspace
@@ -43,7 +43,7 @@ class Receipt:
     base: SnapshotId
     """The base of the fork: the origin, or a snapshot that also contains uncommitted changes."""
     place: bytes
-    """The repository, as `place_of` identifies it."""
+    """The repository, as `identify_repository` identifies it."""
     copy: bytes
     """The copy of the repository to which the fork wrote chunks."""
     since: int
@@ -78,7 +78,7 @@ class Receipt:
 def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[Receipt]) -> None:
     """Add the changes of forks to a workspace, in the given order: all of them or none."""
     receipts = list(receipts)
-    place, copy = place_of(workspace.assets.storage)
+    place, copy = identify_repository(workspace.assets.storage)
     for receipt in receipts:
         if receipt.place != place:
             refuse(f"the fork does not belong to the repository {workspace.assets.storage.place}")
@@ -100,7 +100,7 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
         workspace.changes = scratch.changes
 
 
-def place_of(storage: Storage) -> tuple[bytes, bytes]:
+def identify_repository(storage: Storage) -> tuple[bytes, bytes]:
     """Return short digests that identify a repository and a copy of it, and reveal nothing else."""
     place, copy = (
         hashlib.blake2b(text.encode(), digest_size=_DIGEST_SIZE).digest()
@@ -164,7 +164,7 @@ class _Merge:
                 if current.id == node.id and current.user_data == node.user_data:
                     continue  # merged before
                 refuse(f"{path} was created in a fork and also outside it")
-            for above in ancestors(path):
+            for above in list_ancestors(path):
                 if above in changes.deleted and self.target.node(above) is None:
                     refuse(f"{path} was created in a fork, and {above} was deleted outside it")
                 if _is_array(self.target.node(above)):
@@ -190,7 +190,7 @@ class _Merge:
         """Return the fork's shape with the session's manifests, because those of the fork may be outdated."""
         if not isinstance(node.node_data, ArrayNodeData) or not isinstance(current.node_data, ArrayNodeData):
             return node.node_data
-        if rank_of(node) == rank_of(current):
+        if count_dimensions(node) == count_dimensions(current):
             return replace(node.node_data, manifests=current.node_data.manifests)
         if self._chunks_changed_since(current):
             refuse(f"{node.path} has a different number of dimensions in a fork, and new chunks outside it")
@@ -202,8 +202,9 @@ class _Merge:
             node = self.target.node(delta.path)
             if node is None or node.id != id:
                 refuse(f"chunks of {delta.path} were written in a fork, and the array was deleted outside it")
-            if rank_of(node) != delta.rank:
-                refuse(f"{delta.path} has {delta.rank} dimensions in a fork and {rank_of(node)} outside it")
+            rank = count_dimensions(node)
+            if rank != delta.rank:
+                refuse(f"{delta.path} has {delta.rank} dimensions in a fork and {rank} outside it")
             self.target.changes.delta(node).extend(delta)
 
     def _changed_since(self, current: NodeSnapshot) -> bool:

@@ -53,23 +53,23 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
     with workspace.editing():
         refs = workspace.refs(node)
         check_changed_chunks([(len(refs), refs.rank)], _TOO_MANY)
-        written, gone = _reindexed(refs, node, forward, backward)
+        written, gone = _reindex_refs(refs, node, forward, backward)
         workspace.replace_chunks(node, written, gone)
 
 
-def _reindexed(
+def _reindex_refs(
     refs: ArrayManifest, node: NodeSnapshot, forward: Reindex, backward: Reindex | None
 ) -> tuple[ArrayManifest, Coords]:
     """Return the references at their new coordinates, and the cells that become empty."""
     grid = _regular_grid(node)
     rows, targets, gone = [], [], []
     for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function per chunk
-        target = _placed(forward(list(coords)), grid, node.path)
+        target = _place(forward(list(coords)), grid, node.path)
         if target is not None:
             rows.append(row)
             targets.append(target)
         if backward is not None:
-            source = _placed(backward(list(coords)), grid, node.path)
+            source = _place(backward(list(coords)), grid, node.path)
             if source is None or coordinates.find(refs.coords, source) is None:
                 gone.append(coords)
     rank = len(grid)
@@ -90,7 +90,7 @@ def _regular_grid(node: NodeSnapshot) -> list[range]:
     return [range(dimension.num_chunks) for dimension in data.shape]
 
 
-def _placed(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
+def _place(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
     """Return the coordinates that a function returned; raise an error if they are outside the grid."""
     if coords is None:
         return None
@@ -110,5 +110,5 @@ def _at(
     """Return some references at other coordinates. Of several at the same coordinates, the last wins."""
     coords = np.array(targets, np.uint32).reshape(-1, rank)
     moved = replace(refs.take(np.array(rows, np.int64)), coords=coords)
-    _, order = coordinates.last_of_equal(coords)
+    _, order = coordinates.keep_last_of_equal(coords)
     return moved if order is None else moved.take(order)

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import encode_column
-from icefloe.core.changeset import rank_of
-from icefloe.core.virtual_chunks.locations import NAMED, BadLocationError, Containers, checked_locations
+from icefloe.core.changeset import count_dimensions
+from icefloe.core.virtual_chunks.locations import NAMED, BadLocationError, Containers, check_locations
 from icefloe.core.workspace import Workspace
-from icefloe.encoding.columns import Blobs, constant
+from icefloe.encoding.columns import Blobs, make_constant
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.format.coordinates import Coords, of_window
-from icefloe.format.locations import used_only
+from icefloe.format.coordinates import Coords, list_window
+from icefloe.format.locations import drop_unused
 from icefloe.format.manifest import (
     INLINE,
     NATIVE,
@@ -68,7 +68,7 @@ class VirtualColumns:
         checksums = {name: each if name == "etags" else each[rows] for name, each in self.checksums.items()}
         return VirtualColumns(
             self.coords[rows],
-            *used_only(self.codes[rows], self.locations),
+            *drop_unused(self.codes[rows], self.locations),
             self.offsets[rows],
             self.lengths[rows],
             checksums,
@@ -84,13 +84,13 @@ def set_virtual_refs(
     With `validate`, references outside all containers are skipped, and their coordinates are returned.
     """
     node = workspace.array(path)
-    if not rank_of(node) and not refs.coords.any():
+    if not count_dimensions(node) and not refs.coords.any():
         # The only chunk of a scalar has no coordinates; VirtualiZarr, for example, passes a 0.
         refs = replace(refs, coords=refs.coords[:, :0])
     _check_grid(node, refs.coords)
     _check_ranges(node, refs)
     try:
-        locations, homeless = checked_locations(refs.locations, containers, validate=validate)
+        locations, homeless = check_locations(refs.locations, containers, validate=validate)
     except BadLocationError as error:
         row = int(np.flatnonzero(refs.codes == error.row)[0])
         raise InvalidInputError(
@@ -182,7 +182,7 @@ def from_grid(
     if len(first) != len(shape):
         raise ValueError(f"arr_offset length ({len(first)}) != chunk_grid_shape length ({len(shape)})")
     coords = _grid_coords(shape, first)
-    checksums = checksum_columns(checksum, count)
+    checksums = repeat_checksum(checksum, count)
     refs = VirtualColumns(coords, codes, texts, starts, sizes, checksums, ascending=True)
     missing = texts.lengths == 0
     return refs.take(~missing[codes]) if missing.any() else refs
@@ -229,7 +229,7 @@ def _grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
                 f"chunk indices {start} to {start + size} do not fit into 32 bits",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
-    return of_window([range(start, start + size) for size, start in zip(shape, first, strict=True)])
+    return list_window([range(start, start + size) for size, start in zip(shape, first, strict=True)])
 
 
 def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
@@ -278,17 +278,17 @@ def _spec_checksums(chunks: Sequence[VirtualChunkSpec]) -> dict[str, Any]:
     return columns
 
 
-def checksum_columns(checksum: str | datetime | None, count: int) -> dict[str, Any]:
+def repeat_checksum(checksum: str | datetime | None, count: int) -> dict[str, Any]:
     """Return the columns of a checksum that many references share."""
-    match checksum_of(checksum):
+    match to_stored_checksum(checksum):
         case ETag(value):
             return {"etag_codes": np.zeros(count, np.uint32), "etags": Blobs.from_texts([value])}
         case LastModified(seconds):
-            return {"last_modified": constant(seconds, count, np.uint32)}
+            return {"last_modified": make_constant(seconds, count, np.uint32)}
     return {}
 
 
-def checksum_of(checksum: str | datetime | None) -> Checksum | None:
+def to_stored_checksum(checksum: str | datetime | None) -> Checksum | None:
     """Return the stored form of a checksum: an etag without quotes, or a time in seconds."""
     match checksum:
         case None:
@@ -318,27 +318,27 @@ def _seconds(time: datetime) -> int:
     return seconds
 
 
-def all_locations(workspace: Workspace, containers: Containers) -> list[str]:
+def list_locations(workspace: Workspace, containers: Containers) -> list[str]:
     """Return the URL of each virtual chunk, ordered by path and coordinates."""
     found: list[str] = []
     for node in workspace.arrays_with_chunks(workspace.paths()):
         refs = workspace.refs(node)
         codes = refs.location_codes[refs.kind == VIRTUAL]
         if len(refs.locations) * 2 < len(codes):
-            texts = absolute_texts(refs.locations, containers)
+            texts = to_absolute_locations(refs.locations, containers)
             found.extend(map(texts.__getitem__, codes.tolist()))
         else:
-            found += absolute_texts(refs.locations.take(codes), containers)
+            found += to_absolute_locations(refs.locations.take(codes), containers)
     return found
 
 
-def chunk_batches(
+def iterate_chunks(
     workspace: Workspace, node: NodeSnapshot, containers: Containers, batch_size: int
 ) -> Iterator[ChunkBatch]:
     """Yield all references of an array in the form of `IcechunkStore.array_chunk_iterator`."""
     refs = workspace.refs(node)
     shared = len(refs.locations) * 2 < len(refs)
-    texts = absolute_texts(refs.locations, containers) if shared else []
+    texts = to_absolute_locations(refs.locations, containers) if shared else []
     for start in range(0, len(refs), batch_size):
         part = refs.take(slice(start, start + batch_size))
         virtual, native, inline = (part.kind == kind for kind in (VIRTUAL, NATIVE, INLINE))
@@ -358,10 +358,10 @@ def chunk_batches(
 def _paths(part: ArrayManifest, texts: list[str], containers: Containers) -> list[str]:
     if texts:
         return list(map(texts.__getitem__, part.location_codes.tolist()))
-    return absolute_texts(part.locations.take(part.location_codes), containers)
+    return to_absolute_locations(part.locations.take(part.location_codes), containers)
 
 
-def absolute_texts(locations: Blobs, containers: Containers) -> list[str]:
+def to_absolute_locations(locations: Blobs, containers: Containers) -> list[str]:
     """Return locations as URLs, including those relative to a named container."""
     texts = locations.texts("location of a virtual chunk")
     heads = locations.buffer[locations.starts[locations.lengths > 0]]

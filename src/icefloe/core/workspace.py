@@ -15,10 +15,10 @@ import numpy as np
 
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe._internal.paths import ROOT, ancestors, is_within, parent
+from icefloe._internal.paths import ROOT, get_parent, is_within, list_ancestors
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
-from icefloe.core.changeset import ChangeSet, rank_of
+from icefloe.core.changeset import ChangeSet, count_dimensions
 from icefloe.core.lookup import ArrayLookup, LookupCache
 from icefloe.core.zarr_metadata import parse_zarr_metadata
 from icefloe.errors import (
@@ -325,7 +325,7 @@ class Workspace:
             if existing.user_data == user_data:
                 return
             if isinstance(node_data, ArrayNodeData) and isinstance(existing.node_data, ArrayNodeData):
-                if len(node_data.shape) == rank_of(existing):
+                if len(node_data.shape) == count_dimensions(existing):
                     node_data = replace(node_data, manifests=existing.node_data.manifests)
                 else:
                     self._forget_chunks(existing, len(node_data.shape))
@@ -341,7 +341,7 @@ class Workspace:
             known.insert(node.path, self.changes)
 
     def _check_place(self, path: str, node_data: ArrayNodeData | GroupNodeData) -> None:
-        for above in ancestors(path):
+        for above in list_ancestors(path):
             holder = self.node(above)
             if holder is not None and not isinstance(holder.node_data, GroupNodeData):
                 raise InvalidInputError(
@@ -358,8 +358,8 @@ class Workspace:
         """Prepare an array for another number of dimensions; raise an error if it has chunks."""
         if len(self.refs(array)):
             raise InvalidInputError(
-                f"{array.path} has {rank_of(array)} dimensions and chunks; delete it before you create it"
-                f" with {rank} dimensions",
+                f"{array.path} has {count_dimensions(array)} dimensions and chunks; delete it before you "
+                f"create it with {rank} dimensions",
                 kind=ErrorKind.BAD_METADATA,
             )
         self.changes.chunks.pop(array.id, None)
@@ -407,10 +407,10 @@ class Workspace:
                 f"move cannot overwrite existing node at {target}; delete it first",
                 kind=ErrorKind.MOVE_WONT_OVERWRITE,
             )
-        group = self.node(parent(target) or ROOT)
+        group = self.node(get_parent(target) or ROOT)
         if group is None:
             raise SessionStateError(
-                f"the destination's parent group {parent(target)} does not exist; create it first",
+                f"the destination's parent group {get_parent(target)} does not exist; create it first",
                 kind=ErrorKind.MOVE_DESTINATION_PARENT_MISSING,
             )
         if not isinstance(group.node_data, GroupNodeData):
@@ -423,7 +423,7 @@ class Workspace:
 
     def check_coords(self, node: NodeSnapshot, coords: Sequence[int]) -> None:
         """Raise an error if coordinates are outside the chunk grid of an array."""
-        if in_grid(node, coords):
+        if is_in_grid(node, coords):
             return
         data = node.node_data
         grid = tuple(d.num_chunks for d in data.shape) if isinstance(data, ArrayNodeData) else ()
@@ -435,7 +435,7 @@ class Workspace:
     def ref(self, node: NodeSnapshot, coords: tuple[int, ...]) -> ChunkRef | None:
         """Return the reference of a chunk; None if it was never written or is outside the chunk grid."""
         data = node.node_data
-        if not isinstance(data, ArrayNodeData) or not in_grid(node, coords):
+        if not isinstance(data, ArrayNodeData) or not is_in_grid(node, coords):
             return None
         delta = self.changes.chunks.get(node.id)
         if delta is not None:
@@ -502,7 +502,7 @@ class Workspace:
 
     def delete_chunk(self, node: NodeSnapshot, coords: tuple[int, ...]) -> None:
         """Delete a chunk, if it is inside the chunk grid."""
-        if in_grid(node, coords):
+        if is_in_grid(node, coords):
             with self._lock:
                 self._admit_change()
                 if self._is_current(node):
@@ -538,7 +538,7 @@ class Workspace:
         data = node.node_data
         if not isinstance(data, ArrayNodeData):
             return ArrayManifest.of(np.zeros((0, 0), np.uint32), 1)
-        empty = ArrayManifest.of(np.zeros((0, rank_of(node)), np.uint32), 1)
+        empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
         parts = [self.manifest_refs(node, ref) for ref in data.manifests]
         refs = ArrayManifest.concat(parts) if parts else empty
         delta = self.changes.chunks.get(node.id)
@@ -550,12 +550,12 @@ class Workspace:
         # Chunks outside a smaller shape are dropped by the commit. Until then, hide them.
         window = [range(max(d.num_chunks, 1)) for d in data.shape]
         window[: len(first)] = [range(number, number + 1) for number in first]
-        inside = coordinates.inside(refs.coords, window)
+        inside = coordinates.are_inside(refs.coords, window)
         return refs if inside.all() else refs.take(inside)
 
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
         """Return the references of an array in one of its manifests."""
-        rank = rank_of(node)
+        rank = count_dimensions(node)
         manifest = self.manifest(ref)
         if node.id not in manifest.nodes:
             return ArrayManifest.of(np.zeros((0, rank), np.uint32), 1)
@@ -602,7 +602,7 @@ class _SortedPaths:
         self.note(changes)
 
 
-def in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
+def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
     """Return whether coordinates are inside the chunk grid of an array. An empty dimension has one
     position.
     """

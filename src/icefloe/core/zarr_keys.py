@@ -71,17 +71,17 @@ def parse_key(key: str) -> Key:
     )
 
 
-def metadata_keys(paths: Iterable[str]) -> list[str]:
+def list_metadata_keys(paths: Iterable[str]) -> list[str]:
     """Return the keys of the zarr.json documents of some nodes."""
     return [METADATA_NAME if path == ROOT else f"{path[1:]}/{METADATA_NAME}" for path in paths]
 
 
-def chunk_prefix(path: str) -> str:
+def make_chunk_prefix(path: str) -> str:
     """Return the common prefix of all chunk keys of an array, without the slash before the coordinates."""
     return CHUNK_NAME if path == ROOT else f"{path[1:]}/{CHUNK_NAME}"
 
 
-def node_path(prefix: str) -> str:
+def parse_node_path(prefix: str) -> str:
     """Return the node path for a key prefix such as `a/b/`; raise InvalidInputError if it is invalid."""
     try:
         return _normal(prefix.strip("/"))
@@ -91,7 +91,7 @@ def node_path(prefix: str) -> str:
         ) from None
 
 
-def coords_within(path: str, array: str) -> tuple[int, ...] | None:
+def parse_leading_coords(path: str, array: str) -> tuple[int, ...] | None:
     """Return the leading coordinates of the chunks below a path inside an array; None if there are none.
 
     `/a/c/1` inside the array `/a` leads to the chunks `(1, ...)`, `/a/c` to all of them.

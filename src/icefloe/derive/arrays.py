@@ -15,8 +15,8 @@ from zarr.buffer import default_buffer_prototype
 from zarr.storage import MemoryStore
 
 from icefloe import cf
-from icefloe._internal.paths import ROOT, join, parent
-from icefloe._internal.warnings import quiet
+from icefloe._internal.paths import ROOT, get_parent, join
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.core.fingerprints import Lanes, fingerprint_grid, hash_bytes
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.manifest import NO_ETAG, VIRTUAL, ArrayManifest
@@ -52,7 +52,7 @@ class StoredArray:
     @property
     def group(self) -> str:
         """The path of the group that holds the array."""
-        return parent(self.path) or ROOT
+        return get_parent(self.path) or ROOT
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class StoredArray:
     @cached_property
     def zarr(self) -> Any:
         """The Zarr array, for reading."""
-        with quiet():
+        with ignore_warnings():
             return zarr.open_array(self.session.store, path=self.path, mode="r")
 
     @cached_property
@@ -154,14 +154,14 @@ class StoredArray:
     @cached_property
     def values(self) -> NDArray[Any]:
         """All stored values. Use this only for coordinates, which are small."""
-        with quiet():
+        with ignore_warnings():
             return np.asarray(self.zarr[...])
 
     @cached_property
     def time_coding(self) -> cf.TimeCoding | None:
         """The encoding of times in the array; None if it does not contain times."""
         attributes = self.attributes
-        return cf.time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
+        return cf.parse_time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
 
     @cached_property
     def decoded_dtype(self) -> np.dtype[Any]:
@@ -248,7 +248,7 @@ def array_document(
     from icefloe.ingest.options import compressors
 
     more: dict[str, Any] = {} if codec is None else {"compressors": compressors(codec)}
-    with quiet():
+    with ignore_warnings():
         made = zarr.create_array(
             MemoryStore(),
             shape=shape,

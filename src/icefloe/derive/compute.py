@@ -10,7 +10,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.derive.arrays import DecodedCoordinates, decode, get_array
 from icefloe.derive.axes import Axis, SameAxis, Span
 from icefloe.derive.functions import Block, Function
@@ -66,7 +66,7 @@ class Computed:
 def compute_chunks(task: DeriveTask) -> Computed:
     """Compute and write the chunks of a task. It may run more than once."""
     readers = [_Reader(each, each.session or task.fork, task.cache_bytes) for each in task.inputs]
-    with quiet():
+    with ignore_warnings():
         array: Any = zarr.open_array(task.fork.store, path=task.path, mode="r+")
         for row, coords in enumerate(task.chunks.tolist()):
             spans = {dim.name: _span(dim, at) for dim, at in zip(task.dims, coords, strict=True)}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.paths import join
-from icefloe.cf import TimeCoding, fill_values
+from icefloe.cf import TimeCoding, get_fill_values
 from icefloe.derive.arrays import StoredArray, find_array
 from icefloe.derive.recipe import PERIODS, RECURRING, Group
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -142,7 +142,7 @@ def _microseconds(time: StoredArray, coding: TimeCoding) -> tuple[NDArray[np.int
 
 def _missing(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
     mask = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
-    for fill in fill_values(attributes, values.dtype):
+    for fill in get_fill_values(attributes, values.dtype):
         mask |= values == fill
     return np.asarray(mask, np.bool_)
 

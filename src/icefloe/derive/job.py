@@ -13,10 +13,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.paths import ROOT, join, parent
-from icefloe._internal.warnings import quiet
+from icefloe._internal.paths import ROOT, get_parent, join
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.conflicts import ConflictDetector
 from icefloe.derive.arrays import StoredArray, array_document, find_array, get_array
 from icefloe.derive.compute import Computed, compute_chunks, make_tasks
@@ -314,7 +314,7 @@ class _Run:
                 node = self.session._workspace.array(path)
                 self.session._workspace.put_refs(node, ArrayManifest.of_sorted(origin, INLINE, inline=inline))
             return
-        with quiet():
+        with ignore_warnings():
             array: Any = zarr.open_array(self.session.store, path=path, mode="r+")
             array[...] = values.astype(object) if text else values
 
@@ -472,7 +472,7 @@ class _Run:
             "commit %s: %s computed from %s",
             commit,
             counted(report.recomputed, "chunk"),
-            bytes_text(self.bytes_read),
+            format_bytes(self.bytes_read),
         )
         return replace(report, commit=commit)
 
@@ -510,7 +510,7 @@ def _absent(session: Session, path: str) -> StoredArray:
     from icefloe._internal.ids import NodeId
     from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
-    group = parent(path) or ROOT
+    group = get_parent(path) or ROOT
     node = NodeSnapshot(NodeId.random(), join(group, path.rpartition("/")[2]), b"", ArrayNodeData(()))
     return StoredArray(session, node, {"shape": [], "dimension_names": []})
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.paths import ROOT, join, parent
+from icefloe._internal.paths import ROOT, get_parent, join
 from icefloe.cf import encode_fill_value
 from icefloe.derive.arrays import DecodedCoordinates, StoredArray, array_document, check_regular
 from icefloe.derive.axes import (
@@ -463,7 +463,7 @@ def _attributes(
 def _coordinates(
     spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], dims: Sequence[OutputDim]
 ) -> dict[str, Coordinate]:
-    group = parent(path) or ROOT
+    group = get_parent(path) or ROOT
     found = {join(group, dim.name): dim.coordinate for dim in dims if dim.coordinate is not None}
     first = next(iter(arrays.values()))
     if spec.function == "quantile" and not _has_quantiles(spec):

@@ -18,7 +18,7 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe._internal.paths import DERIVED
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.core.fingerprints import Lanes
 from icefloe.derive.arrays import array_document, find_array
 from icefloe.session import Session
@@ -61,7 +61,7 @@ def read_records(session: Session, path: str, rank: int) -> Records | None:
     found = find_array(session, path)
     if found is None or len(found.shape) != rank + 1 or found.shape[-1] != WIDTH:
         return None
-    with quiet():
+    with ignore_warnings():
         data = np.ascontiguousarray(np.asarray(found.zarr[...], np.uint8))
     grid = data.shape[:-1]
     lanes = np.ascontiguousarray(data[..., :32]).view("<u8").astype(np.uint64).reshape(*grid, 4)
@@ -88,7 +88,7 @@ def write_records(session: Session, path: str, records: Records) -> None:
         session._workspace.delete_node(path)
         before = None
     set_document(session, path, document)
-    with quiet():
+    with ignore_warnings():
         array: Any = zarr.open_array(session.store, path=path, mode="r+")
         if not grid:
             array[...] = data

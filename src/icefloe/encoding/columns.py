@@ -55,7 +55,7 @@ class Blobs:
     @staticmethod
     def empty(count: int) -> Blobs:
         """Return `count` empty byte strings."""
-        nothing = constant(0, count, np.int64)
+        nothing = make_constant(0, count, np.int64)
         return Blobs(np.zeros(0, np.uint8), nothing, nothing)
 
     @staticmethod
@@ -96,7 +96,7 @@ class Blobs:
     @property
     def nbytes(self) -> int:
         """The memory of the column, including the whole buffer."""
-        return held_bytes(self.buffer) + held_bytes(self.starts) + held_bytes(self.lengths)
+        return count_held_bytes(self.buffer) + count_held_bytes(self.starts) + count_held_bytes(self.lengths)
 
     def take(self, rows: Any) -> Blobs:
         """Return some rows (a slice, a mask or indices) with the same buffer."""
@@ -169,7 +169,7 @@ class Shared:
     @staticmethod
     def concat(parts: Sequence[Shared]) -> Shared:
         """Concatenate the rows of all parts."""
-        before = splits_of(np.array([len(part.blobs) for part in parts]))
+        before = to_splits(np.array([len(part.blobs) for part in parts]))
         codes = [part.codes + shift for part, shift in zip(parts, before, strict=False)]
         return Shared(np.concatenate(codes), Blobs.concat([part.blobs for part in parts]))
 
@@ -196,7 +196,7 @@ class Ragged:
         """Return some lists, in the given order."""
         starts = self.splits[:-1][rows]
         lengths = self.splits[1:][rows] - starts
-        return Ragged(take(self.items, expand_ranges(starts, lengths)), splits_of(lengths))
+        return Ragged(take(self.items, expand_ranges(starts, lengths)), to_splits(lengths))
 
     def rectangle(self, width: int | None = None) -> NDArray[Any] | None:
         """Return the items as one (lists, width) array; None if the lists differ in length."""
@@ -221,7 +221,7 @@ class Rectangles:
         return sum(map(len, self.parts))
 
 
-def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
+def make_constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
     """Return a read-only column with the same value in all rows that takes no memory."""
     shape = (count,) if width is None else (count, width)
     column: NDArray[Any] = np.ndarray(shape, dtype, np.array(value, dtype), strides=(0,) * len(shape))
@@ -230,11 +230,11 @@ def constant(value: Any, count: int, dtype: Any, width: int | None = None) -> ND
 
 
 def is_constant(column: NDArray[Any]) -> bool:
-    """Return whether a column was created by `constant`."""
+    """Return whether a column was created by `make_constant`."""
     return not any(column.strides) and len(column) > 1
 
 
-def held_bytes(column: NDArray[Any]) -> int:
+def count_held_bytes(column: NDArray[Any]) -> int:
     """Return the memory of a column."""
     return column.itemsize if is_constant(column) else column.nbytes
 
@@ -284,7 +284,7 @@ def put_rows(
     return np.concatenate([*parts, column[start:]])
 
 
-def splits_of(lengths: NDArray[Any]) -> I64:
+def to_splits(lengths: NDArray[Any]) -> I64:
     """Return the boundaries of lists with the given lengths."""
     splits = np.empty(len(lengths) + 1, np.int64)
     splits[0] = 0
@@ -327,10 +327,10 @@ def _copy_equal(source: U8, starts: I64, target: U8, target_starts: I64, length:
         start, at = int(starts[0]), int(target_starts[0])
         target[at : at + length] = source[start : start + length]
         return
-    windows(target, length)[target_starts] = windows(source, length)[starts]
+    view_windows(target, length)[target_starts] = view_windows(source, length)[starts]
 
 
-def windows(buffer: U8, size: int) -> NDArray[np.void]:
+def view_windows(buffer: U8, size: int) -> NDArray[np.void]:
     """View every run of `size` bytes as one item, for reading and writing at any byte offset."""
     count = max(len(buffer) - size + 1, 0)
     return np.ndarray((count,), f"V{size}", buffer.data, 0, (1,))

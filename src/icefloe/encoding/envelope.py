@@ -70,10 +70,10 @@ def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAUL
     name = header.implementation.encode()[:24].ljust(24)
     head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
     view = memoryview(payload) if isinstance(payload, bytes) else payload.data
-    return head + _compressed(view, min(level, zstandard.MAX_COMPRESSION_LEVEL))
+    return head + _compress(view, min(level, zstandard.MAX_COMPRESSION_LEVEL))
 
 
-def _compressed(payload: memoryview, level: int) -> bytes:
+def _compress(payload: memoryview, level: int) -> bytes:
     """Compress to one frame. Compressors are reused, because creating one takes longer than compressing a
     small file.
     """

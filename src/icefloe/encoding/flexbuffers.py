@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 
-from icefloe.encoding.json_values import MAX_DEPTH, JsonValue, canonical
+from icefloe.encoding.json_values import MAX_DEPTH, JsonValue, canonicalize
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 
 NULL, INT, UINT, FLOAT, KEY, STRING, INDIRECT_INT, INDIRECT_UINT, INDIRECT_FLOAT, MAP, VECTOR = range(11)
@@ -45,7 +45,7 @@ _BUDGET_PER_BYTE: Final = 4
 def dumps(value: object) -> bytes:
     """Encode a value; see `json_values.canonical` for accepted values and errors."""
     writer = _Writer()
-    return writer.finish(writer.store(canonical(value)))
+    return writer.finish(writer.store(canonicalize(value)))
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:

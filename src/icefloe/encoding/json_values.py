@@ -27,7 +27,7 @@ _Place: TypeAlias = "tuple[()] | tuple[_Place, str | int]"
 """The path from the outermost value to an inner one, innermost step last."""
 
 
-def canonical(value: object) -> JsonValue:
+def canonicalize(value: object) -> JsonValue:
     """Convert a value to None, bool, int, float, str, list and dict (sorted by key).
 
     NaN and infinities become None. Sequences become lists, so bytes become lists of integers; numpy scalars
@@ -35,10 +35,10 @@ def canonical(value: object) -> JsonValue:
     cannot be encoded as UTF-8 or a too deep nesting raises InvalidInputError. Both mention the position in
     the value.
     """
-    return _canonical(value, (), 0)
+    return _canonicalize(value, (), 0)
 
 
-def _canonical(value: object, place: _Place, depth: int) -> JsonValue:
+def _canonicalize(value: object, place: _Place, depth: int) -> JsonValue:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -50,10 +50,10 @@ def _canonical(value: object, place: _Place, depth: int) -> JsonValue:
     if isinstance(value, np.generic | np.ndarray):
         plain = value.tolist()
         if not isinstance(plain, np.generic | np.ndarray):
-            return _canonical(plain, place, depth)
+            return _canonicalize(plain, place, depth)
     if isinstance(value, Mapping | Sequence):
         if depth == MAX_DEPTH:
-            raise _invalid(f"nested deeper than {MAX_DEPTH} levels", place)
+            raise _make_json_error(f"nested deeper than {MAX_DEPTH} levels", place)
         return _map(value, place, depth) if isinstance(value, Mapping) else _list(value, place, depth)
     raise TypeError(f"{_render(place)} is a {type(value).__name__}, which metadata cannot contain")
 
@@ -64,17 +64,17 @@ def _map(value: Mapping[object, object], place: _Place, depth: int) -> dict[str,
         if not isinstance(key, str):
             raise TypeError(f"{_render(place)} has the key {key!r}, a {type(key).__name__}; keys must be str")
         text = _text(key, (place, key))
-        items[text] = _canonical(item, (place, text), depth + 1)
+        items[text] = _canonicalize(item, (place, text), depth + 1)
     return dict(sorted(items.items()))
 
 
 def _list(value: Sequence[object], place: _Place, depth: int) -> list[JsonValue]:
-    return [_canonical(item, (place, i), depth + 1) for i, item in enumerate(value)]
+    return [_canonicalize(item, (place, i), depth + 1) for i, item in enumerate(value)]
 
 
 def _integer(value: int, place: _Place) -> int:
     if not MIN_INT <= value <= MAX_INT:
-        raise _invalid("an integer outside [-2**63, 2**64)", place)
+        raise _make_json_error("an integer outside [-2**63, 2**64)", place)
     return value
 
 
@@ -84,11 +84,13 @@ def _text(value: str, place: _Place) -> str:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise _invalid("a text with lone surrogates, which cannot be encoded as UTF-8", place) from None
+            raise _make_json_error(
+                "a text with lone surrogates, which cannot be encoded as UTF-8", place
+            ) from None
     return text
 
 
-def _invalid(reason: str, place: _Place) -> InvalidInputError:
+def _make_json_error(reason: str, place: _Place) -> InvalidInputError:
     return InvalidInputError(f"{_render(place)} is {reason}", kind=ErrorKind.BAD_METADATA)
 
 

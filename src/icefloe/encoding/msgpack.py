@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 
 import msgpack
 
-from icefloe.encoding.json_values import JsonValue, canonical
+from icefloe.encoding.json_values import JsonValue, canonicalize
 from icefloe.errors import ErrorKind, FormatError
 
 
@@ -17,7 +17,7 @@ def dumps(value: object) -> bytes:
 
     Integers are as short as possible, floats have 64 bits and maps are sorted, as in official files.
     """
-    return cast(bytes, msgpack.packb(canonical(value)))
+    return cast(bytes, msgpack.packb(canonicalize(value)))
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
@@ -27,9 +27,9 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
     allow: extension types, keys other than strings, duplicate keys.
     """
     try:
-        return canonical(_unpack(data))
+        return canonicalize(_unpack(data))
     except (ValueError, TypeError) as error:
-        raise _damaged(str(error)) from None
+        raise _make_damage_error(str(error)) from None
 
 
 def loads_structures(data: bytes | bytearray | memoryview) -> Any:
@@ -51,7 +51,7 @@ def _unpack(data: bytes | bytearray | memoryview, **options: bool) -> Any:
         raise
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         # For some kinds of damage the error of the library has no message.
-        raise _damaged(str(error) or type(error).__name__) from None
+        raise _make_damage_error(str(error) or type(error).__name__) from None
 
 
 def pack(value: object) -> bytes:
@@ -75,21 +75,21 @@ def _check_complete(data: bytes) -> None:
     try:
         unpacker.skip()
     except msgpack.OutOfData:
-        raise _damaged(f"value is truncated after {len(data)} bytes") from None
+        raise _make_damage_error(f"value is truncated after {len(data)} bytes") from None
     if unpacker.tell() != len(data):
-        raise _damaged(f"value ends at byte {unpacker.tell()} of {len(data)}")
+        raise _make_damage_error(f"value ends at byte {unpacker.tell()} of {len(data)}")
 
 
 def _map(pairs: list[tuple[object, object]]) -> dict[object, object]:
     items = dict(pairs)
     if len(items) != len(pairs):
-        raise _damaged("map with a duplicate key")
+        raise _make_damage_error("map with a duplicate key")
     return items
 
 
 def _refuse_extension(code: int, data: bytes) -> NoReturn:
-    raise _damaged(f"extension type {code}")
+    raise _make_damage_error(f"extension type {code}")
 
 
-def _damaged(problem: str) -> FormatError:
+def _make_damage_error(problem: str) -> FormatError:
     return FormatError(f"MessagePack: {problem}", kind=ErrorKind.DESERIALIZATION)

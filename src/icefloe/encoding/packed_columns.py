@@ -17,7 +17,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from icefloe.encoding import msgpack
-from icefloe.encoding.columns import U8, Blobs, constant, is_constant
+from icefloe.encoding.columns import U8, Blobs, is_constant, make_constant
 from icefloe.encoding.envelope import open_frames
 from icefloe.errors import ErrorKind, FormatError
 
@@ -143,12 +143,12 @@ class ColumnUnpacker:
         column = self._bytes(at, stored * size).view(f"<u{size}")
         if way in (_STEPS, _RUNS):
             read = self._steps if way == _STEPS else self._runs
-            column = _walked(column, read(at + size, last, size, rows))
+            column = _walk(column, read(at + size, last, size, rows))
         most = np.iinfo(dtype).max
         if most < (1 << 8 * size) - 1 and len(column) and int(column.max()) > most:
             self.fail(f"has a number that {np.dtype(dtype).name} does not hold")
         if way == _CONSTANT:
-            return constant(column[0] if stored else 0, rows, dtype)
+            return make_constant(column[0] if stored else 0, rows, dtype)
         return column.astype(dtype, copy=way == _PLAIN)
 
     def _steps(self, at: int, step_size: int, _: int, rows: int) -> NDArray[Any]:
@@ -202,7 +202,7 @@ class ColumnUnpacker:
         return self._columns[at : at + size]
 
 
-def _walked(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _walk(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """Return numbers from the first of them and the steps that follow."""
     column = np.empty(len(steps) + 1, first.dtype)
     column[0] = first[0]

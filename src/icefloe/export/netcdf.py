@@ -17,11 +17,11 @@ import numpy as np
 import zarr
 
 from icefloe._internal.executor import Progress, Task, ThreadExecutor
-from icefloe._internal.extras import pip_install
-from icefloe._internal.paths import name as last_name
+from icefloe._internal.extras import format_install_command
+from icefloe._internal.paths import get_name as last_name
 from icefloe.cf import decode_fill_value
 from icefloe.errors import AlreadyExistsError, ErrorKind, Hint, InvalidInputError
-from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, too_long
+from icefloe.export.selection import Indexers, Labels, Selected, Selection, make_too_long_error, select
 from icefloe.export.zarr import ExportReport
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
@@ -30,7 +30,9 @@ try:
     import h5netcdf
     import h5py
 except ImportError as cause:
-    raise ImportError(f"export to NetCDF needs h5netcdf: {pip_install('h5netcdf', 'h5py')}") from cause
+    raise ImportError(
+        f"export to NetCDF needs h5netcdf: {format_install_command('h5netcdf', 'h5py')}"
+    ) from cause
 
 _BLOCK_BYTES: Final = 16 << 20
 _LONGEST_NAME_BYTES: Final = 256
@@ -126,7 +128,7 @@ def _check_names(chosen: Selection) -> None:
         names = [*document.get("attributes", {}), *(document.get("dimension_names") or ())]
         for name in (last_name(node.path), *names):
             if name is not None and len(name.encode()) > _LONGEST_NAME_BYTES:
-                raise too_long(name, "NetCDF", f"at most {_LONGEST_NAME_BYTES} bytes per name")
+                raise make_too_long_error(name, "NetCDF", f"at most {_LONGEST_NAME_BYTES} bytes per name")
 
 
 def _write(

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from icefloe._internal.extras import pip_install
-from icefloe._internal.paths import LEDGERS, ROOT, is_within, join, normalize, parent
+from icefloe._internal.extras import format_install_command
+from icefloe._internal.paths import LEDGERS, ROOT, get_parent, is_within, join, normalize
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
@@ -70,7 +70,7 @@ def select(
     return Selection(top, tuple(groups), chosen)
 
 
-def too_long(name: str, place: str, limit: str) -> InvalidInputError:
+def make_too_long_error(name: str, place: str, limit: str) -> InvalidInputError:
     """Return the error for a name that is too long for the target of an export."""
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     return InvalidInputError(
@@ -107,7 +107,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
                 f"node not found: there is no array {path}; there are {there}", kind=ErrorKind.NODE_NOT_FOUND
             )
         wanted[path] = known[path]
-        above = parent(path) or ROOT
+        above = get_parent(path) or ROOT
         listed = str(json.loads(known[path].user_data).get("attributes", {}).get("coordinates", "")).split()
         for other in (*known[path].array.names, *listed):
             coordinate = join(above, other) if other and "/" not in other else None
@@ -146,7 +146,7 @@ def _spans(
             )
     found = {name: _span(name, wanted, sizes[name]) for name, wanted in isel.items()}
     if sel:
-        found |= positions(session, top, sel)
+        found |= find_positions(session, top, sel)
     return found
 
 
@@ -180,7 +180,7 @@ def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
     return found
 
 
-def positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
+def find_positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
     """Convert labels to ranges of elements. Slices include their end."""
     return {name: _position(_index(session, join(group, name)), name, label) for name, label in sel.items()}
 
@@ -190,7 +190,7 @@ def _index(session: Session, path: str) -> Any:
     try:
         import xarray
     except ImportError as cause:
-        raise ImportError(f"labels need xarray: {pip_install('xarray')}") from cause
+        raise ImportError(f"labels need xarray: {format_install_command('xarray')}") from cause
     import zarr
 
     node = session._workspace.node(path)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.report import Report
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
-from icefloe.export.selection import Indexers, Labels, Selected, Selection, select, too_long
+from icefloe.export.selection import Indexers, Labels, Selected, Selection, make_too_long_error, select
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.maintenance.copy_objects import Limits
@@ -162,7 +162,9 @@ def _check_names(target: Storage, chosen: Selection) -> None:
     for path, key in longest.items():
         name = chosen.name(path)
         if not all(target.fits(f"{name}/{last}".strip("/")) for last in (_METADATA, key)):
-            raise too_long(name, target.place, "255 bytes per name in a folder, 1024 per key elsewhere")
+            raise make_too_long_error(
+                name, target.place, "255 bytes per name in a folder, 1024 per key elsewhere"
+            )
 
 
 # Metadata

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icefloe._internal.extras import pip_install
+from icefloe._internal.extras import format_install_command
 
 try:
     import xarray as xr
 except ImportError as cause:
-    raise ImportError(f"icefloe.append needs xarray: {pip_install('xarray')}") from cause
+    raise ImportError(f"icefloe.append needs xarray: {format_install_command('xarray')}") from cause
 
 from icefloe._internal.report import Report
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.core.commit.idempotency import CommitKey
 from icefloe.core.merge.appended_rows import AppendOrder
 from icefloe.core.merge.appends import Appended
@@ -284,7 +284,7 @@ class _Rows:
         coded.encoding.pop("chunks", None)
         reason = ""
         try:
-            with quiet():
+            with ignore_warnings():
                 encoded = xr.conventions.encode_cf_variable(coded, name=dim)
             dtype = np.dtype(known.encoding.get("dtype", known.dtype))
             # xarray chooses other units for labels that the stored ones cannot represent.

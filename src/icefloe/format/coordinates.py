@@ -21,10 +21,10 @@ search.
 
 def is_strictly_sorted(coords: Coords) -> bool:
     """Return whether each row is greater than the one before it, which implies that rows are unique."""
-    return not unsorted_rows(coords).any()
+    return not find_unsorted_rows(coords).any()
 
 
-def unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
+def find_unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
     """Return a mask of the rows, from the second on, that are not greater than the previous row."""
     fails = np.ones(max(len(coords) - 1, 0), np.bool_)
     columns: list[NDArray[Any]] = list(coords.T)
@@ -42,13 +42,13 @@ def sort_order(coords: Coords) -> Rows | None:
     """Return a stable sort order of the rows; None if they are sorted already."""
     if is_strictly_sorted(coords):
         return None
-    keys = sort_keys(coords, limits(coords))
+    keys = sort_keys(coords, find_limits(coords))
     if keys is not None:
         return keys.argsort(kind="stable")
     return np.lexsort(coords.T[::-1])
 
 
-def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
+def keep_last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
     """Return sorted unique coordinates and their rows. Of equal rows, the last wins."""
     if len(coords) < 2:
         return coords, None
@@ -61,7 +61,7 @@ def last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
     return ordered[differs], order[differs]
 
 
-def limits(*columns: Coords) -> list[int]:
+def find_limits(*columns: Coords) -> list[int]:
     """Return the largest index in any of the columns plus one, for each dimension."""
     # Column by column: the maximum along the long axis takes numpy thirty times as long.
     tops = [[int(numbers.max()) for numbers in column.T] for column in columns if len(column)]
@@ -97,7 +97,7 @@ def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
         return np.zeros(len(coords), np.bool_)
     if np.array_equal(coords, wanted):  # usual in conflicts: two writers of the same region
         return np.ones(len(coords), np.bool_)
-    sizes = limits(coords, wanted)
+    sizes = find_limits(coords, wanted)
     keys, others = sort_keys(coords, sizes), sort_keys(wanted, sizes)
     if keys is None or others is None:
         known = {row.tobytes() for row in np.ascontiguousarray(wanted)}  # rare: more than 2**64 cells
@@ -114,7 +114,7 @@ def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
     return known_keys
 
 
-def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
+def are_inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
     """Return a mask of the rows inside a window of the chunk grid."""
     rows = np.ones(len(coords), np.bool_)
     for column, extent in zip(coords.T, extents, strict=True):
@@ -122,7 +122,7 @@ def inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
     return rows
 
 
-def of_window(extents: Sequence[range]) -> Coords:
+def list_window(extents: Sequence[range]) -> Coords:
     """Return all coordinates of a window, in order."""
     shape = tuple(map(len, extents))
     coords = np.empty((*shape, len(shape)), np.uint32)
@@ -132,7 +132,7 @@ def of_window(extents: Sequence[range]) -> Coords:
     return coords.reshape(math.prod(shape), len(shape))
 
 
-def bounding_box(coords: Coords) -> tuple[range, ...]:
+def find_bounding_box(coords: Coords) -> tuple[range, ...]:
     """Return the smallest window that contains all rows; empty ranges if there are none."""
     if not len(coords):
         return tuple(range(0) for _ in range(coords.shape[1]))

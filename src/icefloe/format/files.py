@@ -27,7 +27,7 @@ from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.repo_info_codec import decode_ops_log, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot
 from icefloe.format.snapshot_codec import decode_snapshot, decode_snapshot_info, encode_snapshot
-from icefloe.format.spec import Spec, spec_of
+from icefloe.format.spec import Spec, get_spec
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.transaction_log_codec import (
     decode_transaction_log,
@@ -97,7 +97,7 @@ def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
     return _named(decode_snapshot_info(payload, spec), id, payload)
 
 
-def snapshot_but_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
+def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
     """Split a snapshot file into its content without the parent id, and the parent id.
 
     Returns None if the format does not store parents in snapshots. Where it does, an expiration rewrites the
@@ -183,7 +183,7 @@ class SealedLog:
 
 def _open(data: bytes, file_type: FileType, place: str) -> tuple[Spec, Payload]:
     header = open_header(data, place)
-    spec = spec_of(header.spec, place)
+    spec = get_spec(header.spec, place)
     if header.file_type is not file_type:
         raise FormatError(
             f"{place}: file type {header.file_type.name.lower()}, expected {file_type.name.lower()}",

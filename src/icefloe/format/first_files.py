@@ -10,7 +10,7 @@ from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.encoding.envelope import FileType
 from icefloe.encoding.flatbuffers.records import Records, Row
 from icefloe.format.files import seal_payload
-from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo, SnapshotInfos, info_row
+from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo, SnapshotInfos, make_info_row
 from icefloe.format.repo_info_codec import encode_repo_info
 from icefloe.format.schema import SNAPSHOT_INFO
 from icefloe.format.snapshot import ManifestFiles, Nodes, Snapshot
@@ -49,7 +49,7 @@ class FirstFiles:
     info_file: bytes
 
 
-def first_files(now_us: int, config: bytes | None, level: int) -> FirstFiles:
+def make_first_files(now_us: int, config: bytes | None, level: int) -> FirstFiles:
     """Create the files of a repository that is created now, with an encoded configuration."""
     snapshot = replace(INITIAL_SNAPSHOT, flushed_at_us=now_us)
     info = _first_info(now_us, config)
@@ -84,7 +84,7 @@ def _first_info(now_us: int, config: bytes | None) -> RepoInfo:
 @cache
 def _snapshot_row() -> Row:
     first = INITIAL_SNAPSHOT
-    return info_row(SnapshotInfo(first.id, None, 0, first.message, first.metadata), NO_PARENT)
+    return make_info_row(SnapshotInfo(first.id, None, 0, first.message, first.metadata), NO_PARENT)
 
 
 @cache

@@ -17,7 +17,7 @@ _MANY: Final = 64
 """The number of ids, and their ratio to known ids, from which an index pays off."""
 
 
-def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
+def view_id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     """View ids as items that numpy orders byte by byte.
 
     Use them only for comparisons: a single item would lose its trailing zero bytes.
@@ -26,7 +26,7 @@ def id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
     return np.ascontiguousarray(ids).reshape(-1).view(f"S{width}")
 
 
-def key_bytes(keys: NDArray[np.bytes_]) -> NDArray[np.uint8]:
+def to_id_bytes(keys: NDArray[np.bytes_]) -> NDArray[np.uint8]:
     """Convert keys back to a column of bytes."""
     return keys.view(np.uint8).reshape(len(keys), keys.itemsize)
 
@@ -37,15 +37,15 @@ def to_ids(keys: NDArray[np.bytes_], kind: type[Id]) -> list[Id]:
     return [kind(data[start : start + width]) for start in range(0, len(data), width)]
 
 
-def ids_ascend(ids: NDArray[np.uint8]) -> bool:
+def are_ids_ascending(ids: NDArray[np.uint8]) -> bool:
     """Return whether a column of ids is sorted and unique."""
     if len(ids) < 2:
         return True
-    keys = id_keys(ids)
+    keys = view_id_keys(ids)
     return bool((keys[1:] > keys[:-1]).all())
 
 
-def id_place(ids: NDArray[np.uint8], wanted: ObjectId) -> int:
+def find_id_row(ids: NDArray[np.uint8], wanted: ObjectId) -> int:
     """Return the first row of a sorted column that is not less than an id."""
     # A few steps in Python are faster than viewing the column as keys.
     return bisect_left(range(len(ids)), bytes(wanted), key=lambda row: ids[row].tobytes())
@@ -53,7 +53,7 @@ def id_place(ids: NDArray[np.uint8], wanted: ObjectId) -> int:
 
 def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
     """Return the row of an id in a sorted column; None if it is not there."""
-    row = id_place(ids, wanted)
+    row = find_id_row(ids, wanted)
     return row if row < len(ids) and ids[row].tobytes() == wanted.__bytes__() else None
 
 
@@ -63,7 +63,7 @@ def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bo
         return IdIndex(known).has(ids)
     if not len(known):
         return np.zeros(len(ids), np.bool_)
-    keys, others = id_keys(ids), id_keys(known)
+    keys, others = view_id_keys(ids), view_id_keys(known)
     places = np.minimum(others.searchsorted(keys), len(others) - 1)
     same: NDArray[np.bool_] = others[places] == keys
     return same
@@ -98,14 +98,14 @@ def _heads(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(ids[:, :_HEAD]).view(">u8").reshape(-1).astype(np.uint64)
 
 
-def sorted_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:
+def sort_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:
     """Return ids in ascending order, without duplicates."""
     if len(ids) < 2:
         return ids
-    return key_bytes(distinct(id_keys(ids)))
+    return to_id_bytes(sort_distinct(view_id_keys(ids)))
 
 
-def distinct(items: NDArray[Any]) -> NDArray[Any]:
+def sort_distinct(items: NDArray[Any]) -> NDArray[Any]:
     """Return items in ascending order, without duplicates, in half the time and memory of `np.unique`."""
     items = np.sort(items)
     if len(items) < 2:

@@ -10,7 +10,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
+from icefloe.encoding.columns import BLOCK, I64, Blobs, view_windows
 from icefloe.errors import ErrorKind, FormatError
 
 MAX_LOCATION_BYTES: Final = 1024
@@ -71,7 +71,7 @@ class Dictionary:
         """Decompress frames to locations."""
         frames = frames.compact()
         try:
-            sizes = frame_sizes(frames)
+            sizes = read_frame_sizes(frames)
             if sizes is not None and not (sizes > MAX_LOCATION_BYTES).any():
                 return self._decompress_stream(frames, sizes, place)
             one = self._decompressor()
@@ -109,7 +109,7 @@ def _decompress_one(decompressor: zstandard.ZstdDecompressor, frame: bytes, plac
     return decompressor.decompress(frame, max_output_size=limit, allow_extra_data=False)
 
 
-def frame_sizes(frames: Blobs) -> I64 | None:
+def read_frame_sizes(frames: Blobs) -> I64 | None:
     """Return the content sizes that zstd frames declare; None if one does not.
 
     Reads the frame headers (RFC 8878, 3.1.1.1) of all rows at once. Only one- and two-byte sizes are
@@ -118,7 +118,7 @@ def frame_sizes(frames: Blobs) -> I64 | None:
     if not len(frames) or int(frames.lengths.min()) < 9:
         return None
     data, at = frames.buffer, frames.starts
-    if (windows(data, 4)[at].view("<u4") != zstandard.MAGIC_NUMBER).any():
+    if (view_windows(data, 4)[at].view("<u4") != zstandard.MAGIC_NUMBER).any():
         return None
     descriptor = data[at + 4]
     size_code, single, id_code = descriptor >> 6, (descriptor >> 5) & 1, descriptor & 3
@@ -132,7 +132,7 @@ def frame_sizes(frames: Blobs) -> I64 | None:
     return sizes
 
 
-def distinct_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
+def encode_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
     """Return a code per row and the strings for the codes; equal neighbours share a code.
 
     Chunks of the same file are usually neighbours, so it suffices to find runs; nothing is sorted or hashed.
@@ -178,7 +178,7 @@ def _equal_to_next(blobs: Blobs) -> I64:
     length = lengths[alike]
     found = [alike[length == 0]]
     for size, rows in ((8, alike[length >= 8]), (1, alike[(length > 0) & (length < 8)])):
-        words = windows(blobs.buffer, size).view(f"<u{size}")
+        words = view_windows(blobs.buffer, size).view(f"<u{size}")
         for at in range(0, int(lengths[rows].max(initial=0)), size):
             back = np.minimum(at, lengths[rows] - size)  # the last word overlaps the previous one
             rows = rows[words[starts[rows] + back] == words[starts[rows + 1] + back]]
@@ -186,7 +186,7 @@ def _equal_to_next(blobs: Blobs) -> I64:
     return np.concatenate(found)
 
 
-def used_only(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
+def drop_unused(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
     """Remove strings that no row uses, and deduplicate the rest if they are few."""
     used = np.zeros(len(blobs), np.bool_)
     used[codes] = True

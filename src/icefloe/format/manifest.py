@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId
-from icefloe.encoding.columns import Blobs, concat, constant, decode_text, held_bytes, take
+from icefloe.encoding.columns import Blobs, concat, count_held_bytes, decode_text, make_constant, take
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -116,8 +116,10 @@ class ArrayManifest:
         """Create references in any order from the columns that their kinds need. Of equal coordinates, the
         last wins.
         """
-        manifest = ArrayManifest.of_sorted(unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns)
-        _, rows = coordinates.last_of_equal(manifest.coords)
+        manifest = ArrayManifest.of_sorted(
+            to_unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns
+        )
+        _, rows = coordinates.keep_last_of_equal(manifest.coords)
         return manifest if rows is None else manifest.take(rows)
 
     @staticmethod
@@ -126,16 +128,16 @@ class ArrayManifest:
         count = len(coords)
         codes = np.asarray(kind, np.uint8)
         defaults = {
-            "kind": codes if codes.ndim else constant(codes, count, np.uint8),
-            "chunk_ids": constant(0, count, np.uint8, 12),
-            "offsets": constant(0, count, np.uint64),
-            "lengths": constant(0, count, np.uint64),
-            "location_codes": constant(0, count, np.uint32),
+            "kind": codes if codes.ndim else make_constant(codes, count, np.uint8),
+            "chunk_ids": make_constant(0, count, np.uint8, 12),
+            "offsets": make_constant(0, count, np.uint64),
+            "lengths": make_constant(0, count, np.uint64),
+            "location_codes": make_constant(0, count, np.uint32),
             "locations": Blobs.empty(0),
             "inline": Blobs.empty(count),
-            "etag_codes": constant(NO_ETAG, count, np.uint32),
+            "etag_codes": make_constant(NO_ETAG, count, np.uint32),
             "etags": Blobs.empty(0),
-            "last_modified": constant(0, count, np.uint32),
+            "last_modified": make_constant(0, count, np.uint32),
             "extras": Blobs.empty(count),
         }
         return ArrayManifest(coords, **(defaults | columns))
@@ -145,9 +147,9 @@ class ArrayManifest:
         coords: ArrayLike, chunk_ids: NDArray[np.uint8], lengths: ArrayLike, offsets: Any = None
     ) -> ArrayManifest:
         """Create references to chunk objects of the repository. Without offsets, they are whole objects."""
-        columns = {"chunk_ids": chunk_ids, "lengths": unsigned(lengths, np.uint64, "lengths")}
+        columns = {"chunk_ids": chunk_ids, "lengths": to_unsigned(lengths, np.uint64, "lengths")}
         if offsets is not None:
-            columns["offsets"] = unsigned(offsets, np.uint64, "offsets")
+            columns["offsets"] = to_unsigned(offsets, np.uint64, "offsets")
         return ArrayManifest.of(coords, NATIVE, **columns)
 
     @staticmethod
@@ -165,14 +167,16 @@ class ArrayManifest:
         columns: dict[str, Any] = {
             "location_codes": codes,
             "locations": blobs,
-            "offsets": unsigned(offsets, np.uint64, "offsets"),
-            "lengths": unsigned(lengths, np.uint64, "lengths"),
+            "offsets": to_unsigned(offsets, np.uint64, "offsets"),
+            "lengths": to_unsigned(lengths, np.uint64, "lengths"),
         }
         if etags is not None:
             columns["etag_codes"], columns["etags"] = factorize(etags)
         if last_modified is not None:
-            seconds = unsigned(last_modified, np.uint32, "times of last modification")
-            columns["last_modified"] = seconds if seconds.ndim else constant(seconds, len(codes), np.uint32)
+            seconds = to_unsigned(last_modified, np.uint32, "times of last modification")
+            columns["last_modified"] = (
+                seconds if seconds.ndim else make_constant(seconds, len(codes), np.uint32)
+            )
         return ArrayManifest.of(coords, VIRTUAL, **columns)
 
     @staticmethod
@@ -248,7 +252,9 @@ class ArrayManifest:
     def nbytes(self) -> int:
         """The memory of the columns."""
         columns = [getattr(self, column.name) for column in fields(self)]
-        return sum(column.nbytes if isinstance(column, Blobs) else held_bytes(column) for column in columns)
+        return sum(
+            column.nbytes if isinstance(column, Blobs) else count_held_bytes(column) for column in columns
+        )
 
     def ref(self, row: int) -> ChunkRef:
         """Return one reference as a value."""
@@ -280,11 +286,11 @@ class ArrayManifest:
 
     def within(self, extents: Sequence[range]) -> ArrayManifest:
         """Return the references inside a window of the chunk grid."""
-        return self.take(coordinates.inside(self.coords, extents))
+        return self.take(coordinates.are_inside(self.coords, extents))
 
     def without(self, coords: Coords) -> ArrayManifest:
         """Return all references except those at some coordinates."""
-        gone = coordinates.contains(self.coords, coordinates.last_of_equal(coords)[0])
+        gone = coordinates.contains(self.coords, coordinates.keep_last_of_equal(coords)[0])
         return self.take(~gone) if gone.any() else self
 
     def merge(self, newer: ArrayManifest) -> ArrayManifest:
@@ -323,7 +329,7 @@ class ArrayManifest:
 
     def extents(self) -> tuple[range, ...]:
         """Return the smallest window of the chunk grid that contains all references."""
-        return coordinates.bounding_box(self.coords)
+        return coordinates.find_bounding_box(self.coords)
 
     @staticmethod
     def concat(parts: Sequence[ArrayManifest]) -> ArrayManifest:
@@ -339,7 +345,7 @@ class ArrayManifest:
             locations=Blobs.concat([part.locations for part in parts]),
             etags=Blobs.concat([part.etags for part in parts]),
         )
-        _, rows = coordinates.last_of_equal(whole.coords)
+        _, rows = coordinates.keep_last_of_equal(whole.coords)
         return whole if rows is None else whole.take(rows)
 
 
@@ -370,7 +376,7 @@ class Manifest:
     """`ArrayManifest.extra`, for arrays that have it."""
 
 
-def unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
+def to_unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
     """Convert integers to a column; raise InvalidInputError if one is negative, too large or not an
     integer.
     """

@@ -49,7 +49,7 @@ class RefBlocks:
         """True if most of the buffer is unused, so that the tables should be encoded again."""
         return self.blocks.dropped > len(self)
 
-    def putting(self, refs: FewRefs, place: str) -> RefBlocks:
+    def upsert(self, refs: FewRefs, place: str) -> RefBlocks:
         """Return a copy with some references added or replaced."""
         ordered = sorted(refs)
         rows, over = [], []
@@ -62,7 +62,7 @@ class RefBlocks:
         return RefBlocks(
             put_rows(self.coords, rows, over, new),
             _around(self.extents, ordered) if len(self) else _box(ordered),
-            self.blocks.putting(rows, over, CHUNK_REF, tables, place),
+            self.blocks.upsert(rows, over, CHUNK_REF, tables, place),
         )
 
     def _search(self, target: tuple[int, ...]) -> tuple[int, bool]:

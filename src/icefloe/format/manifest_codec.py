@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId
-from icefloe.encoding.columns import U8, Blobs, Ragged, Shared, constant, decode_text, is_constant, splits_of
+from icefloe.encoding.columns import (
+    U8,
+    Blobs,
+    Ragged,
+    Shared,
+    decode_text,
+    is_constant,
+    make_constant,
+    to_splits,
+)
 from icefloe.encoding.flatbuffers import schema as fb
 from icefloe.encoding.flatbuffers.builder import build, build_column_blocks
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
@@ -17,14 +26,14 @@ from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import coordinates
-from icefloe.format.id_columns import sorted_ids
+from icefloe.format.id_columns import sort_ids
 from icefloe.format.locations import (
     MAX_LOCATION_BYTES,
     Dictionary,
     LocationCompression,
-    distinct_runs,
+    drop_unused,
+    encode_runs,
     join,
-    used_only,
 )
 from icefloe.format.manifest import (
     INLINE,
@@ -75,7 +84,7 @@ def encode_manifest(
     ]
     arrays: dict[str, Any] = {
         "node_id": np.frombuffer(b"".join(nodes), np.uint8).reshape(-1, 8),
-        "refs": Ragged(_join_refs(refs), splits_of(np.array([len(part) for part in refs], np.int64))),
+        "refs": Ragged(_join_refs(refs), to_splits(np.array([len(part) for part in refs], np.int64))),
     }
     present = {}
     if manifest.array_extras:
@@ -85,7 +94,7 @@ def encode_manifest(
         )
     columns: dict[str, Any] = {
         "id": np.frombuffer(manifest.id, np.uint8)[None],
-        "arrays": Ragged(Tables(len(nodes), arrays, present), splits_of(np.array([len(nodes)]))),
+        "arrays": Ragged(Tables(len(nodes), arrays, present), to_splits(np.array([len(nodes)]))),
         "compression_algorithm": np.array([ZSTD_DICTIONARY if dictionary else PLAIN], np.uint8),
     }
     if dictionary:
@@ -101,11 +110,11 @@ def _join_refs(refs: Sequence[Tables]) -> Tables:
     loose = []
     for part in refs:
         index = part["index"]
-        lengths = constant(index.shape[1], len(index), np.int64)
+        lengths = make_constant(index.shape[1], len(index), np.int64)
         loose.append(
             Tables(
                 len(part),
-                {**part.columns, "index": Ragged(index.reshape(-1), splits_of(lengths))},
+                {**part.columns, "index": Ragged(index.reshape(-1), to_splits(lengths))},
                 part.present,
             )
         )
@@ -144,7 +153,7 @@ def _add_locations(
     add: Any, refs: ArrayManifest, virtual: NDArray[np.bool_], dictionary: Dictionary | None
 ) -> None:
     everywhere = bool(virtual.all())
-    codes, locations = used_only(
+    codes, locations = drop_unused(
         refs.location_codes if everywhere else refs.location_codes[virtual], refs.locations
     )
     if not everywhere:
@@ -166,7 +175,7 @@ def check_refs(refs: ArrayManifest, place: str) -> None:
     together.
     """
     check_columns(refs, place)
-    unsorted = coordinates.unsorted_rows(refs.coords)
+    unsorted = coordinates.find_unsorted_rows(refs.coords)
     if unsorted.any():
         row = int(np.flatnonzero(unsorted)[0]) + 1
         raise FormatError(
@@ -370,7 +379,7 @@ class PackedManifest:
         return self._blocks
 
     def _columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
-        unsorted = coordinates.unsorted_rows(coords)
+        unsorted = coordinates.find_unsorted_rows(coords)
         if unsorted.any():
             row = int(np.flatnonzero(unsorted)[0]) + 1
             self._payload.fail(f"references of {node} are not in ascending order at {coords[row].tolist()}")
@@ -390,7 +399,7 @@ class PackedManifest:
     def _kinds(self, tables: Tables) -> NDArray[np.uint8]:
         there = {name: tables.has(name) for name in _KINDS if name in tables.columns}
         if len(there) == 1 and not any(name in tables.present for name in there):
-            return constant(_KINDS[next(iter(there))], len(tables), np.uint8)
+            return make_constant(_KINDS[next(iter(there))], len(tables), np.uint8)
         number, kind = np.zeros(len(tables), np.uint8), np.zeros(len(tables), np.uint8)
         for name, rows in there.items():
             number += rows
@@ -409,7 +418,7 @@ class PackedManifest:
             if name not in tables.columns:
                 continue
             rows = tables.has(name)
-            found, blobs = distinct_runs(tables[name] if rows.all() else tables[name].take(rows))
+            found, blobs = encode_runs(tables[name] if rows.all() else tables[name].take(rows))
             codes[rows] = found + np.uint32(sum(map(len, parts)))
             parts.append(blobs if name == "location" else self._expand(blobs))
         return {"location_codes": codes, "locations": join(parts)}
@@ -420,7 +429,7 @@ class PackedManifest:
             return {"last_modified": seconds}
         tagged = tables.has("checksum_etag") & virtual
         codes = np.full(len(tables), NO_ETAG, np.uint32)
-        codes[tagged], etags = distinct_runs(tables["checksum_etag"].take(tagged))
+        codes[tagged], etags = encode_runs(tables["checksum_etag"].take(tagged))
         return {"etag_codes": codes, "etags": etags, "last_modified": np.where(tagged, 0, seconds)}
 
     def chunk_ids(self) -> NDArray[np.uint8]:
@@ -430,7 +439,7 @@ class PackedManifest:
             tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._slots[node].positions())
             if "chunk_id" in tables.columns:
                 parts.append(tables["chunk_id"][tables.has("chunk_id")])
-        return sorted_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)
+        return sort_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)
 
     def unpack(self) -> Manifest:
         """Decode the whole file."""

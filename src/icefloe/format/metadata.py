@@ -8,33 +8,33 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import Ragged, encode_text, splits_of
+from icefloe.encoding.columns import Ragged, encode_text, to_splits
 from icefloe.encoding.flatbuffers.row_builder import Row
 from icefloe.encoding.flatbuffers.tables import Tables
-from icefloe.encoding.json_values import canonical
+from icefloe.encoding.json_values import canonicalize
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.spec import Spec
 
 Metadata: TypeAlias = Mapping[str, Any]
 
 
-def plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata as it would be read back; raise TypeError if a value cannot be stored."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
-    plain: Any = canonical(metadata)
+    plain: Any = canonicalize(metadata)
     return dict(plain)
 
 
-def metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:
+def make_metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:
     """Return `MetadataItem` tables, sorted by the bytes of their names."""
     names = sorted(metadata, key=encode_text)
     return [{"name": name, "value": spec.dump_metadata(metadata[name])} for name in names]
 
 
-def one_list(items: Tables | NDArray[Any]) -> Ragged:
+def make_single_list(items: Tables | NDArray[Any]) -> Ragged:
     """Return the column of a single row that contains all items."""
-    return Ragged(items, splits_of(np.array([len(items)])))
+    return Ragged(items, to_splits(np.array([len(items)])))
 
 
 def read_metadata(items: Sequence[Row], spec: Spec, place: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import Ragged, expand_ranges, splits_of
+from icefloe.encoding.columns import Ragged, expand_ranges, to_splits
 from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.schema import Vector
 from icefloe.encoding.flatbuffers.tables import Tables
@@ -18,7 +18,7 @@ from icefloe.format.schema import SNAPSHOT_INFO
 _LOGS = "pruned_ancestor_tx_logs"
 
 
-def ancestors(parents: Sequence[int], row: int) -> list[int]:
+def list_ancestors(parents: Sequence[int], row: int) -> list[int]:
     """Return the rows of the ancestors of a snapshot, nearest first."""
     found = []
     while (row := parents[row]) != NO_PARENT:
@@ -26,7 +26,7 @@ def ancestors(parents: Sequence[int], row: int) -> list[int]:
     return found
 
 
-def shortened(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
+def shorten_history(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
     """Keep some snapshots. Each gets its nearest kept ancestor as parent, and the logs removed in between."""
     parents = snapshots.parents.tolist()
     onto: dict[int, int] = {}
@@ -38,10 +38,10 @@ def shortened(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfo
             above = parents[above]
         if between:
             onto[row], skipped[row] = above, between
-    return pruned(snapshots, keep, onto, skipped)
+    return prune_snapshots(snapshots, keep, onto, skipped)
 
 
-def inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
+def get_inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
     """Return the logs that snapshots inherited from expired ones: (n, 12), in no particular order."""
     if _LOGS not in snapshots.columns.columns:
         return snapshots.ids[:0]
@@ -49,7 +49,7 @@ def inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray
     return logs.reshape(-1, snapshots.ids.shape[1])
 
 
-def pruned(
+def prune_snapshots(
     snapshots: SnapshotInfos,
     keep: NDArray[np.bool_],
     parents: Mapping[int, int],
@@ -67,12 +67,12 @@ def pruned(
     changed = {**columns.columns, "parent_offset": places[onto].astype(np.int32)}
     present = dict(columns.present)
     if skipped:
-        changed[_LOGS], present[_LOGS] = _inherited(snapshots, skipped)
+        changed[_LOGS], present[_LOGS] = _inherit_logs(snapshots, skipped)
     kept = Tables(len(columns), changed, present).take(np.flatnonzero(keep))
     return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", columns=kept))
 
 
-def _inherited(
+def _inherit_logs(
     snapshots: SnapshotInfos, skipped: Mapping[int, Sequence[int]]
 ) -> tuple[Ragged, NDArray[np.bool_]]:
     """Return the inherited logs of each snapshot, oldest first, and a mask of the snapshots that have any."""
@@ -90,7 +90,7 @@ def _inherited(
         parts += [known.items[taken : known.splits[row]], new]
         taken = known.splits[row]
         lengths[row] += len(new)
-    return Ragged(np.concatenate([*parts, known.items[taken:]]), splits_of(lengths)), lengths > 0
+    return Ragged(np.concatenate([*parts, known.items[taken:]]), to_splits(lengths)), lengths > 0
 
 
 def _logs_of(ids: NDArray[Any], known: Ragged, rows: NDArray[np.int64]) -> NDArray[Any]:

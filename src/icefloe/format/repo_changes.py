@@ -36,7 +36,7 @@ def delete_branch(info: RepoInfo, name: str) -> Changed:
     """Delete a branch. Its snapshots remain."""
     if name == MAIN:
         raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
-    previous = branch_tip(info, name)
+    previous = get_branch_tip(info, name)
     kept = {branch: tip for branch, tip in info.branches.items() if branch != name}
     return replace(info, branches=kept), UpdateType.BranchDeleted(name, str(previous))
 
@@ -45,7 +45,7 @@ def reset_branch(
     info: RepoInfo, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None
 ) -> Changed:
     """Move a branch to any known snapshot, optionally only from an expected tip."""
-    previous = branch_tip(info, name)
+    previous = get_branch_tip(info, name)
     if expected is not None and previous != expected:
         raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
     _check_listed(info, snapshot)
@@ -68,13 +68,13 @@ def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 def delete_tag(info: RepoInfo, name: str) -> Changed:
     """Delete a tag, and reserve its name forever."""
-    previous = tag_target(info, name)
+    previous = get_tag_target(info, name)
     kept = {tag: target for tag, target in info.tags.items() if tag != name}
     changed = replace(info, tags=kept, deleted_tags=info.deleted_tags | {name})
     return changed, UpdateType.TagDeleted(name, str(previous))
 
 
-def new_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
+def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
     """Add a snapshot to a branch. The caller checks that the branch is at the parent of the snapshot."""
     return _with_tip(info, branch, snapshot), UpdateType.NewCommit(branch, str(snapshot.id))
 
@@ -85,11 +85,11 @@ def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed
     return _with_tip(info, branch, snapshot), update
 
 
-def detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
+def add_detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
     """Add a snapshot that no branch points to. Its parent must still be in the repository."""
     if snapshot.parent_id is not None and info.snapshots.row(snapshot.parent_id) is None:
-        raise lost_base(snapshot.parent_id)
-    changed = replace(info, snapshots=info.snapshots.adding(snapshot))
+        raise make_lost_base_error(snapshot.parent_id)
+    changed = replace(info, snapshots=info.snapshots.with_entry(snapshot))
     return changed, UpdateType.NewDetachedSnapshot(str(snapshot.id))
 
 
@@ -122,15 +122,17 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
     return changed, UpdateType.FeatureFlagChanged(flag, setting)
 
 
-def logged(info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int) -> RepoInfo:
+def add_log_entry(
+    info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int
+) -> RepoInfo:
     """Add an entry to the ops log; the previous entry gets the name of its backup.
 
     A list with more than `limit` entries is cut at an entry with a backup, which contains the older entries.
     """
     log = info.latest_updates
     if len(log):
-        now_us = later_than(log.newest_at_us, now_us)
-    log = log.adding(Update(update, now_us), backup_path)
+        now_us = choose_later_time(log.newest_at_us, now_us)
+    log = log.with_entry(Update(update, now_us), backup_path)
     before = info.repo_before_updates
     for row in range(max(limit, 1), len(log)):
         backup = log[row].backup_path
@@ -149,26 +151,26 @@ def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | 
     return any(entry.backup_path in backups for entry in info.latest_updates)
 
 
-def later_than(previous_us: int, now_us: int) -> int:
+def choose_later_time(previous_us: int, now_us: int) -> int:
     """Return a time after the previous one, as the format requires, even if clocks differ."""
     return max(now_us, previous_us + 1)
 
 
-def branch_tip(info: RepoInfo, name: str) -> SnapshotId:
+def get_branch_tip(info: RepoInfo, name: str) -> SnapshotId:
     """Return the tip of a branch; raise RefNotFoundError if it does not exist."""
     if name not in info.branches:
         raise RefNotFoundError(f"ref not found: there is no branch `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
 
 
-def tag_target(info: RepoInfo, name: str) -> SnapshotId:
+def get_tag_target(info: RepoInfo, name: str) -> SnapshotId:
     """Return the target of a tag; raise RefNotFoundError if it does not exist."""
     if name not in info.tags:
         raise RefNotFoundError(f"ref not found: there is no tag `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.tags[name]
 
 
-def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
+def get_snapshot_info(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
     """Return the entry of a snapshot; raise SnapshotNotFoundError if it does not exist."""
     found = info.snapshots.find(snapshot)
     if found is None:
@@ -176,7 +178,7 @@ def listed(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
     return found
 
 
-def lost_base(snapshot: SnapshotId) -> SnapshotNotFoundError:
+def make_lost_base_error(snapshot: SnapshotId) -> SnapshotNotFoundError:
     """Return the error for a session whose base was deleted."""
     return SnapshotNotFoundError(
         f"snapshot not found: {snapshot}, which this session is based on, has expired and may be deleted;"
@@ -192,5 +194,5 @@ def _check_listed(info: RepoInfo, snapshot: SnapshotId) -> None:
 
 def _with_tip(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> RepoInfo:
     return replace(
-        info, snapshots=info.snapshots.adding(snapshot), branches={**info.branches, branch: snapshot.id}
+        info, snapshots=info.snapshots.with_entry(snapshot), branches={**info.branches, branch: snapshot.id}
     )

@@ -15,8 +15,8 @@ from icefloe.encoding.flatbuffers.records import Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.id_columns import find_id, id_place, ids_ascend
-from icefloe.format.metadata import Metadata, metadata_rows, read_metadata
+from icefloe.format.id_columns import are_ids_ascending, find_id, find_id_row
+from icefloe.format.metadata import Metadata, make_metadata_rows, read_metadata
 from icefloe.format.schema import SNAPSHOT_INFO
 from icefloe.format.spec import V2
 from icefloe.format.updates import RepoStatus, Updates
@@ -63,7 +63,7 @@ class SnapshotInfos:
             self.parents = np.array([row["parent_offset"] for row in rows], np.int32)
         else:
             self.ids, self.parents = records.columns["id"], records.columns["parent_offset"]
-        if not ids_ascend(self.ids):
+        if not are_ids_ascending(self.ids):
             self._refuse("snapshots are not in ascending order of their ids")
         parents = self.parents
         if len(parents) and (int(parents.min()) < NO_PARENT or int(parents.max()) >= len(parents)):
@@ -101,7 +101,7 @@ class SnapshotInfos:
                 kind=ErrorKind.SERIALIZATION,
             )
         parents = [NO_PARENT if info.parent_id is None else rows[info.parent_id] for info in ordered]
-        return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", rows=list(map(info_row, ordered, parents))))
+        return SnapshotInfos(Records(SNAPSHOT_INFO, "repo", rows=list(map(make_info_row, ordered, parents))))
 
     def __len__(self) -> int:
         return len(self.parents)
@@ -139,12 +139,12 @@ class SnapshotInfos:
         """Return the id in a row."""
         return SnapshotId(self.ids[row].tobytes())
 
-    def adding(self, info: SnapshotInfo) -> SnapshotInfos:
+    def with_entry(self, info: SnapshotInfo) -> SnapshotInfos:
         """Return a copy with one more snapshot, whose parent is in the list."""
         parent = NO_PARENT if info.parent_id is None else self.row(info.parent_id)
         if parent is None:
             self._refuse(f"{info.parent_id}, the parent of {info.id}, is not listed")
-        row = id_place(self.ids, info.id)
+        row = find_id_row(self.ids, info.id)
         if row < len(self) and self.id_at(row) == info.id:
             raise FormatError(
                 f"{self._place}: {info.id} already exists", kind=ErrorKind.DUPLICATE_SNAPSHOT_ID
@@ -152,7 +152,7 @@ class SnapshotInfos:
         # An existing parent cannot be a descendant, so the ancestry needs no new check.
         added = object.__new__(SnapshotInfos)
         added._place = self._place
-        added._records = self._records.inserting(row, info_row(info, parent))
+        added._records = self._records.insert(row, make_info_row(info, parent))
         added.ids = np.concatenate((self.ids[:row], np.frombuffer(info.id, np.uint8)[None], self.ids[row:]))
         parents = np.concatenate((self.parents[:row], np.array([parent], np.int32), self.parents[row:]))
         parents[parents >= row] += 1
@@ -191,14 +191,14 @@ class SnapshotInfos:
         )
 
 
-def info_row(info: SnapshotInfo, parent: int) -> Row:
+def make_info_row(info: SnapshotInfo, parent: int) -> Row:
     """Return an entry as a `SnapshotInfo` table, with the row of its parent."""
     return {
         "id": info.id,
         "parent_offset": parent,
         "flushed_at": info.flushed_at_us,
         "message": info.message,
-        "metadata": metadata_rows(info.metadata, V2),
+        "metadata": make_metadata_rows(info.metadata, V2),
         "pruned_ancestor_tx_logs": info.pruned_ancestor_tx_logs or None,
     }
 

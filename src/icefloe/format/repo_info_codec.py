@@ -11,11 +11,11 @@ from icefloe.encoding.flatbuffers.reader import Payload
 from icefloe.encoding.flatbuffers.row_builder import Row, build_row
 from icefloe.encoding.flatbuffers.row_reader import read_row
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.metadata import metadata_rows, read_metadata
+from icefloe.format.metadata import make_metadata_rows, read_metadata
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfos
 from icefloe.format.schema import REPO
-from icefloe.format.spec import Spec, spec_of
-from icefloe.format.updates import Updates, read_status, status_row
+from icefloe.format.spec import Spec, get_spec
+from icefloe.format.updates import Updates, make_status_row, read_status
 
 _MANY: Final = ("snapshots", "latest_updates")
 """Fields with thousands of entries."""
@@ -26,7 +26,7 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
     """Decode a repo info file."""
     place = payload.place
     root = read_row(payload, REPO, _MANY)
-    spec = spec_of(root["spec_version"], place)
+    spec = get_spec(root["spec_version"], place)
     if not spec.refs_in_repo_info:
         payload.fail(f"Repo.spec_version is {spec.number}, which has no repo info file")
     snapshots = SnapshotInfos(root["snapshots"])
@@ -70,8 +70,8 @@ def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:
         "branches": _ref_rows(info.branches, info.snapshots, place),
         "deleted_tags": sorted(info.deleted_tags),
         "snapshots": info.snapshots.blocks,
-        "status": status_row(info.status),
-        "metadata": metadata_rows(info.metadata, spec),
+        "status": make_status_row(info.status),
+        "metadata": make_metadata_rows(info.metadata, spec),
         "latest_updates": info.latest_updates.blocks,
         "repo_before_updates": info.repo_before_updates,
         "config": info.config,

@@ -23,7 +23,7 @@ from icefloe.encoding.flatbuffers.schema import Table
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.extents import find_overlapping
-from icefloe.format.id_columns import find_id, id_keys, ids_ascend, is_member, to_ids
+from icefloe.format.id_columns import are_ids_ascending, find_id, is_member, to_ids, view_id_keys
 from icefloe.format.metadata import Metadata
 from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
 
@@ -156,7 +156,7 @@ class Nodes:
         self.written = None
         self._place = place
         self._load: Callable[[], Tables] = lambda: columns
-        self._sorted: _Sorted | None = _sorted_nodes(columns, place)
+        self._sorted: _Sorted | None = _sort_nodes(columns, place)
 
     @property
     def columns(self) -> Tables:
@@ -169,7 +169,7 @@ class Nodes:
 
     def _all(self) -> _Sorted:
         if self._sorted is None:
-            self._sorted = _sorted_nodes(self._load(), self._place)
+            self._sorted = _sort_nodes(self._load(), self._place)
         return self._sorted
 
     @staticmethod
@@ -177,12 +177,12 @@ class Nodes:
         """Create nodes from single ones, in any order."""
         given = list(nodes)
         if len(given) > FEW:
-            return Nodes(from_rows(NODE_SNAPSHOT, [node_row(node) for node in given]), place)
+            return Nodes(from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in given]), place)
         made = object.__new__(Nodes)
-        made.few = few = _sorted_few(given, place)
+        made.few = few = _sort_few(given, place)
         made.written = None
         made._place = place
-        made._load = lambda: from_rows(NODE_SNAPSHOT, [node_row(node) for node in few.values()])
+        made._load = lambda: from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in few.values()])
         made._sorted = None
         return made
 
@@ -192,7 +192,7 @@ class Nodes:
     def __iter__(self) -> Iterator[NodeSnapshot]:
         if self.few is not None:
             return iter(self.few.values())
-        return map(node_of, to_rows(NODE_SNAPSHOT, self.columns, self._place))
+        return map(make_node, to_rows(NODE_SNAPSHOT, self.columns, self._place))
 
     def __contains__(self, path: str) -> bool:
         return path in self._rows
@@ -211,7 +211,7 @@ class Nodes:
         if self.few is not None:
             return self.few.get(path)
         row = self._rows.get(path)
-        return None if row is None else node_at(self.columns, row, self._place)
+        return None if row is None else get_node_at(self.columns, row, self._place)
 
     def updated(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
         """Return a copy with some nodes added or replaced by path, and others removed."""
@@ -223,7 +223,7 @@ class Nodes:
             return SplicedNodes.over(self, self.written, fresh, gone)
         keep = np.ones(len(self), np.bool_)
         keep[[self._rows[path] for path in gone if path in self._rows]] = False
-        parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [node_row(node) for node in fresh])]
+        parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in fresh])]
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
 
 
@@ -260,11 +260,11 @@ class SplicedNodes(Nodes):
             del paths[row]
         kept = written.without(rows)
         places: list[tuple[int, NodeSnapshot]] = []
-        for path, node in _sorted_few(fresh, base._place).items():
+        for path, node in _sort_few(fresh, base._place).items():
             row = bisect_left(paths, path)
             places.append((row - len(places), node))  # the row before any of the new nodes was inserted
             paths.insert(row, path)
-        added = kept.putting(
+        added = kept.upsert(
             [row for row, _ in places],
             [False] * len(places),
             NODE_SNAPSHOT,
@@ -288,7 +288,7 @@ class SplicedNodes(Nodes):
         row = _row_of(path, self._paths)
         if row is None or self.written is None:
             return None
-        return node_at(self._read(self.written, slice(row, row + 1)), 0, self._place)
+        return get_node_at(self._read(self.written, slice(row, row + 1)), 0, self._place)
 
     def _read(self, written: Blocks, rows: slice) -> Tables:
         return read_tables(Payload(written.buffer, self._place), _TODAYS_NODE, written.positions[rows])
@@ -308,21 +308,21 @@ def _count_manifests(nodes: Nodes) -> dict[ManifestId, int]:
     arrays = nodes.columns["node_data"].tables.get(ARRAY_NODE)
     if arrays is None or not len(arrays["manifests"].items):
         return {}
-    keys, counts = np.unique(id_keys(arrays["manifests"].items["object_id"]), return_counts=True)
+    keys, counts = np.unique(view_id_keys(arrays["manifests"].items["object_id"]), return_counts=True)
     return dict(zip(to_ids(keys, ManifestId), counts.tolist(), strict=True))
 
 
 def _table_row(node: NodeSnapshot) -> Row:
     """Return a node as a table of the current format, in which the old form of the shape is empty."""
-    row = node_row(node)
+    row = make_node_row(node)
     kind, data = row["node_data"]
     return row if kind == GROUP_NODE else {**row, "node_data": (kind, {**data, "shape": ()})}
 
 
-def _sorted_few(nodes: Sequence[NodeSnapshot], place: str) -> dict[str, NodeSnapshot]:
-    """Check and sort a few nodes, like `_sorted_nodes`."""
+def _sort_few(nodes: Sequence[NodeSnapshot], place: str) -> dict[str, NodeSnapshot]:
+    """Check and sort a few nodes, like `_sort_nodes`."""
     paths = [node.path for node in nodes]
-    canonical = canonical_paths(paths, place)
+    canonical = canonicalize_paths(paths, place)
     if canonical is not paths:
         nodes = [replace(node, path=path) for node, path in zip(nodes, canonical, strict=True)]
     found = {node.path: node for node in sorted(nodes, key=attrgetter("path"))}
@@ -330,14 +330,14 @@ def _sorted_few(nodes: Sequence[NodeSnapshot], place: str) -> dict[str, NodeSnap
         ((twice, _),) = Counter(node.path for node in nodes).most_common(1)
         raise FormatError(f"{place}: two nodes at {twice}", kind=ErrorKind.INVALID_FILE_FORMAT)
     split = [n for n in nodes if isinstance(n.node_data, ArrayNodeData) and len(n.node_data.manifests) > 1]
-    columns = from_rows(NODE_SNAPSHOT, [node_row(node) for node in split]) if split else _NO_NODES
+    columns = from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in split]) if split else _NO_NODES
     _check_extents(columns, [node.path for node in split], place)
     return found
 
 
-def _sorted_nodes(columns: Tables, place: str) -> _Sorted:
+def _sort_nodes(columns: Tables, place: str) -> _Sorted:
     paths = columns["path"].texts(f"{place}: NodeSnapshot.path") if len(columns) else []
-    canonical = canonical_paths(paths, place)
+    canonical = canonicalize_paths(paths, place)
     if canonical is not paths:
         paths = canonical
         columns = Tables(len(columns), {**columns.columns, "path": Blobs.from_texts(paths)}, columns.present)
@@ -368,7 +368,7 @@ def _check_extents(columns: Tables, paths: Sequence[str], place: str) -> None:
         )
 
 
-def canonical_paths(paths: Sequence[str], place: str) -> Sequence[str]:
+def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
     """Return the same list if all paths are canonical; otherwise drop `.` and empty names, like official
     readers.
     """
@@ -390,12 +390,12 @@ def _all_canonical(paths: Sequence[str]) -> bool:
     return not suspicious and starts <= {"/"} and whole.count("//") == max(len(paths) - 1, 0)
 
 
-def node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
+def get_node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
     """Return one node of a column."""
-    return node_of(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
+    return make_node(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
 
 
-def node_row(node: NodeSnapshot) -> dict[str, Any]:
+def make_node_row(node: NodeSnapshot) -> dict[str, Any]:
     """Return a node as a `NodeSnapshot` table."""
     row = {"id": node.id, "path": node.path, "user_data": node.user_data, "extra": node.extra}
     if isinstance(node.node_data, GroupNodeData):
@@ -413,7 +413,7 @@ def node_row(node: NodeSnapshot) -> dict[str, Any]:
     return row | {"node_data": (ARRAY_NODE, array)}
 
 
-def node_of(row: Row) -> NodeSnapshot:
+def make_node(row: Row) -> NodeSnapshot:
     """Return the node in a `NodeSnapshot` table."""
     kind, data = row["node_data"]
     node_data: NodeData = GroupNodeData()
@@ -444,7 +444,7 @@ class ManifestFiles:
             self.ids = np.frombuffer(b"".join(row["id"] for row in records.rows()), np.uint8).reshape(-1, 12)
         else:
             self.ids = records.columns["id"]
-        if not ids_ascend(self.ids):
+        if not are_ids_ascending(self.ids):
             raise FormatError(
                 f"{records.place}: manifest files are not in ascending order of their ids",
                 kind=ErrorKind.INVALID_FILE_FORMAT,
@@ -456,7 +456,7 @@ class ManifestFiles:
         ordered = sorted({info.id: info for info in infos}.items())
         return ManifestFiles(_file_records([_file_row(info) for _, info in ordered]))
 
-    def keeping(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
+    def keep(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
         """Return the entries of used manifests, and those of new ones."""
         new = sorted(written, key=attrgetter("id"))
         if self.records.few:
@@ -470,7 +470,7 @@ class ManifestFiles:
         if not filled:
             return ManifestFiles.of([])
         joined = Tables.concat(filled)
-        ordered = joined.take(id_keys(joined["id"]).argsort(kind="stable"))
+        ordered = joined.take(view_id_keys(joined["id"]).argsort(kind="stable"))
         return ManifestFiles(Records(MANIFEST_FILE_INFO, self.records.place, columns=ordered))
 
     def __len__(self) -> int:
@@ -529,7 +529,7 @@ class Snapshot:
     extra: bytes | None = None
 
 
-def used_manifests(nodes: Nodes) -> list[ManifestId]:
+def list_used_manifests(nodes: Nodes) -> list[ManifestId]:
     """Return the manifests that arrays of a snapshot refer to, sorted and unique."""
     if isinstance(nodes, SplicedNodes):
         return sorted(nodes.used)
@@ -540,4 +540,4 @@ def used_manifests(nodes: Nodes) -> list[ManifestId]:
     arrays = nodes.columns["node_data"].tables.get(ARRAY_NODE) if len(nodes) else None
     if arrays is None or not len(arrays["manifests"].items):
         return []
-    return to_ids(np.unique(id_keys(arrays["manifests"].items["object_id"])), ManifestId)
+    return to_ids(np.unique(view_id_keys(arrays["manifests"].items["object_id"])), ManifestId)

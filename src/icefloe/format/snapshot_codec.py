@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.encoding.columns import Ragged, splits_of
+from icefloe.encoding.columns import Ragged, to_splits
 from icefloe.encoding.flatbuffers.builder import build_column_blocks
 from icefloe.encoding.flatbuffers.cursor import Cursor, Slots
 from icefloe.encoding.flatbuffers.reader import Payload, read_tables
@@ -21,7 +21,7 @@ from icefloe.encoding.flatbuffers.schema import Table
 from icefloe.encoding.flatbuffers.tables import Tables, Union
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.id_columns import is_member
-from icefloe.format.metadata import metadata_rows, read_metadata
+from icefloe.format.metadata import make_metadata_rows, read_metadata
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.schema import (
     ARRAY_NODE,
@@ -36,11 +36,11 @@ from icefloe.format.snapshot import (
     Nodes,
     NodeSnapshot,
     Snapshot,
-    canonical_paths,
-    node_at,
-    node_of,
-    node_row,
-    used_manifests,
+    canonicalize_paths,
+    get_node_at,
+    list_used_manifests,
+    make_node,
+    make_node_row,
 )
 from icefloe.format.spec import Spec
 
@@ -98,7 +98,7 @@ def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
     count = 0 if slots is None else len(slots)
     if count <= FEW:
         rows = read_row(payload, _NODES)["nodes"]
-        nodes = Nodes.of([node_of(_row_with_counts(row, payload)) for row in rows], payload.place)
+        nodes = Nodes.of([make_node(_row_with_counts(row, payload)) for row in rows], payload.place)
         _check_listed(nodes, files, payload.place)
         return nodes
     if slots is None or count < LAZY_FROM:
@@ -137,7 +137,7 @@ class PackedNodes(Nodes):
         if self._sorted is None:
             position = self._search(path)
             if position is not None:
-                return node_at(self._read(np.array([position])), 0, self._place)
+                return get_node_at(self._read(np.array([position])), 0, self._place)
             if self._in_order():
                 return None
         return super().find(path)
@@ -148,7 +148,7 @@ class PackedNodes(Nodes):
             tables = read_tables(self._payload, _PATHS, self._slots.positions())
             paths = tables["path"].texts(f"{self._place}: NodeSnapshot.path")
             ascends = all(before < after for before, after in pairwise(paths))
-            self._ascends = ascends and canonical_paths(paths, self._place) is paths
+            self._ascends = ascends and canonicalize_paths(paths, self._place) is paths
         return self._ascends
 
     def _search(self, path: str) -> int | None:
@@ -171,7 +171,7 @@ def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
     tables: list[Row] | Blocks
     if nodes.few is not None:
         _check_listed(nodes, files, place)
-        tables = [_row_with_shape(node_row(node), spec) for node in nodes]
+        tables = [_row_with_shape(make_node_row(node), spec) for node in nodes]
     elif nodes.written is not None and spec.counts_chunks:
         _check_listed(nodes, files, place)
         tables = nodes.written
@@ -185,7 +185,7 @@ def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
         "nodes": tables,
         "flushed_at": snapshot.flushed_at_us,
         "message": snapshot.message,
-        "metadata": metadata_rows(snapshot.metadata, spec),
+        "metadata": make_metadata_rows(snapshot.metadata, spec),
         "parent_id": snapshot.parent_id if spec.parent_in_snapshot else None,
         "manifest_files": () if spec.counts_chunks else _manifest_structs(files.records.columns),
         "manifest_files_v2": files.records.blocks if spec.counts_chunks else None,
@@ -232,7 +232,7 @@ def _check_manifests(nodes: Tables, files: ManifestFiles, place: str) -> None:
 
 
 def _check_listed(nodes: Nodes, files: ManifestFiles, place: str) -> None:
-    used = used_manifests(nodes)
+    used = list_used_manifests(nodes)
     if len(used) <= FEW and all(files.row(each) is not None for each in used):
         return
     if used and not is_member(np.frombuffer(b"".join(used), np.uint8).reshape(-1, 12), files.ids).all():
@@ -261,7 +261,7 @@ def _with_counts(nodes: Tables, payload: Payload) -> Tables:
         if modern.any():
             both = Ragged(
                 Tables.concat([columns["shape_v2"].take(modern).items, old.items]),
-                splits_of(np.concatenate([columns["shape_v2"].lengths[modern], old.lengths])),
+                to_splits(np.concatenate([columns["shape_v2"].lengths[modern], old.lengths])),
             )
             columns["shape_v2"] = both.take(np.argsort(np.argsort(~modern, kind="stable"), kind="stable"))
         else:

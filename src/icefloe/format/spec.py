@@ -66,7 +66,7 @@ V2: Final = Spec(
 _BY_NUMBER: Final = {spec.number: spec for spec in (V1, V2)}
 
 
-def spec_of(number: int, place: str) -> Spec:
+def get_spec(number: int, place: str) -> Spec:
     """Return the version for the byte in a header."""
     if number not in _BY_NUMBER:
         raise FormatError(

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe._internal.paths import component_key
+from icefloe._internal.paths import make_component_key
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.id_columns import find_id, is_member, sorted_ids
+from icefloe.format.id_columns import find_id, is_member, sort_ids
 
 NodeIds = NDArray[np.uint8]
 """(n, 8), sorted and unique."""
@@ -75,7 +75,7 @@ class UpdatedChunks:
             return _NO_CHUNKS
         if len(lists) == 1:
             ((node, coords),) = lists
-            return UpdatedChunks._of_one(node, coordinates.last_of_equal(coords)[0])
+            return UpdatedChunks._of_one(node, coordinates.keep_last_of_equal(coords)[0])
         joined: dict[tuple[NodeId, int], list[Coords]] = {}
         for node, coords in lists:
             joined.setdefault((node, coords.shape[1]), []).append(coords)
@@ -83,7 +83,7 @@ class UpdatedChunks:
             node for (node, _), parts in joined.items() if any(map(len, parts))
         }
         keys = sorted(key for key, parts in joined.items() if any(map(len, parts)) or key[0] in empty)
-        columns = [coordinates.last_of_equal(_joined(joined[key]))[0] for key in keys]
+        columns = [coordinates.keep_last_of_equal(_join(joined[key]))[0] for key in keys]
         return UpdatedChunks(
             np.frombuffer(b"".join(node for node, _ in keys), np.uint8).reshape(-1, 8),
             np.array([len(column) for column in columns], np.int64),
@@ -133,7 +133,7 @@ class UpdatedChunks:
         return self.numbers[start : start + count * rank].reshape(count, rank)
 
 
-def _joined(parts: list[Coords]) -> Coords:
+def _join(parts: list[Coords]) -> Coords:
     return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
@@ -181,13 +181,13 @@ class TransactionLog:
             if isinstance(updated_chunks, UpdatedChunks)
             else UpdatedChunks.of(updated_chunks or {})
         )
-        columns: dict[str, Any] = {name: node_id_column(lists.pop(name, ())) for name in LISTS}
+        columns: dict[str, Any] = {name: make_id_column(lists.pop(name, ())) for name in LISTS}
         if lists:
             raise TypeError(f"a transaction log has no list {', '.join(lists)}; lists are {', '.join(LISTS)}")
         for kind in ("groups", "arrays"):
             _part(columns, f"new_{kind}", f"deleted_{kind}", f"updated_{kind}")
         return TransactionLog(
-            id, updated_chunks=chunks, moved_nodes=sorted_moves(moved_nodes), extra=extra, **columns
+            id, updated_chunks=chunks, moved_nodes=sort_moves(moved_nodes), extra=extra, **columns
         )
 
     def __eq__(self, other: object) -> bool:
@@ -213,13 +213,13 @@ def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None
     columns[updated] = touched[~is_member(touched, born) & ~is_member(touched, dead)]
 
 
-def node_id_column(ids: Sequence[NodeId]) -> NodeIds:
+def make_id_column(ids: Sequence[NodeId]) -> NodeIds:
     """Return ids as a sorted column."""
     if not ids:
         return _NO_IDS
-    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
+    return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
 
 
-def sorted_moves(moves: Iterable[MoveOperation]) -> tuple[MoveOperation, ...]:
+def sort_moves(moves: Iterable[MoveOperation]) -> tuple[MoveOperation, ...]:
     """Sort moves in the order of the specification."""
-    return tuple(sorted(moves, key=lambda move: component_key(move.to_path)))
+    return tuple(sorted(moves, key=lambda move: make_component_key(move.to_path)))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe.encoding.columns import U8, Blobs, Ragged, Rectangles, splits_of
+from icefloe.encoding.columns import U8, Blobs, Ragged, Rectangles, to_splits
 from icefloe.encoding.flatbuffers.builder import build
 from icefloe.encoding.flatbuffers.cursor import Cursor
 from icefloe.encoding.flatbuffers.reader import Payload, read_root
@@ -17,10 +17,10 @@ from icefloe.encoding.flatbuffers.row_builder import Row, build_row
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import coordinates
-from icefloe.format.id_columns import id_keys, ids_ascend, sorted_ids
-from icefloe.format.metadata import one_list
+from icefloe.format.id_columns import are_ids_ascending, sort_ids, view_id_keys
+from icefloe.format.metadata import make_single_list
 from icefloe.format.schema import MOVE_OPERATION, TRANSACTION_LOG
-from icefloe.format.snapshot import canonical_paths
+from icefloe.format.snapshot import canonicalize_paths
 from icefloe.format.spec import Spec
 from icefloe.format.transaction_log import (
     LISTS,
@@ -28,7 +28,7 @@ from icefloe.format.transaction_log import (
     NodeType,
     TransactionLog,
     UpdatedChunks,
-    sorted_moves,
+    sort_moves,
 )
 
 _MANY_NUMBERS: Final = 256
@@ -95,17 +95,17 @@ def _chunk_rows(chunks: UpdatedChunks) -> list[Row]:
 def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place: str) -> U8:
     """Encode a log with many chunks."""
     chunks = log.updated_chunks
-    keys = id_keys(chunks.node_ids)
+    keys = view_id_keys(chunks.node_ids)
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array are adjacent
     counts = np.add.reduceat(chunks.counts, first)
-    arrays = {"node_id": chunks.node_ids[first], "chunks": Ragged(_chunk_indices(chunks), splits_of(counts))}
+    arrays = {"node_id": chunks.node_ids[first], "chunks": Ragged(_chunk_indices(chunks), to_splits(counts))}
     columns: dict[str, Any] = {
         "id": np.frombuffer(log.id, np.uint8)[None],
-        "updated_chunks": one_list(Tables(len(first), arrays, {})),
-        **{name: one_list(_structs(getattr(log, name))) for name in LISTS},
+        "updated_chunks": make_single_list(Tables(len(first), arrays, {})),
+        **{name: make_single_list(_structs(getattr(log, name))) for name in LISTS},
     }
     if moves is not None:
-        columns["moved_nodes"] = one_list(moves)
+        columns["moved_nodes"] = make_single_list(moves)
     if log.extra is not None and spec.extras:
         columns["extra"] = Blobs.from_list([log.extra])
     return build(TRANSACTION_LOG, Tables(1, columns, {}), place)
@@ -117,7 +117,7 @@ def _structs(ids: U8) -> NDArray[Any]:
 
 def _ids(items: NDArray[Any]) -> U8:
     ids = np.ascontiguousarray(items).view(np.uint8).reshape(-1, NodeId.SIZE)
-    return ids if ids_ascend(ids) else sorted_ids(ids)
+    return ids if are_ids_ascending(ids) else sort_ids(ids)
 
 
 def _chunk_indices(chunks: UpdatedChunks) -> Tables:
@@ -137,21 +137,21 @@ def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     counts, node_ids = chunks.lengths, arrays["node_id"]
     if not len(chunks.items):
         empty = UpdatedChunks(node_ids, counts, np.zeros(len(counts), np.int64), np.zeros(0, np.uint32))
-        return empty if ids_ascend(node_ids) else _rebuilt(empty)
+        return empty if are_ids_ascending(node_ids) else _rebuild(empty)
     coords: Ragged = chunks.items["coords"]
     if len(counts) == 1 and (column := coords.rectangle()) is not None:
         found = UpdatedChunks(node_ids, counts, np.array(column.shape[1:]), coords.items)
-        return found if coordinates.is_strictly_sorted(column) else _rebuilt(found)
+        return found if coordinates.is_strictly_sorted(column) else _rebuild(found)
     owners = np.repeat(np.arange(len(counts)), counts)
     first = np.minimum(chunks.splits[:-1], len(coords) - 1)
     ranks = np.where(counts > 0, coords.lengths[first], 0)
     if not np.array_equal(coords.lengths, ranks[owners]):
-        return _parted_by_rank(node_ids, chunks.splits, coords)
+        return _split_by_rank(node_ids, chunks.splits, coords)
     found = UpdatedChunks(node_ids, counts, ranks, coords.items)
-    if not ids_ascend(node_ids) or not all(
+    if not are_ids_ascending(node_ids) or not all(
         _ascend(coords, owners, rank) for rank in np.unique(ranks).tolist()
     ):
-        return _rebuilt(found)
+        return _rebuild(found)
     return found
 
 
@@ -166,12 +166,12 @@ def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
     return coordinates.is_strictly_sorted(keyed)
 
 
-def _rebuilt(chunks: UpdatedChunks) -> UpdatedChunks:
+def _rebuild(chunks: UpdatedChunks) -> UpdatedChunks:
     """Sort the chunks again, and join lists of one array."""
     return UpdatedChunks.of_lists(list(chunks))
 
 
-def _parted_by_rank(node_ids: U8, splits: NDArray[np.int64], coords: Ragged) -> UpdatedChunks:
+def _split_by_rank(node_ids: U8, splits: NDArray[np.int64], coords: Ragged) -> UpdatedChunks:
     """Split lists that mix coordinates of several ranks, as official writers produce them."""
     lists = []
     for row in range(len(node_ids)):  # rare: a commit that changed the rank of an array
@@ -198,14 +198,14 @@ def _moves(root: Tables, payload: Payload) -> tuple[MoveOperation, ...]:
         moves.append(
             MoveOperation(row["from"], row["to"], NodeId(row["node_id"]), NodeType(row["node_type"]))
         )
-    found = sorted_moves(moves)
+    found = sort_moves(moves)
     _check_moves(found, payload.place, ErrorKind.INVALID_FILE_FORMAT)
     return found
 
 
 def _check_moves(moves: tuple[MoveOperation, ...], place: str, kind: ErrorKind) -> None:
     paths = [path for move in moves for path in (move.from_path, move.to_path)]
-    if canonical_paths(paths, place) is not paths:
+    if canonicalize_paths(paths, place) is not paths:
         raise FormatError(f"{place}: a moved node has a path that is not canonical", kind=kind)
     for name, values in (
         ("leads to", [move.to_path for move in moves]),

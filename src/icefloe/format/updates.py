@@ -133,7 +133,7 @@ class Updates:
         """The encoded tables."""
         if self._newest is None:
             return self._older.blocks
-        return self._older.blocks.inserting(0, UPDATE, _update_row(self._newest), self._older.place)
+        return self._older.blocks.insert(0, UPDATE, _update_row(self._newest), self._older.place)
 
     @property
     def newest_at_us(self) -> int:
@@ -149,11 +149,11 @@ class Updates:
         """Return whether each entry is newer than the next one."""
         return not (self._times[1:] >= self._times[:-1]).any()
 
-    def adding(self, update: Update, backup_path: str) -> Updates:
+    def with_entry(self, update: Update, backup_path: str) -> Updates:
         """Return a copy with a new entry; the previous newest entry gets the backup of its file."""
         older = self._older
         if len(self):
-            older = self.older.inserting(0, _update_row(replace(self[0], backup_path=backup_path)))
+            older = self.older.insert(0, _update_row(replace(self[0], backup_path=backup_path)))
         added = self._like(update, older)
         added._times = np.concatenate((np.array([update.updated_at_us], np.uint64), self._times))
         return added
@@ -177,7 +177,7 @@ class Updates:
         return made
 
 
-def status_row(status: RepoStatus) -> dict[str, Any]:
+def make_status_row(status: RepoStatus) -> dict[str, Any]:
     """Return the columns of a `RepoStatus` table."""
     return {
         "availability": status.availability,
@@ -199,7 +199,7 @@ def _update_row(update: Update) -> dict[str, Any]:
     if isinstance(kind, UpdateType.FeatureFlagChanged):
         values |= {"new_value": bool(kind.new_value), "is_set": kind.new_value is not None}
     elif isinstance(kind, RepoStatusChanged):
-        values["status"] = None if kind.status is None else status_row(kind.status)
+        values["status"] = None if kind.status is None else make_status_row(kind.status)
     row = {"update_type": (_CODES[type(kind)], values), "updated_at": update.updated_at_us}
     return row | {"backup_path": update.backup_path}
 

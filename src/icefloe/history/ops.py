@@ -10,46 +10,46 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe._internal.ids import encode_column
-from icefloe._internal.times import column_from_microseconds, from_microseconds
+from icefloe._internal.times import from_microseconds, to_datetimes
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.encoding.flatbuffers.schema import Struct
-from icefloe.encoding.flatbuffers.tables import Tables, to_rows, values_of
+from icefloe.encoding.flatbuffers.tables import Tables, get_values, to_rows
 from icefloe.format import updates
 from icefloe.format.schema import UPDATE, UPDATE_KINDS
 from icefloe.history.pages import PAGE, build_all
-from icefloe.history.snapshots import public_status
+from icefloe.history.snapshots import to_public_status
 from icefloe.ops import Update, UpdateType
 
 _STORED_OTHERWISE: Final = (UpdateType.FeatureFlagChanged, updates.RepoStatusChanged)
 """Kinds whose public values differ from the stored columns."""
 
 
-def ops_log(refs: RefStore) -> Iterator[Update]:
+def iterate_ops_log(refs: RefStore) -> Iterator[Update]:
     """Iterate over the operations on a repository, newest first. Older files are read on demand."""
     if not isinstance(refs, RefStoreV2):
-        return map(public_update, refs.ops_log())
-    return chain.from_iterable(map(entries, refs.ops_log_files()))
+        return map(to_public_update, refs.ops_log())
+    return chain.from_iterable(map(iterate_entries, refs.ops_log_files()))
 
 
-def entries(log: updates.Updates) -> Iterator[Update]:
+def iterate_entries(log: updates.Updates) -> Iterator[Update]:
     """Iterate over the entries of one file of the ops log."""
     return chain.from_iterable(_log_pages(log))
 
 
-def public_update(update: updates.Update) -> Update:
+def to_public_update(update: updates.Update) -> Update:
     """Convert an entry of the ops log to its public form."""
     kind = update.update_type
     if isinstance(kind, updates.RepoStatusChanged):
         status = kind.status or updates.RepoStatus(set_at_us=update.updated_at_us)
-        kind = UpdateType.RepoStatusChanged(public_status(status))
+        kind = UpdateType.RepoStatusChanged(to_public_status(status))
     return Update(kind, from_microseconds(update.updated_at_us), update.backup_path)
 
 
 def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
     if not len(log):
         return
-    yield (public_update(log[0]),)  # often only the newest entry is needed
+    yield (to_public_update(log[0]),)  # often only the newest entry is needed
     older = log.older
     for start in range(0, len(older), PAGE):
         yield _updates(older.columns.take(slice(start, start + PAGE)), older.place)
@@ -63,11 +63,11 @@ def _updates(page: Tables, place: str) -> list[Update]:
         here = what.kinds == code
         if updates.UPDATE_TYPES[code - 1] in _STORED_OTHERWISE:
             rows = to_rows(UPDATE, page.take(here), place)
-            found = [public_update(updates.read_update(row)).kind for row in rows]
+            found = [to_public_update(updates.read_update(row)).kind for row in rows]
         else:
             found = _kinds(code, tables, f"{place}: {UPDATE.name}.update_type")
         kinds[here] = found
-    times = column_from_microseconds(page["updated_at"])
+    times = to_datetimes(page["updated_at"])
     return build_all(Update, len(page), kinds.tolist(), times, _backups(page, place))
 
 
@@ -80,7 +80,9 @@ def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
         field, column = table.fields[each.name], tables[each.name]
         is_id = isinstance(field, Struct)
         columns.append(
-            encode_column(column) if is_id else values_of(field, column, f"{place}: {table.name}.{each.name}")
+            encode_column(column)
+            if is_id
+            else get_values(field, column, f"{place}: {table.name}.{each.name}")
         )
     return build_all(kind, len(tables), *columns)
 

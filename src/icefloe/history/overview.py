@@ -8,13 +8,13 @@ from typing import Any, Final
 from icefloe._internal import html
 from icefloe._internal.times import from_microseconds
 from icefloe.config import display
-from icefloe.config.display import qualified
+from icefloe.config.display import qualify_name
 from icefloe.core.assets import AssetStore
-from icefloe.core.node_summary import nodes_html
+from icefloe.core.node_summary import render_nodes
 from icefloe.core.refs.base import RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
-from icefloe.history.snapshots import public_status
+from icefloe.history.snapshots import to_public_status
 from icefloe.storage.base import Storage
 from icefloe.types import RepoAvailability
 
@@ -25,7 +25,7 @@ _MOST_COMMIT_FILES: Final = 100
 """The largest number of commits that a notebook counts. Before version 2 each commit is a file to read."""
 
 
-def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:
+def collect_overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:
     """Collect the facts about a repository that `icefloe info` prints.
 
     Parameters
@@ -39,9 +39,9 @@ def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) 
     tip = next(history, None)
     return {
         **storage.describe(),
-        "format": version_text(refs),
+        "format": format_version(refs),
         "spec_version": refs.spec.number or 1,
-        "status": status(refs)["availability"],
+        "status": get_status(refs)["availability"],
         "branches": sorted(refs.branches()),
         "tags": sorted(refs.tags()),
         "commits_on_main": (tip is not None) + sum(1 for _ in history),
@@ -50,10 +50,10 @@ def overview(refs: RefStore, storage: Storage, most_commits: int | None = None) 
     }
 
 
-def status(refs: RefStore) -> dict[str, Any]:
+def get_status(refs: RefStore) -> dict[str, Any]:
     """Return the status of a repository, which formats before version 2 do not store."""
     if refs.spec.refs_in_repo_info:
-        now = public_status(refs.status())
+        now = to_public_status(refs.status())
         return {
             "availability": now.availability,
             "reason": now.limited_availability_reason,
@@ -62,38 +62,41 @@ def status(refs: RefStore) -> dict[str, Any]:
     found = RepoAvailability.online if refs.spec.writable else RepoAvailability.read_only
     return {
         "availability": found,
-        "reason": f"{version_text(refs)} of the format does not store a status",
+        "reason": f"{format_version(refs)} of the format does not store a status",
         "since": None,
     }
 
 
-def version_text(refs: RefStore) -> str:
+def format_version(refs: RefStore) -> str:
     """Return the version of the format of a repository as text."""
     return f"version {refs.spec.number}" if refs.spec.number else "a draft"
 
 
-def overview_html(refs: RefStore, assets: AssetStore, storage: Storage) -> str:
+def render_overview(refs: RefStore, assets: AssetStore, storage: Storage) -> str:
     """Return the overview of a repository as HTML, with its newest commits and the arrays on main.
 
     If the repository cannot be read, the HTML contains the error.
     """
     most = _MOST_COMMITS if refs.spec.refs_in_repo_info else _MOST_COMMIT_FILES
-    title, note = qualified("", "Repository"), f"format {version_text(refs)}"
+    title, note = qualify_name("", "Repository"), f"format {format_version(refs)}"
     facts: dict[str, Any]
     try:
-        facts = overview(refs, storage, most)
+        facts = collect_overview(refs, storage, most)
         if facts["commits_on_main"] == most:
             facts["commits_on_main"] = f"{most} or more"
         tip = refs.branch(_MAIN)
         newest = list(islice(refs.ancestry(tip), _SHOWN_COMMITS))
         rows = [(str(each.id), from_microseconds(each.flushed_at_us), each.message) for each in newest]
         parts = [
-            nodes_html(Workspace(assets.snapshot(tip), assets)),
-            html.section(
-                "Newest commits", len(rows), html.table(("id", "written at", "message"), rows), is_open=False
+            render_nodes(Workspace(assets.snapshot(tip), assets)),
+            html.render_section(
+                "Newest commits",
+                len(rows),
+                html.render_table(("id", "written at", "message"), rows),
+                is_open=False,
             ),
         ]
     except (IcechunkError, OSError) as error:  # a notebook shows something in any case
         facts, parts = {**storage.describe(), "not readable": error}, []
     shown = {"storage" if name == "type" else name: fact for name, fact in facts.items()}
-    return html.card(display.PACKAGE, title, note, html.facts(shown), *parts)
+    return html.render_card(display.PACKAGE, title, note, html.render_facts(shown), *parts)

@@ -11,17 +11,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from icefloe._internal.ids import SnapshotId, encode_column
-from icefloe._internal.times import column_from_microseconds
+from icefloe._internal.times import to_datetimes
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
-from icefloe.encoding.flatbuffers.tables import values_of
+from icefloe.encoding.flatbuffers.tables import get_values
 from icefloe.format.files import REPO_PATH
 from icefloe.format.metadata import read_metadata
-from icefloe.format.repo_changes import listed
+from icefloe.format.repo_changes import get_snapshot_info
 from icefloe.format.repo_info import SnapshotInfos
 from icefloe.format.schema import SNAPSHOT_INFO
 from icefloe.format.spec import V2
-from icefloe.history.snapshots import public_snapshot
+from icefloe.history.snapshots import to_public_snapshot
 from icefloe.snapshots import SnapshotInfo
 
 _FIRST_PAGE: Final = 50
@@ -31,15 +31,15 @@ _METADATA: Final = f"{REPO_PATH}: {SNAPSHOT_INFO.name}.metadata"
 T = TypeVar("T")
 
 
-def ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
+def iterate_ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
     """Iterate over a snapshot and its ancestors, newest first.
 
     The snapshot must have been looked up before, so that the repo info file is loaded.
     """
     if not isinstance(refs, RefStoreV2):
-        return map(public_snapshot, refs.ancestry(tip))
+        return map(to_public_snapshot, refs.ancestry(tip))
     info = refs.seen()
-    listed(info, tip)
+    get_snapshot_info(info, tip)
     return chain.from_iterable(_ancestry_pages(info.snapshots, info.snapshots.ancestry(tip)))
 
 
@@ -58,12 +58,12 @@ def _snapshots(infos: SnapshotInfos, rows: list[int], after: list[int]) -> list[
     which = line[: len(rows)]
     ids = encode_column(infos.ids[line])
     parents = [*ids[1:], *([] if after else [None])]
-    times = column_from_microseconds(columns["flushed_at"][which])
+    times = to_datetimes(columns["flushed_at"][which])
     messages = columns["message"].take(which).texts(f"{REPO_PATH}: messages of snapshots")
     metadata: list[dict[str, Any]] = [{} for _ in rows]
     if "metadata" in columns.columns and (counts := columns["metadata"].lengths[which]).any():
         some = np.flatnonzero(counts)
-        items = values_of(SNAPSHOT_INFO.fields["metadata"], columns["metadata"].take(which[some]), _METADATA)
+        items = get_values(SNAPSHOT_INFO.fields["metadata"], columns["metadata"].take(which[some]), _METADATA)
         for at, each in zip(some.tolist(), items, strict=True):
             metadata[at] = dict(read_metadata(each, V2, f"{REPO_PATH}: snapshot {ids[at]}"))
     return build_all(SnapshotInfo, len(rows), ids, parents, times, messages, metadata)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
+def to_public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
     """Convert a stored snapshot to its public form."""
     parent_id = None if info.parent_id is None else str(info.parent_id)
     return SnapshotInfo(
@@ -32,7 +32,7 @@ def public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
     )
 
 
-def public_status(status: updates.RepoStatus) -> RepoStatus:
+def to_public_status(status: updates.RepoStatus) -> RepoStatus:
     """Convert a stored status to its public form."""
     return RepoStatus(
         RepoAvailability(int(status.availability)),
@@ -41,7 +41,7 @@ def public_status(status: updates.RepoStatus) -> RepoStatus:
     )
 
 
-def stored_status(status: RepoStatus) -> updates.RepoStatus:
+def to_stored_status(status: RepoStatus) -> updates.RepoStatus:
     """Convert a public status to its stored form."""
     return updates.RepoStatus(
         updates.RepoAvailability(int(status.availability)),
@@ -50,7 +50,7 @@ def stored_status(status: RepoStatus) -> updates.RepoStatus:
     )
 
 
-def at_time(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
+def find_snapshot_at(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
     """Return the newest snapshot of a branch that is not later than a time."""
     for info in refs.ancestry(refs.branch(branch)):
         if info.flushed_at_us <= at_us:
@@ -63,7 +63,7 @@ def at_time(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
 
 def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: SnapshotId) -> Diff:
     """Return the changes from a snapshot to a later one of the same history."""
-    from icefloe.core.commit.diff import logs_diff
+    from icefloe.core.commit.diff import diff_logs
 
     steps = []
     for info in refs.ancestry(end):
@@ -78,7 +78,7 @@ def diff_between(refs: RefStore, assets: AssetStore, start: SnapshotId, end: Sna
             kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     logs = _logs(assets, steps)
-    return logs_diff(logs, assets.snapshot(start), assets.snapshot(end))
+    return diff_logs(logs, assets.snapshot(start), assets.snapshot(end))
 
 
 def _logs(assets: AssetStore, newest_first: list[repo_info.SnapshotInfo]) -> Iterator[TransactionLog]:
@@ -94,7 +94,7 @@ def _logs(assets: AssetStore, newest_first: list[repo_info.SnapshotInfo]) -> Ite
         yield assets.transaction_log(info.id)
 
 
-def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
+def read_pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
     """Return the transaction logs that a snapshot inherited from expired ones."""
     try:
         return refs.snapshot(id).pruned_ancestor_tx_logs
@@ -105,7 +105,7 @@ def pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
     """Draw the history of a snapshot or of all branches, including merged commits."""
     from icefloe.ancestry_graph import AncestryGraph, GraphCommit
-    from icefloe.core.merge.lineage import merged_tips
+    from icefloe.core.merge.lineage import get_merged_tips
 
     branches, tags = refs.branches(), refs.tags()
     infos = _with_merged(refs, set(branches.values()) if tip is None else {tip})
@@ -118,7 +118,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
             info.message,
             branch_names.get(info.id, ()),
             tag_names.get(info.id, ()),
-            tuple(map(str, merged_tips(info))),
+            tuple(map(str, get_merged_tips(info))),
         )
         for info in infos.values()
     ]
@@ -127,7 +127,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
 
 def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId, repo_info.SnapshotInfo]:
     """Return all ancestors of some snapshots, through parents and merges."""
-    from icefloe.core.merge.lineage import merged_tips
+    from icefloe.core.merge.lineage import get_merged_tips
 
     found: dict[SnapshotId, repo_info.SnapshotInfo] = {}
     merged: list[SnapshotId] = []
@@ -137,7 +137,7 @@ def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId,
             if info.id in found:
                 break
             found[info.id] = info
-            merged.extend(merged_tips(info))
+            merged.extend(get_merged_tips(info))
 
     for tip in tips:
         add(tip)

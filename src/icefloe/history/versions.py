@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, RefNotFoundError
 
 if TYPE_CHECKING:
@@ -158,6 +158,6 @@ def _find_snapshot(repo: Repository, text: str, names: Iterable[str]) -> Resolve
         import difflib
 
         near = difflib.get_close_matches(text, names, n=1)
-        hint = Hint(f"did you mean {printable(near[0])}?") if near else None
+        hint = Hint(f"did you mean {escape_control(near[0])}?") if near else None
     error = RefNotFoundError(f"there is no branch, tag or snapshot {text}", kind=ErrorKind.REF_NOT_FOUND)
     raise error.with_hint(hint)

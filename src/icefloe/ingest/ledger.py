@@ -19,7 +19,7 @@ import zarr
 from zarr.errors import GroupNotFoundError
 
 from icefloe._internal.amounts import counted
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import FileSchema
@@ -129,7 +129,7 @@ def region_text(box: Mapping[str, Sequence[int]]) -> str:
 
 def read_ledger(session: Session, group: str) -> list[LedgerRow]:
     """Read the rows of a target group, in the order in which they were written."""
-    with quiet():
+    with ignore_warnings():
         try:
             table = zarr.open_group(session.store, path=_path(group), mode="r")
         except (GroupNotFoundError, FileNotFoundError):
@@ -157,7 +157,7 @@ def write_ledger(
     pairs = enumerate(zip(rows, before, strict=False))
     same = next((i for i, (new, old) in pairs if new is not old and new != old), len(before))
     first = min(same, len(rows)) // _CHUNK * _CHUNK
-    with quiet():
+    with ignore_warnings():
         table = zarr.open_group(session.store, path=_path(group), mode="a")
         if not before:
             table.attrs.update({"about": _ABOUT, "version": 1})

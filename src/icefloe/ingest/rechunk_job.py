@@ -16,11 +16,11 @@ import zarr
 from zarr.buffer import cpu
 from zarr.storage import MemoryStore
 
-from icefloe._internal.amounts import bytes_text, counted
-from icefloe._internal.concurrency import pool
+from icefloe._internal.amounts import counted, format_bytes
+from icefloe._internal.concurrency import get_pool
 from icefloe._internal.executor import Executor
 from icefloe._internal.paths import join, normalize
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.conflicts import ConflictDetector
 from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.core.workspace import Workspace
@@ -193,14 +193,14 @@ def rechunk(
     )
     plan = _planned(changed, memory_bytes, executor.parallelism)
     report = _report(changed, arrays, plan)
-    aside = f", {bytes_text(plan.spilled_bytes)} put aside in between" if plan.spilled_bytes else ""
+    aside = f", {format_bytes(plan.spilled_bytes)} put aside in between" if plan.spilled_bytes else ""
     LOGGER.info(
         "%s: %s in %s, %s of at most %s%s",
         counted(len(changed), "array"),
-        bytes_text(plan.nbytes),
+        format_bytes(plan.nbytes),
         counted(len(plan.blocks), "block"),
         counted(len(plan.tasks), "task"),
-        bytes_text(plan.memory_bytes),
+        format_bytes(plan.memory_bytes),
         aside,
     )
     if dry_run or not changed:
@@ -308,7 +308,7 @@ def _write(
     write_groups([group], executor, results)
     session._merge_receipts(results.receipts)
     samples = list(_samples(plan, {array.path: (array, target) for array, target in changed}))
-    for name, box, is_same in pool("comparing", _SAMPLES).map(partial(_compare, session, base), samples):
+    for name, box, is_same in get_pool("comparing", _SAMPLES).map(partial(_compare, session, base), samples):
         if not is_same:
             raise InvalidInputError(
                 f"the values of {name} from {[start for start, _ in box]} to {[stop for _, stop in box]} are "
@@ -337,7 +337,7 @@ def _samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> It
 def _compare(session: Session, base: Session, sample: Sample) -> tuple[str, Box, bool]:
     path, box = sample
     key = tuple(slice(*span) for span in box)
-    with quiet():
+    with ignore_warnings():
         stores = (session.store, base.store)
         now, before = (np.asarray(zarr.open_array(store, path=path, mode="r")[key]) for store in stores)
     if now.dtype.kind == "V":
@@ -411,7 +411,7 @@ def _plain_codecs(array: StoredArray, codec: str) -> list[Any]:
     """Return the codecs that zarr chooses for this type and compressor."""
     small = _small(array, array.document["codecs"])
     metadata: Any = small.metadata
-    with quiet():
+    with ignore_warnings():
         made = zarr.create_array(
             MemoryStore(),
             shape=small.shape,
@@ -427,7 +427,7 @@ def _plain_codecs(array: StoredArray, codec: str) -> list[Any]:
 def _try_out(array: StoredArray, codecs: list[Any]) -> None:
     """Try to encode one cell: codecs of referenced files may only decode."""
     try:
-        with quiet():
+        with ignore_warnings():
             small: Any = _small(array, codecs)
             small[...] = np.full(small.shape, small.fill_value, small.dtype)
     except Exception as error:
@@ -448,7 +448,7 @@ def _small(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[Any]:
     stored: dict[str, Any] = {"zarr.json": cpu.Buffer.from_bytes(json.dumps(document).encode())}
     store = MemoryStore(stored)
     # Not an argument of open_array: zarr 3.1 does not heed it there.
-    with quiet(), zarr.config.set({"array.write_empty_chunks": True}):
+    with ignore_warnings(), zarr.config.set({"array.write_empty_chunks": True}):
         return zarr.open_array(store, mode="r+")
 
 

@@ -17,7 +17,7 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.discover.urls import origin_of, reference_location
 from icefloe.session import Session
-from icefloe.storage.external.access import Access, access_of
+from icefloe.storage.external.access import Access, get_access
 
 if TYPE_CHECKING:
     from icefloe.virtual.sources import FindAccess, StoreAccess
@@ -58,7 +58,7 @@ class Reading:
 
     def access_to(self, source: Source) -> Access | None:
         """Return the access to a remote source; None for a local one."""
-        return access_of(source.address, self.storage_options) if source.is_remote else None
+        return get_access(source.address, self.storage_options) if source.is_remote else None
 
     def access_at(self, location: str) -> Access | None:
         """How a file that a source refers to is reached; None for what its scheme implies.
@@ -68,7 +68,7 @@ class Reading:
         if location.startswith("file:"):
             return None
         try:
-            return access_of(location, self.storage_options)
+            return get_access(location, self.storage_options)
         except InvalidInputError:
             return None
 
@@ -76,7 +76,7 @@ class Reading:
         """Return a function that finds the access to a source and to the files that it references."""
         known: dict[str, StoreAccess] = {}
         if source.is_remote:
-            access = access_of(source.address, self.storage_options)
+            access = get_access(source.address, self.storage_options)
             known[origin_of(reference_location(source.address))] = access.store, access.credential
 
         def reach(location: str) -> StoreAccess:

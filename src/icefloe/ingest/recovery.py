@@ -15,7 +15,7 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import IcechunkError
 from icefloe.ingest.discover.sources import Source, find_sources
 from icefloe.ingest.inspect.open import decode, opened
@@ -131,7 +131,7 @@ def _described(name: str, array: Any) -> Target:
     cells = np.broadcast_to(np.zeros((), object if is_text else array.dtype), array.shape)
     attrs = dict(array.attrs)
     raw = xr.Variable(dims, cells, attrs if is_text else attributes_of_zarr(attrs, array.dtype))
-    with quiet():
+    with ignore_warnings():
         shown = raw if is_text else decode(xr.Dataset({name: raw})).variables[name]
     schema = variable_schema(name, raw, shown, is_coordinate=False)
     return Target(

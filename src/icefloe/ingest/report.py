@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.table import Table
 from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.inspect.agreement import Finding
@@ -48,11 +48,11 @@ class PlanReport:
 
     def __str__(self) -> str:
         again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
-        aside = f", {bytes_text(self.spilled_bytes)} spilled" if self.spilled_bytes else ""
+        aside = f", {format_bytes(self.spilled_bytes)} spilled" if self.spilled_bytes else ""
         return (
             f"{counted(self.files, 'file')} into {counted(len(self.arrays), 'array')}: "
-            f"{bytes_text(self.nbytes)} in {counted(self.blocks, 'block')}, {counted(self.tasks, 'task')} of "
-            f"at most {bytes_text(self.memory_bytes)}"
+            f"{format_bytes(self.nbytes)} in {counted(self.blocks, 'block')}, {counted(self.tasks, 'task')} "
+            f"of at most {format_bytes(self.memory_bytes)}"
             f"{again}{aside}"
         )
 
@@ -190,7 +190,7 @@ class Report:
         """
         from icefloe._internal import html
 
-        return html.page("Ingest report", self._repr_html_())
+        return html.render_page("Ingest report", self._repr_html_())
 
     def _repr_html_(self) -> str:
         from icefloe.ingest.report_html import report_html

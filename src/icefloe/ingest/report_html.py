@@ -5,31 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 from icefloe._internal import html
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 
 
 def report_html(found: dict[str, Any], *, ok: bool) -> str:
     """Return the HTML of a report, as `Report.to_dict` returns it, to be embedded in a page."""
-    parts = [html.mark(*_verdict(found, ok=ok)), html.facts(_facts(found)), _arrays(found), _checks(found)]
+    parts = [
+        html.mark(*_verdict(found, ok=ok)),
+        html.render_facts(_facts(found)),
+        _arrays(found),
+        _checks(found),
+    ]
     bad = [(each["source"], each["reason"]) for each in found["bad"]]
     findings = [
         (each["severity"], each["source"], each["variable"], each["text"]) for each in found["findings"]
     ]
     moved = [(each["source"], each["was"]) for each in found["moved"]]
     parts += [
-        html.section("Skipped files", len(bad), html.table(("file", "reason"), bad, len(bad))),
+        html.render_section("Skipped files", len(bad), html.render_table(("file", "reason"), bad, len(bad))),
         _files("Changed files that virtual references point to", found["broken"]),
-        html.section(
+        html.render_section(
             "Differences between files",
             len(findings),
-            html.table(("severity", "file", "variable", "finding"), findings, len(findings)),
+            html.render_table(("severity", "file", "variable", "finding"), findings, len(findings)),
         ),
-        html.section("Renamed files", len(moved), html.table(("file", "before"), moved, len(moved))),
+        html.render_section(
+            "Renamed files", len(moved), html.render_table(("file", "before"), moved, len(moved))
+        ),
         _files("Changed files", found["changed"]),
         _files("Ingested files", found["ingested"], is_open=False),
         _files("Files that were ingested before", found["known"], is_open=False),
     ]
-    return html.card("icefloe", "Ingest report", "", *parts)
+    return html.render_card("icefloe", "Ingest report", "", *parts)
 
 
 def _verdict(found: dict[str, Any], *, ok: bool) -> tuple[bool, str]:
@@ -53,10 +60,10 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
     }
     if plan := found["plan"]:
         facts |= {
-            "data": f"{bytes_text(plan['nbytes'])} in {counted(plan['blocks'], 'block')}",
-            "work": f"{counted(plan['tasks'], 'task')} of at most {bytes_text(plan['memory_bytes'])}",
+            "data": f"{format_bytes(plan['nbytes'])} in {counted(plan['blocks'], 'block')}",
+            "work": f"{counted(plan['tasks'], 'task')} of at most {format_bytes(plan['memory_bytes'])}",
             "files read": f"{plan['read_factor']:.1f} times",
-            "spilled": bytes_text(plan["spilled_bytes"]) if plan["spilled_bytes"] else None,
+            "spilled": format_bytes(plan["spilled_bytes"]) if plan["spilled_bytes"] else None,
         }
     return {name: value for name, value in facts.items() if value not in (None, [])}
 
@@ -70,12 +77,12 @@ def _arrays(found: dict[str, Any]) -> str:
             each["dtype"],
             " x ".join(map(str, each["chunks"])),
             " x ".join(map(str, each["shards"] or ())),
-            bytes_text(each["nbytes"]),
+            format_bytes(each["nbytes"]),
         )
         for each in arrays
     ]
     names = ("array", "shape", "dtype", "chunks", "shards", "new data")
-    return html.section("Arrays", len(rows), html.table(names, rows, len(rows)))
+    return html.render_section("Arrays", len(rows), html.render_table(names, rows, len(rows)))
 
 
 def _checks(found: dict[str, Any]) -> str:
@@ -83,10 +90,10 @@ def _checks(found: dict[str, Any]) -> str:
         f"<div>{html.mark(each['passed'], each['name'])}: {html.escape(each['text'])}</div>"
         for each in found["checks"]
     )
-    return html.section("Checks", len(found["checks"]), checks)
+    return html.render_section("Checks", len(found["checks"]), checks)
 
 
 def _files(title: str, files: list[str], *, is_open: bool = True) -> str:
-    return html.section(
-        title, len(files), html.table(("file",), zip(files, strict=True), len(files)), is_open=is_open
+    return html.render_section(
+        title, len(files), html.render_table(("file",), zip(files, strict=True), len(files)), is_open=is_open
     )

@@ -10,11 +10,11 @@ from typing import Final, NoReturn, TypeVar
 
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
-from icefloe.core.commit.computed_log import computed_log
+from icefloe.core.commit.computed_log import compute_log
 from icefloe.core.refs.base import read_only_format
 from icefloe.core.virtual_chunks.read import VirtualReader
 from icefloe.errors import ErrorKind, FormatError, SnapshotNotFoundError
@@ -25,9 +25,9 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.spec import V2
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.legacy.codec.files import ALPHA, DRAFT, SPEC, Folders, is_newer
-from icefloe.legacy.codec.ids import SUFFIXES, LongId, id_in_name
+from icefloe.legacy.codec.ids import SUFFIXES, LongId, parse_file_name
 from icefloe.legacy.codec.manifest import ArraysByRank, read_manifest
-from icefloe.legacy.codec.refs import first_files, is_ref
+from icefloe.legacy.codec.refs import is_ref, list_first_files
 from icefloe.legacy.codec.snapshot import StoredSnapshot, read_snapshot
 from icefloe.legacy.codec.structures import LONG_ID, Findings
 from icefloe.legacy.codec.transaction_log import read_transaction_log
@@ -48,7 +48,7 @@ def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
     The first file of main has a known name. Files are listed only if it is missing, because web servers
     cannot list files, and never with `by_name`.
     """
-    found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, first_files(folders)))]
+    found = [folders for folders in (ALPHA, DRAFT) if any(map(storage.exists, list_first_files(folders)))]
     if not found and not by_name and not storage.read_only:
         found = [
             folders
@@ -71,7 +71,7 @@ class LegacyAssets(AssetStore):
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader | None = None
     ) -> None:
         super().__init__(storage, SPEC, config, virtual)
-        self.findings = Findings(lambda text: _logger.warning("%s", printable(text)))
+        self.findings = Findings(lambda text: _logger.warning("%s", escape_control(text)))
         self._suffixes: dict[str, str] = {}
         self._listings: dict[str, dict[bytes, str]] = {}
         self._aliases: dict[SnapshotId, SnapshotId] | None = None
@@ -93,7 +93,7 @@ class LegacyAssets(AssetStore):
         if folder not in self._listings:
             found: dict[bytes, str] = {}
             for info in self.storage.list_prefix(f"{folder}/"):
-                raw = id_in_name(info.key.removeprefix(f"{folder}/"))
+                raw = parse_file_name(info.key.removeprefix(f"{folder}/"))
                 if raw is not None and len(raw) == LONG_ID:
                     raw = self.findings.shorten(raw)
                 if raw is not None and found.setdefault(raw, info.key) != info.key:
@@ -255,7 +255,7 @@ class LegacyAssets(AssetStore):
         snapshot = self.snapshot(id)
         if snapshot.parent_id is None:
             return TransactionLog.of(id)
-        return computed_log(self.snapshot(snapshot.parent_id), snapshot, self)
+        return compute_log(self.snapshot(snapshot.parent_id), snapshot, self)
 
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
         # docstring inherited

@@ -34,12 +34,12 @@ class NewManifest:
     extents: tuple[range, ...] | None
 
 
-def lost_manifest_id(use: Use) -> ManifestId:
+def make_lost_manifest_id(use: Use) -> ManifestId:
     """Return the id for a manifest that cannot be created because the old ones are unreadable."""
     return _derived(b"".join((*use.manifests, use.node)))
 
 
-def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayManifest]:
+def collect_references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayManifest]:
     """Return all references of arrays with the same manifests. The first manifest with a chunk wins."""
     files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
     found = {}
@@ -50,7 +50,7 @@ def references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayMani
     return found
 
 
-def manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
+def encode_manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
     """Encode the manifest of version 2 for an array.
 
     Its id is derived from its content, so that an interrupted upgrade can be resumed, and snapshots in which
@@ -65,7 +65,7 @@ def _derived(contents: bytes) -> ManifestId:
     return ManifestId(sha256(contents).digest()[: ManifestId.SIZE])
 
 
-def chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
+def find_chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
     """Return the referenced chunk objects, with the end of the last referenced range."""
     native = found.kind == NATIVE
     ids: NDArray[np.void] = np.ascontiguousarray(found.chunk_ids[native]).view("V12").reshape(-1)
@@ -76,7 +76,7 @@ def chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
     return {id.tobytes(): int(end) for id, end in zip(distinct, highest, strict=True)}
 
 
-def new_snapshot(assets: LegacyAssets, id: SnapshotId, made: Mapping[Use, NewManifest]) -> Snapshot:
+def convert_snapshot(assets: LegacyAssets, id: SnapshotId, made: Mapping[Use, NewManifest]) -> Snapshot:
     """Return a snapshot of version 2, without its parent."""
     old = assets.snapshot(id)
     nodes, files = [], {}
@@ -106,11 +106,11 @@ def _with_manifest(node: NodeSnapshot, new: NewManifest | None) -> NodeSnapshot:
     return replace(node, node_data=replace(data, manifests=(ref,)))
 
 
-def snapshot_file(snapshot: Snapshot, level: int) -> bytes:
+def encode_snapshot_file(snapshot: Snapshot, level: int) -> bytes:
     """Encode a snapshot file of version 2."""
     return write_snapshot(snapshot, V2, level)
 
 
-def log_file(assets: LegacyAssets, id: SnapshotId, level: int) -> bytes:
+def encode_log_file(assets: LegacyAssets, id: SnapshotId, level: int) -> bytes:
     """Encode the transaction log file of a snapshot."""
     return write_transaction_log(assets.transaction_log(id), V2, level)

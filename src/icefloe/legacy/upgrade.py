@@ -15,8 +15,8 @@ from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
 from icefloe._internal.report import Report
 from icefloe.config import CachingConfig, RepositoryConfig
-from icefloe.core.assets import object_metadata
-from icefloe.core.open import LAYOUT_V2, find_layout, parts
+from icefloe.core.assets import make_object_metadata
+from icefloe.core.open import LAYOUT_V2, find_layout, make_parts
 from icefloe.core.refs.base import UPGRADE
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import (
@@ -41,24 +41,24 @@ from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import V2
 from icefloe.legacy.assets import BACKUP, MIGRATION, LegacyAssets
 from icefloe.legacy.codec.files import is_newer
-from icefloe.legacy.codec.ids import id_in_name
+from icefloe.legacy.codec.ids import parse_file_name
 from icefloe.legacy.codec.refs import is_ref_file
 from icefloe.legacy.convert import (
     NewManifest,
-    chunk_ends,
-    log_file,
-    lost_manifest_id,
-    manifest_file,
-    new_snapshot,
-    references,
-    snapshot_file,
+    collect_references,
+    convert_snapshot,
+    encode_log_file,
+    encode_manifest_file,
+    encode_snapshot_file,
+    find_chunk_ends,
+    make_lost_manifest_id,
 )
 from icefloe.legacy.inventory import Inventory, Use, take_inventory
 from icefloe.legacy.layout import ALL_LAYOUTS, LEGACY
 from icefloe.legacy.refs import RefStoreLegacy
 from icefloe.maintenance.integrity.findings import Level
 from icefloe.maintenance.integrity.verify_graph import verify_graph
-from icefloe.maintenance.upgrade import first_repo_info
+from icefloe.maintenance.upgrade import make_first_repo_info
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")
@@ -205,7 +205,9 @@ class _Migration:
         progress: Progress | None,
         executor: Executor | None,
     ) -> None:
-        opened = parts(source, LEGACY, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT)))
+        opened = make_parts(
+            source, LEGACY, RepositoryConfig(caching=CachingConfig(num_transaction_changes=_KEPT))
+        )
         if not isinstance(opened.assets, LegacyAssets) or not isinstance(opened.refs, RefStoreLegacy):
             raise TypeError("not a repository of an older format")
         self.assets, self.refs = opened.assets, opened.refs
@@ -242,7 +244,7 @@ class _Migration:
 
     def finish(self, *, dry_run: bool, delete_old_files: bool) -> MigrationReport:
         """Complete an upgrade that was interrupted after the repository had become one of version 2."""
-        opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
+        opened = make_parts(self.target, LAYOUT_V2, RepositoryConfig())
         checked = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS).report()
         report = MigrationReport(
             self.assets.folders.name,
@@ -277,7 +279,7 @@ class _Migration:
         for group, seen in self._each("manifests read", self._look_at, _groups(found.uses)):
             if isinstance(seen, str):
                 found.gaps.append(f"{counted(len(group), 'array')}: {seen}")
-                lost = {use: ManifestFileInfo(lost_manifest_id(use), 0, 0) for use in group}
+                lost = {use: ManifestFileInfo(make_lost_manifest_id(use), 0, 0) for use in group}
                 plan.made |= {use: NewManifest(info, None) for use, info in lost.items()}
                 continue
             for use, one in seen.items():
@@ -291,14 +293,14 @@ class _Migration:
 
     def _look_at(self, group: _Group) -> tuple[_Group, dict[Use, _Seen] | str]:
         try:
-            found = references(self.assets, group)
+            found = collect_references(self.assets, group)
         except (FormatError, ObjectNotFoundError) as error:
             return group, error.message
         seen = {}
         for use, refs in found.items():
-            id, data = manifest_file(use, refs, self._level)
+            id, data = encode_manifest_file(use, refs, self._level)
             info = ManifestFileInfo(id, len(data), len(refs))
-            seen[use] = _Seen(NewManifest(info, refs.extents()), chunk_ends(refs))
+            seen[use] = _Seen(NewManifest(info, refs.extents()), find_chunk_ends(refs))
         return group, seen
 
     def _look_for_chunks(self, found: Inventory, plan: _Plan) -> None:
@@ -316,13 +318,13 @@ class _Migration:
 
     def _make_files(self, plan: _Plan, id: SnapshotId) -> tuple[bytes, bytes | None]:
         """Return the snapshot file and the transaction log file; no log if the changes are unknown."""
-        snapshot = new_snapshot(self.assets, id, plan.made)
+        snapshot = convert_snapshot(self.assets, id, plan.made)
         try:
-            log = log_file(self.assets, id, self._level)
+            log = encode_log_file(self.assets, id, self._level)
         except (FormatError, ObjectNotFoundError, SnapshotNotFoundError) as error:
             self.assets.findings.note(f"snapshot {id}: its changes are unknown: {error.message}")
             log = None
-        return snapshot_file(snapshot, self._level), log
+        return encode_snapshot_file(snapshot, self._level), log
 
     def _report(self, found: Inventory, plan: _Plan, *, dry_run: bool) -> MigrationReport:
         self.refs.config()
@@ -380,12 +382,12 @@ class _Migration:
             pass
 
     def _write_group(self, group: _Group) -> None:
-        for use, refs in references(self.assets, group).items():
-            id, data = manifest_file(use, refs, self._level)
+        for use, refs in collect_references(self.assets, group).items():
+            id, data = encode_manifest_file(use, refs, self._level)
             self._put(f"{MANIFESTS}/{id}", data, "manifest")
 
     def _put(self, path: str, data: bytes, file_type: str) -> None:
-        self.target.put(path, data, metadata=object_metadata(V2, file_type))
+        self.target.put(path, data, metadata=make_object_metadata(V2, file_type))
 
     def _to_copy(self, plan: _Plan) -> Iterator[tuple[bytes, str]]:
         """Yield the chunk objects that must be copied to the folder of version 2."""
@@ -436,7 +438,7 @@ class _Migration:
             return  # written before the upgrade was interrupted
         config = self.refs.config()
         metadata: dict[str, Any] = {"ref_properties": found.properties} if found.properties else {}
-        info = first_repo_info(
+        info = make_first_repo_info(
             found.snapshots,
             found.branches,
             found.tags,
@@ -451,7 +453,7 @@ class _Migration:
 
     def _verify(self, found: Inventory, plan: _Plan) -> None:
         """Read all written files, and compare them with their source."""
-        opened = parts(self.target, LAYOUT_V2, RepositoryConfig())
+        opened = make_parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
             raise _not_the_same(report.findings[0].message)
@@ -460,7 +462,7 @@ class _Migration:
                 raise _not_the_same(f"the entry of snapshot {id}")
 
         def compare(group: _Group) -> None:
-            for use, refs in references(self.assets, group).items():
+            for use, refs in collect_references(self.assets, group).items():
                 info = plan.made[use].info
                 if not info.num_chunk_refs:
                     continue
@@ -468,7 +470,7 @@ class _Migration:
                     raise _not_the_same(f"the references in {MANIFESTS}/{info.id}")
 
         def compare_nodes(id: SnapshotId) -> None:
-            if opened.assets.snapshot(id) != new_snapshot(self.assets, id, plan.made):
+            if opened.assets.snapshot(id) != convert_snapshot(self.assets, id, plan.made):
                 raise _not_the_same(f"snapshot {id}")
 
         readable = (use for use, new in plan.made.items() if new.extents is not None)
@@ -503,7 +505,7 @@ def _is_old_file(folder: str, name: str) -> bool:
     """Return whether a file in a folder of an old repository is one of its objects, not a user's file."""
     if folder == BACKUP:
         return is_own_path(name)
-    return is_ref_file(f"{folder}/{name}") or id_in_name(name) is not None
+    return is_ref_file(f"{folder}/{name}") or parse_file_name(name) is not None
 
 
 def _groups(uses: Iterable[Use]) -> list[_Group]:

@@ -18,7 +18,7 @@ from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.report import Report
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import Layout, Opened, open_parts, parts
+from icefloe.core.open import Layout, Opened, make_parts, open_parts
 from icefloe.core.refs.base import read_only_format
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
@@ -31,15 +31,15 @@ from icefloe.errors import (
     RepositoryNotFoundError,
 )
 from icefloe.format.files import CHUNKS, CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, TRANSACTIONS
-from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.format.id_columns import is_member, sort_ids
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.updates import RepoStatus, Update, Updates
-from icefloe.maintenance.copy_objects import Copier, Limits, missing_from, needed_rows
+from icefloe.maintenance.copy_objects import Copier, Limits, find_missing, find_needed_rows
 from icefloe.maintenance.history import History, load_history
 from icefloe.maintenance.listings import Ids, Listing, list_folder, to_column
-from icefloe.maintenance.reachable import chunks_used, manifests_used
+from icefloe.maintenance.reachable import list_chunks_used, list_manifests_used
 from icefloe.ops import UpdateType
 from icefloe.storage.base import Storage
 
@@ -150,7 +150,7 @@ def _open_target(target: Storage, source: Opened, layouts: Sequence[Layout]) -> 
                 f"the target of a clone must be empty, but {target.place} contains {stray}",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             ) from None
-        return parts(target, source.layout, RepositoryConfig()), False
+        return make_parts(target, source.layout, RepositoryConfig()), False
     if type(opened.refs) is not type(source.refs):
         raise InvalidInputError(
             f"the repository in {target.place} has format version {opened.refs.spec.number}, the source has "
@@ -191,7 +191,7 @@ class _Work:
         """Yield the new snapshots. Their parent is the nearest ancestor that the target has or will get."""
         snapshots = self.whole.snapshots
         stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
-        tied = self.whole.keeping(stays).snapshots
+        tied = self.whole.keep(stays).snapshots
         at_target = {known[row].tobytes() for row in range(len(known))}
         for info in map(tied.find, map(self.part.snapshots.id_at, self.rows.tolist())):
             if info is None:
@@ -212,27 +212,27 @@ class _Work:
         needed = self._needed(listed[TRANSACTIONS].ids)
         missing = {}
         for folder in _FOLDERS:
-            wanted = needed_rows(listed[folder], needed[folder], here)
+            wanted = find_needed_rows(listed[folder], needed[folder], here)
             self._wanted[folder] = wanted
             self.count += len(wanted)
-            missing[folder] = missing_from(wanted, list_folder(there, folder))
+            missing[folder] = find_missing(wanted, list_folder(there, folder))
         return missing
 
     def _needed(self, logs_there: Ids) -> dict[str, Ids]:
         storage = self.source.assets.storage
         snapshots = self.part.snapshots.ids[self.rows]
-        manifests = manifests_used(storage, snapshots, self._executor)
+        manifests = list_manifests_used(storage, snapshots, self._executor)
         required = [*(log for info in self.new.values() for log in info.pruned_ancestor_tx_logs)]
         required += [info.id for info in self.new.values() if info.parent_id is not None]
         wanted = to_column([] if self._is_v1 else required)
         # First snapshots may have no log, and the logs of version 1 may be missing.
         more = to_column([*required, *self.new])
-        logs = sorted_ids(np.concatenate([wanted, more[is_member(more, logs_there)]]))
+        logs = sort_ids(np.concatenate([wanted, more[is_member(more, logs_there)]]))
         return {
             SNAPSHOTS: snapshots,
             TRANSACTIONS: logs,
             MANIFESTS: manifests,
-            CHUNKS: chunks_used(storage, manifests, self._executor),
+            CHUNKS: list_chunks_used(storage, manifests, self._executor),
         }
 
     @property
@@ -254,7 +254,7 @@ class _Work:
         storage = self.there.assets.storage
         for folder in _FOLDERS:
             wanted = self._wanted[folder]
-            found = needed_rows(list_folder(storage, folder), wanted.ids, storage)
+            found = find_needed_rows(list_folder(storage, folder), wanted.ids, storage)
             if folder == SNAPSHOTS and self._is_v1:
                 continue  # some were rewritten
             short = found.sizes != wanted.sizes

@@ -8,10 +8,10 @@ from typing import Final
 
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.ids import encode_column
-from icefloe.core.assets import object_metadata
+from icefloe.core.assets import make_object_metadata
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
-from icefloe.format.id_columns import id_keys, is_member
+from icefloe.format.id_columns import is_member, view_id_keys
 from icefloe.format.spec import Spec
 from icefloe.maintenance.listings import Ids, Listing
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
@@ -60,11 +60,11 @@ class Copier:
         try:
             data, _ = self.source.get(path)
         except ObjectNotFoundError:
-            raise _missing(path, self.source) from None
+            raise _make_missing_error(path, self.source) from None
         if folder == CHUNKS:
             self.target.put(path, data, kind=ObjectKind.CHUNK)
         else:
-            self.target.put(path, data, metadata=object_metadata(self.spec, _FILE_TYPES[folder]))
+            self.target.put(path, data, metadata=make_object_metadata(self.spec, _FILE_TYPES[folder]))
         if self.read_back and self.target.get(path)[0] != data:
             raise StorageError(
                 f"{path} in {self.target.place} differs from the bytes that were just written",
@@ -78,22 +78,22 @@ def _copy_batch(copier: Copier, batch: Listing) -> None:
     copier.target.sync()  # another process may move the refs
 
 
-def needed_rows(listed: Listing, needed: Ids, storage: Storage) -> Listing:
+def find_needed_rows(listed: Listing, needed: Ids, storage: Storage) -> Listing:
     """Return the rows of a sorted listing with some ids; StorageError if one is missing."""
     missing = needed[~is_member(needed, listed.ids)]
     if len(missing):
-        raise _missing(f"{listed.folder}/{encode_column(missing[:1])[0]}", storage)
-    return listed.take(id_keys(listed.ids).searchsorted(id_keys(needed)))
+        raise _make_missing_error(f"{listed.folder}/{encode_column(missing[:1])[0]}", storage)
+    return listed.take(view_id_keys(listed.ids).searchsorted(view_id_keys(needed)))
 
 
-def missing_from(wanted: Listing, existing: Listing) -> Listing:
+def find_missing(wanted: Listing, existing: Listing) -> Listing:
     """Return the rows of objects that do not exist with the same size in another listing."""
     same, sizes = existing.find(wanted.ids)
     same[same] = sizes == wanted.sizes[same]
     return wanted.take(~same)
 
 
-def _missing(path: str, storage: Storage) -> StorageError:
+def _make_missing_error(path: str, storage: Storage) -> StorageError:
     return StorageError(
         f"{path} is missing from {storage.place}. If a garbage collection deleted it meanwhile, try again; "
         "otherwise `verify` lists what else is missing",

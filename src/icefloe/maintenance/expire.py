@@ -11,7 +11,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.format.files import TRANSACTIONS
-from icefloe.format.pruning import ancestors, pruned
+from icefloe.format.pruning import list_ancestors, prune_snapshots
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
 from icefloe.maintenance.listings import NO_IDS, Ids, to_column
@@ -37,15 +37,15 @@ def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
 
     def change(info: RepoInfo) -> Changed:
         nonlocal removed
-        changed, removed = without_expired(info, rules)
+        changed, removed = drop_expired(info, rules)
         return changed, UpdateType.ExpirationRan()
 
-    with assets.storage.making_room(refs.old_backups):
+    with assets.storage.make_room(refs.old_backups):
         refs.update(change)
     return removed
 
 
-def without_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
+def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
     """Return a repo info without expired snapshots, and the ids of the expired snapshots.
 
     First snapshots and the tip of main are kept, and so are the tips of other branches and of tags unless
@@ -63,7 +63,7 @@ def without_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
     tips += [] if rules.delete_tags else list(tags.values())
     keep[[row for row in tips if row is not None]] = True
     orphans = np.flatnonzero(keep & (snapshots.parents != NO_PARENT) & ~keep[snapshots.parents]).tolist()
-    lines = {row: ancestors(parents, row) for row in orphans}
+    lines = {row: list_ancestors(parents, row) for row in orphans}
     gone_branches = {
         name
         for name, row in branches.items()
@@ -72,7 +72,7 @@ def without_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
     gone_tags = {name for name, row in tags.items() if rules.delete_tags and row is not None and old[row]}
     changed = replace(
         info,
-        snapshots=pruned(
+        snapshots=prune_snapshots(
             snapshots,
             keep,
             {row: line[-1] for row, line in lines.items()},
@@ -115,6 +115,6 @@ def _shorten(
         return set()
     removed = {info.id for info in line[young:-1]}
     expendable = sorted(removed - {last.id} - tips)  # another branch or tag may be at an old snapshot
-    with assets.storage.making_room(lambda: (f"{TRANSACTIONS}/{id}" for id in expendable)):
+    with assets.storage.make_room(lambda: (f"{TRANSACTIONS}/{id}" for id in expendable)):
         assets.write_snapshot(replace(assets.snapshot(last.id), parent_id=line[-1].id))
     return removed

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task, ThreadExecutor
-from icefloe._internal.retry import attempts
+from icefloe._internal.retry import iterate_attempts
 from icefloe._internal.table import Table
 from icefloe._internal.times import from_microseconds, to_microseconds
 from icefloe.core.assets import AssetStore
@@ -27,15 +27,15 @@ from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ConflictError, ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, OWN_FOLDERS, SNAPSHOTS, TRANSACTIONS, is_own_path
-from icefloe.format.id_columns import IdIndex, is_member, sorted_ids
-from icefloe.format.pruning import ancestors, inherited_logs, pruned
+from icefloe.format.id_columns import IdIndex, is_member, sort_ids
+from icefloe.format.pruning import get_inherited_logs, list_ancestors, prune_snapshots
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.maintenance.listings import NO_IDS, Ids, Listing, filter_folder, list_folder
 from icefloe.maintenance.reachable import (
-    chunks_used,
-    manifests_used,
-    reachable,
-    reachable_snapshots,
+    list_chunks_used,
+    list_manifests_used,
+    list_reachable_snapshots,
+    mark_reachable,
 )
 from icefloe.ops import GCSummary, UpdateType
 from icefloe.storage.base import DeleteReport, Storage, SweepReport
@@ -139,11 +139,11 @@ def find_garbage(
     If the disk is full, garbage is deleted first to make room for that record. `when_found` is called before
     the repository changes. With `dated`, listings include the times of objects.
     """
-    for _ in attempts(_TRIES, 0.05, 0.5):
+    for _ in iterate_attempts(_TRIES, 0.05, 0.5):
         try:
             plan = _Plan(refs, assets, older_than_us, executor, dated=dated)
             when_found()
-            with assets.storage.making_room(plan.expendable):
+            with assets.storage.make_room(plan.expendable):
                 garbage = plan.release() if release else plan.garbage
         except _RefMovedError:
             continue
@@ -171,8 +171,8 @@ class _Plan:
     ) -> None:
         self._refs, self._assets, self._executor = refs, assets, executor
         storage = assets.storage
-        before = reachable_snapshots(refs)
-        manifests = manifests_used(storage, before, executor)
+        before = list_reachable_snapshots(refs)
+        manifests = list_manifests_used(storage, before, executor)
 
         def list_old(folder: str, kept: IdIndex) -> Listing:
             def select(part: Listing) -> Listing:
@@ -180,7 +180,7 @@ class _Plan:
 
             return filter_folder(storage, folder, select, dated=dated)
 
-        self._chunks = list_old(CHUNKS, IdIndex(chunks_used(storage, manifests, executor)))
+        self._chunks = list_old(CHUNKS, IdIndex(list_chunks_used(storage, manifests, executor)))
         self._manifests = list_old(MANIFESTS, IdIndex(manifests))
         self._logs = list_old(TRANSACTIONS, IdIndex(before))
         listed = list_folder(storage, SNAPSHOTS)
@@ -193,23 +193,23 @@ class _Plan:
             info = refs.load()
             self._known = info.snapshots.ids
             listed_and_old = is_member(self._known, self._snapshots.ids)
-            kept = self._known[reachable(info) | ~listed_and_old]
+            kept = self._known[mark_reachable(info) | ~listed_and_old]
         else:
-            self._known, kept = NO_IDS, reachable_snapshots(refs)
-        self._kept = sorted_ids(np.concatenate([kept, recent]))
+            self._known, kept = NO_IDS, list_reachable_snapshots(refs)
+        self._kept = sort_ids(np.concatenate([kept, recent]))
         self._snapshots = _not_in(self._snapshots, self._kept)
         self._spare(kept[~is_member(kept, before)])
         # Parts of a failed commit may be missing: an earlier or concurrent collection may have deleted them.
-        self._spare(recent[~is_member(recent, sorted_ids(kept))], may_miss=True)
+        self._spare(recent[~is_member(recent, sort_ids(kept))], may_miss=True)
 
     def _spare(self, snapshots: Ids, *, may_miss: bool = False) -> None:
         """Do not delete the manifests and chunks of some snapshots."""
         if not len(snapshots):
             return
         storage, executor = self._assets.storage, self._executor
-        manifests = manifests_used(storage, snapshots, executor, may_miss=may_miss)
+        manifests = list_manifests_used(storage, snapshots, executor, may_miss=may_miss)
         self._manifests = _not_in(self._manifests, manifests)
-        chunks = chunks_used(storage, manifests, executor, may_miss=may_miss)
+        chunks = list_chunks_used(storage, manifests, executor, may_miss=may_miss)
         self._chunks = _not_in(self._chunks, chunks)
 
     @property
@@ -228,7 +228,7 @@ class _Plan:
     def _garbage(self, info: RepoInfo | None) -> Garbage:
         logs = self._kept
         if info is not None:
-            logs = sorted_ids(np.concatenate([logs, inherited_logs(info.snapshots)]))
+            logs = sort_ids(np.concatenate([logs, get_inherited_logs(info.snapshots)]))
         return Garbage(self._snapshots, _not_in(self._logs, logs), self._manifests, self._chunks)
 
     def release(self) -> Garbage:
@@ -250,7 +250,7 @@ class _Plan:
             return self.garbage  # nothing to announce
         begun_us = refs.note_collection()
         try:
-            reached = reachable_snapshots(refs)
+            reached = list_reachable_snapshots(refs)
             self._spare_snapshots(reached[~is_member(reached, self._kept)])
         except BaseException:
             refs.note_end_of_collection(begun_us)
@@ -259,7 +259,7 @@ class _Plan:
 
     def _spare_snapshots(self, added: Ids) -> None:
         self._spare(added)
-        self._kept = sorted_ids(np.concatenate([self._kept, added]))
+        self._kept = sort_ids(np.concatenate([self._kept, added]))
         self._snapshots = _not_in(self._snapshots, self._kept)
 
     def _without_garbage(self, info: RepoInfo) -> RepoInfo:
@@ -281,11 +281,13 @@ class _Plan:
                 continue
             if appeared[row]:
                 raise _RefMovedError
-            line = ancestors(parents, row)
+            line = list_ancestors(parents, row)
             stop = next((at for at, each in enumerate(line) if keep[each]), len(line))
             onto[row] = line[stop] if stop < len(line) else NO_PARENT
             skipped[row] = line[:stop]
-        return info if keep.all() else replace(info, snapshots=pruned(snapshots, keep, onto, skipped))
+        return (
+            info if keep.all() else replace(info, snapshots=prune_snapshots(snapshots, keep, onto, skipped))
+        )
 
 
 def _not_in(listing: Listing, kept: Ids) -> Listing:

@@ -13,7 +13,7 @@ from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ErrorKind, RefNotFoundError
-from icefloe.format.pruning import shortened
+from icefloe.format.pruning import shorten_history
 from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
 
 
@@ -44,23 +44,23 @@ class History:
             branches=_select("branch", self.branches, branches),
             tags=_select("tag", self.tags, tags),
         )
-        return selected.keeping(selected.reached())
+        return selected.keep(selected.reached())
 
     def newest(self, depth: int) -> History:
         """Return the newest `depth` snapshots of each branch and tag, and the first snapshot."""
         keep = self.snapshots.parents == NO_PARENT
         for rows in self.lines().values():
             keep[rows[:depth]] = True
-        return self.keeping(keep & self.reached())
+        return self.keep(keep & self.reached())
 
-    def keeping(self, keep: NDArray[np.bool_]) -> History:
+    def keep(self, keep: NDArray[np.bool_]) -> History:
         """Return a history without some snapshots; the others get their nearest kept ancestor as parent.
 
         The tips of all branches and tags must be kept.
         """
         if keep.all():
             return self
-        return replace(self, snapshots=shortened(self.snapshots, keep))
+        return replace(self, snapshots=shorten_history(self.snapshots, keep))
 
 
 def load_history(refs: RefStore) -> History:
@@ -68,7 +68,7 @@ def load_history(refs: RefStore) -> History:
     if isinstance(refs, RefStoreV2):
         info = refs.load()
         found = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
-        return found.keeping(found.reached())
+        return found.keep(found.reached())
     branches, tags = refs.branches(), refs.tags()
     seen: dict[SnapshotId, SnapshotInfo] = {}
     for tip in {*branches.values(), *tags.values()}:

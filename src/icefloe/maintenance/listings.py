@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.ids import decode_names, encode_column, text_size
-from icefloe.format.id_columns import id_keys, is_member, sorted_ids
+from icefloe._internal.ids import count_characters, decode_names, encode_column
+from icefloe.format.id_columns import is_member, sort_ids, view_id_keys
 from icefloe.storage.base import ListedObjects, Storage
 
 OBJECT_ID: Final = 12
@@ -25,10 +25,10 @@ NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
 
 def to_column(ids: Iterable[bytes]) -> Ids:
     """Return ids as a sorted column without duplicates."""
-    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID))
+    return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID))
 
 
-def each_id(ids: Ids) -> list[bytes]:
+def iterate_ids(ids: Ids) -> list[bytes]:
     """Return the ids of a column one by one."""
     data = ids.tobytes()
     return [data[start : start + OBJECT_ID] for start in range(0, len(data), OBJECT_ID)]
@@ -61,7 +61,7 @@ class Listing:
     def find(self, ids: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Return a mask of the ids that a sorted listing contains, and the sizes of these objects."""
         found = is_member(ids, self.ids)
-        return found, self.sizes[id_keys(self.ids).searchsorted(id_keys(ids[found]))]
+        return found, self.sizes[view_id_keys(self.ids).searchsorted(view_id_keys(ids[found]))]
 
     def batches(self) -> Iterator[Self]:
         """Split the listing into parts, one per task, limited by count and total size."""
@@ -74,7 +74,7 @@ class Listing:
 def list_folder(storage: Storage, folder: str) -> Listing:
     """List the objects of a folder, sorted by id. Files whose names are not ids are ignored."""
     found = filter_folder(storage, folder, lambda part: part)
-    return found.take(id_keys(found.ids).argsort(kind="stable"))
+    return found.take(view_id_keys(found.ids).argsort(kind="stable"))
 
 
 def filter_folder(
@@ -103,7 +103,7 @@ def filter_folder(
 def _with_ids(folder: str, part: ListedObjects) -> Listing:
     """Parse the names of listed files as ids, and skip other files."""
     start = len(folder) + 1
-    width = start + text_size(OBJECT_ID)
+    width = start + count_characters(OBJECT_ID)
     keys, sizes, times = part.keys, part.sizes, part.times_us
     if set(map(len, keys)) != {width}:
         rows = [row for row, key in enumerate(keys) if len(key) == width]

@@ -15,10 +15,10 @@ from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import IcechunkError
 from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
-from icefloe.format.id_columns import id_keys, is_member, key_bytes, sorted_ids
-from icefloe.format.pruning import inherited_logs
+from icefloe.format.id_columns import is_member, sort_ids, to_id_bytes, view_id_keys
+from icefloe.format.pruning import get_inherited_logs
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
-from icefloe.maintenance.listings import NO_IDS, OBJECT_ID, Ids, each_id, to_column
+from icefloe.maintenance.listings import NO_IDS, OBJECT_ID, Ids, iterate_ids, to_column
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 _AT_LEAST: Final = 4_000_000
@@ -58,7 +58,7 @@ class DistinctItems:
         return np.frombuffer(self._buffer, self._dtype)
 
 
-def reachable(info: RepoInfo) -> NDArray[np.bool_]:
+def mark_reachable(info: RepoInfo) -> NDArray[np.bool_]:
     """Mark the snapshots of a repo info that a branch or tag leads to."""
     parents, seen = info.snapshots.parents.tolist(), [False] * len(info.snapshots)
     for id in {*info.branches.values(), *info.tags.values()}:
@@ -69,11 +69,11 @@ def reachable(info: RepoInfo) -> NDArray[np.bool_]:
     return np.array(seen, np.bool_)
 
 
-def reachable_snapshots(refs: RefStore) -> Ids:
+def list_reachable_snapshots(refs: RefStore) -> Ids:
     """Return the ids of the snapshots that branches and tags lead to."""
     if isinstance(refs, RefStoreV2):
         info = refs.load()
-        return info.snapshots.ids[reachable(info)]
+        return info.snapshots.ids[mark_reachable(info)]
     seen: set[SnapshotId] = set()
     for id in {*refs.branches().values(), *refs.tags().values()}:
         for entry in refs.ancestry(id):
@@ -83,7 +83,7 @@ def reachable_snapshots(refs: RefStore) -> Ids:
     return to_column(seen)
 
 
-def readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
+def list_readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
     """Return the ids of some snapshots and their ancestors; a history ends at an unreadable snapshot."""
     seen: set[SnapshotId] = set()
     for tip in tips:
@@ -97,32 +97,34 @@ def readable_history(refs: RefStore, tips: Iterable[SnapshotId]) -> Ids:
     return to_column(seen)
 
 
-def logs_used(refs: RefStore, snapshots: Ids) -> Ids:
+def list_logs_used(refs: RefStore, snapshots: Ids) -> Ids:
     """Return the ids of the transaction logs of snapshots, including those inherited from expired ones."""
     if not isinstance(refs, RefStoreV2):
         return snapshots
     infos = refs.load().snapshots
     rows = np.flatnonzero(is_member(infos.ids, snapshots))
-    return sorted_ids(np.concatenate([snapshots, inherited_logs(infos, rows)]))
+    return sort_ids(np.concatenate([snapshots, get_inherited_logs(infos, rows)]))
 
 
-def manifests_used(storage: Storage, snapshots: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
+def list_manifests_used(
+    storage: Storage, snapshots: Ids, executor: Executor, *, may_miss: bool = False
+) -> Ids:
     """Read snapshots, and return the ids of their manifests. With `may_miss`, skip missing snapshots."""
     task = Task(partial(read_manifest_ids, storage, may_miss), "snapshots")
-    return _distinct(executor.map(task, each_id(snapshots)))
+    return _distinct(executor.map(task, iterate_ids(snapshots)))
 
 
-def chunks_used(storage: Storage, manifests: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
+def list_chunks_used(storage: Storage, manifests: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
     """Read manifests, and return the ids of their chunk objects. With `may_miss`, skip missing manifests."""
     task = Task(partial(_read_chunk_ids, storage, may_miss), "manifests")
-    return _distinct(executor.map(task, each_id(manifests)))
+    return _distinct(executor.map(task, iterate_ids(manifests)))
 
 
 def _distinct(parts: Iterable[Ids]) -> Ids:
     found = DistinctItems(f"S{OBJECT_ID}")
     for part in parts:
-        found.add(id_keys(part))
-    return key_bytes(found.result())
+        found.add(view_id_keys(part))
+    return to_id_bytes(found.result())
 
 
 def read_manifest_ids(storage: Storage, may_miss: bool, snapshot: bytes) -> Ids:

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import SnapshotId, encode_column
 from icefloe._internal.report import Report
 from icefloe._internal.table import Table
-from icefloe._internal.times import column_from_microseconds
+from icefloe._internal.times import to_datetimes
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.files import TRANSACTIONS
-from icefloe.format.pruning import shortened
+from icefloe.format.pruning import shorten_history
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo
-from icefloe.maintenance.expire import Expiration, expire, without_expired
+from icefloe.maintenance.expire import Expiration, drop_expired, expire
 from icefloe.maintenance.history import History, load_history
 from icefloe.ops import UpdateType
 
@@ -162,7 +162,7 @@ def _by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept
             kind=ErrorKind.REF_NOT_FOUND,
         )
     snapshots, reasons = history.snapshots, _Reasons(history)
-    times = list(column_from_microseconds(_times(history)))
+    times = list(to_datetimes(_times(history)))
     for name, tip in history.branches.items():
         line = snapshots.ancestry(tip)
         reasons.add(line[0], f"tip of {name}")
@@ -195,7 +195,9 @@ def _by_time(rules: Expiration, history: History) -> Kept:
     return Kept(reasons.keep(), reasons.texts(), frozenset(gone))
 
 
-def kept_snapshots(history: History, rules: RetentionPolicy | Expiration | set[str]) -> NDArray[np.bool_]:
+def mark_kept_snapshots(
+    history: History, rules: RetentionPolicy | Expiration | set[str]
+) -> NDArray[np.bool_]:
     """Mark the snapshots of a history that rules keep, or those with some ids."""
     if not isinstance(rules, set):
         return select_kept(rules, history, datetime.now(UTC)).keep
@@ -245,16 +247,16 @@ def retain(
         kept = select_kept(rules, history, now)
         done[:] = [_table(history, kept).take(history.reached()[_newest_first(history)])]
         if isinstance(rules, Expiration):
-            return without_expired(info, rules)[0], UpdateType.ExpirationRan()
+            return drop_expired(info, rules)[0], UpdateType.ExpirationRan()
         changed = replace(
             info,
-            snapshots=info.snapshots if kept.keep.all() else shortened(info.snapshots, kept.keep),
+            snapshots=info.snapshots if kept.keep.all() else shorten_history(info.snapshots, kept.keep),
             tags={tag: id for tag, id in info.tags.items() if tag not in kept.gone_tags},
             deleted_tags=info.deleted_tags | kept.gone_tags,
         )
         return changed, UpdateType.ExpirationRan()
 
-    with assets.storage.making_room(refs.old_backups):
+    with assets.storage.make_room(refs.old_backups):
         refs.update(change)
     return RetentionReport(done[0], False)
 
@@ -271,8 +273,8 @@ def _retain_v1(
     for tag in sorted(kept.gone_tags):
         refs.delete_tag(tag)
     gone = [f"{TRANSACTIONS}/{name}" for name in encode_column(history.snapshots.ids[~kept.keep])]
-    with assets.storage.making_room(lambda: iter(gone)):
-        for info in () if kept.keep.all() else shortened(history.snapshots, kept.keep):
+    with assets.storage.make_room(lambda: iter(gone)):
+        for info in () if kept.keep.all() else shorten_history(history.snapshots, kept.keep):
             snapshot = assets.snapshot(info.id)
             if snapshot.parent_id != info.parent_id:
                 assets.write_snapshot(replace(snapshot, parent_id=info.parent_id))

@@ -19,16 +19,16 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.encoding.columns import Blobs
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, read_manifest
-from icefloe.format.id_columns import id_keys, is_member, sorted_ids
+from icefloe.format.id_columns import is_member, sort_ids, view_id_keys
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.schema import ARRAY_NODE
 from icefloe.maintenance.history import History
-from icefloe.maintenance.listings import Ids, Listing, each_id, list_folder
+from icefloe.maintenance.listings import Ids, Listing, iterate_ids, list_folder
 from icefloe.maintenance.reachable import (
     DistinctItems,
-    chunks_used,
-    manifests_used,
-    reachable_snapshots,
+    list_chunks_used,
+    list_manifests_used,
+    list_reachable_snapshots,
     read_manifest_ids,
 )
 from icefloe.ops import ChunkStorageStats
@@ -61,15 +61,15 @@ class _Counted:
     inline_bytes: int
 
 
-def chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) -> ChunkStorageStats:
+def sum_chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) -> ChunkStorageStats:
     """Sum the bytes of all chunks that reachable snapshots refer to.
 
     Each native chunk object counts once, each virtual chunk once per location and range, and each inline
     chunk once per manifest.
     """
-    manifests = manifests_used(assets.storage, reachable_snapshots(refs), executor)
+    manifests = list_manifests_used(assets.storage, list_reachable_snapshots(refs), executor)
     natives, virtuals, inline_bytes = DistinctItems(_NATIVE), DistinctItems(_VIRTUAL), 0
-    for part in executor.map(Task(partial(_count, assets.storage), "manifests"), each_id(manifests)):
+    for part in executor.map(Task(partial(_count, assets.storage), "manifests"), iterate_ids(manifests)):
         natives.add(part.native)
         virtuals.add(part.virtual)
         inline_bytes += part.inline_bytes
@@ -119,7 +119,7 @@ def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
 # By snapshot and by array
 
 
-def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
+def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
     """Return the bytes that each snapshot refers to, and how many of them no other snapshot refers to.
 
     A chunk that several references use counts once per snapshot.
@@ -151,7 +151,9 @@ def by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Tab
     ).take(slice(None, None, -1))
 
 
-def by_array(assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor) -> Table:
+def measure_by_array(
+    assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor
+) -> Table:
     """Return the bytes that each array refers to, in one snapshot or in all, and how many it does not share.
 
     The path of an array is that at the tip of a branch or tag, or in the given snapshot. A deleted array is
@@ -202,18 +204,20 @@ class ReclaimableStorage(Report):
     """Size of all these objects."""
 
 
-def reclaimable_storage(
+def measure_reclaimable(
     assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor
 ) -> ReclaimableStorage:
     """Count the objects that no kept snapshot refers to."""
     storage = assets.storage
     ids = history.snapshots.ids
     stay, go = ids[keep], ids[~keep]
-    kept_manifests = manifests_used(storage, stay, executor)
-    old = manifests_used(storage, go, executor)
+    kept_manifests = list_manifests_used(storage, stay, executor)
+    old = list_manifests_used(storage, go, executor)
     manifests = old[~is_member(old, kept_manifests)]
-    used = chunks_used(storage, manifests, executor)
-    chunks = used[~is_member(used, chunks_used(storage, kept_manifests, executor))] if len(used) else used
+    used = list_chunks_used(storage, manifests, executor)
+    chunks = (
+        used[~is_member(used, list_chunks_used(storage, kept_manifests, executor))] if len(used) else used
+    )
     size = sum(
         _bytes(list_folder(storage, folder), wanted)
         for folder, wanted in ((SNAPSHOTS, go), (MANIFESTS, manifests), (CHUNKS, chunks))
@@ -223,7 +227,7 @@ def reclaimable_storage(
 
 
 def _bytes(listed: Listing, wanted: Ids) -> int:
-    return int(listed.sizes[is_member(listed.ids, sorted_ids(wanted))].sum())
+    return int(listed.sizes[is_member(listed.ids, sort_ids(wanted))].sum())
 
 
 # What snapshots use
@@ -246,16 +250,16 @@ class _Uses:
     def read(self, storage: Storage, executor: Executor) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Yield the position of every manifest, and its chunks."""
         return enumerate(
-            executor.map(Task(partial(_units_of, storage), "manifests"), each_id(self.manifests))
+            executor.map(Task(partial(_units_of, storage), "manifests"), iterate_ids(self.manifests))
         )
 
 
 def _uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
     found = list(
-        executor.map(Task(partial(read_manifest_ids, storage, False), "snapshots"), each_id(snapshots))
+        executor.map(Task(partial(read_manifest_ids, storage, False), "snapshots"), iterate_ids(snapshots))
     )
     owners = np.repeat(np.arange(len(found)), [len(each) for each in found])
-    keys = id_keys(np.concatenate([snapshots[:0], *found]))
+    keys = view_id_keys(np.concatenate([snapshots[:0], *found]))
     manifests, places = np.unique(keys, return_inverse=True)
     return _Uses(manifests.view(np.uint8).reshape(-1, ManifestId.SIZE), owners, places.reshape(-1))
 

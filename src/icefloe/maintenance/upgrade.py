@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
-from icefloe.core.assets import AssetStore, object_metadata
+from icefloe.core.assets import AssetStore, make_object_metadata
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.errors import (
@@ -37,7 +37,7 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.spec import V2
 from icefloe.format.updates import RepoStatus, StoredUpdate, Update, Updates
-from icefloe.maintenance.listings import each_id, list_folder
+from icefloe.maintenance.listings import iterate_ids, list_folder
 from icefloe.ops import UpdateType
 from icefloe.storage.base import ABSENT, ConditionNotMetError, Storage
 
@@ -71,7 +71,7 @@ def upgrade(
     if dry_run:
         return False
     try:
-        storage.put(REPO_PATH, data, ABSENT, metadata=object_metadata(V2, "repo-info"))
+        storage.put(REPO_PATH, data, ABSENT, metadata=make_object_metadata(V2, "repo-info"))
     except ConditionNotMetError:
         raise ConflictError(
             message="another process has upgraded this repository", kind=ErrorKind.REPO_INFO_UPDATED
@@ -123,7 +123,7 @@ def _repo_info(
         with contextlib.suppress(SnapshotNotFoundError):  # garbage collection may have deleted its snapshots
             reached |= _new_ancestors(id, reached, known, refs)
     stored = refs.config()
-    return first_repo_info(
+    return make_first_repo_info(
         reached,
         branches,
         {tag: id for tag, id in tags.items() if tag not in gone},
@@ -151,7 +151,7 @@ def _new_ancestors(
 
 def _snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
     """Read all existing snapshots in parallel. Following parents would read them one by one."""
-    ids = each_id(list_folder(assets.storage, SNAPSHOTS).ids)
+    ids = iterate_ids(list_folder(assets.storage, SNAPSHOTS).ids)
     infos = executor.map(Task(partial(_info, assets.storage), "snapshots"), ids)
     return {info.id: info for info in infos if info is not None}
 
@@ -167,7 +167,7 @@ def _info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
 # The repo info file
 
 
-def first_repo_info(
+def make_first_repo_info(
     snapshots: Mapping[SnapshotId, SnapshotInfo],
     branches: Mapping[str, SnapshotId],
     tags: Mapping[str, SnapshotId],

@@ -15,11 +15,11 @@ import zarr
 from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
-from icefloe._internal.amounts import bytes_text, counted
-from icefloe._internal.paths import ancestors, join
+from icefloe._internal.amounts import counted, format_bytes
+from icefloe._internal.paths import join, list_ancestors
 from icefloe._internal.report import Report
-from icefloe.cf import time_coding
-from icefloe.core.chunk_grid import item_bytes
+from icefloe.cf import parse_time_coding
+from icefloe.core.chunk_grid import count_item_bytes
 from icefloe.core.refs.backoff import give_way
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -86,7 +86,7 @@ def keep_window(
         if dry_run or not cuts:
             return WindowReport(None, dropped, kept, rewritten, dry_run)
         if rewritten:
-            _LOG.info("rewriting %s to cut at row %s", bytes_text(rewritten), max(cut.row for cut in cuts))
+            _LOG.info("rewriting %s to cut at row %s", format_bytes(rewritten), max(cut.row for cut in cuts))
         for cut in cuts:
             for path in cut.arrays:
                 _drop_rows(session, path, dim, cut.row)
@@ -148,7 +148,7 @@ def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
 
 def _home(session: Session, path: str, dim: str) -> str | None:
     """Return the closest group with a coordinate of the dimension."""
-    for group in ancestors(path):
+    for group in list_ancestors(path):
         node = session.workspace.node(join(group, dim))
         if node is not None and _axis(node, dim) == 0 and len(_document(node)["shape"]) == 1:
             return group
@@ -164,7 +164,7 @@ def _labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any
     """Read the labels of a coordinate: times in microseconds, or numbers."""
     attributes = _document(session.workspace.array(path)).get("attributes") or {}
     values = np.asarray(zarr.open_array(session.store, path=path, mode="r")[...])
-    coding = time_coding(attributes.get("units"), attributes.get("calendar"))
+    coding = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
     is_time = coding is not None or values.dtype.kind == "M"
     if is_time != isinstance(keep, timedelta):
         wanted = "a duration, because its labels are times" if is_time else "a number, like its labels"
@@ -195,7 +195,7 @@ def _chunk_size(node: NodeSnapshot, dim: str) -> int:
 def _decoded_bytes(node: NodeSnapshot) -> int:
     document = _document(node)
     dtype = parse_dtype(document["data_type"], zarr_format=3).to_native_dtype()
-    return int(math.prod(document["shape"]) * item_bytes(dtype))
+    return int(math.prod(document["shape"]) * count_item_bytes(dtype))
 
 
 def _rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.cf import TimeCoding, fill_values, time_coding
+from icefloe.cf import TimeCoding, get_fill_values, parse_time_coding
 from icefloe.errors import ErrorKind, InvalidInputError
 
 Values = NDArray[Any]
@@ -165,18 +165,18 @@ def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str)
     """
     view_as = _find_view(stored, attributes)
     effective = view_as or stored
-    fills = tuple(fill_values(attributes, stored))
+    fills = tuple(get_fill_values(attributes, stored))
     if view_as is not None and view_as.kind != "b":
         fills = tuple(fill.view(view_as) for fill in fills)
     times = None
     if effective.kind in "iuf":
-        times = time_coding(attributes.get("units"), attributes.get("calendar"))
+        times = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
     if times is not None:
         arrow = TIMESTAMP if times.has_timestamps else pa.string()
         return Coding(stored, arrow, view_as, fills, times=times)
     span = attributes.get("dtype")
     if effective.kind == "i" and isinstance(span, str) and span.startswith("timedelta64"):
-        elapsed = time_coding(f"{attributes.get('units')} since 1970-01-01", _CALENDAR)
+        elapsed = parse_time_coding(f"{attributes.get('units')} since 1970-01-01", _CALENDAR)
         if elapsed is not None:
             return Coding(stored, INTERVAL, view_as, fills, times=elapsed)
     scale, offset = (_to_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))

@@ -11,7 +11,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import INTERVAL, NO_TIME, Coding, Values
 
 
-def invalid_rows(sentence: str) -> InvalidInputError:
+def make_invalid_rows_error(sentence: str) -> InvalidInputError:
     """Return the error for rows that cannot be written."""
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
@@ -19,7 +19,9 @@ def invalid_rows(sentence: str) -> InvalidInputError:
 def to_keys(column: pa.Array, name: str) -> Values:
     """Convert a coordinate column to integers, floats or text; times to microseconds since 1970."""
     if column.null_count:
-        raise invalid_rows(f"{column.null_count} rows have no {name}; drop rows without coordinates")
+        raise make_invalid_rows_error(
+            f"{column.null_count} rows have no {name}; drop rows without coordinates"
+        )
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return np.asarray(_to_microseconds(column))
@@ -31,11 +33,11 @@ def to_keys(column: pa.Array, name: str) -> Values:
     values = np.asarray(column.to_numpy(zero_copy_only=False))
     if values.dtype.kind == "f":
         if np.isnan(values).any():
-            raise invalid_rows(f"a row has NaN for {name}; drop rows without coordinates")
+            raise make_invalid_rows_error(f"a row has NaN for {name}; drop rows without coordinates")
         return values
     if values.dtype.kind in "iub":
         return values.astype(np.int64)
-    raise invalid_rows(f"column {name} has type {kind}, which cannot be a coordinate")
+    raise make_invalid_rows_error(f"column {name} has type {kind}, which cannot be a coordinate")
 
 
 def _to_microseconds(column: pa.Array) -> Values:
@@ -55,7 +57,7 @@ def encode_values(column: pa.Array, coding: Coding, name: str) -> Values:
     try:
         values = _encode(column, coding, name)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError) as error:
-        raise invalid_rows(
+        raise make_invalid_rows_error(
             f"{name} cannot hold the values of a column of type {column.type}: {error}"
         ) from None
     if missing.any():
@@ -64,7 +66,7 @@ def encode_values(column: pa.Array, coding: Coding, name: str) -> Values:
     if stored.kind in "iu" and values.dtype != stored:
         low, high = np.iinfo(stored).min, np.iinfo(stored).max
         if ((values < low) | (values > high)).any():
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"a value of {name} is outside the range of its type {stored}: {low} to {high}"
             )
     return values.astype(stored)
@@ -114,7 +116,7 @@ def _find_fill(coding: Coding, name: str) -> Any:
         return np.nan
     if coding.times is not None and coding.stored == np.int64:
         return NO_TIME
-    raise invalid_rows(
+    raise make_invalid_rows_error(
         f"{name} has no fill value for null; drop rows with null, or create it with the option fillValue"
     )
 

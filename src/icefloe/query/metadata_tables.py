@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe._internal.ids import encode_column
-from icefloe.core.virtual_refs import absolute_texts
+from icefloe.core.virtual_refs import to_absolute_locations
 from icefloe.derive.lineage import find_lineage, list_derived
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.query.schema import unknown
+from icefloe.query.schema import make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -70,7 +70,7 @@ def get_metadata_table(name: str) -> MetadataTable:
     """Return the metadata table of a name, in any case."""
     found = TABLES.get(name.lower())
     if found is None:
-        raise unknown("table", name, list(TABLES), kind=ErrorKind.NODE_NOT_FOUND)
+        raise make_unknown_name_error("table", name, list(TABLES), kind=ErrorKind.NODE_NOT_FOUND)
     return found
 
 
@@ -226,7 +226,7 @@ def _chunks(view: View, item: Item) -> Batches:
         node = workspace.array(path)
         data = node.node_data
         refs = workspace.manifest_refs(node, data.manifests[number])  # type: ignore[union-attr]
-        texts = pa.array(absolute_texts(refs.locations, containers), pa.string())
+        texts = pa.array(to_absolute_locations(refs.locations, containers), pa.string())
         etags = pa.array([tag.decode() for tag in refs.etags.tolist()], pa.string())
         for start in range(0, len(refs), _ROWS):
             part = refs.take(slice(start, start + _ROWS))

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from icefloe.credentials import AnyCredential, credential_from_env
+from icefloe.credentials import AnyCredential, make_credential_from_env
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.history import versions
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan, scan_table
-from icefloe.query.schema import find_tables, unknown
+from icefloe.query.schema import find_tables, make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import factories
@@ -143,7 +143,7 @@ class Options:
     def _find_credentials(self) -> dict[str, AnyCredential | None]:
         prefixes = self._parse_containers()
         anonymous = self.storage.get("anonymous", "").lower() in ("true", "1", "yes")
-        return {prefix: credential_from_env(prefix, anonymous=anonymous) for prefix in prefixes}
+        return {prefix: make_credential_from_env(prefix, anonymous=anonymous) for prefix in prefixes}
 
     def scan(self) -> TableScan:
         """Scan the table that the options select, at the version that they name."""
@@ -217,7 +217,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
         if name is None or name in SECRETS:
             _refuse_secret(folded, spelled)
             names = sorted({*_NAMES, *_list_storage_names().values()})
-            raise unknown("option", spelled, names, kind=ErrorKind.STORAGE_CONFIG)
+            raise make_unknown_name_error("option", spelled, names, kind=ErrorKind.STORAGE_CONFIG)
         target = given if name in _NAMES else storage
         if target.get(name, value) != value:
             raise InvalidInputError(

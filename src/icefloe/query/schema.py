@@ -102,7 +102,9 @@ class Table:
         folded = [column for column in self.columns if column.name.lower() == name.lower()]
         if len(folded) == 1:
             return folded[0]
-        raise unknown("column", name, [column.name for column in self.columns], f"in group {self.group}")
+        raise make_unknown_name_error(
+            "column", name, [column.name for column in self.columns], f"in group {self.group}"
+        )
 
     def select_columns(self, names: Iterable[str]) -> Table:
         """Return the table with some of its columns, in the given order."""
@@ -127,7 +129,7 @@ def share_edges(
     return [borders.get(axis, np.array([0, size], np.int64)) for axis, size in enumerate(shape)]
 
 
-def unknown(
+def make_unknown_name_error(
     what: str,
     name: str,
     known: Sequence[str],
@@ -189,10 +191,10 @@ class GroupTables:
             if name in self.refused:
                 raise self.refused[name]
             if name not in known:
-                raise unknown("variable", name, sorted(known), f"in group {self.group}")
+                raise make_unknown_name_error("variable", name, sorted(known), f"in group {self.group}")
         fitting = [t for t in self.tables if {column.name for column in t.columns}.issuperset(variables)]
         if len(fitting) > 1:  # only coordinates were named, and each table has different rows
-            raise ambiguous_table(self.group, fitting)
+            raise make_ambiguous_table_error(self.group, fitting)
         for table in fitting:
             kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
             return table.select_columns([*kept, *variables])
@@ -212,10 +214,10 @@ class GroupTables:
                 f"group {self.group} has no arrays that form a table; select another with the option group",
                 kind=ErrorKind.NODE_NOT_FOUND,
             )
-        raise ambiguous_table(self.group, self.tables)
+        raise make_ambiguous_table_error(self.group, self.tables)
 
 
-def ambiguous_table(group: str, tables: Sequence[Table]) -> InvalidInputError:
+def make_ambiguous_table_error(group: str, tables: Sequence[Table]) -> InvalidInputError:
     """Create the error for a group with several tables when none was chosen."""
     array = next((column.name for table in tables for column in table.variables), "name")
     return InvalidInputError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icefloe._internal.paths import LEDGERS, ROOT, is_within
 from icefloe.comparison.values import find_unequal, subtract
 from icefloe.comparison.versions import ChunkDifferences, Comparison, compare
-from icefloe.core.chunk_grid import Grid, stored_grid
+from icefloe.core.chunk_grid import Grid, get_stored_grid
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.serve.windows import ArrayView, Index
 from icefloe.session import Session
@@ -73,7 +73,7 @@ def _with_chunks(change: NodeChange, found: Comparison, version: Session) -> Nod
         changed=len(chunks.changed),
         added=len(chunks.added),
         deleted=len(chunks.removed),
-        extent=() if node is None else _extent(stored_grid(json.loads(node.user_data)), chunks.coords),
+        extent=() if node is None else _extent(get_stored_grid(json.loads(node.user_data)), chunks.coords),
     )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 from icefloe.errors import NotFoundError
 from icefloe.serve.chunkmap import chunk_references, draw_changes, draw_chunk_map
 from icefloe.serve.compare import changed_chunks, common_shape, compare_values, difference_of
@@ -63,7 +63,7 @@ class Data:
         """Answer one request."""
         kind = request.segments[1] if len(request.segments) > 1 else ""
         if kind == "refs":
-            return await asyncio.wrap_future(pool("serve-refs", 4).submit(self._refs, request))
+            return await asyncio.wrap_future(get_pool("serve-refs", 4).submit(self._refs, request))
         if kind not in self._kinds:
             raise RequestError(404, "there is no such data")
         found = await self._decoders.run(partial(self._kinds[kind], request), receive)

@@ -14,8 +14,8 @@ import zarr
 import zstandard
 from numcodecs.vlen import VLenBytes, VLenUTF8
 
-from icefloe._internal.paths import ROOT, ancestors
-from icefloe.core.chunk_grid import Grid, item_bytes, stored_grid
+from icefloe._internal.paths import ROOT, list_ancestors
+from icefloe.core.chunk_grid import Grid, count_item_bytes, get_stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
@@ -132,7 +132,7 @@ class Published:
         for path in paths:
             if path == group:
                 continue
-            for implied in ancestors(path):
+            for implied in list_ancestors(path):
                 if implied not in seen and len(implied) > start and self.workspace.node(implied) is None:
                     yield b"%s:%s" % (json.dumps(implied[start:]).encode(), _EMPTY_GROUP)
                 seen.add(implied)
@@ -179,7 +179,7 @@ class Transcoder:
 
     def __init__(self, array: zarr.Array[Any], document: Mapping[str, Any], limits: Limits) -> None:
         self._array = array
-        self._grid: Grid = stored_grid(document)
+        self._grid: Grid = get_stored_grid(document)
         self._limits = limits
         self._is_variable = array.dtype.kind in "OT"
         codecs = [_serializer(document["data_type"], array.dtype), _ZSTD]
@@ -196,7 +196,7 @@ class Transcoder:
         """
         box = self._grid.box(coords)
         shape = tuple(part.stop - part.start for part in box)
-        size = int(np.prod(shape, dtype=object)) * item_bytes(self._array.dtype)
+        size = int(np.prod(shape, dtype=object)) * count_item_bytes(self._array.dtype)
         if size > self._limits.decoded_bytes:
             raise RequestError(
                 413,

@@ -19,13 +19,13 @@ from functools import partial
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 from icefloe.core.zarr_keys import (
     ChunkKey,
     LegacyKey,
     MetadataKey,
-    chunk_prefix,
-    metadata_keys,
+    list_metadata_keys,
+    make_chunk_prefix,
     parse_key,
 )
 from icefloe.errors import InvalidInputError, NotFoundError, RepositoryNotFoundError
@@ -56,7 +56,7 @@ from icefloe.serve.responses import (
 from icefloe.serve.settings import Settings
 from icefloe.serve.versions import Kept, Versions
 from icefloe.serve.work import CancelledError, Decoders, disconnected
-from icefloe.storage.base import ObjectNotFoundError, checked_path
+from icefloe.storage.base import ObjectNotFoundError, check_path
 
 R = TypeVar("R")
 
@@ -149,11 +149,11 @@ class Gateway:
             raise RequestError(400, error.message) from None
         match parsed:
             case MetadataKey(path):
-                if key != metadata_keys([path])[0]:
+                if key != list_metadata_keys([path])[0]:
                     raise _malformed(key)
                 await self._serve_document(published, path, version, scope, send)
             case ChunkKey(path, coords):
-                if key != "/".join((chunk_prefix(path), *map(str, coords))):
+                if key != "/".join((make_chunk_prefix(path), *map(str, coords))):
                     raise _malformed(key)
                 if not version.is_fixed and not self._settings.moving:
                     raise self._moving_error(name, version, scope)
@@ -314,7 +314,7 @@ class Gateway:
             raise RequestError(404, f"{path!r} is not a file of an Icechunk repository")
         storage = self._versions.repo.storage
         try:
-            checked_path(path)
+            check_path(path)
             if path.partition("/")[0] not in _WRITTEN_ONCE:
                 data, _ = await self._in_thread(partial(storage.get, path))
                 await _serve_bytes(Document.of(data), [_BYTES, _RANGES, _REVALIDATE], scope, send)
@@ -332,7 +332,7 @@ class Gateway:
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
         """Run blocking work in the thread pool of the gateway, which pages do not use."""
-        return await asyncio.wrap_future(pool("serve", _THREADS).submit(work))
+        return await asyncio.wrap_future(get_pool("serve", _THREADS).submit(work))
 
 
 def _malformed(key: str) -> RequestError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from icefloe.comparison.versions import array_differences
+from icefloe.comparison.versions import find_array_differences
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references, reference_lengths
 from icefloe.serve.compare import metadata_changes
@@ -104,7 +104,7 @@ def _change(
     about = (info.message.partition("\n")[0], info.written_at.strftime("%Y-%m-%d %H:%M"), shape, size)
     if old is None:
         return ArrayChange(info.id, "" if before is None else before.id, *about, size, is_new=True)
-    chunks = array_differences(old[0]._workspace, new[0]._workspace, old[1], new[1])
+    chunks = find_array_differences(old[0]._workspace, new[0]._workspace, old[1], new[1])
     metadata = tuple(metadata_changes(old[1], new[1]))
     if not len(chunks) and not metadata:
         return None

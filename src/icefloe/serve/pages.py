@@ -17,10 +17,10 @@ from urllib.parse import urlencode
 import jinja2
 import numpy as np
 
-from icefloe._internal.concurrency import pool
-from icefloe._internal.paths import LEDGERS, ROOT, is_within, parent
+from icefloe._internal.concurrency import get_pool
+from icefloe._internal.paths import LEDGERS, ROOT, get_parent, is_within
 from icefloe._version import __version__
-from icefloe.core.chunk_grid import stored_grid
+from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
@@ -184,7 +184,7 @@ class Pages:
             return found
         if now - known[0] > _STALE_S and key not in self._refreshing:
             self._refreshing.add(key)
-            pool("serve-refs", 4).submit(self._refresh, key, compute)
+            get_pool("serve-refs", 4).submit(self._refresh, key, compute)
         return known[1]
 
     def _refresh(self, key: Any, compute: Callable[[], Any]) -> None:
@@ -225,7 +225,7 @@ class Pages:
             raise RequestError(404, f"there is no node {path} in {shown.name}")
         tree = views.tree_facts(session, path)
         paths = [each["path"] for each in tree["coordinates"] if len(each["shape"]) == 1]
-        found = pool("serve-refs", 4).map(partial(self._extent_of, shown), paths[:_MOST_EXTENTS])
+        found = get_pool("serve-refs", 4).map(partial(self._extent_of, shown), paths[:_MOST_EXTENTS])
         extents = dict(zip(paths, found, strict=False))
         return self._render("tree.html", shown, path, tree=tree, extents=extents)
 
@@ -330,7 +330,7 @@ class Pages:
 
     def _chunk_of(self, shown: Shown, view: ArrayView, at: Any) -> dict[str, Any]:
         """Describe the chunk that contains a cell."""
-        coords = tuple(each.start for each in stored_grid(view.document).touched(at))
+        coords = tuple(each.start for each in get_stored_grid(view.document).find_touched(at))
         return views.one_chunk(view, coords, self._opened.writers(shown.snapshot_id, view.path))
 
     def _chunk(self, request: Request, shown: Shown, view: ArrayView) -> dict[str, Any] | None:
@@ -588,7 +588,7 @@ def _range_text(view: ArrayView, axis: int, ends: tuple[int, int]) -> str:
 
 def _first_change(view: ArrayView, chunks: Any, request: Request) -> dict[str, int]:
     """Return the position of the selected chunk, or of the first one that differs."""
-    grid = stored_grid(view.document)
+    grid = get_stored_grid(view.document)
     chosen = request.query.get("chunk", "").split(",")
     if len(chosen) == len(grid.counts) and all(map(str.isdigit, chosen)):
         coords = np.array([chosen], np.int64)
@@ -619,7 +619,7 @@ def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
     """Return the rectangles, in cells, of changed chunks that the picture shows."""
     if chunks is None or layout.kind == "none" or layout.x is None:
         return []
-    grid = stored_grid(view.document)
+    grid = get_stored_grid(view.document)
     coords = chunks.coords
     for axis, at in enumerate(layout.at):
         if axis in (layout.y, layout.x):
@@ -675,7 +675,7 @@ def _templates() -> jinja2.Environment:
     environment.tests["ledger"] = lambda path: is_within(path, LEDGERS)
     environment.tests["snapshot_id"] = views.is_snapshot_id
     environment.globals["colour_maps"] = [*COLOUR_MAPS]
-    environment.globals["parent_of"] = lambda path: parent(path) or ROOT
+    environment.globals["parent_of"] = lambda path: get_parent(path) or ROOT
     return environment
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.coastlines import coastlines_on_grid
+from icefloe.coastlines import project_coastlines
 from icefloe.pictures import nice_ticks
 from icefloe.serve.settings import Limits
 from icefloe.serve.windows import NUMBERS, ArrayView, Coordinate, Index
@@ -244,7 +244,7 @@ def coast(view: ArrayView, layout: Layout) -> list[list[float]]:
         return []
     rows, columns = len(latitudes), len(longitudes)
     return [
-        part for line in coastlines_on_grid(latitudes, longitudes) for part in _clipped(line, rows, columns)
+        part for line in project_coastlines(latitudes, longitudes) for part in _clipped(line, rows, columns)
     ]
 
 

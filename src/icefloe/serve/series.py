@@ -115,7 +115,7 @@ def _read_cell(
         view = open_view(id, path)
         if len(view.shape) != len(at) or any(p.start >= size for p, size in zip(at, view.shape, strict=True)):
             return None
-        coords = tuple(each.start for each in view.grid.touched(at))
+        coords = tuple(each.start for each in view.grid.find_touched(at))
         identity = view.identity_of(coords), view.node.user_data
         if known is not None and known[0] == identity:
             return known

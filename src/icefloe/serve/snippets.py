@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from icefloe._internal.paths import ROOT, name, parent
+from icefloe._internal.paths import ROOT, get_name, get_parent
 from icefloe.serve.picture import Layout
 from icefloe.serve.windows import ArrayView
 
@@ -37,11 +37,11 @@ class Reading:
     def snippets(self) -> list[tuple[str, str]]:
         """Write code that reproduces the view, for Python, HTTP clients, SQL and the command line."""
         found = [("Python", self._python()), ("Zarr over HTTP", self._http())]
-        own = name(self.view.path)
+        own = get_name(self.view.path)
         if (
             self._has_names()
             and self.view.is_numeric
-            and parent(self.view.path) == ROOT
+            and get_parent(self.view.path) == ROOT
             and own.isidentifier()
         ):
             query = sql_text(self.view, self.layout, self.at, own, self.snapshot_id)

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from typing import Any, Final, Generic, TypeVar
 
-from icefloe.core.open import parts
+from icefloe.core.open import make_parts
 from icefloe.format.files import REPO_PATH
 from icefloe.history.versions import ResolvedVersion, find_version
 from icefloe.repository import Repository
@@ -62,7 +62,7 @@ def share_time(taken_s: float, *, at_once: bool) -> float:
 def read_only(repo: Repository) -> Repository:
     """Reopen a repository through a storage on which every write raises."""
     handle, storage = repo._handle, SharedRefs(repo.storage)
-    opened = parts(storage, handle.layout, repo._opened.config, handle.authorized, handle.trusted)
+    opened = make_parts(storage, handle.layout, repo._opened.config, handle.authorized, handle.trusted)
     opened.assets.virtual.limits = handle.read_limits
     return Repository._of(opened, storage, handle.authorized, repo.attribution, handle.trusted)
 

@@ -15,12 +15,12 @@ from urllib.parse import quote
 import numpy as np
 
 from icefloe._internal.amounts import counted
-from icefloe._internal.paths import LEDGERS, ROOT, is_within, name, parent
+from icefloe._internal.paths import LEDGERS, ROOT, get_name, get_parent, is_within
 from icefloe._internal.redaction import redact
 from icefloe._internal.table import Table
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.comparison.blame import Blame
-from icefloe.core.chunk_grid import stored_grid
+from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData
@@ -107,9 +107,9 @@ def _from_us(microseconds: int) -> str:
 
 def repository_facts(repo: Repository) -> dict[str, Any]:
     """Collect the status line and the refs."""
-    from icefloe.history.overview import overview
+    from icefloe.history.overview import collect_overview
 
-    found = overview(repo._refs, repo.storage, 10_000)
+    found = collect_overview(repo._refs, repo.storage, 10_000)
     status = found["status"]
     return {
         "format": found["format"],
@@ -140,9 +140,9 @@ def tree_facts(session: Session, group: str) -> dict[str, Any]:
         document = json.loads(node.user_data)
         if isinstance(node.node_data, ArrayNodeData):
             arrays.append(array_summary(path, document))
-        elif parent(path) == group:
+        elif get_parent(path) == group:
             groups.append(
-                {"path": path, "name": name(path), "attributes": len(document.get("attributes") or {})}
+                {"path": path, "name": get_name(path), "attributes": len(document.get("attributes") or {})}
             )
     own = workspace.node(group)
     attributes = {} if own is None else json.loads(own.user_data).get("attributes") or {}
@@ -162,7 +162,7 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
     dims = document.get("dimension_names") or [None] * len(shape)
     grid = document["chunk_grid"]["configuration"]
     data_type = document["data_type"]
-    own = name(path)
+    own = get_name(path)
     chunks, shards = _chunk_shapes(document)
     return {
         "path": path,
@@ -433,7 +433,7 @@ def _verdict(findings: int) -> str:
 def one_chunk(view: ArrayView, coords: tuple[int, ...], writers: Blame) -> dict[str, Any]:
     """Describe one chunk: where it is kept, which commit wrote it, and from which file it was ingested."""
     ref = view.session._workspace.ref(view.node, coords)
-    grid = stored_grid(view.document)
+    grid = get_stored_grid(view.document)
     if any(at >= count for at, count in zip(coords, grid.counts, strict=True)):
         raise RequestError(404, f"{view.path} has no chunk {coords}")
     box = grid.inside(coords)
@@ -477,13 +477,13 @@ def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
 
 def _files_of(view: ArrayView, box: tuple[slice, ...]) -> list[str]:
     """Find the ingested files that cover a part of an array."""
-    group = (parent(view.path) or ROOT).strip("/")
+    group = (get_parent(view.path) or ROOT).strip("/")
     spans = {dim: (part.start, part.stop) for dim, part in zip(view.dims, box, strict=True)}
     found = []
     for home in _ledger_groups(view.session):
         for row in read_ledger(view.session, home):
             target = "/".join(part for part in (home, row.target_group) if part)
-            if target == group and name(view.path) in row.names() and _overlaps(row.box(), spans):
+            if target == group and get_name(view.path) in row.names() and _overlaps(row.box(), spans):
                 found.append(redact(row.source))
     return found[:20]
 

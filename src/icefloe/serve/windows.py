@@ -16,10 +16,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from icefloe._internal.paths import ROOT, join, parent
-from icefloe.cf import fill_values, time_coding
-from icefloe.coastlines import unwrapped_longitudes, valid_latitudes
-from icefloe.core.chunk_grid import Grid, decoded_grid, item_bytes, stored_grid
+from icefloe._internal.paths import ROOT, get_parent, join
+from icefloe.cf import get_fill_values, parse_time_coding
+from icefloe.coastlines import check_latitudes, unwrapped_longitudes
+from icefloe.core.chunk_grid import Grid, count_item_bytes, get_decoded_grid, get_stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -151,12 +151,12 @@ class ArrayView:
     @cached_property
     def coding(self) -> Any:
         """The encoding of times; None if the values are not times."""
-        return time_coding(self.attributes.get("units"), self.attributes.get("calendar"))
+        return parse_time_coding(self.attributes.get("units"), self.attributes.get("calendar"))
 
     @cached_property
     def grid(self) -> Grid:
         """The smallest parts that can be decoded."""
-        return decoded_grid(self.document)
+        return get_decoded_grid(self.document)
 
     @property
     def is_numeric(self) -> bool:
@@ -173,8 +173,8 @@ class ArrayView:
         """Return the decoded size of all chunks that a window touches."""
         if not all(len(range(part.start, part.stop)) for part in index):
             return 0
-        chunks = self.grid.touched(index)
-        return self.grid.elements(chunks) * item_bytes(self.array.dtype)
+        chunks = self.grid.find_touched(index)
+        return self.grid.elements(chunks) * count_item_bytes(self.array.dtype)
 
     def read(self, index: Index) -> NDArray[Any]:
         """Read a window in the type of the array.
@@ -194,7 +194,7 @@ class ArrayView:
         shape = tuple(len(range(part.start, part.stop, part.step)) for part in index)
         found = np.empty(shape, self.array.dtype)
         if found.size:
-            for coords in product(*self.grid.touched(index)):
+            for coords in product(*self.grid.find_touched(index)):
                 check_job()
                 self._copy(coords, index, found)
         return found
@@ -241,7 +241,7 @@ class ArrayView:
         if values.dtype.kind not in NUMBERS:
             raise RequestError(400, f"{self.path} has values of type {values.dtype}, which cannot be drawn")
         found = values.astype("f8")
-        for missing in fill_values(self.attributes, values.dtype):
+        for missing in get_fill_values(self.attributes, values.dtype):
             found[values == missing] = np.nan
         scale, offset = (self.attributes.get(name) for name in ("scale_factor", "add_offset"))
         found = found * scale if isinstance(scale, int | float) else found
@@ -279,12 +279,12 @@ class ArrayView:
 
     def _read_coordinate(self, axis: int) -> Coordinate:
         name, size = self.dims[axis], self.shape[axis]
-        path = None if "/" in name or name in ("", ".", "..") else join(parent(self.path) or ROOT, name)
+        path = None if "/" in name or name in ("", ".", "..") else join(get_parent(self.path) or ROOT, name)
         node = None if path is None else self.session._workspace.node(path)
         if node is None or path == self.path or not isinstance(node.node_data, ArrayNodeData):
             return Coordinate(name, size)
         other = ArrayView(self.session, node.path, self._limits, self._kept)
-        if other.shape != (size,) or item_bytes(other.array.dtype) * size > _MOST_LABELS:
+        if other.shape != (size,) or count_item_bytes(other.array.dtype) * size > _MOST_LABELS:
             return Coordinate(name, size)
         values = other.read(other.whole())
         return Coordinate(name, size, values, other.attributes)
@@ -319,7 +319,7 @@ class Coordinate:
     @property
     def latitudes(self) -> NDArray[np.float64] | None:
         """The coordinate, if it is a latitude by the CF conventions or by its name."""
-        return valid_latitudes(self.values) if self._is_named(_LATITUDES, _NORTH) else None
+        return check_latitudes(self.values) if self._is_named(_LATITUDES, _NORTH) else None
 
     @property
     def longitudes(self) -> NDArray[np.float64] | None:
@@ -333,7 +333,7 @@ class Coordinate:
 
     def _coding(self) -> Any:
         found = self.attributes or {}
-        return time_coding(found.get("units"), found.get("calendar"))
+        return parse_time_coding(found.get("units"), found.get("calendar"))
 
     def _is_named(self, names: set[str], units: set[str]) -> bool:
         if self.values is None:
@@ -347,7 +347,7 @@ class Coordinate:
 
 def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:
     """Return the coordinates of the stored chunk or shard that contains a part of the decoded grid."""
-    outer = stored_grid(document)
+    outer = get_stored_grid(document)
     if outer.counts == grid.counts:
         return coords
     starts = [part.start for part in grid.box(coords)]

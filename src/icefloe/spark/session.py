@@ -133,7 +133,7 @@ def session_at(
 
 
 @contextmanager
-def temporary_session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def open_temporary_session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Open a Spark session for a block. A session that was active before stays open."""
     running = _SparkSession.getActiveSession()
     quick = QUICK_START if master.startswith("local") else {}
@@ -146,7 +146,7 @@ def temporary_session(master: str, settings: Mapping[str, str] | None = None) ->
 
 
 @contextmanager
-def default_session() -> Iterator[SparkSession | None]:
+def open_default_session() -> Iterator[SparkSession | None]:
     """Yield the active Spark session, or one in local mode that stops at the end; None without a Java."""
     if _SparkSession.getActiveSession() is None:
         try:
@@ -154,7 +154,7 @@ def default_session() -> Iterator[SparkSession | None]:
         except RuntimeError:
             yield None
             return
-    with temporary_session("local[*]") as session:
+    with open_temporary_session("local[*]") as session:
         yield session
 
 

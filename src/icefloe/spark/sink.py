@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from icefloe.distributed import receipt
-from icefloe.query.encode import invalid_rows
+from icefloe.query.encode import make_invalid_rows_error
 from icefloe.query.options import Options
 from icefloe.query.write.blocks import BlockWriter, place_rows
-from icefloe.query.write.job import Start, WriteJob, duplicate_block, find_keys
+from icefloe.query.write.job import Start, WriteJob, find_keys, make_duplicate_block_error
 from icefloe.query.write.target import APPEND, OVERWRITE, Target
 from icefloe.session import ForkSession, Session
 from icefloe.spark.task_frames import convert_schema
@@ -99,7 +99,7 @@ class IcechunkWriter(DataSourceArrowWriter):
         bound = self._options.count("maxFragmentBytes", FRAGMENT_BYTES)
         size = sum(batch.nbytes for batch in batches)
         if size > bound:
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"a task has {size} bytes of rows of incomplete chunks, more than maxFragmentBytes ({bound});"
                 " use icefloe.spark.write(df, ...), which shuffles rows by chunk"
             )
@@ -137,7 +137,7 @@ class IcechunkWriter(DataSourceArrowWriter):
 def _collect_claims(written: list[WriteReceipt]) -> set[Start]:
     starts = [start for message in written for start in message.starts]
     if len(set(starts)) < len(starts):
-        raise duplicate_block(next(start for start in starts if starts.count(start) > 1))
+        raise make_duplicate_block_error(next(start for start in starts if starts.count(start) > 1))
     return set(starts)
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from icefloe._internal.times import to_microseconds
 from icefloe.config import Attribution, EffectiveStorageSettings, StorageSettings
-from icefloe.config.display import Tree, qualified
+from icefloe.config.display import Tree, qualify_name
 from icefloe.errors import ErrorKind, InvalidInputError, ReadOnlyError, StorageError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -568,7 +568,7 @@ class Storage(ABC):
             The number of deleted objects, and the failures.
         """
 
-    def making_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
+    def make_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
         """Let writes of this thread delete expendable objects, one by one, when the disk is full.
 
         Parameters
@@ -677,7 +677,7 @@ class Storage(ABC):
         Tree
             The type and the location.
         """
-        return Tree(qualified("", "Storage"), tuple(self.describe().items()))
+        return Tree(qualify_name("", "Storage"), tuple(self.describe().items()))
 
     def __repr__(self) -> str:
         return f"{self.tree().as_text()}\n"  # the last line of the official repr
@@ -715,7 +715,7 @@ def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -
     return True
 
 
-def checked_path(path: str) -> str:
+def check_path(path: str) -> str:
     """Return the path if it names an object below the root; raise InvalidInputError otherwise."""
     if _PLAIN_PATH.fullmatch(path):
         return path  # nearly all
@@ -726,20 +726,20 @@ def checked_path(path: str) -> str:
     return path
 
 
-def checked_range(path: str, start: int, stop: int | None) -> None:
+def check_range(path: str, start: int, stop: int | None) -> None:
     """Raise InvalidInputError if a byte range is negative or inverted."""
     if start < 0 or (stop is not None and stop < start):
-        raise invalid_range(path, start, stop)
+        raise make_range_error(path, start, stop)
 
 
-def invalid_range(path: str, start: int, stop: int | None) -> InvalidInputError:
+def make_range_error(path: str, start: int, stop: int | None) -> InvalidInputError:
     """Return the error for a byte range that is negative or inverted."""
     return InvalidInputError(
         f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
     )
 
 
-def too_short(path: str, start: int, stop: int, got: int) -> StorageError:
+def make_too_short_error(path: str, start: int, stop: int, got: int) -> StorageError:
     """Return the error for an object that ends inside a requested byte range."""
     return StorageError(
         f"{path}: requested bytes {start} to {stop}, got only {got}", kind=ErrorKind.INVALID_OBJECT_SIZE

@@ -27,9 +27,9 @@ from icefloe.storage.base import (
     StorageObjectInfo,
     Unchanged,
     Version,
-    checked_path,
-    checked_range,
-    too_short,
+    check_path,
+    check_range,
+    make_too_short_error,
 )
 
 
@@ -133,10 +133,10 @@ class MemoryStorage(Storage):
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        checked_range(path, start, stop)
+        check_range(path, start, stop)
         data = self._find(path).data
         if stop is not None and len(data) < stop:
-            raise too_short(path, start, stop, max(0, len(data) - start))
+            raise make_too_short_error(path, start, stop, max(0, len(data) - start))
         return data[start:stop]
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
@@ -161,7 +161,7 @@ class MemoryStorage(Storage):
         metadata: Mapping[str, str] | None = None,
     ) -> Version:
         # docstring inherited
-        checked_path(path)
+        check_path(path)
         content = bytes(data)
         with self._shelf.lock:
             current = self._shelf.objects.get(path)
@@ -173,14 +173,14 @@ class MemoryStorage(Storage):
 
     def delete(self, paths: Iterable[str]) -> DeleteReport:
         # docstring inherited
-        keys = [checked_path(path) for path in paths]
+        keys = [check_path(path) for path in paths]
         with self._shelf.lock:
             for key in keys:
                 self._shelf.objects.pop(key, None)
         return DeleteReport(len(keys))
 
     def _find(self, path: str) -> _Object:
-        found = self._shelf.objects.get(checked_path(path))
+        found = self._shelf.objects.get(check_path(path))
         if found is None:
             raise ObjectNotFoundError(path)
         return found

@@ -14,7 +14,7 @@ from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
 from zarr.registry import register_codec
 
 from icefloe.virtual.decoders.hdf5 import Chunk, decode_filter
-from icefloe.virtual.parsers.grib.message import fields_of
+from icefloe.virtual.parsers.grib.message import split_fields
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, NDBuffer
@@ -78,7 +78,7 @@ def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", fie
     """Decode the values of a message into an array whose last dimensions are those of the grid."""
     import eccodes
 
-    handle = eccodes.codes_new_from_message(fields_of(message)[field])
+    handle = eccodes.codes_new_from_message(split_fields(message)[field])
     try:
         if key != "values":
             return to_rows(eccodes.codes_get_array(handle, key), handle, shape, is_coordinate=True)

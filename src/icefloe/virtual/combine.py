@@ -14,15 +14,15 @@ from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.virtual.dataset import VirtualDataset
-from icefloe.virtual.sources import Source, access_by
+from icefloe.virtual.sources import Source, make_access
 from icefloe.virtual.variables import (
     ChunkReferences,
     VirtualVariable,
-    document_of,
-    loaded_variable,
+    make_document,
+    make_loaded_variable,
     reencode_times,
 )
-from icefloe.virtual.zarr_metadata import GEO_TRANSFORM, differences, properties_of
+from icefloe.virtual.zarr_metadata import GEO_TRANSFORM, find_differences, list_properties
 
 _SHOWN: Final = 20
 
@@ -143,7 +143,7 @@ def _static_differences(
             lambda _, each: None if each.loaded or {*dimensions} & {*each.dimensions} else each
         )
         paths = [f"{path}/{name}".strip("/") for path, group in static.walk() for name in group.variables]
-        return open_values(static, paths, access_by(store, credential)) if paths else {}
+        return open_values(static, paths, make_access(store, credential)) if paths else {}
 
     expected = values_of(datasets[0])
     return [
@@ -310,7 +310,7 @@ def _compare(
     """List the differences of a variable from the first dataset, and the files that end inside a chunk."""
     wrong: list[Mismatch] = []
     first = found[0]
-    expected = {} if first is None else properties_of(document_of(first), loaded=first.loaded)
+    expected = {} if first is None else list_properties(make_document(first), loaded=first.loaded)
     for row, (variable, dataset) in enumerate(zip(found, datasets, strict=True)):
         differ = partial(Mismatch, path, dataset.sources[0].location)
         if first is None or variable is None:
@@ -323,8 +323,8 @@ def _compare(
             wrong.append(differ("kind", *kinds))
             continue
         if row:
-            there = properties_of(document_of(variable), loaded=variable.loaded)
-            wrong += [differ(*each) for each in differences(expected, there)]
+            there = list_properties(make_document(variable), loaded=variable.loaded)
+            wrong += [differ(*each) for each in find_differences(expected, there)]
             wrong += [differ(*each) for each in _compare_values(first, variable, dimension)]
         if row < len(found) - 1 and dimension in variable.dimensions and not variable.loaded:
             axis = variable.dimensions.index(dimension)
@@ -366,7 +366,7 @@ def _concat_variable(
     axis = first.dimensions.index(dimension)
     if first.loaded:
         values = np.concatenate([np.asarray(each.chunks) for each in variables], axis=axis)
-        return loaded_variable(first.dimensions, values, first.attributes)
+        return make_loaded_variable(first.dimensions, values, first.attributes)
     parts: list[ChunkReferences] = []
     chunks = sources = 0
     for variable, dataset in zip(variables, datasets, strict=True):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe.virtual.errors import CannotVirtualizeError, Refused
-from icefloe.virtual.sources import Source, access_by
-from icefloe.virtual.variables import VirtualVariable, loaded_variable, with_dimension
+from icefloe.virtual.sources import Source, make_access
+from icefloe.virtual.variables import VirtualVariable, make_loaded_variable, with_dimension
 
 if TYPE_CHECKING:
     from icefloe.config.stores import AnyObjectStoreConfig
@@ -164,7 +164,7 @@ class VirtualDataset:
             for name, each in self.variables.items()
         }
         if value is not None:
-            changed[dimension] = loaded_variable((dimension,), np.asarray([value]), {})
+            changed[dimension] = make_loaded_variable((dimension,), np.asarray([value]), {})
         return replace(self, variables=changed)
 
     def to_icechunk(
@@ -238,7 +238,7 @@ class VirtualDataset:
         """
         from icefloe.virtual.values import open_dataset
 
-        return open_dataset(self, access_by(store, credential), **options)
+        return open_dataset(self, make_access(store, credential), **options)
 
     def __repr__(self) -> str:
         from icefloe._internal.amounts import counted
@@ -247,7 +247,7 @@ class VirtualDataset:
         lines += [f"  {name}: {variable!r}" for name, variable in self.variables.items()]
         lines += [f"  refused {each.sentence}" for each in self.refused]
         lines += [f"  group {name}" for name in self.groups]
-        return "\n".join(map(printable, lines))
+        return "\n".join(map(escape_control, lines))
 
 
 def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> VirtualDataset:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
-from icefloe._internal.extras import missing_package
+from icefloe._internal.extras import find_missing_package
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
 from icefloe.errors import Hint
@@ -19,12 +19,12 @@ from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
 from icefloe.virtual.sources import (
     FindAccess,
     SourceFile,
-    access_by,
-    access_by_default,
-    location_of,
+    make_access,
+    make_default_access,
     open_file,
+    to_location,
 )
-from icefloe.virtual.variables import ChunkReferences, loaded_variable
+from icefloe.virtual.variables import ChunkReferences, make_loaded_variable
 
 if TYPE_CHECKING:
     from icefloe.virtual.parsers.hdf5.file import Members
@@ -128,14 +128,14 @@ def virtualize(
         contiguous_chunk_bytes,
         version,
     )
-    return parse(path_or_url, options, format, access_by(store, credential))
+    return parse(path_or_url, options, format, make_access(store, credential))
 
 
 def parse(
     path_or_url: str | os.PathLike[str],
     options: ParseOptions,
     format: Format | None = None,
-    access: FindAccess = access_by_default,
+    access: FindAccess = make_default_access,
 ) -> VirtualDataset:
     """Parse a file like `virtualize`, with different access to the stores that its references point to."""
     with parse_and_keep_open(path_or_url, options, format, access) as (dataset, _):
@@ -147,7 +147,7 @@ def parse_and_keep_open(
     path_or_url: str | os.PathLike[str],
     options: ParseOptions,
     format: Format | None = None,
-    access: FindAccess = access_by_default,
+    access: FindAccess = make_default_access,
 ) -> Iterator[tuple[VirtualDataset, Members | None]]:
     """Parse a file. If it is HDF5, also yield the members of its open root group.
 
@@ -155,7 +155,7 @@ def parse_and_keep_open(
     """
     with ExitStack() as stack:
         try:
-            location = location_of(path_or_url)
+            location = to_location(path_or_url)
             members: Members | None = None
             if _is_hierarchy(location, format):
                 dataset = _load(_parse_hierarchy(location, format, options, access), options, access)
@@ -170,7 +170,7 @@ def parse_and_keep_open(
                 else:
                     dataset = _parse_file(file, found, options, access)
         except ModuleNotFoundError as error:
-            if (missing := missing_package(error)) is None:
+            if (missing := find_missing_package(error)) is None:
                 raise
             raise ModuleNotFoundError(f"{path_or_url}: {missing}", name=error.name) from None
         yield dataset, members
@@ -235,7 +235,7 @@ def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) ->
     values = open_values(dataset, chosen, access)
     return dataset.map_variables(
         lambda path, each: (
-            loaded_variable(each.dimensions, values[path], each.attributes) if path in values else each
+            make_loaded_variable(each.dimensions, values[path], each.attributes) if path in values else each
         )
     )
 

@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 from icefloe._internal.redaction import has_secret
 from icefloe.config import StorageRetriesSettings, StorageSettings, VirtualChunkContainer
 from icefloe.config.stores import (
@@ -27,7 +27,7 @@ from icefloe.config.stores import (
     local_filesystem_store,
     s3_store,
 )
-from icefloe.core.virtual_chunks.locations import key_of, stored_form
+from icefloe.core.virtual_chunks.locations import decode_key, to_stored_form
 from icefloe.credentials import AnyCredential
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.base import ObjectNotFoundError
@@ -58,12 +58,12 @@ FindAccess: TypeAlias = Callable[[str], StoreAccess]
 """Returns the access to the file at a location. References of one dataset may point to several stores."""
 
 
-def access_by(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> FindAccess:
+def make_access(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> FindAccess:
     """Access all files with the same store configuration and credential."""
     return lambda location: (store, credential)
 
 
-def access_by_default(location: str) -> StoreAccess:
+def make_default_access(location: str) -> StoreAccess:
     """Access a file with the defaults of its URL's scheme."""
     return None, None
 
@@ -112,7 +112,7 @@ class SourceFile:
         self.local_path = local_path
         """Path of a local file; None for a remote file."""
         self._external = source
-        self._key = key_of(stored_form(location))
+        self._key = decode_key(to_stored_form(location))
         self._blocks: dict[int, OrderedDict[int, bytes]] = {
             BLOCK_BYTES: OrderedDict(),
             _PEEK_BYTES: OrderedDict(),
@@ -309,7 +309,7 @@ def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
         if source is None:
             return Source(location, None)
         try:
-            found = source.fetch(key_of(stored_form(location)), 0, 1)
+            found = source.fetch(decode_key(to_stored_form(location)), 0, 1)
         except (StorageError, ObjectNotFoundError):
             return Source(location, None)
         return Source(location, found.size_bytes, found.e_tag, found.last_modified)
@@ -317,7 +317,7 @@ def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
     for origin, location in {_origin(each): each for each in reversed(locations)}.items():
         if not location.startswith("file:"):
             servers[origin] = _open_server(location, *access(location))
-    return list(pool("check sources", _PARALLEL_CHECKS).map(check, locations))
+    return list(get_pool("check sources", _PARALLEL_CHECKS).map(check, locations))
 
 
 def _origin(location: str) -> str:
@@ -339,7 +339,7 @@ def _open_server(
     """Open the store of a location; return None if its server does not respond."""
     try:
         source = _open_store(location, store, credential, _FEW_RETRIES)
-        source.fetch(key_of(stored_form(location)), 0, 1)
+        source.fetch(decode_key(to_stored_form(location)), 0, 1)
     except ObjectNotFoundError:
         return source
     except (StorageError, InvalidInputError):
@@ -353,7 +353,7 @@ def _open_store(
     credential: AnyCredential | None,
     settings: StorageSettings,
 ) -> ExternalSource:
-    container = container_of(location, store)
+    container = make_container(location, store)
     check_credential(container, credential)
     return open_source(container, credential, settings)
 
@@ -363,7 +363,7 @@ def open_file(
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> SourceFile:
-    """Open a local file, an object in a bucket, or a file on a web server, at a URL of `location_of`.
+    """Open a local file, an object in a bucket, or a file on a web server, at a URL of `to_location`.
 
     Store and credential are as in a `VirtualChunkContainer`. By default, the scheme of the URL selects them.
     """
@@ -384,15 +384,15 @@ def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]
     source = _open_store(location, *access(location), StorageSettings())
     if not isinstance(source, ObjectSource):
         raise CannotVirtualizeError(f"{location} cannot be listed; only folders and object stores can")
-    base = key_of(stored_form(prefix))
+    base = decode_key(to_stored_form(prefix))
     for name, found in source.list_files(base):
         key = name.removeprefix(base)
-        yield key, Source(stored_form(prefix + quote(key)), found.size_bytes, None, found.last_modified)
+        yield key, Source(to_stored_form(prefix + quote(key)), found.size_bytes, None, found.last_modified)
 
 
 def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
     """List the files below a folder, sorted by name, without following links to folders."""
-    base = location_of(folder)
+    base = to_location(folder)
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
@@ -400,13 +400,13 @@ def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
             yield from _files_below(entry.path, f"{path}{entry.name}/")
         elif entry.is_file():
             plain = _PLAIN_NAME.fullmatch(entry.name) is not None and not entry.is_symlink()
-            location = f"{base}/{entry.name}" if plain else location_of(entry.path)
+            location = f"{base}/{entry.name}" if plain else to_location(entry.path)
             status = entry.stat()
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             yield path + entry.name, Source(location, status.st_size, None, modified)
 
 
-def location_of(path_or_url: str | os.PathLike[str]) -> str:
+def to_location(path_or_url: str | os.PathLike[str]) -> str:
     """Return the URL of a file as references contain it. Symbolic links are resolved."""
     text = os.fspath(path_or_url)
     scheme = urlsplit(text).scheme
@@ -419,11 +419,11 @@ def location_of(path_or_url: str | os.PathLike[str]) -> str:
                 "with store= or credential=, or ingest a copy of the data",
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
             )
-        return stored_form(text)
-    return stored_form(Path(os.path.realpath(os.path.expanduser(text))).as_uri())
+        return to_stored_form(text)
+    return to_stored_form(Path(os.path.realpath(os.path.expanduser(text))).as_uri())
 
 
-def container_prefix(location: str) -> str:
+def get_container_prefix(location: str) -> str:
     """Return the URL prefix of a container for a file: the folder of a local file, or the bucket or host."""
     if location.startswith("file:"):
         return location.rpartition("/")[0] + "/"
@@ -431,9 +431,9 @@ def container_prefix(location: str) -> str:
     return f"{url.scheme}://{url.netloc}/"
 
 
-def container_of(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
-    """Create a virtual chunk container for a file (see `container_prefix`)."""
-    url, prefix = urlsplit(location), container_prefix(location)
+def make_container(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
+    """Create a virtual chunk container for a file (see `get_container_prefix`)."""
+    url, prefix = urlsplit(location), get_container_prefix(location)
     if url.scheme == "file":
         return VirtualChunkContainer(prefix, store or local_filesystem_store(unquote(urlsplit(prefix).path)))
     if store is None:

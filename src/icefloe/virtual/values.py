@@ -10,26 +10,26 @@ import numpy as np
 import zarr
 
 from icefloe.config import RepositoryConfig
-from icefloe.credentials import AnyCredential, credential_from_env
+from icefloe.credentials import AnyCredential, make_credential_from_env
 from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
-from icefloe.virtual.sources import FindAccess, access_by_default, container_of
+from icefloe.virtual.sources import FindAccess, make_container, make_default_access
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
 
 
-def open_store(dataset: VirtualDataset, access: FindAccess = access_by_default) -> IcechunkStore:
+def open_store(dataset: VirtualDataset, access: FindAccess = make_default_access) -> IcechunkStore:
     """Write a dataset without its refused variables to a repository in memory, and return the store."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
     for location in dict.fromkeys(source.location for source in dataset.sources):
         store, credential = access(location)
-        container = container_of(location, store)
+        container = make_container(location, store)
         if container.url_prefix not in authorized:
             config.set_virtual_chunk_container(container)
-            authorized[container.url_prefix] = credential or credential_from_env(location)
+            authorized[container.url_prefix] = credential or make_credential_from_env(location)
     repository = Repository.create(in_memory_storage(), config, authorized)
     session = repository.writable_session("main")
     dataset.drop_refused().to_icechunk(session.store)
@@ -47,7 +47,7 @@ def open_dataset(dataset: VirtualDataset, access: FindAccess, **options: Any) ->
 def open_values(
     dataset: VirtualDataset,
     paths: Sequence[str],
-    access: FindAccess = access_by_default,
+    access: FindAccess = make_default_access,
 ) -> dict[str, Any]:
     """Read the decoded values of variables, by path."""
     opened = open_store(dataset, access)

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.printable import printable
-from icefloe.cf import TimeCoding, fill_values, time_coding
-from icefloe.virtual.zarr_metadata import bytes_codec, data_type_json, fill_value_json
+from icefloe._internal.printable import escape_control
+from icefloe.cf import TimeCoding, get_fill_values, parse_time_coding
+from icefloe.virtual.zarr_metadata import configure_bytes, encode_data_type, to_json_fill_value
 
 Values: TypeAlias = NDArray[Any]
 _TIME_CODING: Final = ("units", "calendar")
@@ -218,10 +218,10 @@ class VirtualVariable:
 
         sizes = ", ".join(f"{name}: {size}" for name, size in zip(self.dimensions, self.shape, strict=True))
         where = "loaded" if isinstance(self.chunks, np.ndarray) else counted(len(self.chunks), "chunk")
-        return printable(f"<VirtualVariable ({sizes}) {self.dtype} {where}>")
+        return escape_control(f"<VirtualVariable ({sizes}) {self.dtype} {where}>")
 
 
-def loaded_variable(
+def make_loaded_variable(
     dimensions: tuple[str, ...], values: Values, attributes: Mapping[str, Any]
 ) -> VirtualVariable:
     """Create a variable from values, stored as one chunk."""
@@ -233,20 +233,20 @@ def loaded_variable(
         values.shape,
         dtype,
         tuple(max(size, 1) for size in values.shape),
-        ({"name": "vlen-utf8"} if texts else bytes_codec(dtype), compressor),
-        "" if texts else fill_value_json(None, dtype),
+        ({"name": "vlen-utf8"} if texts else configure_bytes(dtype), compressor),
+        "" if texts else to_json_fill_value(None, dtype),
         attributes,
         values.astype(dtype),
     )
 
 
-def document_of(variable: VirtualVariable) -> dict[str, Any]:
+def make_document(variable: VirtualVariable) -> dict[str, Any]:
     """Return the metadata of a variable, as in zarr.json."""
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(variable.shape),
-        "data_type": data_type_json(variable.dtype),
+        "data_type": encode_data_type(variable.dtype),
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(variable.chunk_shape)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": variable.fill_value,
@@ -264,7 +264,9 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
     chunks = variable.chunks
     codecs = variable.codecs
     if isinstance(chunks, np.ndarray):
-        return loaded_variable((dimension, *variable.dimensions), chunks[np.newaxis], variable.attributes)
+        return make_loaded_variable(
+            (dimension, *variable.dimensions), chunks[np.newaxis], variable.attributes
+        )
     if codecs and codecs[0]["name"] == "transpose":
         order = [0, *(axis + 1 for axis in codecs[0]["configuration"]["order"])]
         codecs = ({"name": "transpose", "configuration": {"order": order}}, *codecs[1:])
@@ -282,7 +284,7 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
     )
 
 
-def contiguous_chunks(
+def make_contiguous_chunks(
     start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
 ) -> ChunkReferences:
     """Create references to contiguous values, in chunks of the shape of `chunks_of_contiguous`."""
@@ -345,7 +347,7 @@ def reencode_like(variable: VirtualVariable, attributes: Mapping[str, Any]) -> V
         return None
     values = variable.values
     missing = np.zeros(values.shape, np.bool_)
-    for fill in fill_values(variable.attributes, values.dtype):
+    for fill in get_fill_values(variable.attributes, values.dtype):
         missing |= values == fill
     converted = ours.convert(values, missing, theirs)
     if converted is None:
@@ -356,4 +358,4 @@ def reencode_like(variable: VirtualVariable, attributes: Mapping[str, Any]) -> V
 
 
 def _time_coding(attributes: Mapping[str, Any]) -> TimeCoding | None:
-    return time_coding(attributes.get("units"), attributes.get("calendar"))
+    return parse_time_coding(attributes.get("units"), attributes.get("calendar"))

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from icefloe._internal.private_imports import manifest_columns
+from icefloe._internal.private_imports import get_manifest_columns
 from icefloe.virtual.dataset import VirtualDataset, with_sources
-from icefloe.virtual.parsers.zarr.documents import array_from_v3
-from icefloe.virtual.sources import Source, location_of
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, loaded_variable
-from icefloe.virtual.zarr_metadata import array_metadata, json_attributes
+from icefloe.virtual.parsers.zarr.documents import convert_v3_array
+from icefloe.virtual.sources import Source, to_location
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, make_document, make_loaded_variable
+from icefloe.virtual.zarr_metadata import encode_attributes, parse_array_metadata
 
 _TEXTS: Final = np.dtypes.StringDType()
 _INLINED: Final = "__inlined__"
@@ -52,10 +52,10 @@ def from_virtualizarr(dataset: Any) -> VirtualDataset:
             encoded = xarray.conventions.encode_cf_variable(variable)
             values = np.asarray(encoded.values)
             texts = values.astype(_TEXTS) if values.dtype.kind in "OU" else values
-            plain = json_attributes(encoded.attrs, texts.dtype)
-            variables[str(name)] = loaded_variable(tuple(map(str, encoded.dims)), texts, plain)
+            plain = encode_attributes(encoded.attrs, texts.dtype)
+            variables[str(name)] = make_loaded_variable(tuple(map(str, encoded.dims)), texts, plain)
     sources = tuple(Source(location, None) for location in rows)
-    return VirtualDataset(variables, sources, json_attributes(dataset.attrs))
+    return VirtualDataset(variables, sources, encode_attributes(dataset.attrs))
 
 
 def from_manifest_group(group: Any) -> VirtualDataset:
@@ -73,28 +73,28 @@ def _convert_group(group: Any, rows: dict[str, int]) -> VirtualDataset:
         for name, array in group.arrays.items()
     }
     groups = {str(name): _convert_group(each, rows) for name, each in group.groups.items()}
-    return VirtualDataset(variables, (), json_attributes(group.metadata.attributes), groups)
+    return VirtualDataset(variables, (), encode_attributes(group.metadata.attributes), groups)
 
 
 def _convert_array(array: Any, dims: Any, attributes: Any, rows: dict[str, int]) -> VirtualVariable:
     document = {**array.metadata.to_dict(), "dimension_names": list(map(str, dims))}
-    described = array_from_v3(_to_json_types(document))
+    described = convert_v3_array(_to_json_types(document))
     fill = attributes.get("_FillValue")
     # A string is already encoded as in Zarr version 3.
     encoded = (
         {}
         if isinstance(fill, str) or fill is None
-        else json_attributes({"_FillValue": fill}, described.dtype)
+        else encode_attributes({"_FillValue": fill}, described.dtype)
     )
-    described = replace(described, attributes={**json_attributes(attributes), **encoded})
+    described = replace(described, attributes={**encode_attributes(attributes), **encoded})
     rank = len(described.shape)
     grid = described.grid_shape
-    paths, offsets, lengths, inlined = manifest_columns(array.manifest)
+    paths, offsets, lengths, inlined = get_manifest_columns(array.manifest)
     coords = np.indices(grid, np.uint32).reshape(rank, math.prod(grid)).T
     inline = {tuple(place)[:rank]: data for place, data in inlined.items()}
     kept = (paths != "") & (paths != _INLINED)
     distinct, codes = np.unique(paths[kept], return_inverse=True)
-    table = np.array([rows.setdefault(location_of(str(path)), len(rows)) for path in distinct], np.uint32)
+    table = np.array([rows.setdefault(to_location(str(path)), len(rows)) for path in distinct], np.uint32)
     sources = table[codes] if len(table) else np.zeros(0, np.uint32)
     chunks = ChunkReferences.of(coords[kept], offsets[kept], lengths[kept], sources, inline)
     return replace(described, chunks=chunks)
@@ -149,7 +149,7 @@ def to_virtualizarr(dataset: VirtualDataset) -> Any:
                 paths[place], lengths[place] = _INLINED, len(inlined[place])
             options["inlined"] = inlined
         manifest = ChunkManifest.from_arrays(paths=paths, offsets=offsets, lengths=lengths, **options)
-        metadata = array_metadata({**document_of(variable), "attributes": {}})
+        metadata = parse_array_metadata({**make_document(variable), "attributes": {}})
         array = ManifestArray(metadata=metadata, chunkmanifest=manifest)
         variables[name] = xarray.Variable(variable.dimensions, array, dict(variable.attributes))
     coordinates = {name for name, each in variables.items() if each.dims == (name,)}

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from zarr.buffer import default_buffer_prototype
 
-from icefloe.core.virtual_refs import VirtualColumns, checksum_of
+from icefloe.core.virtual_refs import VirtualColumns, to_stored_checksum
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
@@ -21,8 +21,8 @@ from icefloe.store import IcechunkStore
 from icefloe.virtual import codecs
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.sources import Source
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable, document_of, reencode_times
-from icefloe.virtual.zarr_metadata import array_metadata, differences, properties_of
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, make_document, reencode_times
+from icefloe.virtual.zarr_metadata import find_differences, list_properties, parse_array_metadata
 
 if TYPE_CHECKING:
     from icefloe.virtual.dataset import VirtualDataset
@@ -93,7 +93,7 @@ def _targets(
                     f"the array {path} already exists; append to it, write to a region of it, or delete it",
                     kind=ErrorKind.NODE_ALREADY_EXISTS,
                 )
-            yield _Target(path, variable, document_of(variable), (0,) * len(variable.shape))
+            yield _Target(path, variable, make_document(variable), (0,) * len(variable.shape))
         elif found is None:
             raise NodeNotFoundError(f"the array {path} does not exist", kind=ErrorKind.NODE_NOT_FOUND)
         else:
@@ -104,10 +104,11 @@ def _targets(
 
 def _mismatches_with(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
     """List the differences between a variable and an existing array."""
-    there = properties_of(document, loaded=variable.loaded)
-    here = properties_of(document_of(variable), loaded=variable.loaded)
+    there = list_properties(document, loaded=variable.loaded)
+    here = list_properties(make_document(variable), loaded=variable.loaded)
     return [
-        f"{name} is {was} in the array and {now} in the data" for name, was, now in differences(there, here)
+        f"{name} is {was} in the array and {now} in the data"
+        for name, was, now in find_differences(there, here)
     ]
 
 
@@ -205,7 +206,7 @@ def _write(
 ) -> None:
     variable, path = target.variable, target.path
     if target.document is not None:
-        array_metadata(target.document)  # raises if zarr cannot open the array
+        parse_array_metadata(target.document)  # raises if zarr cannot open the array
         _set_document(store, f"{path}/zarr.json", target.document)
     if isinstance(variable.chunks, np.ndarray):
         _write_values(store, target, variable.chunks)
@@ -263,7 +264,7 @@ def _to_columns(parts: Sequence[Placed]) -> VirtualColumns:
         [part.references.sources + first for part, first in zip(parts, before, strict=False)]
     )
     checksums: dict[str, Any] = {}
-    found = [checksum_of(source.checksum) for source in sources]
+    found = [to_stored_checksum(source.checksum) for source in sources]
     etags = [each.value if isinstance(each, ETag) else None for each in found]
     if any(etag is not None for etag in etags):
         rows = np.array([NO_ETAG if etag is None else row for row, etag in enumerate(etags)], np.uint32)

@@ -39,7 +39,7 @@ _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
 
 
 @functools.lru_cache(64)
-def zarr_type(dtype: np.dtype[Any]) -> Any:
+def get_zarr_type(dtype: np.dtype[Any]) -> Any:
     """Return zarr's representation of a data type. Raises RefusedVariable if Zarr has none."""
     from zarr.dtype import data_type_registry
 
@@ -55,7 +55,7 @@ def zarr_type(dtype: np.dtype[Any]) -> Any:
         return data_type_registry.match_dtype(dtype=native)
 
 
-def array_metadata(document: Mapping[str, Any]) -> Any:
+def parse_array_metadata(document: Mapping[str, Any]) -> Any:
     """Parse the metadata of an array with zarr, and raise the error of zarr if it cannot open the array."""
     from zarr import open_array
     from zarr.buffer.cpu import Buffer
@@ -67,22 +67,22 @@ def array_metadata(document: Mapping[str, Any]) -> Any:
         return open_array(MemoryStore(stored), mode="r", zarr_format=3).metadata
 
 
-def data_type_json(dtype: np.dtype[Any]) -> Any:
+def encode_data_type(dtype: np.dtype[Any]) -> Any:
     """Encode a data type for a zarr.json."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return zarr_type(dtype).to_json(zarr_format=3)
+        return get_zarr_type(dtype).to_json(zarr_format=3)
 
 
-def fill_value_json(value: Any, dtype: np.dtype[Any]) -> Any:
+def to_json_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
     """Encode a fill value for a zarr.json. None means zero, as in HDF5."""
-    kind = zarr_type(dtype)
+    kind = get_zarr_type(dtype)
     scalar = kind.default_scalar() if value is None else kind.cast_scalar(value)
     found = kind.to_json_scalar(scalar, zarr_format=3)
     return list(found) if isinstance(found, tuple) else found
 
 
-def bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
+def configure_bytes(dtype: np.dtype[Any]) -> dict[str, Any]:
     """Configure the `bytes` codec with the byte order of a data type."""
     if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
         return {"name": "bytes"}
@@ -96,7 +96,7 @@ def _has_order(dtype: np.dtype[Any]) -> bool:
     return any(_has_order(part) if part.names else part.byteorder != "|" for part in parts)
 
 
-def numcodec(name: str, **configuration: Any) -> dict[str, Any]:
+def configure_numcodec(name: str, **configuration: Any) -> dict[str, Any]:
     """Configure a codec of the numcodecs package."""
     return {"name": f"numcodecs.{name}", "configuration": configuration}
 
@@ -119,7 +119,7 @@ def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block:
     return {"name": "blosc", "configuration": configuration}
 
 
-def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
+def encode_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
     """Encode attributes as JSON, with `_FillValue` in the form that xarray expects in Zarr version 3.
 
     JSON has no NaN. A `missing_value` of NaN is dropped, because NaN is always missing. Any other NaN becomes
@@ -134,21 +134,21 @@ def json_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None
         elif name == _MISSING and _is_nan(value):
             continue
         else:
-            plain[name] = json_value(value)
+            plain[name] = encode_attribute(value)
     return plain
 
 
-def json_value(value: Any) -> Any:
+def encode_attribute(value: Any) -> Any:
     """Encode an attribute as JSON: numpy scalars and arrays as numbers and lists, bytes as text."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "S":
             value = np.char.rstrip(value, b"\0")
         listed = value.tolist()
         if isinstance(listed, list) and len(listed) == 1:
-            return json_value(listed[0])  # netCDF has no scalar attributes, only lists with one value
-        return json_value(listed)
+            return encode_attribute(listed[0])  # netCDF has no scalar attributes, only lists with one value
+        return encode_attribute(listed)
     if isinstance(value, np.generic):
-        return json_value(value.item())
+        return encode_attribute(value.item())
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -157,9 +157,9 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, complex):
-        return [json_value(value.real), json_value(value.imag)]
+        return [encode_attribute(value.real), encode_attribute(value.imag)]
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [json_value(each) for each in value]
+        return [encode_attribute(each) for each in value]
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)
@@ -189,11 +189,11 @@ def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
         case "b" if flat.dtype.kind in "biu":
             return bool(first)
         case "T" | "O":
-            return json_value(first)
+            return encode_attribute(first)
     return None
 
 
-def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
+def list_properties(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
     """List the properties that combined arrays must share. Loaded variables may differ in chunks."""
     attributes = document.get("attributes", {})
     found: dict[str, Any] = {
@@ -207,7 +207,7 @@ def properties_of(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any
     return found | {name: attributes[name] for name in DECODING_ATTRIBUTES if name in attributes}
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """List the properties that differ, with both values. A missing property is None."""
     names = [*one, *(name for name in other if name not in one)]
     return [

@@ -398,13 +398,13 @@ def test_versions_behave_like_sets(base: list[str], ours: list[str], theirs: lis
     def versions(names: list[str]) -> Versions:
         found = Versions("app")
         for name in names:
-            found = found.adding(name)
+            found = found.with_entry(name)
         return found
 
     mine, before, after = versions(base + ours), versions(base), versions(base + theirs)
-    united = mine.uniting(before, after)
+    united = mine.with_versions_of(before, after)
     all_known = {*base, *ours, *theirs, "5", "b"}
 
     assert {name for name in all_known if name in united} == {*base, *ours, *theirs}
-    fewer = mine.uniting(after, before)  # a revert removes nothing
+    fewer = mine.with_versions_of(after, before)  # a revert removes nothing
     assert {name for name in all_known if name in fewer} == {*base, *ours}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from icefloe import Repository
-from icefloe._internal.paths import ancestors
+from icefloe._internal.paths import list_ancestors
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from tests.support.branches import commit, new_repository
 from tests.support.edits import CreateArray, CreateGroup, Delete, Edit, SetAttribute, Write, resize
@@ -52,8 +52,8 @@ def test_merge_yields_a_whole_hierarchy_and_logs_its_changes(
     before, after = nodes(repo, ours), nodes(repo, branch)
     assert repo.verify("chunks", branch=branch, history=False).ok
     for path in after:
-        assert not any(is_array(after.get(above)) for above in ancestors(path)), path
-        assert all(above in after for above in ancestors(path)), path
+        assert not any(is_array(after.get(above)) for above in list_ancestors(path)), path
+        assert all(above in after for above in list_ancestors(path)), path
     check_log(repo.inspect_transaction_log(repo.lookup_branch(branch)), before, after)
     kept = before if strategy == "ours" else nodes(repo, theirs)
     for path in {conflict.path for conflict in result.conflicts if conflict.chunk is None}:

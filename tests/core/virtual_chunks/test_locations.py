@@ -10,9 +10,9 @@ from icefloe.config import ObjectStoreConfig, S3Options, VirtualChunkContainer
 from icefloe.core.virtual_chunks.locations import (
     BadLocationError,
     Containers,
-    checked_locations,
-    key_of,
-    stored_form,
+    check_locations,
+    decode_key,
+    to_stored_form,
 )
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -66,14 +66,14 @@ LEADING_OUT = [
 
 @pytest.mark.parametrize("location", STORED)
 def test_locations_are_stored_in_normal_form(location: str) -> None:
-    assert stored_form(location) == STORED[location]
-    assert stored_form(STORED[location]) == STORED[location]
+    assert to_stored_form(location) == STORED[location]
+    assert to_stored_form(STORED[location]) == STORED[location]
 
 
 @pytest.mark.parametrize("location", MALFORMED)
 def test_relative_urls_are_rejected(location: str) -> None:
     with pytest.raises(BadLocationError) as caught:
-        checked_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=False)
+        check_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=False)
 
     assert caught.value.row == 1
     assert caught.value.kind == ErrorKind.INVALID_VIRTUAL_REF
@@ -82,9 +82,9 @@ def test_relative_urls_are_rejected(location: str) -> None:
 @pytest.mark.parametrize("location", LEADING_OUT)
 def test_locations_cannot_lead_out_of_a_container(location: str) -> None:
     with pytest.raises(BadLocationError) as caught:
-        checked_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=True)
+        check_locations(Blobs.from_texts(["s3://bucket/fine", location]), CONTAINERS, validate=True)
     with pytest.raises(InvalidInputError):
-        key_of(CONTAINERS.absolute(stored_form(location)))
+        decode_key(CONTAINERS.absolute(to_stored_form(location)))
 
     assert caught.value.row == 1
 
@@ -92,7 +92,7 @@ def test_locations_cannot_lead_out_of_a_container(location: str) -> None:
 def test_dots_inside_segments_are_allowed() -> None:
     locations = ["s3://bucket/.hidden/..a/b..", "file:///data/...", "s3://bucket/a/.."[:-1] + "x"]
 
-    stored, homeless = checked_locations(Blobs.from_texts(locations), CONTAINERS, validate=True)
+    stored, homeless = check_locations(Blobs.from_texts(locations), CONTAINERS, validate=True)
 
     assert stored.texts() == locations
     assert not homeless.any()
@@ -109,7 +109,7 @@ def test_container_with_the_longest_prefix_is_used() -> None:
 def test_server_names_with_a_common_prefix_do_not_match() -> None:
     locations = ["s3://bucket@evil/x", "s3://bucket.evil/x", "s3://bucket", "file:///database/x"]
 
-    _, homeless = checked_locations(Blobs.from_texts(locations), CONTAINERS, validate=True)
+    _, homeless = check_locations(Blobs.from_texts(locations), CONTAINERS, validate=True)
 
     assert homeless.all()
 
@@ -142,20 +142,20 @@ def test_bulk_check_equals_single_checks(locations: list[str], validate: bool) -
     homeless: list[bool] = []
     bad: int | None = None
     for row, location in enumerate(locations):
-        text = stored_form(location)
+        text = to_stored_form(location)
         expected.append(text)
         homeless.append(CONTAINERS.find(text) is None)
         if validate and not homeless[-1] and bad is None:
             try:
-                key_of(text)
+                decode_key(text)
             except InvalidInputError:
                 bad = row
 
     if bad is not None:
         with pytest.raises(BadLocationError) as caught:
-            checked_locations(Blobs.from_texts(locations), CONTAINERS, validate=validate)
+            check_locations(Blobs.from_texts(locations), CONTAINERS, validate=validate)
         assert caught.value.row == bad
         return
-    stored, found = checked_locations(Blobs.from_texts(locations), CONTAINERS, validate=validate)
+    stored, found = check_locations(Blobs.from_texts(locations), CONTAINERS, validate=validate)
     assert stored.texts() == expected
     assert found.tolist() == homeless

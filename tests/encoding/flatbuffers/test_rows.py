@@ -122,7 +122,7 @@ def test_records_are_the_same_in_every_form(sample: Sample, few: int, data: st.D
             Records(table, "sample", blocks=Records(table, "sample", columns=from_rows(table, rows)).blocks),
         ]
         for form in forms:
-            added = form.inserting(at, one)
+            added = form.insert(at, one)
             payload = build_row(root, {"rows": added.blocks}, "sample")
 
             assert by_columns(payload, root) == {"rows": expected}
@@ -141,7 +141,7 @@ def test_dropped_tables_are_eventually_removed() -> None:
     records = Records(table, "sample", blocks=records.blocks)
 
     for row in range(200):
-        records = records.first(39).inserting(0, {"name": f"{row:100d}"})
+        records = records.first(39).insert(0, {"name": f"{row:100d}"})
 
     assert len(records.blocks.buffer) < 3 * full
     assert records.row(0) == {"name": f"{199:100d}"}

@@ -18,7 +18,7 @@ import xarray as xr
 from icefloe import Credentials, InvalidInputError, Repository, StorageError
 from icefloe.ingest.discover.sources import Source, find_sources
 from icefloe.ingest.ledger import read_ledger
-from icefloe.storage.external.access import access_of
+from icefloe.storage.external.access import get_access
 from icefloe.virtual import virtualize
 from tests.support.ingest.files import (
     CHUNKED,
@@ -271,7 +271,7 @@ def test_references_of_this_machine_to_a_bucket(seaweedfs: Place, tmp_path: Path
     """The options are those of the bucket, whose place the repository gets to know."""
     (file,) = chunked(tmp_path, 4)
     url = seaweedfs.put(f"referred/{mode}.nc", Path(file))
-    reach = access_of(url, seaweedfs.options)
+    reach = get_access(url, seaweedfs.options)
     dataset = virtualize(url, store=reach.store, credential=reach.credential)
     variable = dataset.variables["t2m"]
     refs: dict[str, Any] = {

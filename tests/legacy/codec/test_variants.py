@@ -136,12 +136,12 @@ def by_array(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def hexadecimal(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    from icefloe.legacy.codec.ids import id_in_name
+    from icefloe.legacy.codec.ids import parse_file_name
 
     found = {}
     for path, data in files.items():
         folder, _, name = path.partition("/")
-        raw = id_in_name(name) if folder != "r" else None
+        raw = parse_file_name(name) if folder != "r" else None
         found[path if raw is None else f"{folder}/{raw.hex()}"] = data
     return found
 
@@ -227,8 +227,10 @@ def test_rare_data_types_are_reconstructed(data_type: Any, fill: Any, shown: str
 
 @pytest.mark.parametrize("number", [0, 100, 1099511627775])
 def test_sequence_numbers_follow_the_documentation(number: int) -> None:
-    from icefloe.legacy.codec.refs import sequence_file, sequence_number
+    from icefloe.legacy.codec.refs import make_sequence_file_name, parse_sequence_number
 
-    assert sequence_number(sequence_file(number)) == number
-    assert sequence_number(sequence_file(number, long=True)) == number
-    assert {0: "ZZZZZZZZ", 100: "ZZZZZZWV", 1099511627775: "00000000"}[number] == sequence_file(number)[:8]
+    assert parse_sequence_number(make_sequence_file_name(number)) == number
+    assert parse_sequence_number(make_sequence_file_name(number, long=True)) == number
+    assert {0: "ZZZZZZZZ", 100: "ZZZZZZWV", 1099511627775: "00000000"}[number] == make_sequence_file_name(
+        number
+    )[:8]

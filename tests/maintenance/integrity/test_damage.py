@@ -48,7 +48,7 @@ def recorded(storage: Storage) -> list[str]:
     return [
         f"{folder}/{name}"
         for folder in catalogue.FOLDERS
-        for name in encode_column(catalogue.row_ids(known.of(folder)))
+        for name in encode_column(catalogue.get_row_ids(known.of(folder)))
     ]
 
 

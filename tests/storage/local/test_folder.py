@@ -19,7 +19,7 @@ from icefloe.config import StorageSettings
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage import ABSENT, ALWAYS, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Unchanged
 from icefloe.storage.local.folder import LocalStorage
-from icefloe.storage.local.lock import LOCK_FILE, folder_locked
+from icefloe.storage.local.lock import LOCK_FILE, lock_folder
 from tests.support import processes
 
 PROCESSES = 4
@@ -69,9 +69,9 @@ while True:
 
 HOLD_LOCK = """
 import sys, time
-from icefloe.storage.local.lock import folder_locked
+from icefloe.storage.local.lock import lock_folder
 
-with folder_locked(sys.argv[1]):
+with lock_folder(sys.argv[1]):
     print("locked", flush=True)
     time.sleep(600)
 """
@@ -128,7 +128,7 @@ def test_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
 
-    with folder_locked(str(tmp_path)):
+    with lock_folder(str(tmp_path)):
         pass
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage import Storage, s3_storage
-from icefloe.storage.object_store.aws_profile import has_profile_keys_from_env, profile_keys
+from icefloe.storage.object_store.aws_profile import has_profile_keys_from_env, read_profile_keys
 from tests.storage.conftest import BUCKET, SECRET
 from tests.support.servers.proxy import Proxy, faulty_proxy
 
@@ -140,7 +140,7 @@ def test_keys_of_a_credential_process_are_used(
     document = json.dumps({**KEYS, "SessionToken": "token", "Expiration": expires})
     process_profile(home, printing(home, document), monkeypatch)
 
-    found = profile_keys()
+    found = read_profile_keys()
 
     assert (found.access_key_id, found.secret_access_key, found.session_token) == (
         "printed-key",
@@ -154,7 +154,7 @@ def test_keys_of_a_credential_process_are_used(
 def test_printed_keys_without_expiration_are_renewed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process_profile(home, printing(home, json.dumps(KEYS)), monkeypatch)
 
-    assert profile_keys().expires_after is not None
+    assert read_profile_keys().expires_after is not None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_invalid_output_of_a_credential_process_is_rejected(
     process_profile(home, printing(home, printed), monkeypatch)
 
     with pytest.raises(InvalidInputError, match=words) as error:
-        profile_keys()
+        read_profile_keys()
 
     assert SECRET not in str(error.value)
 
@@ -193,7 +193,7 @@ def test_failing_credential_process_is_reported(
     process_profile(home, command, monkeypatch)
 
     with pytest.raises(InvalidInputError, match=words):
-        profile_keys()
+        read_profile_keys()
 
 
 def test_profile_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_removed_keys_are_reported(home: Path) -> None:
     (home / ".aws" / "credentials").unlink()
 
     with pytest.raises(InvalidInputError, match="no longer has aws_access_key_id"):
-        profile_keys()
+        read_profile_keys()
 
 
 def test_invalid_profile_file_is_rejected(proxy: Proxy, home: Path) -> None:

@@ -16,7 +16,7 @@ from icefloe.format.manifest import Manifest
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.repo_info import RepoInfo
 from icefloe.format.snapshot import Snapshot
-from icefloe.format.spec import V2, Spec, spec_of
+from icefloe.format.spec import V2, Spec, get_spec
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.format.updates import Update, Updates
 from icefloe.ops import UpdateType
@@ -47,7 +47,7 @@ class Sample:
     @property
     def spec(self) -> Spec:
         """What its header says."""
-        return spec_of(open_header(self.data, self.name).spec, self.name)
+        return get_spec(open_header(self.data, self.name).spec, self.name)
 
     @property
     def payload(self) -> bytes:

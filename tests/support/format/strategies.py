@@ -19,7 +19,7 @@ from hypothesis.strategies import SearchStrategy
 from icefloe._internal.ids import ChunkId, ManifestId, NodeId, ObjectId, SnapshotId
 from icefloe.encoding.columns import Blobs
 from icefloe.format.coordinates import Coords
-from icefloe.format.id_columns import sorted_ids
+from icefloe.format.id_columns import sort_ids
 from icefloe.format.manifest import (
     ArrayManifest,
     ChunkRef,
@@ -42,7 +42,7 @@ from icefloe.format.snapshot import (
     Nodes,
     NodeSnapshot,
     Snapshot,
-    used_manifests,
+    list_used_manifests,
 )
 from icefloe.format.spec import Spec
 from icefloe.format.transaction_log import (
@@ -51,7 +51,7 @@ from icefloe.format.transaction_log import (
     NodeType,
     TransactionLog,
     UpdatedChunks,
-    sorted_moves,
+    sort_moves,
 )
 from icefloe.format.updates import (
     RepoAvailability,
@@ -231,7 +231,7 @@ def nodes(spec: Spec) -> SearchStrategy[Nodes]:
 def snapshots(draw: st.DrawFn, spec: Spec) -> Snapshot:
     """Snapshots, with an entry for every manifest that their arrays use and perhaps for others."""
     held = draw(nodes(spec))
-    listed = {*used_manifests(held), *draw(st.lists(ids(ManifestId), max_size=2))}
+    listed = {*list_used_manifests(held), *draw(st.lists(ids(ManifestId), max_size=2))}
     later = extras() if spec.extras else st.none()
     files = [ManifestFileInfo(id, draw(sizes()), draw(sizes(_U32)), draw(later)) for id in sorted(listed)]
     return Snapshot(
@@ -271,7 +271,7 @@ def moves(draw: st.DrawFn) -> tuple[MoveOperation, ...]:
     nodes = draw(st.lists(ids(NodeId), unique=True, min_size=count, max_size=count))
     kinds = draw(st.lists(st.sampled_from(NodeType), min_size=count, max_size=count))
     pairs = zip(places[:count], places[count : 2 * count], strict=True)
-    return sorted_moves(
+    return sort_moves(
         MoveOperation(start, end, node, kind)
         for (start, end), node, kind in zip(pairs, nodes, kinds, strict=True)
     )
@@ -296,7 +296,7 @@ def _some(known: Sequence[NodeId]) -> SearchStrategy[list[NodeId]]:
 
 
 def _id_column(ids: Sequence[NodeId]) -> Any:
-    return sorted_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
+    return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
 
 
 # Repo info

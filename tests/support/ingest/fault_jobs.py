@@ -15,7 +15,7 @@ import zarr
 import icefloe
 from icefloe import Repository
 from icefloe._internal.executor import Executor
-from icefloe.credentials import credential_from_env
+from icefloe.credentials import make_credential_from_env
 from icefloe.ingest import ingest, make_options, rechunk
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.write.batch import METADATA
@@ -111,7 +111,7 @@ def opened(folder: Path) -> Repository:
     containers = (config.virtual_chunk_containers if config else None) or {}
     return Repository.open(
         storage,
-        authorize_virtual_chunk_access={prefix: credential_from_env(prefix) for prefix in containers},
+        authorize_virtual_chunk_access={prefix: make_credential_from_env(prefix) for prefix in containers},
     )
 
 

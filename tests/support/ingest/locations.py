@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from icefloe import Storage, storage_from_url
-from icefloe.storage.external.access import access_of
+from icefloe.storage.external.access import get_access
 from tests.support.servers import azurite
 
 BUCKET = "archive"
@@ -34,7 +34,7 @@ class Place:
 
     def credential(self) -> Any:
         """What opens virtual chunks in the bucket."""
-        return access_of(self.url, self.options).credential
+        return get_access(self.url, self.options).credential
 
 
 def s3_place(endpoint: str, **changed: Any) -> Place:

@@ -13,12 +13,12 @@ import msgpack
 import zstandard
 
 from icefloe._internal.ids import ManifestId, NodeId
-from icefloe._internal.paths import component_key
+from icefloe._internal.paths import make_component_key
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType
 from icefloe.format.manifest import Checksum, ChunkRef, ETag, InlineRef, NativeRef
 from icefloe.legacy.codec.files import ALPHA, DRAFT, Folders
 from icefloe.legacy.codec.ids import LongId
-from icefloe.legacy.codec.refs import REF_FILE, sequence_file
+from icefloe.legacy.codec.refs import REF_FILE, make_sequence_file_name
 from icefloe.legacy.codec.structures import LONG_ID
 
 _ALL_FRAMES: Final = frozenset({FileType.SNAPSHOT, FileType.MANIFEST, FileType.TRANSACTION_LOG})
@@ -216,7 +216,8 @@ class OlderFiles:
     def branch_path(self, name: str, number: int) -> str:
         """Return the path of the file for one commit of a branch."""
         folder = self.form.ref_folder.format(kind="branch", name=name)
-        return f"{self.form.folders.refs}/{folder}/{sequence_file(number, long=self.form.long_sequence)}"
+        file = make_sequence_file_name(number, long=self.form.long_sequence)
+        return f"{self.form.folders.refs}/{folder}/{file}"
 
     def tag_path(self, name: str) -> str:
         """Return the path of a tag's file."""
@@ -249,7 +250,7 @@ class OlderFiles:
         form = self.form
         nodes = {
             node.path: self._node(node)
-            for node in sorted(snapshot.nodes, key=lambda n: component_key(n.path))
+            for node in sorted(snapshot.nodes, key=lambda n: make_component_key(n.path))
         }
         files = [self._file(entry) for entry in snapshot.files]
         if form.by_parent:

@@ -10,8 +10,8 @@ import numpy as np
 import zarr
 
 from icefloe._internal.ids import SnapshotId
-from icefloe.legacy.codec.ids import id_in_name
-from icefloe.legacy.codec.structures import short_id
+from icefloe.legacy.codec.ids import parse_file_name
+from icefloe.legacy.codec.structures import shorten_id
 from icefloe.session import Session
 from icefloe.storage import in_memory_storage
 from icefloe.storage.base import Storage
@@ -32,9 +32,9 @@ def contents(storage: Storage) -> dict[str, bytes]:
 
 def present_id(name: str) -> str:
     """Return the id of today for one that a file is named after."""
-    raw = id_in_name(name)
+    raw = parse_file_name(name)
     assert raw is not None
-    return str(SnapshotId(raw if len(raw) == SnapshotId.SIZE else short_id(raw)))
+    return str(SnapshotId(raw if len(raw) == SnapshotId.SIZE else shorten_id(raw)))
 
 
 def digest(session: Session, path: str) -> str:

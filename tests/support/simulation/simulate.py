@@ -35,7 +35,7 @@ from icefloe.config import (
 )
 from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.errors import IcechunkError, StorageError
-from icefloe.format.spec import spec_of
+from icefloe.format.spec import get_spec
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
@@ -119,7 +119,7 @@ class _Simulation:
         self.storage = storage
         self.connect = connect
         self.spec_version = spec_version
-        self.spec = spec_of(spec_version, "simulation")
+        self.spec = get_spec(spec_version, "simulation")
         self.config = _config(self.random)
         self.checker = Checker(storage)
         self.baton = Baton(self.random)

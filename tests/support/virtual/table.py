@@ -26,7 +26,7 @@ from icefloe._internal.amounts import counted
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
 from icefloe.virtual.codecs import decode_grib
 from icefloe.virtual.open import recognize
-from icefloe.virtual.sources import location_of, open_file
+from icefloe.virtual.sources import open_file, to_location
 from icefloe.virtual.values import open_store
 from tests.support.source_tree import ROOT
 
@@ -85,7 +85,7 @@ def _compare(path: Path, dataset: VirtualDataset) -> None:
     if path.is_dir():
         expected: Any = dict(_zarr_arrays(path))
     else:
-        match recognize(open_file(location_of(path))):
+        match recognize(open_file(to_location(path))):
             case "grib":
                 _compare_grib(path, dataset, store)
                 return

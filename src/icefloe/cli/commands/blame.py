@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.output import Output, shown
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     LabelsAt,
     branch_option,
@@ -106,7 +106,7 @@ def bisect(
     for name, (old, new) in found.statistics.items():
         lines.append(f"    {name}: {_number(old)} before, {_number(new)} since")
     lines.append(f"    `{when}` {'holds' if found.holds else 'does not hold'} since this commit")
-    out.value(document, "\n".join(map(shown, lines)))
+    out.value(document, "\n".join(map(format_value, lines)))
 
 
 def _number(value: float | None) -> str:

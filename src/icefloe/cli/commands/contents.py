@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from icefloe._internal.paths import LEDGERS, ROOT, component_key, is_within, name, normalize
+from icefloe._internal.paths import LEDGERS, ROOT, get_name, is_within, make_component_key, normalize
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.output import Output, shown
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     all_option,
     complete_path,
@@ -33,12 +33,13 @@ _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
 def _line(node: dict[str, Any]) -> str:
-    label = shown(name(node["path"])) or "/"
+    label = format_value(get_name(node["path"])) or "/"
     if node["kind"] == "group":
         return label if label == "/" else f"{label}/"
     shapes = "".join(f", {each} {format_chunks(node[each])}" for each in ("chunks", "shards") if node[each])
-    words = [shown(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
-    what = f"{label} ({shown(format_shape(node))}) {shown(format_dtype(node))}{shown(shapes)}"
+    words = [format_value(node["attributes"][each]) for each in _ATTRIBUTES if each in node["attributes"]]
+    shape, dtype = format_value(format_shape(node)), format_value(format_dtype(node))
+    what = f"{label} ({shape}) {dtype}{format_value(shapes)}"
     return what + (f"  {', '.join(words)}" if words else "")
 
 
@@ -63,12 +64,12 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
     shown_all = with_ledgers or is_within(top, LEDGERS)
     paths = [each for each in workspace.below(top) if is_listed(each, with_ledgers=shown_all)]
     nodes = [summarize_node(node) for each in paths if (node := workspace.node(each)) is not None]
-    levels = [len(component_key(node["path"])) - len(component_key(top)) for node in nodes]
+    levels = [len(make_component_key(node["path"])) - len(make_component_key(top)) for node in nodes]
     lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
     out.value(nodes, "\n".join(lines) or "no groups or arrays")
 
 
-def known_array(session: Session, path: str) -> str:
+def find_array(session: Session, path: str) -> str:
     """Return the full path of an array; the error suggests an array with a similar name."""
     whole = _absolute(path)
     if session._workspace.node(whole) is None:
@@ -82,7 +83,7 @@ def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
 
     there = [each for each in workspace.below(ROOT) if is_listed(each, with_ledgers=False)]
     near = difflib.get_close_matches(path, there, n=1)
-    hint = f"did you mean {shown(near[0])}?" if near else "`icefloe tree` lists all groups and arrays"
+    hint = f"did you mean {format_value(near[0])}?" if near else "`icefloe tree` lists all groups and arrays"
     return NodeNotFoundError(f"there is no {what} {path}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
 
 
@@ -113,7 +114,7 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
     icefloe head data/repo air/t2m -n 5
     """
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
-    shape = _shape(session, known_array(session, path))
+    shape = _shape(session, find_array(session, path))
     values = read(session, _absolute(path), (slice(0, number),) * len(shape))
     out.value({"shape": shape, "dtype": str(values.dtype), "values": json_values(values)}, _text(values))
 
@@ -155,7 +156,7 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
     import numpy as np
 
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
-    shape = _shape(session, known_array(session, path))
+    shape = _shape(session, find_array(session, path))
     values = read(session, _absolute(path), _region(region, len(shape)))
     with np.printoptions(threshold=sys.maxsize):
         out.value(json_values(values), _text(values))
@@ -163,7 +164,7 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
 
 def _text(values: Any) -> str:
     """Format values as numpy does, which escapes control characters except in a single string."""
-    return str(values) if values.ndim else shown(str(values))
+    return str(values) if values.ndim else format_value(str(values))
 
 
 def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:

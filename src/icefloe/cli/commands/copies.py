@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import icefloe
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.execution import repo_executor_option
@@ -93,7 +93,7 @@ def clone(
     text = (
         f"{verb} {counted(report.snapshots, 'snapshot')}, "
         f"{counted(report.transaction_logs, 'transaction log')}, {counted(report.manifests, 'manifest')} and "
-        f"{counted(report.chunks, 'chunk')}, {bytes_text(report.bytes_copied)}; "
+        f"{counted(report.chunks, 'chunk')}, {format_bytes(report.bytes_copied)}; "
         f"{counted(report.objects_there, 'object')} existed already"
     )
     out.value(plain(report), text)
@@ -156,7 +156,7 @@ def export(
     verb = "would write" if dry_run else "wrote"
     text = (
         f"{verb} {counted(len(report.arrays), 'array')} and {counted(report.groups, 'group')}, "
-        f"{bytes_text(report.bytes_written)}; {counted(report.chunks_copied, 'chunk')} copied, "
+        f"{format_bytes(report.bytes_written)}; {counted(report.chunks_copied, 'chunk')} copied, "
         f"{report.chunks_encoded} re-encoded"
     )
     out.value(plain(report), text)

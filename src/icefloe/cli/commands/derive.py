@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 import icefloe
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe.cli import revisions
-from icefloe.cli.execution import ExecutorChoice, executor_option, running_executor
-from icefloe.cli.output import Output, shown
+from icefloe.cli.execution import ExecutorChoice, executor_option, start_executor
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     complete_folder,
     complete_path,
@@ -139,7 +139,7 @@ def _executor(
     """Start an executor, unless only references and metadata change."""
     if not report.recomputed and not any(each.partials for each in report.outputs):
         return nullcontext(ThreadExecutor(1))
-    return running_executor(executor.or_default(out), out)
+    return start_executor(executor.or_default(out), out)
 
 
 def _pyramid_recipe(
@@ -159,8 +159,8 @@ def _text(report: dict[str, Any], *, written: bool) -> str:
     elif report["commit"] is None:
         lines.append("everything is up to date")
     else:
-        lines.append(f"read {bytes_text(report['bytes_read'])}; committed {report['commit']}")
-    return "\n".join(map(shown, lines))
+        lines.append(f"read {format_bytes(report['bytes_read'])}; committed {report['commit']}")
+    return "\n".join(map(format_value, lines))
 
 
 def _line(output: dict[str, Any], *, written: bool) -> str:
@@ -184,4 +184,4 @@ def _lineage_text(found: dict[str, Any]) -> str:
     lines.append(f"    commit    {found['commit'] or 'older than the history'}")
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     lines.append(f"    computed  with {versions}")
-    return "\n".join(map(shown, lines))
+    return "\n".join(map(format_value, lines))

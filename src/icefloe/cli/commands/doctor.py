@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 
 import click
 
-from icefloe._internal.extras import pip_install
+from icefloe._internal.extras import format_install_command
 from icefloe._version import __version__
 from icefloe.cli.errors import FINDINGS
 from icefloe.cli.output import Output
@@ -69,7 +69,7 @@ def _package(name: str) -> str:
         found = re.search(r"^Version: *(\S+)", distribution(name).read_text("METADATA") or "", re.MULTILINE)
         return found[1] if found is not None else version(name)
     except PackageNotFoundError:
-        return f"not installed: {pip_install(name)}"
+        return f"not installed: {format_install_command(name)}"
 
 
 def _java() -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icefloe._internal.amounts import bytes_text, counted
-from icefloe.cli.output import Output, shown
+from icefloe._internal.amounts import counted, format_bytes
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     branch_option,
     complete_file,
@@ -90,8 +90,8 @@ def append(
                 metadata=metadata,
             )
         found.append({"file": file, **report.to_dict()})
-        out.progress.say(f"{shown(file)}: {_done(found[-1], dim)}")
-    out.value(found, "\n".join(f"{shown(each['file'])}: {_done(each, dim)}" for each in found))
+        out.progress.say(f"{format_value(file)}: {_done(found[-1], dim)}")
+    out.value(found, "\n".join(f"{format_value(each['file'])}: {_done(each, dim)}" for each in found))
 
 
 def _open(file: str) -> Any:
@@ -161,13 +161,13 @@ def window(
 
 def _window_text(report: dict[str, Any], dim: str) -> str:
     lines = [
-        f"{shown(group)}: {counted(rows, 'row')} of {dim} dropped, {report['kept'][group]} kept"
+        f"{format_value(group)}: {counted(rows, 'row')} of {dim} dropped, {report['kept'][group]} kept"
         for group, rows in report["dropped"].items()
     ]
     if not lines:
         return f"nothing to drop: the window begins in the first chunk of {dim}"
     if report["rewritten_bytes"]:
-        lines.append(f"{bytes_text(report['rewritten_bytes'])} rewritten")
+        lines.append(f"{format_bytes(report['rewritten_bytes'])} rewritten")
     end = "dry run: nothing was written" if report["dry_run"] else f"the branch is at {report['snapshot_id']}"
     return "\n".join([*lines, end])
 

@@ -12,7 +12,7 @@ from icefloe._internal.times import from_microseconds
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.output import Output, indented, plain, shown, shown_lines
+from icefloe.cli.output import Output, format_value, format_value_lines, indent_text, plain
 from icefloe.cli.params import (
     all_option,
     complete_revision,
@@ -107,7 +107,7 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
         changed = _listed_changes(whole, with_ledgers=with_ledgers)
     facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
     lines = [
-        indented(f"{shown(name):<10} ", shown_lines(value))
+        indent_text(f"{format_value(name):<10} ", format_value_lines(value))
         for name, value in {**facts, **info.metadata}.items()
     ]
     out.value(
@@ -159,7 +159,7 @@ def diff(
         out.value(changed, text)
         return
     found = _value_differences(repo, first, last, changed)
-    lines = [shown(f"{path}: {each}") for path, each in found.items()]
+    lines = [format_value(f"{path}: {each}") for path, each in found.items()]
     out.value({**plain(changed), "values": found}, "\n".join([text, "", "Values:", *lines]))
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from icefloe._internal.amounts import bytes_text, counted
-from icefloe.cli.errors import FAILED, FINDINGS, in_shell
-from icefloe.cli.execution import ExecutorChoice, ExecutorType, executor_option, running_executor
-from icefloe.cli.output import Output, shown
+from icefloe._internal.amounts import counted, format_bytes
+from icefloe.cli.errors import FAILED, FINDINGS, format_hint
+from icefloe.cli.execution import ExecutorChoice, ExecutorType, executor_option, start_executor
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     Sizes,
     branch_option,
@@ -210,7 +210,7 @@ def _ingest(
     refuse_unrunnable(arguments.get("checks", ()), on_spark=executor.is_spark)
     arguments = {**arguments, "storage_options": storage_options, "dry_run": dry_run}
     with show_logs("icefloe.ingest", out.progress.say):
-        report = ingest_files(sources, repo, executor=running_executor(executor, out), **arguments)
+        report = ingest_files(sources, repo, executor=start_executor(executor, out), **arguments)
     if file is not None:
         file.write_text(report.to_html(), encoding="utf-8")
     took_changed = arguments.get("on_change") == "ingest"
@@ -287,11 +287,11 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
     lines += [_array(each) for each in plan["arrays"]] if plan else []
     if plan and dry_run:  # an actual run has already logged its plan
         lines.append(
-            f"{counted(plan['files'], 'file')}, {bytes_text(plan['nbytes'])} in "
+            f"{counted(plan['files'], 'file')}, {format_bytes(plan['nbytes'])} in "
             f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "
-            f"{bytes_text(plan['memory_bytes'])}"
+            f"{format_bytes(plan['memory_bytes'])}"
             + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
-            + (f", {bytes_text(plan['spilled_bytes'])} spilled" if plan["spilled_bytes"] else "")
+            + (f", {format_bytes(plan['spilled_bytes'])} spilled" if plan["spilled_bytes"] else "")
         )
     lines += [
         f"check {each['name']}: FAILED, {each['text']}"
@@ -315,15 +315,15 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
             f"{counted(len(report['ingested']), 'file')} ingested, {len(report['known'])} ingested before; "
             f"the branch is at {report['published']}"
         )
-    return "\n".join(map(shown, lines))
+    return "\n".join(map(format_value, lines))
 
 
 def _with_hint(text: str, hint: Hint | str | None) -> str:
-    hint = in_shell(hint) if isinstance(hint, Hint) else hint
+    hint = format_hint(hint) if isinstance(hint, Hint) else hint
     return f"{text}; {hint}" if hint else text
 
 
 def _array(array: dict[str, Any]) -> str:
     sizes = zip(array["dims"], array["shape"], array["chunks"], strict=True)
     inside = ", ".join(f"{dim}: {size} by {chunk}" for dim, size, chunk in sizes)
-    return f"    {array['name']} ({inside}) {array['dtype']}  {bytes_text(array['nbytes'])}"
+    return f"    {array['name']} ({inside}) {array['dtype']}  {format_bytes(array['nbytes'])}"

@@ -12,7 +12,7 @@ from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.errors import FINDINGS
 from icefloe.cli.execution import repo_executor_option, with_progress
-from icefloe.cli.output import Output, plain, shown
+from icefloe.cli.output import Output, format_value, plain
 from icefloe.cli.params import (
     branch_option,
     complete_revision,
@@ -109,7 +109,8 @@ def verify(
     if report.skipped:
         checked += f"; skipped {counted(report.skipped, 'snapshot')} verified before"
     lines = [
-        shown(f"{found.kind}: {found.object} ({found.where}): {found.message}") for found in report.findings
+        format_value(f"{found.kind}: {found.object} ({found.where}): {found.message}")
+        for found in report.findings
     ]
     verdict = f"ok: {checked}" if report.ok else f"{counted(len(lines), 'finding')} in {checked}"
     out.value({"ok": report.ok, **plain(report)}, "\n".join([verdict, *lines]))
@@ -121,7 +122,7 @@ def _record(repo: Repository, report: VerifyReport, snapshot_id: str | None, *, 
     try:
         record_report(repo.storage, report, snapshot_id=snapshot_id, with_checksums=with_checksums)
     except IcechunkError as error:
-        click.echo(shown(f"the report is not stored: {error.message}"), err=True)
+        click.echo(format_value(f"the report is not stored: {error.message}"), err=True)
 
 
 @click.group()
@@ -225,7 +226,7 @@ def repair(
     )
     unusable = {} if ledger is None else ledger.unusable
     for file, reason in unusable.items():
-        click.echo(shown(f"{file}: {reason}"), err=True)
+        click.echo(format_value(f"{file}: {reason}"), err=True)
     rows = list(report.table().rows())
     if out.as_json:
         found = {"snapshot": report.snapshot_id, "complete": report.complete, "actions": rows}
@@ -233,7 +234,9 @@ def repair(
     elif rows:
         out.table(rows, report.table().names)
         out.value(
-            f"{shown(branch)} is at {report.snapshot_id}" if report.snapshot_id else "nothing was committed"
+            f"{format_value(branch)} is at {report.snapshot_id}"
+            if report.snapshot_id
+            else "nothing was committed"
         )
     else:
         out.value("nothing to repair")

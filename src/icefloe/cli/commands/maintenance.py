@@ -8,12 +8,12 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.table import Table
 from icefloe.cli import revisions
 from icefloe.cli.execution import repo_executor_option, with_progress
-from icefloe.cli.output import Output, plain, shown
+from icefloe.cli.output import Output, format_value, plain
 from icefloe.cli.params import (
     all_option,
     branch_option,
@@ -85,12 +85,12 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
         f"{verb} {counted(summary.snapshots_deleted, 'snapshot')}, "
         f"{counted(summary.transaction_logs_deleted, 'transaction log')}, "
         f"{counted(summary.manifests_deleted, 'manifest')} and {counted(summary.chunks_deleted, 'chunk')}, "
-        f"{bytes_text(summary.bytes_deleted)}"
+        f"{format_bytes(summary.bytes_deleted)}"
     )
     if summary.temporary_files_deleted:
         text += f", including {counted(summary.temporary_files_deleted, 'temporary file')} of killed writers"
     if summary.objects_failed_to_delete:
-        reasons = shown("; ".join(summary.delete_errors))
+        reasons = format_value("; ".join(summary.delete_errors))
         text += f"\n{summary.objects_failed_to_delete} could not be deleted: {reasons}"
     out.value({"dry_run": dry_run, **plain(summary)}, text)
 
@@ -198,7 +198,7 @@ def _print_retention(
     out.value(
         f"{counted(freed.snapshots, 'snapshot')} would expire; gc could then delete "
         f"{counted(freed.manifests, 'manifest')} and {counted(freed.chunks, 'chunk')}, "
-        f"{bytes_text(freed.bytes)} in all"
+        f"{format_bytes(freed.bytes)} in all"
     )
 
 
@@ -263,7 +263,7 @@ def storage(
         freed = repo.estimate_expiration(older_than=if_older_than)
         text = (
             f"{counted(freed.snapshots, 'snapshot')}, {counted(freed.manifests, 'manifest')} and "
-            f"{counted(freed.chunks, 'chunk')} would be freed: {bytes_text(freed.bytes)}"
+            f"{counted(freed.chunks, 'chunk')} would be freed: {format_bytes(freed.bytes)}"
         )
         out.value(freed, text)
         return
@@ -285,7 +285,7 @@ def storage(
     if out.as_json:
         out.value(values)
     else:
-        out.record({name.removesuffix("_bytes"): bytes_text(count) for name, count in values.items()})
+        out.record({name.removesuffix("_bytes"): format_bytes(count) for name, count in values.items()})
 
 
 @click.command("rewrite-manifests")
@@ -307,7 +307,7 @@ def rewrite_manifests(
     if dry_run:
         id = repo.lookup_branch(branch)
         count = len(repo.list_manifest_files(id))
-        text = f"{counted(count, 'manifest')} of {shown(branch)} would be rewritten"
+        text = f"{counted(count, 'manifest')} of {format_value(branch)} would be rewritten"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
     if repo.executor is None:

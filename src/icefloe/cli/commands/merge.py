@@ -13,8 +13,8 @@ import click
 from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.errors import CONFLICT, in_shell
-from icefloe.cli.output import Output, plain, shown
+from icefloe.cli.errors import CONFLICT, format_hint
+from icefloe.cli.output import Output, format_value, plain
 from icefloe.cli.params import (
     branch_option,
     complete_revision,
@@ -126,7 +126,7 @@ def squash(
             kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
         )
     made = None if dry_run else repo.squash(start, branch=branch, message=message)
-    on = shown(branch)
+    on = format_value(branch)
     verb = f"one commit on {on} would replace" if made is None else f"{on} is at {made}, which replaces"
     text = f"{verb} {counted(len(later), 'commit')}: {' '.join(later)}"
     out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
@@ -140,14 +140,15 @@ def _run(out: Output, work: Callable[[], MergeResult], what: str) -> int:
         result = error.result
     rows = result.conflicts
     details = rows.details()
-    lines = [_sentence(result, shown(what))]
+    lines = [_sentence(result, format_value(what))]
     for row, found in zip(rows[: len(details)], details, strict=True):
-        place = shown(row.path) if row.chunk is None else f"{shown(row.path)} {list(row.chunk)}"
+        place = format_value(row.path) if row.chunk is None else f"{format_value(row.path)} {list(row.chunk)}"
         lines.append(
-            f"  {place}: {str(row.kind).lower()} | ours: {shown(row.ours)} | theirs: {shown(row.theirs)}"
+            f"  {place}: {str(row.kind).lower()} | ours: {format_value(row.ours)}"
+            f" | theirs: {format_value(row.theirs)}"
         )
         if found is not None:
-            hint = f"; {in_shell(found.hint)}" if found.hint else ""
+            hint = f"; {format_hint(found.hint)}" if found.hint else ""
             lines.append(f"    {describe_place(row, replace(found, hint=None))}{hint}")
     lines += [f"  and {len(rows) - len(details)} more"] if len(rows) > len(details) else []
     value = {

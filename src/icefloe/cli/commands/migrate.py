@@ -10,7 +10,7 @@ import icefloe
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor
 from icefloe.cli.execution import maintenance_executor_option, with_progress
-from icefloe.cli.output import Output, plain, shown
+from icefloe.cli.output import Output, format_value, plain
 from icefloe.cli.params import dry_run_option, output_option, storage_argument
 from icefloe.core.open import find_layout
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -107,7 +107,7 @@ def _text(report: MigrationReport) -> str:
     return "\n".join(
         [
             f"{report.source_format} format: {head}",
-            *(f"tolerated: {shown(text)}" for text in report.tolerated),
-            *(f"missing: {shown(text)}" for text in report.gaps),
+            *(f"tolerated: {format_value(text)}" for text in report.tolerated),
+            *(f"missing: {format_value(text)}" for text in report.gaps),
         ]
     )

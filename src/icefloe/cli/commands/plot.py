@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from icefloe._internal.printable import printable
-from icefloe._internal.streams import painted
+from icefloe._internal.printable import escape_control
+from icefloe._internal.streams import get_colour_stream
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.commands.contents import known_array
+from icefloe.cli.commands.contents import find_array
 from icefloe.cli.output import Output
 from icefloe.cli.params import (
     complete_path,
@@ -80,11 +80,11 @@ def plot(
         )
     snapshot = revisions.resolve(repo, revision)
     session = repo.readonly_session(snapshot_id=snapshot)
-    drawn = take(session, known_array(session, path), isel, sel)
+    drawn = take(session, find_array(session, path), isel, sel)
     about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
     if file is not None:
         pictures.as_file(drawn, file, coastlines=not no_coastlines)
-        out.value(about, f"{drawn.title}: {printable(str(file))}")
+        out.value(about, f"{drawn.title}: {escape_control(str(file))}")
     elif out.as_json:
         out.value(about)
     else:
@@ -97,7 +97,7 @@ def _print(drawn: Any, width: int | None, coastlines: bool) -> None:
     paint = _paint()
     across = width or min(shutil.get_terminal_size().columns, 120)
     text = as_text(drawn, across, paint, coastlines=coastlines)
-    click.echo(text, file=painted(sys.stdout), color=paint is not None)
+    click.echo(text, file=get_colour_stream(sys.stdout), color=paint is not None)
 
 
 def _paint() -> Paint | None:

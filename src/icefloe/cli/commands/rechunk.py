@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from icefloe._internal.amounts import bytes_text, counted
+from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import ThreadExecutor
-from icefloe.cli.execution import ExecutorChoice, executor_option, running_executor
-from icefloe.cli.output import Output, shown
+from icefloe.cli.execution import ExecutorChoice, executor_option, start_executor
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     Sizes,
     branch_option,
@@ -86,7 +86,7 @@ def rechunk(
     report = run(ThreadExecutor(1), dry_run=True)  # report mistakes before Spark starts
     if report.arrays:
         chosen = executor.or_default(out)
-        with show_logs("icefloe.ingest", out.progress.say), running_executor(chosen, out) as running:
+        with show_logs("icefloe.ingest", out.progress.say), start_executor(chosen, out) as running:
             report = run(running, dry_run=dry_run)
     out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
     return 0
@@ -97,10 +97,10 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     lines += [f"    {path}: has these chunks already" for path in report["unchanged"]]
     if report["arrays"] and dry_run:  # an actual run has already logged it
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
-        aside = f", {bytes_text(report['spilled_bytes'])} spilled" if report["spilled_bytes"] else ""
+        aside = f", {format_bytes(report['spilled_bytes'])} spilled" if report["spilled_bytes"] else ""
         lines.append(
-            f"{bytes_text(report['nbytes'])} in {counted(report['blocks'], 'block')}, "
-            f"{counted(report['tasks'], 'task')} of at most {bytes_text(report['memory_bytes'])}"
+            f"{format_bytes(report['nbytes'])} in {counted(report['blocks'], 'block')}, "
+            f"{counted(report['tasks'], 'task')} of at most {format_bytes(report['memory_bytes'])}"
             f"{again}{aside}"
         )
     if dry_run:
@@ -110,11 +110,11 @@ def _text(report: dict[str, Any], *, dry_run: bool) -> str:
     else:
         compared = counted(report["compared"], "new chunk")
         lines.append(f"{compared} compared with the old ones; the branch is at {report['commit']}")
-    return "\n".join(map(shown, lines))
+    return "\n".join(map(format_value, lines))
 
 
 def _array(array: dict[str, Any]) -> str:
     parts = zip(array["dims"], array["shape"], array["chunks_before"], array["chunks"], strict=True)
     inside = ", ".join(f"{dim}: {size} by {new}, was {old}" for dim, size, old, new in parts)
     shards = f" in shards of {' x '.join(map(str, array['shards']))}" if array["shards"] else ""
-    return f"    {array['path']} ({inside}){shards} {array['dtype']}  {bytes_text(array['nbytes'])}"
+    return f"    {array['path']} ({inside}){shards} {array['dtype']}  {format_bytes(array['nbytes'])}"

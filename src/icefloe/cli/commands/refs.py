@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.output import Output, shown
+from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     GroupWithDefault,
     branch_option,
@@ -101,7 +101,7 @@ def branch_reset(repo: Repository, branch: str, revision: str, out: Output) -> N
     repo.reset_branch(branch, after, from_snapshot_id=before)
     out.value(
         {"name": branch, "snapshot": after, "before": before},
-        f"branch {shown(branch)} at {after}; it was at {before}",
+        f"branch {format_value(branch)} at {after}; it was at {before}",
     )
 
 
@@ -169,5 +169,9 @@ def list_refs(repo: Repository, kind: str) -> list[dict[str, str]]:
 
 
 def _print(out: Output, kind: str, name: str, id: str, *, deleted: bool = False) -> None:
-    text = f"{kind} {shown(name)} deleted; it was at {id}" if deleted else f"{kind} {shown(name)} at {id}"
+    text = (
+        f"{kind} {format_value(name)} deleted; it was at {id}"
+        if deleted
+        else f"{kind} {format_value(name)} at {id}"
+    )
     out.value({"name": name, "snapshot": id}, text)

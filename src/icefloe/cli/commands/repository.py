@@ -10,8 +10,8 @@ from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
 from icefloe.cli.output import Output
 from icefloe.cli.params import output_option, repo_argument, storage_argument
 from icefloe.errors import AlreadyExistsError, ErrorKind
-from icefloe.history.overview import overview
-from icefloe.history.overview import status as current_status
+from icefloe.history.overview import collect_overview
+from icefloe.history.overview import get_status as current_status
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.types import RepoAvailability, RepoStatus
@@ -50,7 +50,7 @@ def info(repo: Repository, out: Output) -> None:
     \b
     icefloe info data/repo
     """
-    out.record(overview(repo._refs, repo.storage))
+    out.record(collect_overview(repo._refs, repo.storage))
 
 
 @click.command()

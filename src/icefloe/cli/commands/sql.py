@@ -9,7 +9,7 @@ import click
 
 from icefloe import storage_from_url
 from icefloe.cli.authorize import authorize, authorize_prefixes
-from icefloe.cli.execution import ExecutorChoice, executor_option, running_spark
+from icefloe.cli.execution import ExecutorChoice, executor_option, start_spark
 from icefloe.cli.output import Output
 from icefloe.cli.params import Pair, open_repository, output_option
 
@@ -46,7 +46,7 @@ def sql(
     opened: dict[str, Any] = {
         name: authorize(open_repository(storage_from_url(location)), prefixes) for name, location in repos
     }
-    with running_spark(executor) as session:
+    with start_spark(executor) as session:
         from icefloe.spark.run_sql import run_query  # pyspark is slow to import
 
         progress = partial(out.progress, "tasks")

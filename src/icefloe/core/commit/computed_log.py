@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from icefloe.core.assets import AssetStore
-from icefloe.core.changeset import by_type, rank_of
+from icefloe.core.changeset import count_dimensions, split_by_type
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -16,7 +16,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 
 
-def computed_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> TransactionLog:
+def compute_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> TransactionLog:
     """Compare two consecutive snapshots, and return the changes as a transaction log."""
     old, new = ({node.id: node for node in side.nodes} for side in (before, after))
     born = [node for id, node in new.items() if id not in old]
@@ -26,10 +26,10 @@ def computed_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> Trans
     then, now = Workspace(before, assets), Workspace(after, assets)
     chunks = {node.id: changed for node in born if len(changed := _coords(now, node))}
     for earlier, node in kept:
-        changed = _changed(then, earlier, now, node)
+        changed = _find_changed(then, earlier, now, node)
         if len(changed):
             chunks[node.id] = changed
-    lists = by_type(new=born, deleted=dead, updated=updated)
+    lists = split_by_type(new=born, deleted=dead, updated=updated)
     ids: dict[str, Any] = {name: [node.id for node in nodes] for name, nodes in lists.items()}
     return TransactionLog.of(after.id, chunks, **ids)
 
@@ -42,22 +42,24 @@ def _none(rank: int) -> Coords:
     return np.zeros((0, rank), np.uint32)
 
 
-def _changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: NodeSnapshot) -> Coords:
+def _find_changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: NodeSnapshot) -> Coords:
     """Return the chunks of one array that were written or deleted."""
     one, other = earlier.node_data, node.node_data
     if not isinstance(one, ArrayNodeData) or not isinstance(other, ArrayNodeData):
         return _none(0)
     if one.manifests == other.manifests and one.shape == other.shape:
-        return _none(rank_of(node))
+        return _none(count_dimensions(node))
     old, new = then.refs(earlier), now.refs(node)
     if old.rank != new.rank:
         return new.coords
     kept = coordinates.contains(new.coords, old.coords)
     left = coordinates.contains(old.coords, new.coords)
-    return np.concatenate([new.coords[~kept], old.coords[~left], _differing(old.take(left), new.take(kept))])
+    return np.concatenate(
+        [new.coords[~kept], old.coords[~left], _find_differing(old.take(left), new.take(kept))]
+    )
 
 
-def _differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
+def _find_differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
     """Return the coordinates at which two sets of references with the same coordinates differ."""
     if old == new:
         return _none(new.rank)

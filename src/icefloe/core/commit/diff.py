@@ -18,7 +18,7 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.snapshots import Diff
 
 
-def session_diff(workspace: Workspace) -> Diff:
+def diff_session(workspace: Workspace) -> Diff:
     """Return the uncommitted changes of a session."""
     with workspace.exclusive():
         return _diff_of(workspace.changes)
@@ -34,7 +34,7 @@ def _diff_of(changes: ChangeSet) -> Diff:
     )
 
 
-def logs_diff(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) -> Diff:
+def diff_logs(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) -> Diff:
     """Combine the changes of consecutive commits, with the paths in the first and the last snapshot.
 
     Nodes that were created and deleted in between are in neither snapshot and not in the result.
@@ -62,7 +62,7 @@ def logs_diff(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) 
                 chunks.setdefault((path, coords.shape[1]), []).append(coords)
         diff.moved_nodes.extend((move.from_path, move.to_path) for move in log.moved_nodes)
     for (path, _), parts in sorted(chunks.items()):
-        found = coordinates.last_of_equal(np.concatenate(parts))[0].tolist()
+        found = coordinates.keep_last_of_equal(np.concatenate(parts))[0].tolist()
         diff.updated_chunks.setdefault(path, []).extend(found)
     return diff
 

@@ -11,11 +11,11 @@ from icefloe._internal.executor import Executor, Task, ThreadExecutor
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit.limits import check_changes, check_log
-from icefloe.core.commit.manifests import Place, Plan, Rewritten, Sources, make_manifests, plan, splice
+from icefloe.core.commit.manifests import Place, Plan, Rewritten, Sources, make_manifests, plan, splice_refs
 from icefloe.core.refs.clock import check_clock
 from icefloe.core.workspace import Workspace
 from icefloe.format.files import SNAPSHOTS, SealedLog
-from icefloe.format.repo_changes import later_than
+from icefloe.format.repo_changes import choose_later_time
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
     ArrayNodeData,
@@ -23,7 +23,7 @@ from icefloe.format.snapshot import (
     Nodes,
     NodeSnapshot,
     Snapshot,
-    used_manifests,
+    list_used_manifests,
 )
 from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, TransactionLog, UpdatedChunks
 
@@ -53,22 +53,24 @@ def flush(
     """Write the files of a new snapshot. `earlier` is the log of an amended commit, which is included."""
     base, assets = workspace.base, workspace.assets
     check_changes(workspace.changes, earlier)
-    plans = list(executor.map(Task(lambda node: plan(workspace, node), "arrays"), _touched_arrays(workspace)))
+    plans = list(
+        executor.map(Task(lambda node: plan(workspace, node), "arrays"), _find_touched_arrays(workspace))
+    )
     rewritten = _rewrite(workspace, plans, executor)
     infos = [info for part in rewritten.values() for info in part.infos]
     infos += [info for each in plans for info in each.infos]
     nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
     id = SnapshotId.random()
-    log = log_of_changes(workspace, id)
+    log = make_log(workspace, id)
     if earlier is not None:
         log = merge_logs(id, [earlier, log])
     snapshot = Snapshot(
         id=id,
         parent_id=parent if assets.spec.parent_in_snapshot else None,
-        flushed_at_us=later_than(base.flushed_at_us, time.time_ns() // 1000),
+        flushed_at_us=choose_later_time(base.flushed_at_us, time.time_ns() // 1000),
         message=message,
         metadata=metadata,
-        manifest_files=base.manifest_files.keeping(set(used_manifests(nodes)), infos),
+        manifest_files=base.manifest_files.keep(set(list_used_manifests(nodes)), infos),
         nodes=nodes,
     )
     write_files(assets, snapshot, log, executor, base)
@@ -89,7 +91,7 @@ def restate(
         base,
         id=id,
         parent_id=parent if assets.spec.parent_in_snapshot else None,
-        flushed_at_us=later_than(base.flushed_at_us, time.time_ns() // 1000),
+        flushed_at_us=choose_later_time(base.flushed_at_us, time.time_ns() // 1000),
         message=message,
         metadata=metadata,
     )
@@ -111,12 +113,12 @@ def write_files(
         check_clock(assets.storage, f"{SNAPSHOTS}/{snapshot.id}", base.flushed_at_us)
 
 
-def snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
+def make_snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
     """Return the entry of a snapshot for the repo info file."""
     return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
 
 
-def _touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
+def _find_touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
     """Return the arrays whose manifests may change: with changed chunks or shape, or all if requested."""
     changes = workspace.changes
     paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
@@ -137,7 +139,7 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) ->
         known = earlier.get(place)
         if known is not None and known.sources.same_as(sources):
             return place, known
-        spliced = splice(workspace, node, sources)
+        spliced = splice_refs(workspace, node, sources)
         if spliced is not None:
             packed, ref = spliced
             return place, Rewritten(sources, (ref,), (workspace.assets.write_packed(packed),))
@@ -163,7 +165,7 @@ def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes
     return base.updated(put.values(), remove)
 
 
-def log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
+def make_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     """Return the transaction log of the changes of a workspace."""
     with workspace.exclusive():  # readers in other threads may convert the changes to columns
         return _log_of(workspace, id)
@@ -195,10 +197,10 @@ def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog
         name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
     }
     extra = next((log.extra for log in reversed(logs) if log.extra is not None), None)
-    return TransactionLog.of(id, chunks, _composed(logs), extra, **lists)
+    return TransactionLog.of(id, chunks, _compose(logs), extra, **lists)
 
 
-def _composed(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
+def _compose(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
     """Return the net moves by node."""
     net: dict[NodeId, MoveOperation] = {}
     for log in logs:

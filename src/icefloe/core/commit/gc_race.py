@@ -18,7 +18,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS
-from icefloe.format.id_columns import id_keys, key_bytes
+from icefloe.format.id_columns import to_id_bytes, view_id_keys
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.storage.base import ObjectNotFoundError
 
@@ -41,7 +41,7 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
     for delta in workspace.changes.chunks.values():
         for manifest in delta.early:
             if not storage.exists(f"{MANIFESTS}/{manifest.info.id}"):
-                raise _collected(f"manifest {manifest.info.id}", delta.path)
+                raise _was_collected(f"manifest {manifest.info.id}", delta.path)
         with workspace.exclusive():
             written, _ = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
@@ -50,10 +50,10 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
         ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
         for gone in executor.map(Task(look, "groups of files"), [ChunkId(row.tobytes()) for row in ids]):
             if gone is not None:
-                raise _collected(f"chunk {gone}", delta.path)
+                raise _was_collected(f"chunk {gone}", delta.path)
 
 
-def _collected(what: str, path: str) -> StorageError:
+def _was_collected(what: str, path: str) -> StorageError:
     return StorageError(
         f"{what} of {path} was deleted by a garbage collection before it was committed; "
         "nothing was committed. Write the data again in a new session, and run collections with a cutoff "
@@ -71,28 +71,28 @@ def rescue(workspace: Workspace, executor: Executor) -> None:
             with workspace.exclusive():
                 written, gone = delta.resolve()
         except ObjectNotFoundError as error:
-            raise _collected(f"a manifest ({error.message})", delta.path) from None
+            raise _was_collected(f"a manifest ({error.message})", delta.path) from None
         if written is None or not (written.kind == NATIVE).any():
             continue
         delta.segments = [
-            _copied(written, delta.path, workspace.assets, executor),
+            _copy(written, delta.path, workspace.assets, executor),
             *([gone] if len(gone) else []),
         ]
 
 
-def _copied(refs: ArrayManifest, path: str, assets: AssetStore, executor: Executor) -> ArrayManifest:
+def _copy(refs: ArrayManifest, path: str, assets: AssetStore, executor: Executor) -> ArrayManifest:
     native = refs.kind == NATIVE
-    olds, where = np.unique(id_keys(refs.chunk_ids[native]), return_inverse=True)
+    olds, where = np.unique(view_id_keys(refs.chunk_ids[native]), return_inverse=True)
 
     def copy(old: ChunkId) -> ChunkId:
         new = ChunkId.random()
         try:
             assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
         except ObjectNotFoundError:
-            raise _collected(f"chunk {old}", path) from None
+            raise _was_collected(f"chunk {old}", path) from None
         return new
 
-    news = list(executor.map(Task(copy, "chunks"), [ChunkId(row.tobytes()) for row in key_bytes(olds)]))
+    news = list(executor.map(Task(copy, "chunks"), [ChunkId(row.tobytes()) for row in to_id_bytes(olds)]))
     ids = np.array(refs.chunk_ids)
     ids[native] = np.frombuffer(b"".join(news), np.uint8).reshape(-1, ChunkId.SIZE)[where]
     return replace(refs, chunk_ids=ids)

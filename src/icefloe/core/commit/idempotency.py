@@ -83,14 +83,14 @@ class Versions:
             return version in self.names
         return any(first <= number <= end for first, end in self.numbers)
 
-    def adding(self, version: str, digest: str | None = None) -> Versions:
+    def with_entry(self, version: str, digest: str | None = None) -> Versions:
         """Return a copy with one more version, which becomes the last."""
         number = _number(version)
         if number is None:
             return replace(self, last=version, digest=digest, names=_latest([*self.names, version]))
         return replace(self, last=version, digest=digest, numbers=_union([*self.numbers, (number, number)]))
 
-    def uniting(self, before: Versions, after: Versions) -> Versions:
+    def with_versions_of(self, before: Versions, after: Versions) -> Versions:
         """Return a copy with the versions that another branch added between two states."""
         numbers = _minus(after.numbers, before.numbers)
         names = [name for name in after.names if name not in before.names and name not in self.names]
@@ -147,7 +147,7 @@ def has_key(snapshot: Snapshot, key: CommitKey) -> bool:
 
 
 @contextmanager
-def key_added(workspace: Workspace, key: CommitKey) -> Iterator[None]:
+def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
     """Add a key to uncommitted changes for a commit attempt. It is removed if the attempt fails."""
     before = workspace.changes
     # Chunks are shared with the original change set, so that references are resolved only once.
@@ -155,7 +155,7 @@ def key_added(workspace: Workspace, key: CommitKey) -> Iterator[None]:
         before, created=dict(before.created), updated=dict(before.updated), deleted=dict(before.deleted)
     )
     try:
-        versions = _versions_at(workspace.base, key.path, key.app).adding(key.version, key.digest)
+        versions = _versions_at(workspace.base, key.path, key.app).with_entry(key.version, key.digest)
         workspace.set_metadata(key.path, versions.document())
         _complete_groups(workspace)
         yield
@@ -179,7 +179,7 @@ def keep_keys(workspace: Workspace) -> None:
     _complete_groups(workspace)
 
 
-def without_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
+def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     """Remove all nodes for commit keys, if any of the snapshots has keys."""
     if not any(map(_has_keys, snapshots)):
         return list(snapshots)
@@ -206,7 +206,7 @@ def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
             continue
         theirs = Versions.of(node)
         ours = _versions_at(workspace.base, path, theirs.app)
-        united = ours.uniting(_versions_at(before, path, theirs.app), theirs)
+        united = ours.with_versions_of(_versions_at(before, path, theirs.app), theirs)
         if united != ours:
             workspace.set_metadata(path, united.document())
     _complete_groups(workspace)

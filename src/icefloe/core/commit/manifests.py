@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe.config.repository import SplitSizes
 from icefloe.core.changeset import ArrayDelta
-from icefloe.core.early_manifests import EarlyManifest, early_manifest
+from icefloe.core.early_manifests import EarlyManifest, describe_early_manifest
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -109,14 +109,14 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
         gone = np.zeros((0, len(grid)), np.uint32)
         if written is None:
             written, gone = delta.resolve()
-    puts = _written_by_window(written, sizes)
-    drops = {window: gone[rows] for window, rows in _rows_by_window(gone, sizes)}
+    puts = _split_written_by_window(written, sizes)
+    drops = {window: gone[rows] for window, rows in _split_rows_by_window(gone, sizes)}
     dirty = {_window_of(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
     kept, loose = _part_manifests(data.manifests, grid, sizes, dirty)
     if None in loose:
         old = tuple(ref for refs in loose.values() for ref in refs)
         whole = Sources(old, _as_columns(written, len(grid)), gone, grid)
-        kept, whole = _joined(workspace, node, kept, whole, sizes)
+        kept, whole = _join(workspace, node, kept, whole, sizes)
         return Plan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
     places: dict[Place, Sources] = {}
     for window in {*puts, *drops, *loose}:
@@ -131,7 +131,7 @@ def _part_early(
     """Return early manifests that are alone in their window, and all other changes as columns."""
     rest = delta.without_early()
     taken: list[Window] = [_window_of(ref, sizes) for ref in manifests]
-    taken += [window for window, _ in _rows_by_window(rest.coords(), sizes)]
+    taken += [window for window, _ in _split_rows_by_window(rest.coords(), sizes)]
     mine = [_window_of(each.ref, sizes) for each in delta.early]
     count = Counter([*mine, *set(taken)])
     alone: list[EarlyManifest] = []
@@ -144,7 +144,7 @@ def _part_early(
     return alone, replace(rest, segments=[*read, *rest.segments])
 
 
-def _joined(
+def _join(
     workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
 ) -> tuple[list[ManifestRef], Sources]:
     """Combine all windows if an old manifest covers several of them, because windows used to be larger.
@@ -154,14 +154,14 @@ def _joined(
     spilled = {
         window
         for ref in whole.manifests
-        for window, _ in _rows_by_window(workspace.manifest_refs(node, ref).coords, sizes)
+        for window, _ in _split_rows_by_window(workspace.manifest_refs(node, ref).coords, sizes)
     }
     more = tuple(ref for ref in kept if _window_of(ref, sizes) in spilled)
     rest = [ref for ref in kept if _window_of(ref, sizes) not in spilled]
     return rest, replace(whole, manifests=(*whole.manifests, *more))
 
 
-def splice(
+def splice_refs(
     workspace: Workspace, node: NodeSnapshot, sources: Sources
 ) -> tuple[PackedManifest, ManifestRef] | None:
     """Add a few references to the only manifest of a window; None if the window needs a full rewrite."""
@@ -175,7 +175,7 @@ def splice(
     if refs is None or assets.config.compress_locations:
         return None
     id = ManifestId.random()
-    spliced = refs.putting(few, f"a manifest of {node.path}")
+    spliced = refs.upsert(few, f"a manifest of {node.path}")
     if any(extent.stop > of_grid.stop for extent, of_grid in zip(spliced.extents, sources.grid, strict=True)):
         return None
     return pack_blocks(id, node.id, spliced), ManifestRef(id, spliced.extents)
@@ -191,10 +191,13 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
     if not refs:
         return []
     joined = ArrayManifest.concat(refs)
-    inside = coordinates.inside(joined.coords, sources.grid)
+    inside = coordinates.are_inside(joined.coords, sources.grid)
     joined = joined if inside.all() else joined.take(inside)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
-    return [Manifest(ManifestId.random(), {node.id: part}) for part in refs_by_window(joined, sizes).values()]
+    return [
+        Manifest(ManifestId.random(), {node.id: part})
+        for part in split_refs_by_window(joined, sizes).values()
+    ]
 
 
 def _part_manifests(
@@ -232,14 +235,14 @@ def _as_columns(written: ArrayManifest | FewRefs | None, rank: int) -> ArrayMani
     return ArrayManifest.from_refs(written, rank)
 
 
-def _written_by_window(
+def _split_written_by_window(
     written: ArrayManifest | FewRefs | None, sizes: Sequence[int]
 ) -> Mapping[Window, ArrayManifest | FewRefs]:
     """Split the written references by window."""
     if written is None:
         return {}
     if isinstance(written, ArrayManifest):
-        return refs_by_window(written, sizes)
+        return split_refs_by_window(written, sizes)
     parts: dict[Window, dict[tuple[int, ...], ChunkRef]] = {}
     for coords, ref in written.items():
         window = tuple(number // size for number, size in zip(coords, sizes, strict=True))
@@ -247,15 +250,15 @@ def _written_by_window(
     return parts
 
 
-def refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
+def split_refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
     """Split references by window. They are not copied if there is only one."""
-    parts = list(_rows_by_window(refs.coords, sizes))
+    parts = list(_split_rows_by_window(refs.coords, sizes))
     if len(parts) == 1:
         return {parts[0][0]: refs}
     return {window: refs.take(rows) for window, rows in parts}
 
 
-def _rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Window, NDArray[np.int64]]]:
+def _split_rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tuple[Window, NDArray[np.int64]]]:
     """Yield the windows of chunks, with the ascending rows of each."""
     if not len(coords):
         return
@@ -301,14 +304,14 @@ def write_early(workspace: Workspace, path: str, window: Sequence[range] | None 
         if not isinstance(node.node_data, ArrayNodeData) or not node.node_data.manifests:
             gone = gone[:0]  # an array without manifests has nothing to delete
         if window is not None:
-            gone = gone[coordinates.inside(gone, window)]
+            gone = gone[coordinates.are_inside(gone, window)]
             written = None if written is None else written.within(window)
         early = []
         if written is not None and len(written):
             sizes = split_sizes(assets.config.split_sizes, node)
-            for refs in refs_by_window(written, sizes).values():
+            for refs in split_refs_by_window(written, sizes).values():
                 info = assets.write_manifest(Manifest(ManifestId.random(), {node.id: refs}))
-                early.append(early_manifest(node.id, info, refs, assets.manifest))
+                early.append(describe_early_manifest(node.id, info, refs, assets.manifest))
         delta.early = early
         delta.segments = [gone] if len(gone) else []
         if not early and not len(gone):

@@ -24,11 +24,11 @@ from typing import Any, Final, NoReturn, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.amounts import bytes_text
-from icefloe._internal.paths import ancestors, join, parent
+from icefloe._internal.amounts import format_bytes
+from icefloe._internal.paths import get_parent, join, list_ancestors
 from icefloe.conflicts import AppendConflictError
 from icefloe.core.changeset import ArrayDelta, ChangeSet
-from icefloe.core.chunk_grid import item_bytes
+from icefloe.core.chunk_grid import count_item_bytes
 from icefloe.core.chunk_values import Values
 from icefloe.core.merge.appended_rows import (
     AppendOrder,
@@ -177,11 +177,11 @@ class _Sides:
 
     def home(self, path: str) -> str:
         """Return the closest group with a coordinate of the dimension, or the group of the array."""
-        for group in ancestors(path):
+        for group in list_ancestors(path):
             node = self.ours.node(join(group, self.rules.dim)) or self.tip.node(join(group, self.rules.dim))
             if self.axis(node) == 0 and node is not None and _rank(node) == 1:
                 return group
-        return parent(path) or "/"
+        return get_parent(path) or "/"
 
     def datasets(self) -> dict[str, list[str]]:
         """Return the arrays of each dataset that we extended, by group."""
@@ -235,7 +235,7 @@ class _Sides:
                 for coords in map(tuple, delta.coords().tolist())
                 if self._are_equal(here, there, document, coords)
             ]
-            delta.forget(coordinates.last_of_equal(np.array(same, np.uint32).reshape(-1, delta.rank))[0])
+            delta.forget(coordinates.keep_last_of_equal(np.array(same, np.uint32).reshape(-1, delta.rank))[0])
             if not len(delta.coords()):
                 del changes.chunks[id]
 
@@ -261,7 +261,7 @@ class _Sides:
 
     def consolidated(self, rest: ChangeSet, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the metadata of groups whose consolidated metadata describes extended arrays."""
-        groups = sorted({group for path in documents for group in ancestors(path)})
+        groups = sorted({group for path in documents for group in list_ancestors(path)})
         found: dict[str, bytes] = {}
         for group in groups:
             theirs = self.tip.node(group)
@@ -502,7 +502,7 @@ class _Array:
         if their_refs is not None:
             after = their_refs.coords[their_refs.coords[:, self._axis] >= self._first_shifted // self._size]
             kept = after[:0] if written is None else written.coords
-            gone = coordinates.last_of_equal(
+            gone = coordinates.keep_last_of_equal(
                 np.concatenate([gone, after[~coordinates.contains(after, kept)]])
             )[0]
         segments: list[ArrayManifest | Coords] = [gone] if len(gone) else []
@@ -587,11 +587,11 @@ class _Array:
         from zarr.dtype import parse_dtype
 
         dtype = parse_dtype(self._document["data_type"], zarr_format=3).to_native_dtype()
-        size = int(np.prod(self._document["shape"], dtype=object)) * item_bytes(dtype)
+        size = int(np.prod(self._document["shape"], dtype=object)) * count_item_bytes(dtype)
         if size >= MOST_REWRITTEN_BYTES:
             self._sides.fail(
                 self._path,
-                f"inserting rows between others would rewrite {bytes_text(size)}, because the rows are not "
+                f"inserting rows between others would rewrite {format_bytes(size)}, because the rows are not "
                 f"whole chunks of {self._size}",
             )
 

@@ -15,27 +15,27 @@ from typing import Any, TypeVar
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.conflicts import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
-from icefloe.core.ancestry import log_of, steps_between
+from icefloe.core.ancestry import list_steps_between, read_step_log
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit.diff import logs_diff, session_diff
-from icefloe.core.commit.flush import flush, log_of_changes, snapshot_info, write_files
+from icefloe.core.commit.diff import diff_logs, diff_session
+from icefloe.core.commit.flush import flush, make_log, make_snapshot_info, write_files
 from icefloe.core.commit.gc_race import rescue
-from icefloe.core.commit.idempotency import unite_keys, with_keys_of, without_keys
+from icefloe.core.commit.idempotency import remove_keys, unite_keys, with_keys_of
 from icefloe.core.merge.lineage import (
     MERGED,
     OWN_KEY,
     SQUASHED,
     Lineage,
-    expired_base,
+    get_merged_tips,
+    get_recorded_ids,
     has_file,
-    merged_tips,
-    recorded,
-    replaced_by_squash,
+    list_squashed,
+    make_expired_base_error,
 )
 from icefloe.core.merge.moves import arrange
-from icefloe.core.merge.state_changes import State, Touched, changes_between, parting, touched_between
+from icefloe.core.merge.state_changes import State, Touched, find_changes, find_parting, find_touched
 from icefloe.core.merge.three_way import Sides, merge
-from icefloe.core.refs.backoff import attempts
+from icefloe.core.refs.backoff import retry_conflicts
 from icefloe.core.refs.base import CollectedError, RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
@@ -45,7 +45,7 @@ from icefloe.errors import (
     SessionStateError,
     SnapshotNotFoundError,
 )
-from icefloe.format.repo_changes import later_than
+from icefloe.format.repo_changes import choose_later_time
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.transaction_log import TransactionLog
 
@@ -99,7 +99,7 @@ class Branching:
             tip = self.refs.branch(into)
             lineage = Lineage(self.refs, self.assets, tip, source)
             if not lineage.contains(tip, source):
-                if steps_between(self.refs, tip, source) is not None:
+                if list_steps_between(self.refs, tip, source) is not None:
                     return self._fast_forward(into, tip, source, dry_run=dry_run)
                 base = self._base(lineage, tip, source)
                 ends = (into, base, source, source)
@@ -121,7 +121,7 @@ class Branching:
         base = lineage.base(tip, source)
         while gaps := lineage.gaps(base, tip, source):
             snapshots = [lineage.readable(id) for id in (base, tip, source)]
-            before, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
+            before, ours, theirs = (State(each, self.assets) for each in remove_keys(snapshots))
             nodes = before.ids() | ours.ids() | theirs.ids()
             since, touched = (self._touched(before, after).among(nodes) for after in (ours, theirs))
             if not since.overlaps(touched) and not _met(ours, since, theirs, touched):
@@ -130,7 +130,7 @@ class Branching:
             base = lineage.base(tip, source)
         lineage.readable(base)
         if not self._keeps_logs(base) and not all(self._is_explained(base, end) for end in (tip, source)):
-            raise expired_base(f"snapshots between {base} and {tip} or {source} have expired")
+            raise make_expired_base_error(f"snapshots between {base} and {tip} or {source} have expired")
         return base
 
     def _keeps_logs(self, base: SnapshotId) -> bool:
@@ -148,16 +148,14 @@ class Branching:
 
     def _is_explained(self, one: SnapshotId, other: SnapshotId) -> bool:
         """Return whether the logs between two snapshots explain all their differences."""
-        parted = parting(self.refs, one, other)
+        parted = find_parting(self.refs, one, other)
         if parted is None:
             return False
         for end in {one, other} - {parted}:
             before = State(self.assets.snapshot(parted), self.assets)
-            for step in steps_between(self.refs, parted, end) or ():
+            for step in list_steps_between(self.refs, parted, end) or ():
                 after = State(self.assets.snapshot(step.snapshot), self.assets)
-                found = touched_between(
-                    self.refs, self.assets, before.snapshot.id, step.snapshot, self.executor
-                )
+                found = find_touched(self.refs, self.assets, before.snapshot.id, step.snapshot, self.executor)
                 if found is None or not found.explains(before, after):
                     return False
                 before = after
@@ -166,7 +164,7 @@ class Branching:
     def _touched(self, before: State, after: State) -> Touched:
         """Return the nodes and chunks that may differ between two states: those in the logs, or all."""
         ends = (before.snapshot.id, after.snapshot.id)
-        found = touched_between(self.refs, self.assets, *ends, self.executor)
+        found = find_touched(self.refs, self.assets, *ends, self.executor)
         if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):
             return Touched.of_all(before, after)
         return found
@@ -188,7 +186,7 @@ class Branching:
         _check_strategy(strategy)
         info = self.refs.snapshot(undone)
         before, record = self._parent(info, "reverted"), {"reverted": str(undone)}
-        if steps_between(self.refs, undone, self.refs.branch(branch)) is None:
+        if list_steps_between(self.refs, undone, self.refs.branch(branch)) is None:
             raise InvalidInputError(
                 f"{undone} is not in the history of branch {branch}, so it cannot be reverted",
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
@@ -203,7 +201,7 @@ class Branching:
     def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
         tip = self.refs.branch(branch)
         self.refs.check_tip(branch, tip)
-        steps = steps_between(self.refs, since, tip)
+        steps = list_steps_between(self.refs, since, tip)
         if not steps:
             raise InvalidInputError(
                 f"{since} is not an ancestor of the tip of branch {branch}, so there is nothing to squash",
@@ -211,23 +209,23 @@ class Branching:
             )
         self.refs.snapshot(since)  # raises an error if only its log is left
         infos = [self.refs.snapshot(step.snapshot) for step in steps]
-        tips = [str(id) for info in infos for id in merged_tips(info)]
-        replaced = [str(id) for id in replaced_by_squash(infos)]
+        tips = [str(id) for info in infos for id in get_merged_tips(info)]
+        replaced = [str(id) for id in list_squashed(infos)]
         record = {SQUASHED: replaced} | ({MERGED: tips} if tips else {})
         state, id = self.assets.snapshot(tip), SnapshotId.random()
         snapshot = replace(
             state,
             id=id,
             parent_id=since if self.assets.spec.parent_in_snapshot else None,
-            flushed_at_us=later_than(state.flushed_at_us, time.time_ns() // 1000),
+            flushed_at_us=choose_later_time(state.flushed_at_us, time.time_ns() // 1000),
             message=message or "\n".join(info.message for info in infos),
             metadata=self._metadata(record),
         )
         before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
-        log = net_log(id, before, after, self._touched(before, after))
+        log = combine_logs(id, before, after, self._touched(before, after))
         write_files(self.assets, snapshot, log, self.executor, state)
         if self.refs.spec.refs_in_repo_info:
-            self.refs.amend(branch, tip, snapshot_info(snapshot, since), mark)
+            self.refs.amend(branch, tip, make_snapshot_info(snapshot, since), mark)
         else:
             self.refs.reset_branch(branch, id, tip)
         return id
@@ -261,7 +259,7 @@ class Branching:
 
     def _until_it_holds(self, attempt: Callable[[int], R]) -> R:
         """Retry until neither a concurrent commit nor a garbage collection interferes."""
-        for _ in attempts(self.assets.config):
+        for _ in retry_conflicts(self.assets.config):
             try:
                 return attempt(self.refs.now())
             except CollectedError:
@@ -272,11 +270,11 @@ class Branching:
         raise AssertionError("attempts end with an error")
 
     def _fast_forward(self, branch: str, tip: SnapshotId, to: SnapshotId, *, dry_run: bool) -> MergeResult:
-        steps = steps_between(self.refs, tip, to) or []
+        steps = list_steps_between(self.refs, tip, to) or []
         logs = list(
-            self.executor.map(Task(lambda step: log_of(self.assets, step), "transaction logs"), steps)
+            self.executor.map(Task(lambda step: read_step_log(self.assets, step), "transaction logs"), steps)
         )
-        changes = logs_diff(logs, self.assets.snapshot(tip), self.assets.snapshot(to))
+        changes = diff_logs(logs, self.assets.snapshot(tip), self.assets.snapshot(to))
         if not dry_run:
             self.refs.reset_branch(branch, to, tip)
         made = None if dry_run else str(to)
@@ -286,7 +284,7 @@ class Branching:
         if not order.dry_run:
             self.refs.check_tip(order.branch, tip)
         snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
-        base, ours, theirs = (State(each, self.assets) for each in without_keys(snapshots))
+        base, ours, theirs = (State(each, self.assets) for each in remove_keys(snapshots))
         since, touched = (self._touched(base, state) for state in (ours, theirs))
         placed = arrange(base, ours, theirs, {*since.nodes, *touched.nodes})
         result = MergeResult(
@@ -299,8 +297,8 @@ class Branching:
         )
         if placed.conflicts:
             return self._not_merged(order, result)
-        our_changes = changes_between(placed.base, placed.ours, since)
-        their_changes = changes_between(placed.base, placed.theirs, touched)
+        our_changes = find_changes(placed.base, placed.ours, since)
+        their_changes = find_changes(placed.base, placed.theirs, touched)
         sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes, since, touched)
         merged = merge(sides, order.strategy)
         result = replace(result, conflicts=MergeConflicts(merged.conflicts))
@@ -308,7 +306,7 @@ class Branching:
             return self._not_merged(order, result)
         workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
         unite_keys(workspace, snapshots[0], snapshots[2])
-        result = replace(result, outcome="merged", changes=placed.all_changes(session_diff(workspace)))
+        result = replace(result, outcome="merged", changes=placed.all_changes(diff_session(workspace)))
         if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
             return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
         if order.dry_run:
@@ -318,7 +316,7 @@ class Branching:
         if not self.refs.keeps(order.target):
             rescue(workspace, self.executor)
         snapshot = flush(workspace, order.message, metadata, self.executor, tip, earlier).snapshot
-        self.refs.advance(order.branch, tip, snapshot_info(snapshot, tip), mark)
+        self.refs.advance(order.branch, tip, make_snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))
 
     def _not_merged(self, order: Order, result: MergeResult) -> MergeResult:
@@ -343,19 +341,21 @@ def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
 
 def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata for a snapshot that replaces another: it keeps the record of merges and squashes."""
-    kept = {key: list(map(str, ids)) for key in (MERGED, SQUASHED) if (ids := recorded(tip.metadata, key))}
+    kept = {
+        key: list(map(str, ids)) for key in (MERGED, SQUASHED) if (ids := get_recorded_ids(tip.metadata, key))
+    }
     if not kept:
         return dict(metadata)
     own = metadata.get(OWN_KEY)
     return {**metadata, OWN_KEY: {**kept, **(own if isinstance(own, dict) else {})}}
 
 
-def net_log(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
+def combine_logs(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
     """Return one log with the net changes of several commits."""
-    changes = changes_between(before, after, touched)
+    changes = find_changes(before, after, touched)
     changes.moved = {
         new: old
         for node in touched.nodes
         if (new := after.path(node)) and (old := before.path(node)) and new != old
     }
-    return log_of_changes(Workspace(before.snapshot, before.workspace.assets, changes), id)
+    return make_log(Workspace(before.snapshot, before.workspace.assets, changes), id)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId
-from icefloe._internal.paths import ancestors, join
-from icefloe.cf import fill_values, time_coding
+from icefloe._internal.paths import join, list_ancestors
+from icefloe.cf import get_fill_values, parse_time_coding
 from icefloe.conflicts import ChunkDetails
 from icefloe.core.chunk_values import Values, decode_chunk
 from icefloe.core.merge.state_changes import State
@@ -68,7 +68,7 @@ class _Side:
         group.
         """
         nodes = self.state.snapshot.nodes
-        for group in ancestors(array.path):
+        for group in list_ancestors(array.path):
             found = nodes.find(join(group, dimension))
             if found is not None and isinstance(found.node_data, ArrayNodeData):
                 shape = list(found.node_data.lengths)
@@ -201,7 +201,7 @@ def _axis(sizes: Any) -> _Axis:
 
 def label_text(value: Values, attributes: Mapping[str, Any]) -> str:
     """Format a coordinate: a time as a date, a packed number unpacked."""
-    coding = time_coding(attributes.get("units"), attributes.get("calendar"))
+    coding = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
     if coding is not None and value.dtype.kind in "iuf":
         text = str(coding.texts(coding.microseconds(value))[0])
     elif value.dtype.kind == "M":
@@ -259,7 +259,7 @@ def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.boo
     elif values.dtype.kind in "mM":
         found |= np.isnat(values)
     if values.dtype.kind in "iuf":
-        for missing in fill_values(attributes, values.dtype):
+        for missing in get_fill_values(attributes, values.dtype):
             found |= values == missing
     return found
 

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId
-from icefloe._internal.paths import ancestors, parent
+from icefloe._internal.paths import get_parent, list_ancestors
 from icefloe.conflicts import Conflict, ConflictType
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.id_columns import id_keys, is_member
+from icefloe.format.id_columns import is_member, view_id_keys
 from icefloe.format.schema import ARRAY_NODE
 from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, Nodes, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import NodeIds, TransactionLog
@@ -65,7 +65,7 @@ class Theirs:
         nodes = self._after().nodes
         if not len(nodes):
             return {}
-        order = id_keys(fresh).argsort()
+        order = view_id_keys(fresh).argsort()
         rows = np.flatnonzero(is_member(nodes.columns["id"], fresh[order])).tolist()
         kinds, paths = nodes.columns["node_data"].kinds, nodes.paths()
         found = {paths[row]: bool(kinds[row] == ARRAY_NODE) for row in rows}
@@ -134,11 +134,13 @@ class Detection:
             return
         new_arrays = {path for path, is_array in self._theirs.new_nodes.items() if is_array}
         for path in sorted(created):
-            for above in new_arrays.intersection(ancestors(path)):
+            for above in new_arrays.intersection(list_ancestors(path)):
                 yield Found.of(ConflictType.NewNodeInInvalidGroup, above)
         own_arrays = {path for path, node in created.items() if _is_array(node)}
         inside = {
-            above for path in self._theirs.new_nodes for above in own_arrays.intersection(ancestors(path))
+            above
+            for path in self._theirs.new_nodes
+            for above in own_arrays.intersection(list_ancestors(path))
         }
         for path in sorted(inside - self._theirs.new_nodes.keys()):
             yield Found.of(ConflictType.NewNodeInInvalidGroup, path)
@@ -147,7 +149,7 @@ class Detection:
         if not len(self._log.deleted_groups):
             return
         for path in sorted(self._ours.created):
-            if any(self._lost_group(above) for above in ancestors(path)):
+            if any(self._lost_group(above) for above in list_ancestors(path)):
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
     def _lost_group(self, path: str) -> bool:
@@ -165,19 +167,19 @@ class Detection:
             is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
             if path in self._theirs.new_nodes or (is_array and self._new_below(path)):
                 yield Found.of(ConflictType.MoveToExistingNode, path)
-        for path in sorted(moved.keys() & taken_along(moved, self._theirs.new_nodes)):
+        for path in sorted(moved.keys() & find_taken_along(moved, self._theirs.new_nodes)):
             yield Found.of(ConflictType.MoveToExistingNode, path)
         for path in sorted(path for path in moved if is_move_itself(moved, path)):
             if self._theirs.deleted(self._base.find(moved[path])):
                 yield Found.of(ConflictType.MoveOfDeletedNode, moved[path])
-            group = parent(path)
+            group = get_parent(path)
             if group is not None and self._lost_group(group):
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
             elif group is not None and self._theirs.new_nodes.get(group):
                 yield Found.of(ConflictType.NewNodeInInvalidGroup, group)
 
     def _new_below(self, path: str) -> bool:
-        return any(path in ancestors(new) for new in self._theirs.new_nodes)
+        return any(path in list_ancestors(new) for new in self._theirs.new_nodes)
 
     def _metadata_double_updates(self) -> Iterator[Found]:
         updated = self._ours.updated
@@ -226,7 +228,7 @@ class Detection:
             return np.zeros(len(coords), np.bool_)
         grid = [range(max(dimension.num_chunks, 1)) for dimension in node.node_data.shape]
         return (
-            ~coordinates.inside(coords, grid)
+            ~coordinates.are_inside(coords, grid)
             if len(grid) == coords.shape[1]
             else np.ones(len(coords), np.bool_)
         )
@@ -270,12 +272,12 @@ class Detection:
                 yield Found.of(ConflictType.DeleteOfGroupWithNewNodes, str(path))
 
 
-def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
+def find_taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
     """Return new nodes in moved groups: the path that each gets with its group, and its current path."""
     places = {origin: path for path, origin in moved.items()}
     found: dict[str, str] = {}
     for new in new_nodes:
-        above = next((group for group in ancestors(new) if group in places), None)
+        above = next((group for group in list_ancestors(new) if group in places), None)
         if above is not None:
             found[places[above] + new[len(above) :]] = new
     return found
@@ -283,7 +285,7 @@ def taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str,
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
     """Return whether a node itself was moved, rather than one of its groups."""
-    group, origin = parent(path), parent(moved[path])
+    group, origin = get_parent(path), get_parent(moved[path])
     return group is None or moved.get(group) != origin
 
 
@@ -305,7 +307,7 @@ def _among(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
 
 
 def _topmost(path: str, groups: Iterable[str]) -> str | None:
-    return next((above for above in reversed(ancestors(path)) if above in groups), None)
+    return next((above for above in reversed(list_ancestors(path)) if above in groups), None)
 
 
 def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:

@@ -52,7 +52,7 @@ class Lineage:
         older: set[SnapshotId] = set().union(*(self._before[id] for id in common))
         newest = common - older
         if not newest:
-            raise expired_base(f"{one} and {other} have no snapshot in common")
+            raise make_expired_base_error(f"{one} and {other} have no snapshot in common")
         return max(newest, key=self._flushed_at_us) if len(newest) > 1 else newest.pop()
 
     def gaps(self, base: SnapshotId, *tips: SnapshotId) -> set[SnapshotId]:
@@ -64,16 +64,16 @@ class Lineage:
         """Read the files of expired snapshots to learn which tips they merged; fail if a file is gone."""
         for id in sorted(expired):
             if not self._before[id]:
-                raise expired_base(f"the merged snapshot {id} and its ancestors have expired")
+                raise make_expired_base_error(f"the merged snapshot {id} and its ancestors have expired")
             metadata = self.readable(id).metadata
-            self._before[id] |= {*recorded(metadata, MERGED), *recorded(metadata, SQUASHED)}
-            self._add(recorded(metadata, MERGED))
-            self._accounted |= {id, *recorded(metadata, SQUASHED)}
+            self._before[id] |= {*get_recorded_ids(metadata, MERGED), *get_recorded_ids(metadata, SQUASHED)}
+            self._add(get_recorded_ids(metadata, MERGED))
+            self._accounted |= {id, *get_recorded_ids(metadata, SQUASHED)}
 
     def readable(self, id: SnapshotId) -> Snapshot:
         """Return a snapshot that may have expired; raise an error if its file is gone."""
         if id not in self._listed and not has_file(self._assets, id):
-            raise expired_base(f"snapshot {id} has expired and was deleted")
+            raise make_expired_base_error(f"snapshot {id} has expired and was deleted")
         return self._assets.snapshot(id)
 
     def _add(self, tips: Iterable[SnapshotId]) -> None:
@@ -85,19 +85,19 @@ class Lineage:
                     if info.id in self._listed:
                         break
                     self._note(info)
-                    waiting += merged_tips(info)
+                    waiting += get_merged_tips(info)
             except SnapshotNotFoundError:
                 continue  # a gap in the history
 
     def _note(self, info: SnapshotInfo) -> None:
-        squashed = recorded(info.metadata, SQUASHED)
+        squashed = get_recorded_ids(info.metadata, SQUASHED)
         self._listed[info.id] = info
         self._accounted |= {*squashed}
         for line in (info.pruned_ancestor_tx_logs, squashed):
             known = [*([info.parent_id] if info.parent_id else ()), *line, info.id]
             for before, after in pairwise(known):
                 self._before[after].add(before)
-        self._before[info.id] |= set(merged_tips(info))
+        self._before[info.id] |= set(get_merged_tips(info))
 
     def _ancestors(self, tip: SnapshotId) -> set[SnapshotId]:
         found: set[SnapshotId] = set()
@@ -119,7 +119,7 @@ def has_file(assets: AssetStore, id: SnapshotId) -> bool:
     return assets.storage.exists(f"{SNAPSHOTS}/{id}")
 
 
-def recorded(metadata: Mapping[str, Any], key: str) -> list[SnapshotId]:
+def get_recorded_ids(metadata: Mapping[str, Any], key: str) -> list[SnapshotId]:
     """Return the ids under one of our keys in the metadata of a snapshot."""
     own = metadata.get(OWN_KEY)
     ids = own.get(key) if isinstance(own, dict) else None
@@ -129,25 +129,25 @@ def recorded(metadata: Mapping[str, Any], key: str) -> list[SnapshotId]:
         return []
 
 
-def merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
+def get_merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
     """Return the tips that were merged into a snapshot, according to its metadata."""
-    return recorded(info.metadata, MERGED)
+    return get_recorded_ids(info.metadata, MERGED)
 
 
 def is_squash(info: SnapshotInfo) -> bool:
     """Return whether a snapshot replaced others. Its log contains only their net changes."""
-    return bool(recorded(info.metadata, SQUASHED))
+    return bool(get_recorded_ids(info.metadata, SQUASHED))
 
 
-def replaced_by_squash(infos: Iterable[SnapshotInfo]) -> Iterator[SnapshotId]:
+def list_squashed(infos: Iterable[SnapshotInfo]) -> Iterator[SnapshotId]:
     """Yield all snapshots that a squash replaces, oldest first, including expired and squashed ones."""
     for info in infos:
         yield from info.pruned_ancestor_tx_logs
-        yield from recorded(info.metadata, SQUASHED)
+        yield from get_recorded_ids(info.metadata, SQUASHED)
         yield info.id
 
 
-def expired_base(problem: str) -> SessionStateError:
+def make_expired_base_error(problem: str) -> SessionStateError:
     """Return the error for a merge whose common ancestor is no longer known."""
     return SessionStateError(
         f"{problem}, so the changes of the two sides are unknown; repeat those of one side in a session on "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe._internal.paths import ancestors, component_key, join, name, parent
+from icefloe._internal.paths import get_name, get_parent, join, list_ancestors, make_component_key
 from icefloe.conflicts import ConflictGroup, ConflictType
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.merge.state_changes import State
@@ -70,7 +70,7 @@ class Arrangement:
             deleted_groups=gone[1] | {node.path for node in self.dropped if not _is_array(node)},
             moved_nodes=[
                 (self.origins[path], path)
-                for path in sorted(self.origins, key=component_key)
+                for path in sorted(self.origins, key=make_component_key)
                 if path not in deleted
             ],
         )
@@ -115,8 +115,8 @@ class _Arranger:
 
     def _place(self, state: State, id: NodeId) -> Place:
         path = state.path(id) or ""
-        group = parent(path)
-        return (None if group is None else state.id_at(group) or group), name(path)
+        group = get_parent(path)
+        return (None if group is None else state.id_at(group) or group), get_name(path)
 
     def _moved(self, state: State) -> set[NodeId]:
         """Return the nodes that a side moved directly, without those that moved with their group."""
@@ -167,10 +167,12 @@ class _Arranger:
         arrays = {self._path(id) for id in self._ids if self._is_array(id) and not self._is_dead(id)}
         for id in self._in_order(self._moved_by_us | self._moved_by_them):
             side = self._theirs if id in self._moved_by_them else self._ours
-            groups = [state_id for path in ancestors(side.path(id) or "/") if (state_id := side.id_at(path))]
+            groups = [
+                state_id for path in list_ancestors(side.path(id) or "/") if (state_id := side.id_at(path))
+            ]
             if any(map(self._is_dead, groups)):
                 yield self._conflict(ConflictType.NewNodeInDeletedGroup, id)
-            elif arrays.intersection(ancestors(self._path(id) or "/")):
+            elif arrays.intersection(list_ancestors(self._path(id) or "/")):
                 yield self._conflict(ConflictType.NewNodeInInvalidGroup, id)
 
     def _meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:

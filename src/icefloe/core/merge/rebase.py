@@ -11,11 +11,11 @@ from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import DERIVED, is_within
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
-from icefloe.core.ancestry import Step, log_of, steps_between
+from icefloe.core.ancestry import Step, list_steps_between, read_step_log
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
 from icefloe.core.merge.appends import Appended, AppendRules, plan_appends
-from icefloe.core.merge.conflicts import Detection, Found, Theirs, taken_along
+from icefloe.core.merge.conflicts import Detection, Found, Theirs, find_taken_along
 from icefloe.core.refs.base import RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import RebaseFailedError, RefNotFoundError
@@ -47,11 +47,11 @@ def rebase(
     base = workspace.base.id
     if tip == base:
         return
-    steps = steps_between(refs, base, tip)
+    steps = list_steps_between(refs, base, tip)
     if steps is None:
         raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
     assets = workspace.assets
-    logs = list(executor.map(Task(lambda step: log_of(assets, step), "transaction logs"), steps))
+    logs = list(executor.map(Task(lambda step: read_step_log(assets, step), "transaction logs"), steps))
     if isinstance(solver, AppendRules) and _rebase_appends(workspace, solver, steps, logs):
         return
     with workspace.editing():
@@ -131,7 +131,7 @@ def _replay(
         if is_record(each):
             _drop_changes(changes, each.conflict.path)
     if changes.moved:
-        changes.moved = _moved_along(began, changes.moved, theirs)
+        changes.moved = _adapt_moves(began, changes.moved, theirs)
 
 
 def is_record(found: Found) -> bool:
@@ -158,10 +158,10 @@ def _is_solved(found: Found, choice: VersionSelection) -> bool:
     return choice is VersionSelection.UseOurs and kind in _KEEPING_OURS
 
 
-def _moved_along(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
+def _adapt_moves(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
     """Adapt our moves: nodes that they created in a group that we moved go along, deleted ones do not."""
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
-    return kept | taken_along(kept, theirs.new_nodes)
+    return kept | find_taken_along(kept, theirs.new_nodes)
 
 
 def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe.core.ancestry import Step, log_of, steps_between
+from icefloe.core.ancestry import Step, list_steps_between, read_step_log
 from icefloe.core.assets import AssetStore
-from icefloe.core.changeset import ChangeSet, rank_of
+from icefloe.core.changeset import ChangeSet, count_dimensions
 from icefloe.core.merge.lineage import is_squash
 from icefloe.core.refs.base import RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import SessionStateError, SnapshotNotFoundError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
-from icefloe.format.id_columns import id_keys, sorted_ids, to_ids
+from icefloe.format.id_columns import sort_ids, to_ids, view_id_keys
 from icefloe.format.manifest import ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import LISTS, TransactionLog
@@ -70,16 +70,16 @@ class State:
 
     def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
         """Return the references of an array at some sorted coordinates."""
-        if not len(coords) or coords.shape[1] != rank_of(node):
+        if not len(coords) or coords.shape[1] != count_dimensions(node):
             return self.refs_in(node, ())
-        box = coordinates.bounding_box(coords)
+        box = coordinates.find_bounding_box(coords)
         found = self.refs_in(node, [ref for ref in _manifests(node) if _overlap(ref.extents, box)])
         return found.take(coordinates.contains(found.coords, coords))
 
     def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
         """Return the references of an array in some of its manifests."""
         parts = [self.workspace.manifest_refs(node, ref) for ref in _manifests(node) if ref in manifests]
-        empty = ArrayManifest.of(np.zeros((0, rank_of(node)), np.uint32), 1)
+        empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
         return ArrayManifest.concat(parts) if parts else empty
 
 
@@ -125,12 +125,12 @@ class Touched:
         for log in lists:
             for node, coords in log.updated_chunks:
                 parts.setdefault((node, coords.shape[1]), []).append(coords)
-        chunks = {key: coordinates.last_of_equal(np.concatenate(each))[0] for key, each in parts.items()}
+        chunks = {key: coordinates.keep_last_of_equal(np.concatenate(each))[0] for key, each in parts.items()}
         updated, new, deleted = (
             {NodeId(row.tobytes()) for log in lists for row in getattr(log, name)}
             for name in ("updated_arrays", "new_arrays", "deleted_arrays")
         )
-        nodes = to_ids(id_keys(sorted_ids(np.concatenate(columns))), NodeId)
+        nodes = to_ids(view_id_keys(sort_ids(np.concatenate(columns))), NodeId)
         changed = {NodeId(row.tobytes()) for log in lists for name in LISTS for row in getattr(log, name)}
         changed |= {move.node_id for log in lists for move in log.moved_nodes}
         new_groups = {NodeId(row.tobytes()) for log in lists for row in log.new_groups}
@@ -176,7 +176,7 @@ class Touched:
         return True
 
     def _explains_chunks(self, before: State, after: State, old: NodeSnapshot, new: NodeSnapshot) -> bool:
-        if rank_of(old) != rank_of(new):
+        if count_dimensions(old) != count_dimensions(new):
             return old.id in self.updated
         apart = _manifests(old) ^ _manifests(new)
         changes = ChangeSet()
@@ -185,12 +185,12 @@ class Touched:
         if delta is None:
             return True
         written, gone = delta.resolve()
-        named = self.chunks.get((new.id, rank_of(new)), gone[:0])
+        named = self.chunks.get((new.id, count_dimensions(new)), gone[:0])
         is_named = written is None or bool(coordinates.contains(written.coords, named).all())
         return is_named and (new.id in self.updated or bool(coordinates.contains(gone, named).all()))
 
 
-def touched_between(
+def find_touched(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
     """Return the nodes and chunks that may differ between two snapshots; None if logs are missing."""
@@ -200,7 +200,7 @@ def touched_between(
     is_complete = not any(len(step.logs) > 1 or is_squash(refs.snapshot(step.snapshot)) for step in steps)
     try:
         return Touched.of(
-            executor.map(Task(lambda step: log_of(assets, step), "transaction logs"), steps),
+            executor.map(Task(lambda step: read_step_log(assets, step), "transaction logs"), steps),
             is_complete=is_complete,
         )
     except (ObjectNotFoundError, SessionStateError):
@@ -211,15 +211,15 @@ def _steps_apart(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Ste
     """Return the commits from the common ancestor to both snapshots; None if it is unknown."""
     for early, late in ((one, other), (other, one)):
         with suppress(SnapshotNotFoundError):  # an expired snapshot is found in the history of the other
-            if (direct := steps_between(refs, early, late)) is not None:
+            if (direct := list_steps_between(refs, early, late)) is not None:
                 return direct
-    parted = parting(refs, one, other)
+    parted = find_parting(refs, one, other)
     if parted is None:
         return None
-    return [step for end in (one, other) for step in steps_between(refs, parted, end) or ()]
+    return [step for end in (one, other) for step in list_steps_between(refs, parted, end) or ()]
 
 
-def parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
+def find_parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
     """Return the newest listed snapshot in the history of both."""
     try:
         known = {info.id for info in refs.ancestry(one)}
@@ -228,7 +228,7 @@ def parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | 
         return None
 
 
-def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
+def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
     """Return the changes that turn one state into another. Only touched nodes are compared, and moves are
     ignored.
     """
@@ -240,13 +240,13 @@ def changes_between(before: State, after: State, touched: Touched) -> ChangeSet:
                 changes.deleted[old.path] = old
             continue
         if old is None:
-            changes.created[new.path] = without_manifests(new)
+            changes.created[new.path] = drop_manifests(new)
             put_differences(changes, new, None, after.workspace.refs(new))
             continue
         if new.user_data != old.user_data:
-            changes.updated[new.path] = without_manifests(new)
-        rank = rank_of(new)
-        if id in touched.updated and rank == rank_of(old):
+            changes.updated[new.path] = drop_manifests(new)
+        rank = count_dimensions(new)
+        if id in touched.updated and rank == count_dimensions(old):
             apart = _manifests(old) ^ _manifests(new)
             put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
         elif (coords := touched.chunks.get((id, rank))) is not None:
@@ -270,7 +270,7 @@ def put_differences(
             delta.put_many(written)
 
 
-def same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
+def find_same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
     """Return the coordinates at which both have the same reference."""
     return one.coords[_same_as_in(one, other)]
 
@@ -283,7 +283,7 @@ def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
     return here
 
 
-def without_manifests(node: NodeSnapshot) -> NodeSnapshot:
+def drop_manifests(node: NodeSnapshot) -> NodeSnapshot:
     """Return a node without manifests, whose chunks are added as changes."""
     data = node.node_data
     return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node

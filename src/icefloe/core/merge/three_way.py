@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 
 from icefloe._internal.ids import NodeId
-from icefloe._internal.paths import ROOT, ancestors, is_within, parent
+from icefloe._internal.paths import ROOT, get_parent, is_within, list_ancestors
 from icefloe.conflicts import ConflictGroup, ConflictType, MergeStrategy
-from icefloe.core.changeset import ChangeSet, rank_of
-from icefloe.core.commit.flush import log_of_changes
+from icefloe.core.changeset import ChangeSet, count_dimensions
+from icefloe.core.commit.flush import make_log
 from icefloe.core.merge.conflict_details import ConflictReader
 from icefloe.core.merge.conflicts import Detection, Found, Theirs, read_differently
 from icefloe.core.merge.rebase import is_record, transfer_changes
-from icefloe.core.merge.state_changes import State, Touched, put_differences, same_chunks, without_manifests
+from icefloe.core.merge.state_changes import State, Touched, drop_manifests, find_same_chunks, put_differences
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -79,7 +79,7 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
             del theirs.created[path]
             if own.user_data != node.user_data:
                 ours.updated[path], theirs.updated[path] = own, node
-            if rank_of(own) == rank_of(node):
+            if count_dimensions(own) == count_dimensions(node):
                 _note_deletions(own, ours, theirs, sides.our_touched)
                 _note_deletions(node, theirs, ours, sides.their_touched)
     for path, node in list(theirs.updated.items()):
@@ -94,8 +94,8 @@ def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> 
         own_written, own_gone = own_delta.resolve()
         common = gone[coordinates.contains(gone, own_gone)]
         if written is not None and own_written is not None:
-            common = np.concatenate([common, same_chunks(written, own_written)])
-        delta.forget(coordinates.last_of_equal(common)[0])
+            common = np.concatenate([common, find_same_chunks(written, own_written)])
+        delta.forget(coordinates.keep_last_of_equal(common)[0])
         if not len(delta.coords()):
             del theirs.chunks[id]
 
@@ -112,7 +112,7 @@ def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, to
     coords = there.coords()
     missing = coords if here is None else coords[~coordinates.contains(coords, here.coords())]
     if touched.is_complete:
-        had = touched.chunks.get((node.id, rank_of(node)), missing[:0])
+        had = touched.chunks.get((node.id, count_dimensions(node)), missing[:0])
         missing = missing[coordinates.contains(missing, had)]
     if len(missing):
         changes.delta(node).delete_many(missing)
@@ -123,9 +123,7 @@ def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
         return []
     # The rules of a rebase, with their changes as the session and a log of our changes as the commit that
     # came first: so a merge and a rebase of the same changes report the same conflicts.
-    log = log_of_changes(
-        Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id
-    )
+    log = make_log(Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id)
     detection = Detection(sides.base.snapshot.nodes, theirs, Theirs(log, lambda: sides.ours.snapshot))
     return [each for each in detection.conflicts() if not _goes_together(sides, theirs, each)]
 
@@ -142,7 +140,7 @@ def _goes_together(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
     if not isinstance(data, ArrayNodeData):
         return False
     grid = [range(max(dimension.num_chunks, 1)) for dimension in data.shape]
-    return bool(coordinates.inside(theirs.chunks[here.id].coords(), grid).all())
+    return bool(coordinates.are_inside(theirs.chunks[here.id].coords(), grid).all())
 
 
 def _kind(found: Found) -> ConflictType:
@@ -199,9 +197,9 @@ def _node_texts(changes: ChangeSet, path: str) -> list[str]:
         words.append("changed its metadata")
     if any(delta.path == path for delta in changes.chunks.values()) and path not in changes.created:
         words.append("wrote chunks")
-    if any(above in changes.deleted for above in ancestors(path)) and not words:
+    if any(above in changes.deleted for above in list_ancestors(path)) and not words:
         words.append("deleted its group")
-    if any(path in ancestors(each) for each in changes.created):
+    if any(path in list_ancestors(each) for each in changes.created):
         words.append("created nodes in it")
     return [", ".join(words) or "did not change it"]
 
@@ -256,7 +254,7 @@ class _Resolution:
                     self._delete(path)
                     self._revive(path)
             case ConflictType.NewNodeInDeletedGroup:
-                self._revive(parent(path) or ROOT)
+                self._revive(get_parent(path) or ROOT)
             case ConflictType.ZarrMetadataDoubleUpdate:
                 if self._read_differently(path):
                     self._take_array(path)
@@ -281,7 +279,7 @@ class _Resolution:
         return here is not None and there is not None and read_differently(here, there)
 
     def _new_below(self, path: str) -> list[str]:
-        return [new for new in self._ours.created if path in ancestors(new)]
+        return [new for new in self._ours.created if path in list_ancestors(new)]
 
     def _drop_created(self, path: str, *, alone: bool = False) -> None:
         """Drop a node that they created, and all nodes in it."""
@@ -297,7 +295,7 @@ class _Resolution:
     def _keep(self, path: str) -> None:
         """Keep a node and the groups around it. A group that they put in place of one of these is taken."""
         self._keep_at(path, alone=self._are_groups(path))
-        for above in ancestors(path):
+        for above in list_ancestors(path):
             if not _is_group(self._changes.created.get(above)):
                 self._keep_at(above)
 
@@ -326,7 +324,7 @@ class _Resolution:
 
     def _revive(self, path: str) -> None:
         """Restore a node that we deleted or replaced, and the groups around it, as they have them."""
-        for each in (*ancestors(path), path):
+        for each in (*list_ancestors(path), path):
             here, there = self._our_nodes.find(each), self._their_nodes.find(each)
             if there is None or each in self._changes.created or (here is not None and here.id == there.id):
                 continue
@@ -336,7 +334,7 @@ class _Resolution:
                     self._changes.updated[each] = replace(here, user_data=there.user_data)
                 continue
             self._delete(each)
-            self._changes.created[each] = without_manifests(there)
+            self._changes.created[each] = drop_manifests(there)
             self._changes.chunks.pop(there.id, None)
             put_differences(self._changes, there, None, self._their_state.workspace.refs(there))
 
@@ -345,7 +343,7 @@ class _Resolution:
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
         if here is None or there is None:
             return
-        self._changes.updated[path] = without_manifests(there)
+        self._changes.updated[path] = drop_manifests(there)
         self._changes.chunks.pop(there.id, None)
         new, old = self._their_state.workspace.refs(there), self._our_state.workspace.refs(here)
         put_differences(self._changes, there, old if old.rank == new.rank else None, new)

@@ -25,13 +25,13 @@ def give_way(losses: int, took_s: float) -> None:
     time.sleep(random.uniform(0, min(took_s * 2 ** min(losses, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)))
 
 
-def attempts(config: EffectiveConfig) -> Iterator[int]:
+def retry_conflicts(config: EffectiveConfig) -> Iterator[int]:
     """Yield the numbers of the attempts after their pauses; raise ConflictError after the last.
 
     The first attempts follow without pauses, the others after growing ones, as `repo_update_retries`
     configures.
     """
-    yield from retry.attempts(
+    yield from retry.iterate_attempts(
         config.update_max_tries,
         2 * config.update_initial_backoff_ms / 1000,
         config.update_max_backoff_ms / 1000,

@@ -28,7 +28,7 @@ class CollectedError(Exception):
 class RefStore(ABC):
     """The mutable part of a repository: branches, tags, configuration, status and history.
 
-    Operations that a version of the format does not support raise the error of `unsupported`.
+    Operations that a version of the format does not support raise the error of `make_unsupported_error`.
     """
 
     spec: Spec
@@ -47,7 +47,7 @@ class RefStore(ABC):
 
     def tip_to_write(self, name: str) -> SnapshotId:
         """Return the tip of a branch for a writer; raise ReadOnlyError if the repository is read-only."""
-        raise unsupported("a session to write", self.spec)
+        raise make_unsupported_error("a session to write", self.spec)
 
     @abstractmethod
     def tag(self, name: str) -> SnapshotId:
@@ -55,23 +55,23 @@ class RefStore(ABC):
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
         """Create a branch at a snapshot."""
-        raise unsupported(f"creating branch {name}", self.spec)
+        raise make_unsupported_error(f"creating branch {name}", self.spec)
 
     def delete_branch(self, name: str) -> None:
         """Delete a branch other than main."""
-        raise unsupported(f"deleting branch {name}", self.spec)
+        raise make_unsupported_error(f"deleting branch {name}", self.spec)
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
         """Point a branch to another snapshot; raise ConflictError if it is not at `expected`."""
-        raise unsupported(f"resetting branch {name}", self.spec)
+        raise make_unsupported_error(f"resetting branch {name}", self.spec)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
         """Create a tag. Tags are immutable."""
-        raise unsupported(f"creating tag {name}", self.spec)
+        raise make_unsupported_error(f"creating tag {name}", self.spec)
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag. Its name can never be used again."""
-        raise unsupported(f"deleting tag {name}", self.spec)
+        raise make_unsupported_error(f"deleting tag {name}", self.spec)
 
     def check_tip(self, branch: str, base: SnapshotId) -> None:
         """Raise ConflictError if a branch is not at `base`, ReadOnlyError if the repository is read-only."""
@@ -89,15 +89,15 @@ class RefStore(ABC):
         This method, `amend` and `detach` raise CollectedError if garbage was collected after the mark
         `since`.
         """
-        raise unsupported(f"committing to {branch}", self.spec)
+        raise make_unsupported_error(f"committing to {branch}", self.spec)
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Replace the tip `base` of a branch by a new snapshot."""
-        raise unsupported(f"amending {branch}", self.spec)
+        raise make_unsupported_error(f"amending {branch}", self.spec)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
         """Add a snapshot that no branch points to."""
-        raise unsupported("flushing", self.spec)
+        raise make_unsupported_error("flushing", self.spec)
 
     @abstractmethod
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
@@ -105,7 +105,7 @@ class RefStore(ABC):
 
     def keeps(self, id: SnapshotId) -> bool:
         """Return whether no garbage collection that was recorded so far deletes objects of a snapshot."""
-        raise unsupported("garbage collection", self.spec)
+        raise make_unsupported_error("garbage collection", self.spec)
 
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
         """Yield a snapshot and its ancestors, newest first."""
@@ -123,19 +123,19 @@ class RefStore(ABC):
 
     def save_config(self, config: dict[str, Any]) -> None:
         """Store a configuration."""
-        raise unsupported("storing a configuration", self.spec)
+        raise make_unsupported_error("storing a configuration", self.spec)
 
     def metadata(self) -> Mapping[str, Any]:
         """Return the metadata of the repository."""
-        raise unsupported("metadata of the repository", self.spec)
+        raise make_unsupported_error("metadata of the repository", self.spec)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Replace the metadata of the repository."""
-        raise unsupported("metadata of the repository", self.spec)
+        raise make_unsupported_error("metadata of the repository", self.spec)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         """Merge values into the metadata of the repository, and return the result."""
-        raise unsupported("metadata of the repository", self.spec)
+        raise make_unsupported_error("metadata of the repository", self.spec)
 
     def status(self) -> RepoStatus:
         """Return whether the repository is online, and why not."""
@@ -143,7 +143,7 @@ class RefStore(ABC):
 
     def set_status(self, status: RepoStatus) -> None:
         """Change the status of the repository."""
-        raise unsupported("a status of the repository", self.spec)
+        raise make_unsupported_error("a status of the repository", self.spec)
 
     def feature_flags(self) -> Mapping[int, bool]:
         """Return the feature flags that differ from their defaults, by number."""
@@ -151,11 +151,11 @@ class RefStore(ABC):
 
     def set_feature_flag(self, flag: int, setting: bool | None) -> None:
         """Set a feature flag, or reset it to its default with None."""
-        raise unsupported("a feature flag", self.spec)
+        raise make_unsupported_error("a feature flag", self.spec)
 
     def ops_log(self) -> Iterator[Update]:
         """Yield the operations on the repository, newest first."""
-        raise unsupported("the ops log", self.spec)
+        raise make_unsupported_error("the ops log", self.spec)
 
 
 def check_base(base: SnapshotId, tip: SnapshotId) -> None:
@@ -167,7 +167,7 @@ def check_base(base: SnapshotId, tip: SnapshotId) -> None:
         raise ConflictError(str(base), str(tip), kind=ErrorKind.COMMIT_CONFLICT)
 
 
-def unsupported(what: str, spec: Spec) -> IcechunkError:
+def make_unsupported_error(what: str, spec: Spec) -> IcechunkError:
     """Return the error for an operation that a version of the format does not support."""
     if not spec.writable:
         return read_only_format(what)
@@ -192,10 +192,10 @@ def check_storable(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise invalid_name(name, "it must not contain lone surrogates") from None
+        raise make_invalid_name_error(name, "it must not contain lone surrogates") from None
 
 
-def invalid_name(name: str, rule: str) -> InvalidInputError:
+def make_invalid_name_error(name: str, rule: str) -> InvalidInputError:
     """Return the error for an invalid name of a branch or tag."""
     return InvalidInputError(
         f"invalid name {name!r} of a branch or tag: {rule}", kind=ErrorKind.INVALID_REF_NAME

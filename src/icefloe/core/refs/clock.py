@@ -21,7 +21,7 @@ checked.
 """
 
 
-def now_us() -> int:
+def get_time_us() -> int:
     """Return the time of this machine, in microseconds since 1970-01-01 UTC."""
     return time.time_ns() // 1000
 
@@ -38,7 +38,7 @@ def check_clock(storage: Storage, written: str, newest_us: int) -> None:
     newest_us
         The time of the newest change in the repository.
     """
-    if abs(now_us() - newest_us) <= DRIFT_US:
+    if abs(get_time_us() - newest_us) <= DRIFT_US:
         return
     try:
         storage_time = storage.clock(written)
@@ -46,13 +46,13 @@ def check_clock(storage: Storage, written: str, newest_us: int) -> None:
         return
     if storage_time is None:
         return
-    storage_us, own_us = to_microseconds(storage_time), now_us()
+    storage_us, own_us = to_microseconds(storage_time), get_time_us()
     is_usable = own_us < newest_us or storage_us > newest_us - DRIFT_US
     if own_us - storage_us > DRIFT_US and is_usable:
-        raise _wrong_clock(own_us - storage_us, "ahead of", storage)
+        raise _make_wrong_clock_error(own_us - storage_us, "ahead of", storage)
     if own_us < newest_us - DRIFT_US:
         if storage_us - own_us > DRIFT_US:
-            raise _wrong_clock(storage_us - own_us, "behind", storage)
+            raise _make_wrong_clock_error(storage_us - own_us, "behind", storage)
         logging.getLogger(__name__).warning(
             "the newest change of the repository is %d s in the future, because the clock of its writer was "
             "wrong; this change gets a time right after it",
@@ -60,7 +60,7 @@ def check_clock(storage: Storage, written: str, newest_us: int) -> None:
         )
 
 
-def _wrong_clock(difference_us: int, word: str, storage: Storage) -> FormatError:
+def _make_wrong_clock_error(difference_us: int, word: str, storage: Storage) -> FormatError:
     return FormatError(
         f"the clock of this machine is {difference_us // 1_000_000} s {word} that of {storage.place}; "
         "correct it (with NTP, for example) and try again",

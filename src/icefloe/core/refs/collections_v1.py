@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs.backoff import attempts
+from icefloe.core.refs.backoff import retry_conflicts
 from icefloe.format.files import OVERWRITTEN
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectNotFoundError, PutCondition, Unchanged
 
@@ -77,7 +77,7 @@ class CollectionsFile:
         )
 
     def _change(self, change: Callable[[Collections], Collections]) -> Collections:
-        for _ in attempts(self._config):
+        for _ in retry_conflicts(self._config):
             known, condition = self._read()
             changed = change(known)
             data = json.dumps({"last": changed.last_us, "under_way": changed.under_way_us}).encode()

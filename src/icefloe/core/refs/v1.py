@@ -11,10 +11,10 @@ from typing import Any
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
-from icefloe.core.refs.backoff import attempts
-from icefloe.core.refs.base import CollectedError, RefStore, check_storable, invalid_name
+from icefloe.core.refs.backoff import retry_conflicts
+from icefloe.core.refs.base import CollectedError, RefStore, check_storable, make_invalid_name_error
 from icefloe.core.refs.collections_v1 import CollectionsFile
-from icefloe.core.refs.v2 import backup_name
+from icefloe.core.refs.v2 import make_backup_name
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -27,7 +27,7 @@ from icefloe.errors import (
 )
 from icefloe.format.files import CONFIG_PATH, MANIFESTS, OVERWRITTEN, SNAPSHOTS, read_snapshot_info
 from icefloe.format.refs_v1 import REFS, RefFile, RefKind, decode_ref, encode_ref, respell
-from icefloe.format.repo_changes import lost_base
+from icefloe.format.repo_changes import make_lost_base_error
 from icefloe.format.repo_info import MAIN, SnapshotInfo
 from icefloe.format.spec import V1
 from icefloe.storage.base import (
@@ -69,7 +69,7 @@ class RefStoreV1(RefStore):
         file = RefFile(kind, name)
         # The tombstone of a deleted tag has the longest path.
         if not self._storage.fits(RefFile(kind, name, deleted=True).path):
-            raise invalid_name(name, f"it is too long for {self._storage.place}")
+            raise make_invalid_name_error(name, f"it is too long for {self._storage.place}")
         return file
 
     def _files(self) -> list[RefFile]:
@@ -114,7 +114,7 @@ class RefStoreV1(RefStore):
     def _branch(self, name: str) -> tuple[SnapshotId, Version]:
         found = self._read(self._file(RefKind.BRANCH, name))
         if found is None:
-            raise _not_found("branch", name)
+            raise _make_not_found_error("branch", name)
         return found
 
     def branch(self, name: str) -> SnapshotId:
@@ -123,7 +123,7 @@ class RefStoreV1(RefStore):
     def tag(self, name: str) -> SnapshotId:
         found = self._read(self._file(RefKind.TAG, name))
         if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
-            raise _not_found("tag", name)
+            raise _make_not_found_error("tag", name)
         return found[0]
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
@@ -157,7 +157,7 @@ class RefStoreV1(RefStore):
         before = self._collections.read()
         replaced: list[SnapshotId] = []
         if not self._storage.exists(f"{SNAPSHOTS}/{snapshot}"):  # not the cache, which may still have it
-            raise _no_snapshot(snapshot)
+            raise _make_no_snapshot_error(snapshot)
         self._assets.snapshot(snapshot)
         yield replaced
         now = self._collections.read()
@@ -175,7 +175,7 @@ class RefStoreV1(RefStore):
                 pass
         except (ObjectNotFoundError, FormatError):
             self._take_back(file, snapshot, replaced)
-            raise _no_snapshot(snapshot) from None
+            raise _make_no_snapshot_error(snapshot) from None
 
     def _led_to(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
         """Return whether a snapshot is an ancestor of some tips, or of refs other than `file`."""
@@ -220,7 +220,7 @@ class RefStoreV1(RefStore):
         """
         self._storage.require_conditional_writes()
         written: list[SnapshotId] = []
-        for _ in attempts(self._assets.config):
+        for _ in retry_conflicts(self._assets.config):
             tip, version = self._branch(name)
             if written and self._follows(tip, to, expected):
                 return written  # the response to our write was lost; others may have committed on top of it
@@ -265,7 +265,7 @@ class RefStoreV1(RefStore):
         try:
             self._storage.put(RefFile(RefKind.TAG, name, deleted=True).path, b"", ABSENT)
         except ConditionNotMetError:
-            raise _not_found("tag", name) from None
+            raise _make_not_found_error("tag", name) from None
 
     def now(self) -> int:
         """Return the time of the last collection by icefloe, in microseconds. Other collections are not
@@ -310,7 +310,7 @@ class RefStoreV1(RefStore):
         if since is not None and self.now() != since:
             raise CollectedError
         if snapshot.parent_id is not None and not self._will_stay(snapshot.parent_id):
-            raise lost_base(snapshot.parent_id)
+            raise make_lost_base_error(snapshot.parent_id)
 
     def _will_stay(self, base: SnapshotId) -> bool:
         """Return whether a snapshot, its history and its manifests exist and are not being deleted.
@@ -357,7 +357,7 @@ class RefStoreV1(RefStore):
         found = self._config()
         condition: PutCondition = ABSENT
         if found is not None:
-            backup = backup_name(time.time_ns() // 1_000_000, CONFIG_PATH)
+            backup = make_backup_name(time.time_ns() // 1_000_000, CONFIG_PATH)
             self._storage.back_up(CONFIG_PATH, f"{OVERWRITTEN}/{backup}", found[1])
             condition = Unchanged(found[1])
         try:
@@ -375,12 +375,14 @@ def check_name(name: str) -> None:
     """Raise an error if a name cannot be the name of a folder in all storages."""
     check_storable(name)
     if not name or "/" in name or _UNSPEAKABLE.search(name):
-        raise invalid_name(name, "it must not be empty or contain '/', control characters, U+FFFE or U+FFFF")
+        raise make_invalid_name_error(
+            name, "it must not be empty or contain '/', control characters, U+FFFE or U+FFFF"
+        )
 
 
-def _no_snapshot(id: SnapshotId) -> SnapshotNotFoundError:
+def _make_no_snapshot_error(id: SnapshotId) -> SnapshotNotFoundError:
     return SnapshotNotFoundError(f"snapshot not found: {id}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
 
 
-def _not_found(what: str, name: str) -> RefNotFoundError:
+def _make_not_found_error(what: str, name: str) -> RefNotFoundError:
     return RefNotFoundError(f"ref not found: there is no {what} `{name}`", kind=ErrorKind.REF_NOT_FOUND)

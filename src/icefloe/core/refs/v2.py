@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.config import EffectiveConfig
-from icefloe.core.assets import object_metadata
-from icefloe.core.refs.backoff import attempts
+from icefloe.core.assets import make_object_metadata
+from icefloe.core.refs.backoff import retry_conflicts
 from icefloe.core.refs.base import MIGRATE, CollectedError, RefStore, check_base, check_storable
 from icefloe.core.refs.clock import check_clock
 from icefloe.errors import (
@@ -106,10 +106,12 @@ class RefStoreV2(RefStore):
         except ObjectNotFoundError:
             text = f"the repository doesn't exist: there is none in {self._storage.place}"
             if self._storage.read_only:
-                raise _no_repository(f"{text}; check the location") from None
-            raise _no_repository(text, Hint("{function} creates one", function="Repository.create")) from None
+                raise _make_no_repository_error(f"{text}; check the location") from None
+            raise _make_no_repository_error(
+                text, Hint("{function} creates one", function="Repository.create")
+            ) from None
         except BucketNotFoundError as missing:
-            raise _no_repository(missing.message) from None
+            raise _make_no_repository_error(missing.message) from None
         self._seen = (read_repo_info(data), version)
         return self._seen
 
@@ -141,7 +143,7 @@ class RefStoreV2(RefStore):
             read.
         """
         tried: set[str] = set()
-        for attempt in attempts(self._config):
+        for attempt in retry_conflicts(self._config):
             seen = self._seen if as_seen and attempt == 0 else None
             info, version = seen or self._load()
             # A write whose response was lost looks like that of another writer. The name of its backup is
@@ -157,8 +159,10 @@ class RefStoreV2(RefStore):
                     continue
                 raise
             now_us = time.time_ns() // 1000
-            backup = backup_name(now_us // 1000, REPO_PATH)
-            new = changes.logged(changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file)
+            backup = make_backup_name(now_us // 1000, REPO_PATH)
+            new = changes.add_log_entry(
+                changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file
+            )
             tried.add(backup)
             self._storage.require_conditional_writes()
             try:
@@ -202,7 +206,7 @@ class RefStoreV2(RefStore):
         return (path for path in paths if is_own_path(path) and path not in kept)
 
     def _put(self, data: bytes, condition: Any) -> Version:
-        return self._storage.put(REPO_PATH, data, condition, metadata=object_metadata(V2, "repo-info"))
+        return self._storage.put(REPO_PATH, data, condition, metadata=make_object_metadata(V2, "repo-info"))
 
     # docstrings below are inherited from RefStore
 
@@ -213,22 +217,22 @@ class RefStoreV2(RefStore):
         return self.load().tags
 
     def branch(self, name: str) -> SnapshotId:
-        return changes.branch_tip(self.load(), name)
+        return changes.get_branch_tip(self.load(), name)
 
     def tip_to_write(self, name: str) -> SnapshotId:
         info = self.load()
         check_writable(info.status)
-        return changes.branch_tip(info, name)
+        return changes.get_branch_tip(info, name)
 
     def tag(self, name: str) -> SnapshotId:
-        return changes.tag_target(self.load(), name)
+        return changes.get_tag_target(self.load(), name)
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
         check_storable(name)
         self.update(lambda info: changes.create_branch(info, name, snapshot))
 
     def delete_branch(self, name: str) -> None:
-        with self._storage.making_room(self.old_backups):
+        with self._storage.make_room(self.old_backups):
             self.update(lambda info: changes.delete_branch(info, name))
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
@@ -239,7 +243,7 @@ class RefStoreV2(RefStore):
         self.update(_flagged(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
 
     def delete_tag(self, name: str) -> None:
-        with self._storage.making_room(self.old_backups):
+        with self._storage.make_room(self.old_backups):
             self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
 
     def now(self) -> int:
@@ -250,7 +254,7 @@ class RefStoreV2(RefStore):
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
         self._bring(
-            lambda info: changes.new_commit(_based(info, branch, base), branch, snapshot), snapshot.id, since
+            lambda info: changes.add_commit(_based(info, branch, base), branch, snapshot), snapshot.id, since
         )
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
@@ -261,7 +265,7 @@ class RefStoreV2(RefStore):
         )
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        self._bring(lambda info: changes.detached_snapshot(info, snapshot), snapshot.id, since)
+        self._bring(lambda info: changes.add_detached_snapshot(info, snapshot), snapshot.id, since)
 
     def _bring(self, change: Change, snapshot: SnapshotId, since: int | None) -> None:
         """Apply a change that adds a snapshot, unless garbage was collected after a mark."""
@@ -286,7 +290,7 @@ class RefStoreV2(RefStore):
         return bool(since)  # the part of the log with the mark is lost, so assume the worst
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
-        return changes.listed(self.load(), id)
+        return changes.get_snapshot_info(self.load(), id)
 
     def keeps(self, id: SnapshotId) -> bool:
         # A collection removes the snapshots that it deletes from the repo info, and ids are never reused.
@@ -294,11 +298,11 @@ class RefStoreV2(RefStore):
 
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
         info = self.load()
-        changes.listed(info, id)
+        changes.get_snapshot_info(info, id)
         return (info.snapshots[row] for row in info.snapshots.ancestry(id))
 
     def config(self) -> dict[str, Any] | None:
-        return stored_config(self.load())
+        return decode_stored_config(self.load())
 
     def save_config(self, config: dict[str, Any]) -> None:
         self.update(lambda info: changes.set_config(info, encode_config(config)))
@@ -348,17 +352,17 @@ class RefStoreV2(RefStore):
             before = older
 
 
-def _no_repository(text: str, hint: Hint | None = None) -> RepositoryNotFoundError:
+def _make_no_repository_error(text: str, hint: Hint | None = None) -> RepositoryNotFoundError:
     return RepositoryNotFoundError(text, ErrorKind.REPOSITORY_NOT_FOUND).with_hint(hint)
 
 
 def _based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
     """Return the repo info if a branch is at `base`; raise ConflictError otherwise."""
-    check_base(base, changes.branch_tip(info, branch))
+    check_base(base, changes.get_branch_tip(info, branch))
     return info
 
 
-def stored_config(info: RepoInfo) -> dict[str, Any] | None:
+def decode_stored_config(info: RepoInfo) -> dict[str, Any] | None:
     """Return the configuration in a repo info file, if there is one."""
     return None if info.config is None else decode_config(info.config, REPO_PATH)
 
@@ -399,7 +403,7 @@ def check_writable(status: RepoStatus) -> None:
         ).with_hint(MIGRATE if is_by_format else Hint("{function} can set it online", function="set_status"))
 
 
-def backup_name(now_ms: int, name: str) -> str:
+def make_backup_name(now_ms: int, name: str) -> str:
     """Return the name of a backup below `overwritten/`. The newest sorts first."""
     return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
 

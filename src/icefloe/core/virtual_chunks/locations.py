@@ -17,10 +17,10 @@ from urllib.parse import quote, unquote_to_bytes
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe._internal.printable import printable
+from icefloe._internal.printable import escape_control
 from icefloe._internal.redaction import redact
 from icefloe.config import VirtualChunkContainer
-from icefloe.encoding.columns import BLOCK, I64, Blobs, windows
+from icefloe.encoding.columns import BLOCK, I64, Blobs, view_windows
 from icefloe.errors import ErrorKind, InvalidInputError
 
 NAMED: Final = "vcc://"
@@ -80,11 +80,11 @@ class Containers:
 def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
     prefix = container.url_prefix
     try:
-        prefix = stored_form(prefix if prefix.endswith("/") else f"{prefix}/")
+        prefix = to_stored_form(prefix if prefix.endswith("/") else f"{prefix}/")
         container = replace(container, url_prefix=prefix)
         container.check()
     except (InvalidInputError, ValueError) as error:
-        named, reason = (printable(redact(text)) for text in (prefix, str(error)))
+        named, reason = (escape_control(redact(text)) for text in (prefix, str(error)))
         _logger.warning("virtual chunk container %s is ignored: %s", named, reason)
         return None
     return container
@@ -98,7 +98,7 @@ class BadLocationError(InvalidInputError):
         self.row = row
 
 
-def checked_locations(
+def check_locations(
     locations: Blobs, containers: Containers, *, validate: bool
 ) -> tuple[Blobs, NDArray[np.bool_]]:
     """Return locations in their stored form, and a mask of those outside all containers.
@@ -137,10 +137,10 @@ def _one_by_one(
     stored = locations.tolist()
     for row in odd:
         try:
-            text = stored_form(stored[row].decode())
+            text = to_stored_form(stored[row].decode())
             container = containers.find(text)
             if validate and container is not None:
-                key_of(containers.absolute(text))
+                decode_key(containers.absolute(text))
         except InvalidInputError as error:
             raise BadLocationError(row, error.message) from None
         homeless[row] = container is None
@@ -169,7 +169,7 @@ def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]
     for start in range(0, len(rows), BLOCK):
         part = rows[start : start + BLOCK]
         long = locations.lengths[part] >= len(prefix)
-        heads = windows(locations.buffer, len(prefix))[locations.starts[part[long]]]
+        heads = view_windows(locations.buffer, len(prefix))[locations.starts[part[long]]]
         same = (heads.view(np.uint8).reshape(-1, len(prefix)) == wanted).all(axis=1)
         found[start : start + BLOCK][long] = same
     return found
@@ -183,7 +183,7 @@ def _origin(location: bytes) -> str | None:
     return None if found[1] in (b"vcc", b"file") and found[2] else found[0].decode()
 
 
-def stored_form(location: str) -> str:
+def to_stored_form(location: str) -> str:
     """Return the stored form of a location: the scheme in lower case, a file path normalized as in browsers.
 
     Raises InvalidInputError if the location is not an absolute URL.
@@ -192,10 +192,12 @@ def stored_form(location: str) -> str:
         return _file_url(location)
     scheme = _SCHEME.match(location)
     if scheme is None:
-        raise _bad(f"error parsing virtual ref URL: {location!r}: relative URL without a base")
+        raise _make_location_error(
+            f"error parsing virtual ref URL: {location!r}: relative URL without a base"
+        )
     rest = location[scheme.end() :]
     if not rest.startswith("//") or rest[2:3] in ("", "/", "?", "#", "\\"):
-        raise _bad(f"error parsing bucket name from virtual ref URL {location!r}")
+        raise _make_location_error(f"error parsing bucket name from virtual ref URL {location!r}")
     return f"{scheme[1].lower()}:{rest}"
 
 
@@ -223,7 +225,7 @@ def _file_url(location: str) -> str:
     return f"{_FILE}{host}/{encoded}{'' if tail is None else quote(tail[0], safe=_KEPT_IN_FILE_PATHS + '?#')}"
 
 
-def key_of(location: str) -> str:
+def decode_key(location: str) -> str:
     """Return the decoded path of a URL without the leading slash; raise InvalidInputError if it is ambiguous.
 
     Backslashes count as slashes, because some servers and all browsers treat them as such.
@@ -232,15 +234,15 @@ def key_of(location: str) -> str:
     try:
         key = unquote_to_bytes(re.split(r"[?#]", path, maxsplit=1)[0]).decode()
     except UnicodeDecodeError:
-        raise _bad(f"{location!r}: the percent-decoded path is not UTF-8") from None
+        raise _make_location_error(f"{location!r}: the percent-decoded path is not UTF-8") from None
     segments = key.replace("\\", "/").split("/")
     if "." in segments or ".." in segments or "\0" in key:
-        raise _bad(
+        raise _make_location_error(
             f"{location!r} could lead out of its virtual chunk container: its path must not contain '.' or"
             " '..' segments, encoded or not, or null bytes"
         )
     return key
 
 
-def _bad(text: str) -> InvalidInputError:
+def _make_location_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, kind=ErrorKind.INVALID_VIRTUAL_REF)

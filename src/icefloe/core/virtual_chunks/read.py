@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe.config import StorageSettings, VirtualChunkContainer
-from icefloe.core.virtual_chunks.locations import Containers, key_of, stored_form
+from icefloe.core.virtual_chunks.locations import Containers, decode_key, to_stored_form
 from icefloe.core.virtual_chunks.range_reads import KeptBytes, RangeReader, ReadLimits
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
 from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
@@ -90,14 +90,14 @@ class VirtualReader:
         """
         source, key = self.place(ref.location)
         first, last = ref.offset + start, ref.offset + stop
-        with named_errors(ref.location, chunk):
+        with translate_source_errors(ref.location, chunk):
             if source.answers_at_once:
                 found = source.fetch(key, first, last)
             else:
                 found = self._file(source, key, ref).read(first, last)
         check_version(found, ref.checksum, ref.location, chunk)
         if len(found.data) < last - first:
-            raise too_short(found, first, last, ref.location, chunk)
+            raise make_too_short_error(found, first, last, ref.location, chunk)
         return found.data
 
     def place(self, location: str) -> tuple[ExternalSource, str]:
@@ -112,7 +112,7 @@ class VirtualReader:
 
     def _find(self, location: str) -> tuple[ExternalSource, str]:
         # A manifest may come from anybody, so repeat all checks that were made when a reference was set.
-        url = stored_form(self.containers.absolute(location))
+        url = to_stored_form(self.containers.absolute(location))
         container = self.containers.find(url)
         if container is None:
             raise InvalidInputError(
@@ -120,8 +120,8 @@ class VirtualReader:
                 "configuration adding one",
                 kind=ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK,
             )
-        key = key_of(url)
-        if not key.startswith(key_of(container.url_prefix)):
+        key = decode_key(url)
+        if not key.startswith(decode_key(container.url_prefix)):
             raise InvalidInputError(
                 f"{location} is outside the virtual chunk container {container.url_prefix}",
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
@@ -175,13 +175,13 @@ class VirtualReader:
 def _container_prefix(key: str) -> str:
     """Return the URL prefix for a key of `authorize_virtual_chunk_access`."""
     try:
-        return stored_form(key if key.endswith("/") else f"{key}/")
+        return to_stored_form(key if key.endswith("/") else f"{key}/")
     except InvalidInputError:
         return key  # no container has such a prefix, so nothing is authorized
 
 
 @contextmanager
-def named_errors(location: str, chunk: str) -> Iterator[None]:
+def translate_source_errors(location: str, chunk: str) -> Iterator[None]:
     """Convert errors of a source to errors of a virtual chunk."""
     try:
         yield
@@ -220,7 +220,7 @@ def _same_tag(one: str, other: str) -> bool:
     return one.removeprefix("W/").strip('"') == other.removeprefix("W/").strip('"')
 
 
-def too_short(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
+def make_too_short_error(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
     """Return the error for a file that ends inside a reference."""
     size = "fewer" if found.size_bytes is None else str(found.size_bytes)
     return StorageError(

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from icefloe.encoding.columns import BLOCK, I64, U8, Blobs, Ragged, Rectangles, Shared, copy_ranges, take
 from icefloe.encoding.flatbuffers import schema as fb
-from icefloe.encoding.flatbuffers.layout import Layout, layout_of
-from icefloe.encoding.flatbuffers.limits import check_size, file_head
+from icefloe.encoding.flatbuffers.layout import Layout, make_layout
+from icefloe.encoding.flatbuffers.limits import check_size, make_file_head
 from icefloe.encoding.flatbuffers.row_builder import Blocks
 from icefloe.encoding.flatbuffers.tables import PRESENT, Tables
 from icefloe.errors import ErrorKind, FormatError
@@ -38,7 +38,7 @@ def build(table: fb.Table, root: Tables, place: str) -> U8:
     builder = _Builder(place, 8)
     position = builder.tables(table, root)
     out = builder.filled()
-    out[:8] = np.frombuffer(file_head(int(position[0])), np.uint8)
+    out[:8] = np.frombuffer(make_file_head(int(position[0])), np.uint8)
     return out
 
 
@@ -277,7 +277,7 @@ def _part(
             columns[name] = columns[name].rectangle()
         if isinstance(columns[name], np.ndarray):
             widths[name] = columns[name].shape[1]
-    return _Part(chosen, Tables(len(rows), columns, {}), layout_of(table, fields, widths))
+    return _Part(chosen, Tables(len(rows), columns, {}), make_layout(table, fields, widths))
 
 
 def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: U8) -> None:

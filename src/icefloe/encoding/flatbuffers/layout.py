@@ -29,7 +29,7 @@ class Layout:
     """The row as a structured type."""
 
 
-def layout_of(table: fb.Table, fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layout:
+def make_layout(table: fb.Table, fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layout:
     """Return the layout of rows with these fields, and vectors of these widths in the row."""
     key = (tuple(fields), tuple(widths.items()))
     layout = table.layouts.get(key)

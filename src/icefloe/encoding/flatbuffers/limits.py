@@ -21,6 +21,6 @@ def check_size(size: int, place: str) -> None:
         )
 
 
-def file_head(root: int) -> bytes:
+def make_file_head(root: int) -> bytes:
     """Return the first bytes of a payload: the position of its root table, and its identifier."""
     return struct.pack("<I4s", root, IDENTIFIER)

@@ -22,13 +22,13 @@ from icefloe.encoding.columns import (
     Blobs,
     Ragged,
     concat,
-    constant,
     expand_ranges,
-    splits_of,
-    windows,
+    make_constant,
+    to_splits,
+    view_windows,
 )
 from icefloe.encoding.flatbuffers import schema as fb
-from icefloe.encoding.flatbuffers.tables import PRESENT, Tables, Union, absent
+from icefloe.encoding.flatbuffers.tables import PRESENT, Tables, Union, make_absent
 from icefloe.errors import ErrorKind, FormatError
 
 NUMBERS: Final = frozenset(map(np.dtype, ("u1", "<u2", "<u4", "<i4", "<u8")))
@@ -136,7 +136,7 @@ class Payload:
     @staticmethod
     def items(starts: I64, lengths: I64, size: int) -> I64:
         """Return the positions of all items of many vectors."""
-        total = sum_of(lengths)
+        total = count_items(lengths)
         if len(starts) == 1:
             start = int(starts[0])
             return np.arange(start, start + total * size, size, dtype=np.int64)
@@ -156,26 +156,26 @@ class Budget:
 
     def items(self, lengths: I64, what: str) -> None:
         """Count the items of vectors."""
-        self._items -= sum_of(lengths)
+        self._items -= count_items(lengths)
         if self._items < 0:
             self._payload.fail(f"{what} has more items than the file has bytes")
 
     def blobs(self, lengths: I64, shared: bool, what: str) -> None:
         """Count the bytes of byte strings."""
         if shared:
-            self._shared -= sum_of(lengths)
+            self._shared -= count_items(lengths)
         else:
-            self._plain -= sum_of(lengths)
+            self._plain -= count_items(lengths)
         if min(self._shared, self._plain) < 0:
             self._payload.fail(f"{what} repeats its bytes too often for the size of the file")
 
 
 def read_root(payload: Payload, table: fb.Table) -> Tables:
     """Read the root table and everything below it, as columns of one row."""
-    return read_tables(payload, table, root_position(payload, table))
+    return read_tables(payload, table, find_root(payload, table))
 
 
-def root_position(payload: Payload, table: fb.Table) -> I64:
+def find_root(payload: Payload, table: fb.Table) -> I64:
     """Return the position of the root table, as a column of one row."""
     if payload.size < 8:
         payload.fail(f"{payload.size} bytes are too few for a {table.name}")
@@ -187,7 +187,7 @@ def read_tables(
 ) -> Tables:
     """Read the tables at some positions, as columns."""
     if not len(positions):
-        return no_tables(table)
+        return make_no_tables(table)
     budget = budget or Budget(payload)
     blocks = [
         _read_block(payload, table, positions[start : start + ROWS].astype(np.int64), budget)
@@ -196,13 +196,13 @@ def read_tables(
     return _concat_blocks(blocks)
 
 
-def no_tables(table: fb.Table) -> Tables:
+def make_no_tables(table: fb.Table) -> Tables:
     """Return columns without rows."""
     scalars = {name: np.zeros(0, f.dtype) for name, f in table.fields.items() if isinstance(f, fb.Scalar)}
     return Tables(0, scalars, {})
 
 
-def sum_of(lengths: I64) -> int:
+def count_items(lengths: I64) -> int:
     """Return the total number of items of many lists."""
     return int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
 
@@ -223,7 +223,9 @@ def _concat_blocks(blocks: list[Tables]) -> Tables:
     columns = {}
     for name in list(likes):
         like = likes.pop(name)
-        parts = [c.pop(name) if name in c else absent(like, n) for c, n in zip(loose, counts, strict=True)]
+        parts = [
+            c.pop(name) if name in c else make_absent(like, n) for c, n in zip(loose, counts, strict=True)
+        ]
         columns[name] = concat(parts)
     return Tables(sum(counts), columns, present)
 
@@ -239,7 +241,7 @@ def _read_block(payload: Payload, table: fb.Table, rows: I64, budget: Budget) ->
             if field.required and len(rows):
                 payload.fail(f"{what} is missing", int(rows[0]))
             if isinstance(field, fb.Scalar):
-                columns[name] = constant(field.default, len(rows), field.dtype)
+                columns[name] = make_constant(field.default, len(rows), field.dtype)
             continue
         if where is not None and field.required:
             payload.fail(f"{what} is missing", int(rows[np.flatnonzero(~where)[0]]))
@@ -260,7 +262,7 @@ def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str, b
             return payload.numbers(dtype, positions, what)
         case fb.Struct(size=size):
             payload.check(positions, size, 1, what)
-            return windows(payload.data, size)[positions].view(np.uint8).reshape(-1, size)
+            return view_windows(payload.data, size)[positions].view(np.uint8).reshape(-1, size)
         case fb.Bytes(shared=shared):
             return _read_blobs(payload, positions, what, budget, shared)
         case fb.Vector(dtype=dtype, align=align):
@@ -269,7 +271,7 @@ def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str, b
             starts, lengths = payload.vectors(positions, 4, 4, what)
             budget.items(lengths, what)
             texts = _read_blobs(payload, payload.items(starts, lengths, 4), what, budget)
-            return Ragged(texts, splits_of(lengths))
+            return Ragged(texts, to_splits(lengths))
         case fb.Children(table=table):
             starts, lengths = payload.vectors(positions, 4, 4, what)
             budget.items(lengths, what)
@@ -277,7 +279,7 @@ def _read_column(payload: Payload, field: fb.Field, positions: I64, what: str, b
                 _read_block(payload, table, payload.targets(part, what), budget)
                 for part in payload.parts(starts, lengths, 4)
             ]
-            return Ragged(_concat_blocks(blocks) if blocks else no_tables(table), splits_of(lengths))
+            return Ragged(_concat_blocks(blocks) if blocks else make_no_tables(table), to_splits(lengths))
         case fb.Child(table=table):
             tables = read_tables(payload, table, payload.targets(positions, what), budget)
             return Union(np.full(len(positions), PRESENT, np.uint8), {PRESENT: tables})
@@ -304,7 +306,7 @@ def _read_vectors(
             rectangle[:, place] = words[place:].take(first)
         return Ragged(rectangle.reshape(-1), np.arange(0, rectangle.size + 1, width, dtype=np.int64))
     at = payload.items(starts, lengths, dtype.itemsize)
-    return Ragged(windows(payload.data, dtype.itemsize)[at].view(dtype), splits_of(lengths))
+    return Ragged(view_windows(payload.data, dtype.itemsize)[at].view(dtype), to_splits(lengths))
 
 
 def _read_union(
@@ -351,7 +353,7 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
         return Blobs(column.buffer, starts, lengths, column.place)
     if isinstance(column, Ragged):
         lengths = np.where(where, column.lengths[np.maximum(rows, 0)], 0)
-        return Ragged(column.items, splits_of(lengths))
+        return Ragged(column.items, to_splits(lengths))
     return Union(_spread(column.kinds, where, field), column.tables)
 
 

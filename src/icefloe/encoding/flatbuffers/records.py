@@ -89,13 +89,13 @@ class Records:
             one = self.columns.take(slice(row, row + 1))
         return to_rows(self.table, one, self.place)[0]
 
-    def inserting(self, at: int, row: Row) -> Records:
+    def insert(self, at: int, row: Row) -> Records:
         """Return a copy with one more table before a row."""
         rows = blocks = None
         if self._rows is not None and len(self._rows) < FEW:
             rows = [*self._rows[:at], row, *self._rows[at:]]
         if rows is None or self._blocks is not None:
-            blocks = self.blocks.inserting(at, self.table, row, self.place)
+            blocks = self.blocks.insert(at, self.table, row, self.place)
         return Records(self.table, self.place, rows=rows, blocks=blocks)
 
     def first(self, count: int) -> Records:

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from icefloe.encoding.columns import I64, encode_text, put_rows
 from icefloe.encoding.flatbuffers import schema as fb
-from icefloe.encoding.flatbuffers.layout import layout_of
-from icefloe.encoding.flatbuffers.limits import check_size, file_head
+from icefloe.encoding.flatbuffers.layout import make_layout
+from icefloe.encoding.flatbuffers.limits import check_size, make_file_head
 from icefloe.errors import ErrorKind, FormatError
 
 Row = Mapping[str, Any]
@@ -55,11 +55,11 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def inserting(self, row: int, table: fb.Table, values: Row, place: str) -> Blocks:
+    def insert(self, row: int, table: fb.Table, values: Row, place: str) -> Blocks:
         """Return a copy with one more table before the given row."""
-        return self.putting([row], [False], table, [values], place)
+        return self.upsert([row], [False], table, [values], place)
 
-    def putting(
+    def upsert(
         self, rows: Sequence[int], over: Sequence[bool], table: fb.Table, values: Sequence[Row], place: str
     ) -> Blocks:
         """Return a copy with a few more tables, each before a given row or, with `over`, in place of it."""
@@ -98,7 +98,7 @@ def build_row(table: fb.Table, row: Row, place: str) -> bytes:
     position = builder.table(table, row)
     out = builder.finished()
     check_size(len(out), place)
-    out[:8] = file_head(position)
+    out[:8] = make_file_head(position)
     return bytes(out)
 
 
@@ -115,7 +115,7 @@ class _Plan:
     __slots__ = ("align", "numbers", "pack", "places", "size", "unions", "vtable")
 
     def __init__(self, table: fb.Table, names: Sequence[str]) -> None:
-        layout = layout_of(table, {name: table.fields[name] for name in names}, {})
+        layout = make_layout(table, {name: table.fields[name] for name in names}, {})
         entries: list[tuple[int, str, int, str, int]] = []
         for name, field in layout.fields.items():
             at = layout.offsets[name]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import Blobs, Ragged, Shared, concat, constant, count_rows, splits_of, take
+from icefloe.encoding.columns import Blobs, Ragged, Shared, concat, count_rows, make_constant, take, to_splits
 from icefloe.encoding.flatbuffers import schema as fb
 
 PRESENT = 1
@@ -54,7 +54,7 @@ class Tables:
         columns, present = {}, {}
         for name, like in likes.items():
             columns[name] = concat(
-                [p.columns[name] if name in p.columns else absent(like, len(p)) for p in parts]
+                [p.columns[name] if name in p.columns else make_absent(like, len(p)) for p in parts]
             )
             mask = np.concatenate([part.has(name) for part in parts])
             if not mask.all():
@@ -96,7 +96,7 @@ class Union:
         return Union(kinds, tables)
 
 
-def absent(like: Any, count: int) -> Any:
+def make_absent(like: Any, count: int) -> Any:
     """Return a column of the same type as `like` in which no row has a value."""
     if isinstance(like, np.ndarray):
         return np.zeros((count, *like.shape[1:]), like.dtype)
@@ -105,7 +105,7 @@ def absent(like: Any, count: int) -> Any:
     if isinstance(like, Ragged):
         return Ragged(take(like.items, slice(0, 0)), np.zeros(count + 1, np.int64))
     if isinstance(like, Shared):
-        return Shared(constant(0, count, np.uint32), Blobs.empty(0))
+        return Shared(make_constant(0, count, np.uint32), Blobs.empty(0))
     return Union(np.zeros(count, np.uint8), {})
 
 
@@ -143,17 +143,17 @@ def _column(field: fb.Field, values: Sequence[Any]) -> Any:
         case fb.Vector(dtype=dtype):
             lengths = np.array([0 if value is None else len(value) for value in values])
             return Ragged(
-                np.array([item for value in values for item in value or ()], dtype), splits_of(lengths)
+                np.array([item for value in values for item in value or ()], dtype), to_splits(lengths)
             )
         case fb.Texts():
             lengths = np.array([0 if value is None else len(value) for value in values])
             return Ragged(
-                Blobs.from_texts([item for value in values for item in value or ()]), splits_of(lengths)
+                Blobs.from_texts([item for value in values for item in value or ()]), to_splits(lengths)
             )
         case fb.Children(table=table):
             lengths = np.array([0 if value is None else len(value) for value in values])
             return Ragged(
-                from_rows(table, [item for value in values for item in value or ()]), splits_of(lengths)
+                from_rows(table, [item for value in values for item in value or ()]), to_splits(lengths)
             )
         case fb.Child(table=table):
             kinds = np.array([0 if value is None else PRESENT for value in values], np.uint8)
@@ -177,7 +177,7 @@ def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]
         if name not in tables.columns:
             values: Sequence[Any] = [None] * len(tables)
         else:
-            values = values_of(field, tables.columns[name], f"{place}: {table.name}.{name}")
+            values = get_values(field, tables.columns[name], f"{place}: {table.name}.{name}")
             mask = tables.present.get(name)
             if mask is not None and not isinstance(field, fb.Scalar):
                 values = [
@@ -188,7 +188,7 @@ def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]
     return rows
 
 
-def values_of(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
+def get_values(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
     """Return one value per row of a column, as in `to_rows`. The values of absent rows are meaningless."""
     match field:
         case fb.Scalar():

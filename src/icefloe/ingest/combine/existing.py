@@ -14,7 +14,7 @@ import xarray as xr
 import zarr
 from zarr.errors import GroupNotFoundError
 
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.open import stored_dataset
 from icefloe.ingest.inspect.packing import signature
@@ -104,7 +104,7 @@ def read_target(
 
 def inspect_group(session: Session, group: str) -> Existing | None:
     """Describe the arrays of a group; None if there are none. The session must be read-only."""
-    with quiet():
+    with ignore_warnings():
         try:
             arrays = dict(zarr.open_group(session.store, path=group, mode="r").arrays())
         except (GroupNotFoundError, FileNotFoundError):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.alignment import combine_aligned
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
@@ -311,7 +311,7 @@ def _axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
 def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
     """Combine datasets without data as xarray does, and translate its errors."""
     try:
-        with quiet():
+        with ignore_warnings():
             found = combine_aligned(datasets, how)
     except (ValueError, NotImplementedError, TypeError, KeyError) as error:
         reason, hint = " ".join(str(error).split()), None

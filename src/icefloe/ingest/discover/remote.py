@@ -25,7 +25,7 @@ from icefloe.ingest.discover.urls import (
     shown,
 )
 from icefloe.ingest.discover.web_server import Seen, WebServer, plain_etag, seconds
-from icefloe.storage.external.access import access_of, without_query
+from icefloe.storage.external.access import get_access, split_query
 from icefloe.storage.external.base import Fetched
 from icefloe.storage.external.sources import ObjectSource, open_source
 from icefloe.storage.factories import check_web_url
@@ -64,7 +64,7 @@ class Bucket:
     """A bucket or container of an object store."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        access = access_of(url, options)
+        access = get_access(url, options)
         origin = reference_location(origin_of(url))
         container = VirtualChunkContainer(f"{origin}/", access.store)
         source = open_source(container, access.credential, _RETRIES)
@@ -103,7 +103,7 @@ def _seen(found: Fetched) -> Seen:
 def copied(url: str, expected: Seen, open_server: Callable[[], Server]) -> str:
     """Copy a remote file to this process's temporary folder. StorageError if the file changed."""
     server = open_server()
-    name = unquote(without_query(url)[0].rpartition("/")[2]).replace("/", "_") or "file"
+    name = unquote(split_query(url)[0].rpartition("/")[2]).replace("/", "_") or "file"
     target = Path(tempfile.mkdtemp(dir=_folder())) / name
     try:
         with open(target, "wb") as file:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.history.versions import DEFAULT_VERSION, resolve_version
 from icefloe.ingest.discover.remote import Server, copied, drop_copy, server_of
@@ -24,7 +24,7 @@ from icefloe.ingest.discover.urls import origin_of, quoted, shown
 from icefloe.ingest.discover.web_server import Seen
 from icefloe.repository import Repository
 from icefloe.storage.base import ObjectNotFoundError
-from icefloe.storage.external.access import without_query
+from icefloe.storage.external.access import split_query
 from icefloe.storage.urls import storage_from_url
 from icefloe.virtual.parsers.icechunk import is_repository
 
@@ -162,7 +162,7 @@ class _Finder:
         for name in named:
             if _URL.match(name) and not _FILE_URL.match(name):
                 self._server(name)
-        for sources in pool("finding", _LOOKING).map(self._tried, named):
+        for sources in get_pool("finding", _LOOKING).map(self._tried, named):
             yield from sources
 
     def _tried(self, name: str) -> list[Source | Unfound]:
@@ -206,7 +206,7 @@ class _Finder:
 
     def _remote(self, name: str) -> Iterator[Source | Unfound]:
         server = self._server(name)
-        whole, query = without_query(name)
+        whole, query = split_query(name)
         ending = f"?{query}" if query else ""
         if whole.endswith("/") or _MAGIC.search(whole):
             fixed = _MAGIC.split(whole)[0].rpartition("/")[0]

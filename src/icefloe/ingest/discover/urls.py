@@ -6,9 +6,9 @@ import base64
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from icefloe._internal.redaction import is_signature, may_be_secret
-from icefloe.core.virtual_chunks.locations import key_of
+from icefloe.core.virtual_chunks.locations import decode_key
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.storage.external.access import without_query
+from icefloe.storage.external.access import split_query
 
 _BESIDE_SIGNATURES = frozenset(
     {
@@ -28,7 +28,7 @@ def is_web(url: str) -> bool:
 
 def shown(url: str) -> str:
     """Remove passwords, signatures and tokens from a URL, so that it can be printed and stored."""
-    whole, query = without_query(url)
+    whole, query = split_query(url)
     if not is_web(whole):
         return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_host(urlsplit(whole))}", 1) + (
             f"?{query}" if query else ""
@@ -74,14 +74,14 @@ def refuse_password(url: str) -> None:
 
 def origin_of(url: str) -> str:
     """Return the part that all URLs of a server share."""
-    whole, query = without_query(url)
+    whole, query = split_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")
 
 
 def reference_location(url: str) -> str:
     """Return the location for references into a file: without options, with a standard scheme."""
-    whole, query = without_query(url)
+    whole, query = split_query(url)
     parts = urlsplit(whole)
     if is_web(whole) and (query or "@" in parts.netloc):
         what = "the query" if query else "the password"
@@ -97,7 +97,7 @@ def reference_location(url: str) -> str:
 
 def key_in_bucket(url: str) -> str:
     """Return the key of an object in its bucket."""
-    return key_of(reference_location(url))
+    return decode_key(reference_location(url))
 
 
 def quoted(key: str) -> str:

@@ -12,12 +12,12 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from icefloe._internal.retry import attempts
+from icefloe._internal.retry import iterate_attempts
 from icefloe._internal.times import to_microseconds
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.ingest.discover.urls import shown, without_password
 from icefloe.storage.base import ObjectNotFoundError
-from icefloe.storage.external.access import access_of
+from icefloe.storage.external.access import get_access
 
 _PART_BYTES = 1 << 20
 _TIMEOUT_S = 60
@@ -33,7 +33,7 @@ class WebServer:
     """Web servers."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        access = access_of("http://any", options)  # of no use but to know wrong options
+        access = get_access("http://any", options)  # of no use but to know wrong options
         self._headers = dict(getattr(access.store, "headers", None) or {})
 
     def look(self, url: str) -> Seen:
@@ -119,7 +119,7 @@ class WebServer:
 
     def _tried(self, ask: Callable[[], T]) -> T:
         """Retry transient errors with increasing pauses."""
-        for _ in attempts(_TRIES, _BACKOFF_S, 60, factor=3):
+        for _ in iterate_attempts(_TRIES, _BACKOFF_S, 60, factor=3):
             try:
                 return ask()
             except _TransientError as error:

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import xarray as xr
 from zarr.storage import StorePath, ZipStore
 
-from icefloe._internal.extras import pip_install
+from icefloe._internal.extras import format_install_command
 from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe.errors import Hint
 from icefloe.virtual.parsers import ZIP_MAGIC
@@ -71,7 +71,7 @@ def refuse_missing(engine: str) -> None:
         return
     if engine in _PACKAGES:
         reason = f"the engine {engine} is not installed"
-        raise MissingEngineError(reason, pip_install(*_PACKAGES[engine]))
+        raise MissingEngineError(reason, format_install_command(*_PACKAGES[engine]))
     near = difflib.get_close_matches(engine.lower(), [*installed, *_PACKAGES], n=1)
     hint = f"did you mean {near[0]}?" if near else f"installed are {', '.join(installed)}"
     raise MissingEngineError(f"xarray has no engine {engine!r}", hint)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from icefloe.ingest.records import FileSchema, VariableSchema
-from icefloe.virtual.parsers.grib.groups import Kind, level_text, name_groups
+from icefloe.virtual.parsers.grib.groups import Kind, format_level, name_groups
 
 _UNKNOWN = ("unknown", "~", "")
 
@@ -150,7 +150,7 @@ class _Numbers:
         levels: frozenset[float] = frozenset().union(
             *(self._levels.get((name, *types), ()) for name in names)
         )
-        return Kind(*types, level_text(levels))
+        return Kind(*types, format_level(levels))
 
     def kind_of(self, kind: Kind) -> Kind:
         """Return the kind of a part whose variables are not wanted, as far as it matters for the others."""

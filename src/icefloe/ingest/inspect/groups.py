@@ -12,7 +12,7 @@ from typing import Any
 
 import zarr
 
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.inspect.engines import is_zip, zipped_store
 from icefloe.ingest.inspect.open import hdf5_elsewhere, virtualized
@@ -50,13 +50,13 @@ def find_groups(source: Source, reading: Reading) -> Groups:
     if reading.group or reading.engine not in ENGINES:
         return Groups()
     if _is_of_references(source):
-        with quiet():
+        with ignore_warnings():
             return groups_of(virtualized(source, reading))
     if source.is_remote and (file := hdf5_elsewhere(source, reading)) is not None:
         return _without_hidden(_hdf5_groups(file))
     path = local_path(source, reading.storage_options)
     if os.path.isdir(path) or is_zip(path):
-        with quiet():
+        with ignore_warnings():
             opened = zarr.open_group(zipped_store(path) if is_zip(path) else path, mode="r")
             return _without_hidden(_zarr_groups(opened))
     with open(path, "rb") as head:

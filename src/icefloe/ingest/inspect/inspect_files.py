@@ -17,7 +17,7 @@ import xarray as xr
 
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source, local_path
 from icefloe.ingest.discover.urls import reference_location
@@ -54,8 +54,8 @@ from icefloe.ingest.records import (
 )
 from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
-from icefloe.virtual.sources import container_prefix, location_of
-from icefloe.virtual.variables import VirtualVariable, document_of
+from icefloe.virtual.sources import get_container_prefix, to_location
+from icefloe.virtual.variables import VirtualVariable, make_document
 
 _LEFT_OUT = "is left out: it does not fit beside the others in one dataset"
 _TAKE_ALONE = Hint(
@@ -219,11 +219,11 @@ def _find_parsed_groups(source: Source, reading: Reading, dataset: VirtualDatase
 
 def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
     """A location in each place that references lead to, other than the file or the store itself."""
-    own = location_of(reference_location(source.address) if source.is_remote else source.url)
+    own = to_location(reference_location(source.address) if source.is_remote else source.url)
     found: dict[str, str] = {}
     for each in dataset.sources:  # of Zarr stores each is a chunk, and begins as the store does
         if not each.location.startswith(own):
-            found.setdefault(container_prefix(each.location), each.location)
+            found.setdefault(get_container_prefix(each.location), each.location)
     return tuple(found.values())
 
 
@@ -233,7 +233,7 @@ def _looked(
     """Return the schema of a source, its references, and the reason if it has none."""
     schema: FileSchema | None = None
     try:
-        with quiet(), open_virtualized(source, reading) as (dataset, members):
+        with ignore_warnings(), open_virtualized(source, reading) as (dataset, members):
             if members is not None and is_plain(reading):
                 # If this fails, xarray reads the schema instead and reports what is wrong.
                 with suppress(Exception):
@@ -278,7 +278,7 @@ class _Shared:
                 found.append(self._one(variable, None, text))
             else:
                 named = _named_alike(virtual, variable, schema.sizes)
-                found.append(self._one(variable, json.dumps(document_of(named)), ""))
+                found.append(self._one(variable, json.dumps(make_document(named)), ""))
         return replace(schema, variables=tuple(found))
 
     def _one(self, variable: VariableSchema, document: str | None, refusal: str) -> VariableSchema:
@@ -345,7 +345,7 @@ def _groups_below(source: Source, reading: Reading) -> _Offered:
 
 def _groups_by_parser(source: Source, reading: Reading) -> _Offered:
     above = f"{reading.group.strip('/')}/" if reading.group else ""
-    with quiet():
+    with ignore_warnings():
         dataset = virtualized(source, reading)
     return {
         f"{above}{path}" if path else "": [
@@ -369,7 +369,7 @@ def _groups_by_xarray(source: Source, reading: Reading) -> _Offered:
     options: Any = {"engine": reading.engine, "group": reading.group}
     path = local_path(source, reading.storage_options)
     try:
-        with quiet():
+        with ignore_warnings():
             groups = xr.open_groups(path, **options)
     except Exception:  # noqa: BLE001 - the file is refused with or without the names of its groups
         return {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import Hint, IcechunkError
 from icefloe.ingest.discover.remote import index_of, server_of
 from icefloe.ingest.discover.sources import Source, local_path
@@ -56,7 +56,7 @@ def opened(
     `whole` it has the variables that were not asked for, too.
     """
     if isinstance(source, Stored):
-        with quiet():
+        with ignore_warnings():
             stored = stored_dataset(source.session, source.group)
             yield stored.isel({dim: slice(*span) for dim, span in source.region})
         return
@@ -64,7 +64,7 @@ def opened(
     reading = reading.of(source)
     if reading.group:
         options["group"] = reading.group
-    with quiet():
+    with ignore_warnings():
         with left_out():  # no longer: files are closed in any order
             dataset = _dataset(source, reading, options, glance=glance)
         with dataset as raw:
@@ -236,13 +236,13 @@ def open_virtualized(
 def hdf5_elsewhere(source: Source, reading: Reading) -> Any:
     """A file elsewhere to be read in parts; None for one of another kind, or at a server without ranges."""
     from icefloe.virtual.open import recognize
-    from icefloe.virtual.sources import location_of, open_file
+    from icefloe.virtual.sources import open_file, to_location
 
     access = reading.access_to(source)
     if access is None or importlib.util.find_spec("h5netcdf") is None:
         return None
     try:
-        file = open_file(location_of(reference_location(source.address)), access.store, access.credential)
+        file = open_file(to_location(reference_location(source.address)), access.store, access.credential)
         return file.as_binary() if recognize(file) == "hdf5" else None
     except (IcechunkError, CannotVirtualizeError):
         return None  # a copy of it will tell what is wrong
@@ -257,7 +257,7 @@ def stored_dataset(session: Session, group: str) -> xr.Dataset:
 
 def decode(raw: xr.Dataset) -> xr.Dataset:
     """Decode a stored dataset lazily."""
-    with quiet():
+    with ignore_warnings():
         return xr.decode_cf(raw)
 
 

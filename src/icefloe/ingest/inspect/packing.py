@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from icefloe._internal.private_imports import xarray_fill_values
-from icefloe._internal.warnings import quiet
+from icefloe._internal.private_imports import get_xarray_fill_value_coder
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.records import VariableSchema
 
@@ -19,7 +19,7 @@ _FILL = "_FillValue"
 _UNITS_SINCE = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 _COPIED_KINDS = "iuf"
 
-_fill_values = xarray_fill_values()
+_fill_values = get_xarray_fill_value_coder()
 
 
 def signature(schema: VariableSchema) -> str | None:
@@ -60,7 +60,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def decoded(variable: xr.Variable) -> xr.Variable:
     """Decode and load a stored variable."""
-    with quiet():
+    with ignore_warnings():
         found = xr.decode_cf(xr.Dataset({"v": (tuple(variable.dims), variable.values, dict(variable.attrs))}))
         return found.variables["v"].load()
 
@@ -154,7 +154,7 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
     if is_text(whole):
         return whole if not encoding else None
     try:
-        with quiet():
+        with ignore_warnings():
             found = xr.conventions.encode_cf_variable(whole).load()
     except (ValueError, OverflowError, TypeError):
         return None

@@ -16,15 +16,15 @@ import numpy as np
 import xarray as xr
 from xarray.backends import BackendArray
 
-from icefloe._internal.private_imports import xarray_indexing
-from icefloe._internal.warnings import quiet
+from icefloe._internal.private_imports import get_xarray_indexing
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.schema import schema_of, variable_schema
 from icefloe.ingest.records import FileSchema, Reading, VariableSchema, attribute_key
 from icefloe.virtual.parsers.hdf5.dimensions import HIDDEN_ATTRIBUTES
 from icefloe.virtual.parsers.hdf5.file import Member, Members
 
-_indexing = xarray_indexing()
+_indexing = get_xarray_indexing()
 _conventions: Any = xr.conventions
 _ENGINES = (None, "netcdf4", "h5netcdf")
 _TYPES = frozenset(
@@ -253,7 +253,7 @@ def _decoded(
         told = {name: value for name, value in each.attrs.items() if name not in _named_elsewhere(each, like)}
         encoding = {} if each.chunks is None else {"chunksizes": each.chunks}
         raw[each.name] = xr.Variable(each.dims, values, told, encoding)
-    with quiet():
+    with ignore_warnings():
         decoded, _, _ = _conventions.decode_cf_variables(dict(raw), {}, decode_coords=False)
         return {
             name: (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
-from icefloe._internal.extras import missing_package
+from icefloe._internal.extras import find_missing_package
 from icefloe.ingest.discover.remote import server_of
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.engines import (
@@ -56,7 +56,7 @@ def inspect_file(task: InspectFileTask) -> FileSchema | BadFile:
     except MissingEngineError as error:
         return BadFile(task.source, error.reason, error.remedy, is_sound=True)
     except ModuleNotFoundError as error:
-        missing = missing_package(error)
+        missing = find_missing_package(error)
         if missing is None:
             return BadFile(task.source, reason(error))
         return BadFile(task.source, f"this needs {missing.module}", missing.command, is_sound=True)

@@ -14,7 +14,7 @@ import zarr
 from zarr.buffer import cpu
 
 from icefloe._internal.private_imports import run_zarr_coroutine
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.inspect.packing import signature, stored, survives, zarr_attributes
@@ -258,7 +258,7 @@ def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
     if target.document is not None:
         return _create_by_document(group, target)
     dtype: Any = str if target.dtype == "string" else np.dtype(target.dtype)
-    with quiet():
+    with ignore_warnings():
         return group.create_array(
             target.name,
             shape=target.shape,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from icefloe._internal.amounts import bytes_text
+from icefloe._internal.amounts import format_bytes
 from icefloe._internal.ids import NodeId
 from icefloe.config import (
     ManifestConfig,
@@ -39,7 +39,12 @@ from icefloe.ingest.records import FileSchema, Target, VariableSchema
 from icefloe.repository import Repository
 from icefloe.virtual.codecs import GRIB, TIFF
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.zarr_metadata import DECODING_ATTRIBUTES, array_metadata, differences, properties_of
+from icefloe.virtual.zarr_metadata import (
+    DECODING_ATTRIBUTES,
+    find_differences,
+    list_properties,
+    parse_array_metadata,
+)
 
 _KNOW_DIMENSIONS = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
 """Codecs whose bytes tell how many dimensions there are."""
@@ -117,7 +122,7 @@ def _tiny_chunks(target: Target) -> str:
     count = math.prod(-(-length // chunk) for length, chunk in sizes)
     if size >= _TINY_BYTES or count < _MANY_CHUNKS:
         return ""
-    return f"is {count:,} chunks of {bytes_text(size)}, slow to read"
+    return f"is {count:,} chunks of {format_bytes(size)}, slow to read"
 
 
 def _has_dimensions(file: FileSchema, name: str) -> bool:
@@ -189,14 +194,14 @@ class _Fits:
         mine = fitted(of_file, self._target.dims, self._target.chunks)
         if mine is None:
             return "its dimensions are not those of the array"
-        there, here = (properties_of(each, loaded=False) for each in (self.document or {}, mine))
-        wrong = differences(there, here)
+        there, here = (list_properties(each, loaded=False) for each in (self.document or {}, mine))
+        wrong = find_differences(there, here)
         return "; ".join(f"its {name} is {now}, the array's {was}" for name, was, now in wrong)
 
 
 def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether unwritten cells are decoded as missing values of the expected type."""
-    metadata = array_metadata({**document, "attributes": {}})
+    metadata = parse_array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
         return False
@@ -247,13 +252,15 @@ def keeps_chunks(found: Target, target: Target, array: PieceArray) -> bool:
     mine = fitted(json.loads(found.document), target.dims, target.chunks)
     if mine is None or chunks_of(mine) != target.chunks:
         return False
-    there, here = (properties_of(each, loaded=False) for each in (json.loads(target.document), mine))
+    there, here = (list_properties(each, loaded=False) for each in (json.loads(target.document), mine))
     pieces = array.pieces.taken(array.pieces.source == EXISTING)
     chunks = np.array(target.chunks, np.int64)
     sizes = np.array([dict(zip(found.dims, found.shape, strict=True)).get(dim, 1) for dim in target.dims])
     ends = pieces.source_starts + pieces.shape
     whole = (pieces.starts % chunks == 0) & (pieces.source_starts % chunks == 0)
-    return bool((whole & ((ends % chunks == 0) | (ends == sizes))).all()) and not differences(there, here)
+    return bool((whole & ((ends % chunks == 0) | (ends == sizes))).all()) and not find_differences(
+        there, here
+    )
 
 
 def refuse_misfits(referral: Referral) -> None:

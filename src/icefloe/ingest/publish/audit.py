@@ -15,7 +15,7 @@ import xarray as xr
 
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.combine.existing import inspect_group
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source
@@ -162,7 +162,7 @@ def audit(
     audits = []
     for path, mine in rows_by_group(rows).items():
         of_group = replace(options, group=join(options.group, path))
-        with quiet():
+        with ignore_warnings():
             dataset = decode(stored_dataset(session, of_group.group))
         files = [each for each in staged if each.stored.group == of_group.group]
         audits.append(

@@ -13,7 +13,7 @@ import zarr
 
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.format.manifest import ArrayManifest
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.discover.sources import Source
@@ -162,7 +162,7 @@ def _group_blocks(fork: ForkSession, design: Design, options: Options) -> GroupB
 
 
 def _make_room(session: Session, designed: Design, codec: str) -> None:
-    with quiet():
+    with ignore_warnings():
         group = zarr.open_group(session.store, path=designed.group, mode="a")
         for target in designed.targets:
             if target.is_new:
@@ -254,7 +254,7 @@ def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
     """Write coordinates as a whole, unless they are unchanged."""
     existing = designed.combined.state.existing
     known = existing.targets if existing is not None else {}
-    with quiet():
+    with ignore_warnings():
         group = zarr.open_group(session.store, path=designed.group, mode="a")
         if existing is None:
             group.attrs.update(zarr_attributes(designed.attrs, np.dtype("f8")))
@@ -280,7 +280,7 @@ def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
 def _write_groups_without_data(session: Session, group: str, files: Sequence[FileSchema]) -> None:
     """Create groups that have no arrays in the files, each with the attributes of the first file."""
     done: set[str] = set()
-    with quiet():
+    with ignore_warnings():
         for path, attrs in (each for file in files for each in file.groups_without_data.items()):
             if path not in done:
                 done.add(path)

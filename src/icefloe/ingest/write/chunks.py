@@ -16,7 +16,7 @@ import xarray as xr
 import zarr
 
 from icefloe._internal.executor import Executor, Task
-from icefloe._internal.warnings import quiet
+from icefloe._internal.warnings import ignore_warnings
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
@@ -165,7 +165,7 @@ class _ReadError(Exception):
 def write_blocks(task: WriteTask) -> TaskResult:
     """Write the blocks through the fork. Runs on executors."""
     bad: dict[int, str] = {}
-    with _Sources(task) as sources, quiet():
+    with _Sources(task) as sources, ignore_warnings():
         paths = {name: join(task.group, name.strip("/")) for name in task.targets}
         arrays: dict[str, Any] = {
             name: zarr.open_array(task.fork.store, path=path, mode="r+") for name, path in paths.items()
@@ -202,7 +202,7 @@ def spill_blocks(task: WriteTask) -> TaskResult:
     """Spill blocks of one array. Runs on executors."""
     bad: dict[int, str] = {}
     storage = task.fork._workspace.assets.storage.for_a_while()
-    with _Sources(task) as sources, quiet():
+    with _Sources(task) as sources, ignore_warnings():
         for number, block in zip(task.numbers, task.blocks, strict=True):
             try:
                 data = _assembled(block, task.targets[block.name], sources)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from icefloe._internal.warnings import quiet
-from icefloe.credentials import AnyCredential, credential_from_env
+from icefloe._internal.warnings import ignore_warnings
+from icefloe.credentials import AnyCredential, make_credential_from_env
 from icefloe.distributed import receipt
 from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.discover.urls import reference_location
@@ -18,10 +18,10 @@ from icefloe.ingest.records import FileSchema, Reading, SpillRange, reason
 from icefloe.ingest.write.chunks import TaskResult
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
-from icefloe.storage.external.access import Access, without_secrets
+from icefloe.storage.external.access import Access, refuse_secrets
 from icefloe.storage.external.endpoints import is_same_server
 from icefloe.virtual import VirtualChunkContainer
-from icefloe.virtual.sources import container_of, container_prefix, location_of
+from icefloe.virtual.sources import get_container_prefix, make_container, to_location
 from icefloe.virtual.write import Placed, write_placed
 
 _FILES_AT_ONCE = 64
@@ -101,7 +101,7 @@ def _refer_to(files: Sequence[Referred], task: ReferenceTask) -> dict[int, str]:
 
 
 def _parsed(source: Source, reading: Reading) -> Parsed:
-    with quiet():
+    with ignore_warnings():
         return Parsed.of(virtualized(source, reading))
 
 
@@ -118,7 +118,7 @@ def with_containers(repo: Repository, sources: Iterable[Source], reading: Readin
     def places() -> Iterator[_Place]:
         for source in sources:
             url = reference_location(source.address) if source.is_remote else source.url
-            yield location_of(url), partial(reading.access_to, source)
+            yield to_location(url), partial(reading.access_to, source)
 
     return _with_places(repo, list(places()))
 
@@ -151,21 +151,21 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
             continue
         access = way()
         if prefix is None:
-            store = None if access is None else without_secrets(access.store, location)
+            store = None if access is None else refuse_secrets(access.store, location)
             is_here = location.startswith("file:")
-            container = container_of(common if common and is_here else location, store)
+            container = make_container(common if common and is_here else location, store)
             prefix = container.url_prefix
             new[prefix] = container
             trusted.add(prefix)
         elif access is not None and is_same_server(access.store, stores[prefix]):
             trusted.add(prefix)  # the caller names the endpoint too
-        authorized[prefix] = credential_from_env(prefix) if access is None else access.credential
+        authorized[prefix] = make_credential_from_env(prefix) if access is None else access.credential
     for container in new.values():
         config.set_virtual_chunk_container(container)
     if not new and set(authorized) == repo.authorized_virtual_container_prefixes:
         return repo
     for prefix in set(config.virtual_chunk_containers or {}) - set(authorized):
-        authorized[prefix] = credential_from_env(prefix)
+        authorized[prefix] = make_credential_from_env(prefix)
     opened = repo._reopen(config, authorized, frozenset(trusted))
     if new:
         opened.save_config()
@@ -174,7 +174,7 @@ def _with_places(repo: Repository, places: Sequence[_Place]) -> Repository:
 
 def _common_folder(locations: Sequence[str]) -> str | None:
     """The folder that has all files of this machine, where they are in too many for a container of each."""
-    folders = {container_prefix(location) for location in locations}
+    folders = {get_container_prefix(location) for location in locations}
     if len(folders) <= _MOST_FOLDERS:
         return None
     common = os.path.commonpath([folder.removeprefix("file://") for folder in folders])

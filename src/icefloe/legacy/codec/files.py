@@ -9,8 +9,8 @@ from typing import Any, Final
 from icefloe.encoding.envelope import HEADER, MAGIC, ZSTD, FileType, inflate
 from icefloe.encoding.msgpack import loads_structures
 from icefloe.errors import FormatError
-from icefloe.format.spec import V1, spec_of
-from icefloe.legacy.codec.structures import refused
+from icefloe.format.spec import V1, get_spec
+from icefloe.legacy.codec.structures import make_damage_error
 
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _PLAIN: Final = 0
@@ -45,20 +45,20 @@ def is_newer(data: bytes, place: str) -> bool:
     """Return whether a file has version 2: an interrupted upgrade leaves such files among old ones."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         return False
-    return spec_of(HEADER.unpack_from(data)[2], place).refs_in_repo_info
+    return get_spec(HEADER.unpack_from(data)[2], place).refs_in_repo_info
 
 
 def open_file(data: bytes, file_type: FileType, place: str) -> Any:
     """Decode a snapshot, manifest or transaction log file from MessagePack or JSON."""
     if not data:
-        raise refused(f"{place}: the file is empty")
+        raise make_damage_error(f"{place}: the file is empty")
     payload: Any = data
     if data.startswith(MAGIC):
         payload = _behind_header(data, file_type, place)
     elif data.startswith(_ZSTD_MAGIC):
         payload = _inflated(memoryview(data), place)
     if not len(payload):
-        raise refused(f"{place}: the payload is empty")
+        raise make_damage_error(f"{place}: the payload is empty")
     if payload[0] in _JSON_STARTS:
         return loads_json(bytes(payload), place)
     try:
@@ -69,19 +69,23 @@ def open_file(data: bytes, file_type: FileType, place: str) -> Any:
 
 def _behind_header(data: bytes, file_type: FileType, place: str) -> Any:
     if len(data) < HEADER.size:
-        raise refused(f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}")
+        raise make_damage_error(
+            f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}"
+        )
     _, _, number, type_byte, compression = HEADER.unpack_from(data)
-    if spec_of(number, place).refs_in_repo_info:
-        raise refused(f"{place}: the file has version {number} of the format, but the repository is older")
+    if get_spec(number, place).refs_in_repo_info:
+        raise make_damage_error(
+            f"{place}: the file has version {number} of the format, but the repository is older"
+        )
     if type_byte != file_type:
-        raise refused(
+        raise make_damage_error(
             f"{place}: the file has type {type_byte}, expected {file_type.name.lower()} ({int(file_type)})"
         )
     frames = memoryview(data)[HEADER.size :]
     if compression == _PLAIN:
         return frames
     if compression != ZSTD:
-        raise refused(f"{place}: unknown compression {compression}")
+        raise make_damage_error(f"{place}: unknown compression {compression}")
     return _inflated(frames, place)
 
 
@@ -94,7 +98,7 @@ def loads_json(data: bytes, place: str) -> Any:
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_map)
     except (ValueError, RecursionError) as error:
-        raise refused(f"{place}: not JSON: {error}") from None
+        raise make_damage_error(f"{place}: not JSON: {error}") from None
 
 
 def _map(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

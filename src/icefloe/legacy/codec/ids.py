@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final, TypeVar
 
-from icefloe._internal.ids import NodeId, ObjectId, SnapshotId, text_size
+from icefloe._internal.ids import NodeId, ObjectId, SnapshotId, count_characters
 from icefloe.errors import InvalidInputError
-from icefloe.legacy.codec.structures import LONG_ID, SHORT_ID, Findings, refused, short_id, shown
+from icefloe.legacy.codec.structures import (
+    LONG_ID,
+    SHORT_ID,
+    Findings,
+    make_damage_error,
+    shorten_id,
+    show_value,
+)
 
 Id = TypeVar("Id", bound=ObjectId)
 
@@ -26,35 +33,35 @@ class LongId(ObjectId):
     SIZE = LONG_ID
 
 
-def object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
+def make_object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
     """Return the id of a snapshot, manifest or chunk. Ids of 16 bytes are shortened."""
-    raw = raw_id(value, place)
+    raw = to_raw_id(value, place)
     if len(raw) == LONG_ID:
         raw = findings.shorten(raw)
     if len(raw) != SHORT_ID:
-        raise refused(f"{place}: an id has {len(raw)} bytes, expected {SHORT_ID} or {LONG_ID}")
+        raise make_damage_error(f"{place}: an id has {len(raw)} bytes, expected {SHORT_ID} or {LONG_ID}")
     return kind(raw)
 
 
 def parse_snapshot_id(text: str) -> SnapshotId:
     """Parse a snapshot id in the current length or that of the draft format."""
     long = _parsed(text, LONG_ID)
-    return SnapshotId.parse(text) if long is None else SnapshotId(short_id(long))
+    return SnapshotId.parse(text) if long is None else SnapshotId(shorten_id(long))
 
 
-def node_id(value: Any, place: str) -> NodeId:
+def make_node_id(value: Any, place: str) -> NodeId:
     """Return the id of a node. A number becomes 8 bytes in big-endian order."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
         return NodeId(value.to_bytes(NodeId.SIZE, "big"))
     if isinstance(value, str) and value.isdecimal() and len(value) <= _U32_DIGITS:
-        return node_id(int(value), place)  # a number as text, because JSON keys are texts
-    raw = raw_id(value, place)
+        return make_node_id(int(value), place)  # a number as text, because JSON keys are texts
+    raw = to_raw_id(value, place)
     if len(raw) != NodeId.SIZE:
-        raise refused(f"{place}: a node id has {len(raw)} bytes, expected {NodeId.SIZE}")
+        raise make_damage_error(f"{place}: a node id has {len(raw)} bytes, expected {NodeId.SIZE}")
     return NodeId(raw)
 
 
-def id_in_name(name: str) -> bytes | None:
+def parse_file_name(name: str) -> bytes | None:
     """Return the 12 or 16 bytes of the id in a file name; None if there is none."""
     suffix = next((suffix for suffix in SUFFIXES[1:] if name.endswith(suffix)), "")
     stem = name.removesuffix(suffix)
@@ -63,7 +70,7 @@ def id_in_name(name: str) -> bytes | None:
     return _parsed(stem, SHORT_ID) or _parsed(stem, LONG_ID)
 
 
-def raw_id(value: Any, place: str) -> bytes:
+def to_raw_id(value: Any, place: str) -> bytes:
     """Return the bytes of an id in any form."""
     if isinstance(value, str):
         sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
@@ -76,10 +83,10 @@ def raw_id(value: Any, place: str) -> bytes:
         return value
     if isinstance(value, list | tuple):
         if len(value) in (1, 2) and not isinstance(value[0], int) and not any(value[1:]):
-            return raw_id(value[0], place)  # the bytes, followed by an empty marker type
+            return to_raw_id(value[0], place)  # the bytes, followed by an empty marker type
         if all(isinstance(byte, int) and 0 <= byte < 256 for byte in value):
             return bytes(value)
-    raise refused(f"{place}: invalid id {shown(value)}")
+    raise make_damage_error(f"{place}: invalid id {show_value(value)}")
 
 
 _CLASSES: Final = {kind.SIZE: kind for kind in (LongId, NodeId)}
@@ -92,7 +99,7 @@ class _ShortId(ObjectId):
 
 
 def _parsed(text: str, size: int) -> bytes | None:
-    if len(text) != text_size(size):
+    if len(text) != count_characters(size):
         return None
     try:
         return bytes(_CLASSES.get(size, _ShortId).parse(text))

@@ -19,17 +19,17 @@ from icefloe.format.manifest import (
     VirtualRef,
 )
 from icefloe.legacy.codec.files import open_file
-from icefloe.legacy.codec.ids import node_id, object_id
+from icefloe.legacy.codec.ids import make_node_id, make_object_id
 from icefloe.legacy.codec.structures import (
     Findings,
     Structure,
-    items,
-    number,
-    octets,
-    refused,
-    shown,
-    text,
-    variant,
+    make_damage_error,
+    show_value,
+    to_bytes,
+    to_items,
+    to_number,
+    to_text,
+    to_variant,
 )
 
 ArraysByRank: TypeAlias = Mapping[NodeId, Mapping[int, ArrayManifest]]
@@ -61,12 +61,12 @@ def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -
     """Decode a manifest file."""
     fields = MANIFEST.read(open_file(data, FileType.MANIFEST, place), place, findings)
     if fields.get("id") is not None:
-        inner = object_id(ManifestId, fields["id"], f"{place}: id", findings)
+        inner = make_object_id(ManifestId, fields["id"], f"{place}: id", findings)
         if inner != id:
             findings.note(f"{place}: contains the id {inner}, which does not match the file name")
     # A loop over references, because MessagePack and JSON have no columns.
     found: dict[NodeId, dict[int, tuple[list[tuple[int, ...]], list[Any]]]] = {}
-    for node, coords, payload in entries(fields["chunks"], place):
+    for node, coords, payload in iterate_chunks(fields["chunks"], place):
         rows = found.setdefault(node, {}).setdefault(len(coords), ([], []))
         rows[0].append(coords)
         rows[1].append(payload)
@@ -86,30 +86,32 @@ def _array(
 ) -> ArrayManifest:
     """Decode the references of one array."""
     if len(set(coords)) != len(coords):
-        raise refused(f"{place}: there are two references to the same chunk of {node}")
+        raise make_damage_error(f"{place}: there are two references to the same chunk of {node}")
     refs = {at: _payload(payload, place, findings) for at, payload in zip(coords, payloads, strict=True)}
     return ArrayManifest.from_refs(refs, rank)
 
 
-def entries(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
+def iterate_chunks(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
     """Yield the array, coordinates and reference of each chunk in a map or list of any old layout."""
     where = f"{place}: chunks"
     ids: dict[Any, NodeId] = {}
 
     def node(value: Any) -> NodeId:
         if value not in ids:
-            ids[value] = node_id(value, where)
+            ids[value] = make_node_id(value, where)
         return ids[value]
 
     if isinstance(chunks, list | tuple):  # a map as pairs, because JSON does not support such keys
         for entry in chunks:
-            if len(items(entry, where)) != 2:
-                raise refused(f"{where}: expected a pair of a chunk and its reference, not {shown(entry)}")
+            if len(to_items(entry, where)) != 2:
+                raise make_damage_error(
+                    f"{where}: expected a pair of a chunk and its reference, not {show_value(entry)}"
+                )
             owner, coords = _key(entry[0], where)
             yield node(owner), coords, entry[1]
         return
     if not isinstance(chunks, Mapping):
-        raise refused(f"{where}: expected a map, not {shown(chunks)}")
+        raise make_damage_error(f"{where}: expected a map, not {show_value(chunks)}")
     for key, value in chunks.items():
         if type(key) is tuple and len(key) == 2 and type(value) is dict and not _PAYLOADS.isdisjoint(value):
             yield node(key[0]), _coords(key[1], where), value
@@ -133,7 +135,7 @@ def _key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
     elif isinstance(key, list | tuple) and len(key) == 2:
         owner = key[0]
         return tuple(owner) if isinstance(owner, list) else owner, _coords(key[1], where)
-    raise refused(f"{where}: invalid chunk {shown(key)}")
+    raise make_damage_error(f"{where}: invalid chunk {show_value(key)}")
 
 
 def _coords(value: Any, where: str) -> tuple[int, ...]:
@@ -141,54 +143,54 @@ def _coords(value: Any, where: str) -> tuple[int, ...]:
         return value
     if isinstance(value, str):
         value = _TOKENS.findall(value)
-    numbers = items(value, where)
+    numbers = to_items(value, where)
     if len(numbers) > _MAX_RANK:
-        raise refused(f"{where}: a chunk has {len(numbers)} coordinates, which is too many")
+        raise make_damage_error(f"{where}: a chunk has {len(numbers)} coordinates, which is too many")
     return tuple(
-        number(int(n) if isinstance(n, str) and n.isascii() and n.isdecimal() else n, where, 32)
+        to_number(int(n) if isinstance(n, str) and n.isascii() and n.isdecimal() else n, where, 32)
         for n in numbers
     )
 
 
 def _payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
-    name, content = variant(stored, f"{place}: a chunk")
+    name, content = to_variant(stored, f"{place}: a chunk")
     if name == "Inline":
-        return InlineRef(octets(content, f"{place}: an inline chunk"))
+        return InlineRef(to_bytes(content, f"{place}: an inline chunk"))
     if name == "Ref":
         fields = _NATIVE.read(content, place, findings)
-        id = object_id(ChunkId, fields["id"], f"{place}: a chunk reference", findings)
+        id = make_object_id(ChunkId, fields["id"], f"{place}: a chunk reference", findings)
         return NativeRef(id, *_range(fields, place))
     if name == "Virtual":
         fields = _VIRTUAL.read(content, place, findings)
         location = _location(fields["location"], place)
         return VirtualRef(location, *_range(fields, place), _checksum(fields.get("checksum"), place))
-    raise refused(f"{place}: unknown kind of chunk {name!r}")
+    raise make_damage_error(f"{place}: unknown kind of chunk {name!r}")
 
 
 def _range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
-    offset, length = (number(fields[name], f"{place}: {name} of a chunk") for name in ("offset", "length"))
+    offset, length = (to_number(fields[name], f"{place}: {name} of a chunk") for name in ("offset", "length"))
     if offset + length >= 1 << 64:
-        raise refused(f"{place}: a chunk ends beyond 2**64")
+        raise make_damage_error(f"{place}: a chunk ends beyond 2**64")
     return offset, length
 
 
 def _location(stored: Any, place: str) -> str:
     if isinstance(stored, str):
-        return text(stored, f"{place}: a virtual location")
-    name, content = variant(stored, f"{place}: a virtual location")
+        return to_text(stored, f"{place}: a virtual location")
+    name, content = to_variant(stored, f"{place}: a virtual location")
     if name != "Absolute":
-        raise refused(f"{place}: unknown kind of virtual location {name!r}")
-    return text(content, f"{place}: a virtual location")
+        raise make_damage_error(f"{place}: unknown kind of virtual location {name!r}")
+    return to_text(content, f"{place}: a virtual location")
 
 
 def _checksum(stored: Any, place: str) -> Checksum | None:
     if stored is None:
         return None
-    name, content = variant(stored, f"{place}: a checksum")
+    name, content = to_variant(stored, f"{place}: a checksum")
     if isinstance(content, list | tuple) and len(content) == 1:
         content = content[0]
     if name == "LastModified":
-        return LastModified(number(content, f"{place}: time of a checksum", 32))
+        return LastModified(to_number(content, f"{place}: time of a checksum", 32))
     if name == "ETag":
-        return ETag(text(content, f"{place}: etag of a checksum"))
-    raise refused(f"{place}: unknown kind of checksum {name!r}")
+        return ETag(to_text(content, f"{place}: etag of a checksum"))
+    raise make_damage_error(f"{place}: unknown kind of checksum {name!r}")

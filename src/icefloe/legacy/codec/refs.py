@@ -10,8 +10,8 @@ from typing import Any, Final
 from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.format.repo_info import MAIN
 from icefloe.legacy.codec.files import ALPHA, DRAFT, Folders, loads_json
-from icefloe.legacy.codec.ids import object_id
-from icefloe.legacy.codec.structures import Findings, Structure, refused
+from icefloe.legacy.codec.ids import make_object_id
+from icefloe.legacy.codec.structures import Findings, Structure, make_damage_error
 
 REF_FILE: Final = "ref.json"
 TOMBSTONE: Final = "ref.json.deleted"
@@ -83,15 +83,19 @@ def collect(keys: Iterable[str], root: Folders) -> RefFiles:
         _, folder, file = parts
         named = _KIND.fullmatch(folder)
         kind, name = (named[1], named[2]) if named else ("branch" if root is DRAFT else "", folder)
-        number = sequence_number(file)
+        number = parse_sequence_number(file)
         if not kind or (number is None and file not in (REF_FILE, TOMBSTONE)):
             continue
         if folders.setdefault((kind, name), folder) != folder:
-            raise refused(f"{root.refs}: {kind} {name} is in two folders, {folders[kind, name]} and {folder}")
+            raise make_damage_error(
+                f"{root.refs}: {kind} {name} is in two folders, {folders[kind, name]} and {folder}"
+            )
         if kind == "branch" and number is not None:
             files = found.branches.setdefault(name, {})
             if number in files:
-                raise refused(f"{root.refs}: {files[number]} and {key} are both commit {number} of a branch")
+                raise make_damage_error(
+                    f"{root.refs}: {files[number]} and {key} are both commit {number} of a branch"
+                )
             files[number] = key
         elif kind == "tag" and file == TOMBSTONE:
             found.deleted_tags.add(name)
@@ -103,7 +107,7 @@ def collect(keys: Iterable[str], root: Folders) -> RefFiles:
 
 def _take_tag(found: RefFiles, name: str, key: str) -> None:
     if name in found.tags:
-        raise refused(f"tag {name} is in two files, {found.tags[name]} and {key}")
+        raise make_damage_error(f"tag {name} is in two files, {found.tags[name]} and {key}")
     found.tags[name] = key
 
 
@@ -111,10 +115,12 @@ def _check_one_form(found: RefFiles) -> None:
     """Raise an error if a branch has numbers of 8 and of 13 characters, whose order is unknown."""
     for name, files in found.branches.items():
         if len({len(path.rpartition("/")[2]) for path in files.values()}) > 1:
-            raise refused(f"branch {name} has sequence files of two forms, of 8 and of 13 characters")
+            raise make_damage_error(
+                f"branch {name} has sequence files of two forms, of 8 and of 13 characters"
+            )
 
 
-def sequence_number(file: str) -> int | None:
+def parse_sequence_number(file: str) -> int | None:
     """Return the number of commits before that of a sequence file; None for other files."""
     digits = _SEQUENCE.fullmatch(file)
     if digits is None:
@@ -123,16 +129,16 @@ def sequence_number(file: str) -> int | None:
     return last - int.from_bytes(kind.parse(digits[1]), "big")
 
 
-def sequence_file(number: int, *, long: bool = False) -> str:
+def make_sequence_file_name(number: int, *, long: bool = False) -> str:
     """Return the name of the file of a commit."""
     last, kind = (_LAST_OF_13, _Sequence8) if long else (_LAST_OF_8, _Sequence5)
     return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
 
 
-def first_files(root: Folders) -> list[str]:
+def list_first_files(root: Folders) -> list[str]:
     """Return the possible names of the first file of main."""
     folders = [f"branch:{MAIN}", MAIN if root is DRAFT else f"branch.{MAIN}"]
-    names = [sequence_file(0), sequence_file(0, long=True)]
+    names = [make_sequence_file_name(0), make_sequence_file_name(0, long=True)]
     return [f"{root.refs}/{folder}/{name}" for folder in folders for name in names]
 
 
@@ -143,7 +149,7 @@ def is_ref(key: str) -> bool:
         return False
     named = _KIND.fullmatch(parts[1])
     kind = named[1] if named else "branch" if parts[0] == DRAFT.refs else ""
-    return kind == "branch" and sequence_number(parts[2]) is not None
+    return kind == "branch" and parse_sequence_number(parts[2]) is not None
 
 
 def is_ref_file(key: str) -> bool:
@@ -154,7 +160,7 @@ def is_ref_file(key: str) -> bool:
     if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
         return False
     has_kind = parts[0] == DRAFT.refs or _KIND.fullmatch(parts[1]) is not None
-    return has_kind and (parts[2] in (REF_FILE, TOMBSTONE) or sequence_number(parts[2]) is not None)
+    return has_kind and (parts[2] in (REF_FILE, TOMBSTONE) or parse_sequence_number(parts[2]) is not None)
 
 
 def decode_ref(data: bytes, place: str, findings: Findings) -> tuple[SnapshotId, Mapping[str, Any]]:
@@ -162,5 +168,5 @@ def decode_ref(data: bytes, place: str, findings: Findings) -> tuple[SnapshotId,
     fields = _REF.read(loads_json(data, place), place, findings)
     properties = fields.get("properties") or {}
     if not isinstance(properties, Mapping):
-        raise refused(f"{place}: properties must be a map")
-    return object_id(SnapshotId, fields["snapshot"], f"{place}: snapshot", findings), properties
+        raise make_damage_error(f"{place}: properties must be a map")
+    return make_object_id(SnapshotId, fields["snapshot"], f"{place}: snapshot", findings), properties

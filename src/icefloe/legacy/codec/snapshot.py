@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from icefloe._internal.ids import ManifestId, SnapshotId
 from icefloe.encoding.envelope import FileType
-from icefloe.encoding.json_values import canonical
+from icefloe.encoding.json_values import canonicalize
 from icefloe.errors import FormatError, InvalidInputError
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
@@ -22,19 +22,19 @@ from icefloe.format.snapshot import (
     Snapshot,
 )
 from icefloe.legacy.codec.files import open_file
-from icefloe.legacy.codec.ids import node_id, object_id
+from icefloe.legacy.codec.ids import make_node_id, make_object_id
 from icefloe.legacy.codec.structures import (
     Findings,
     Structure,
-    items,
-    number,
-    pairs,
-    refused,
-    text,
-    time,
-    variant,
+    make_damage_error,
+    to_items,
+    to_number,
+    to_pairs,
+    to_text,
+    to_time_us,
+    to_variant,
 )
-from icefloe.legacy.codec.zarr_json import array_document, attributes_of, group_document
+from icefloe.legacy.codec.zarr_json import get_attributes, make_array_document, make_group_document
 
 _DEVELOPMENT: Final = (
     "total_parents",
@@ -125,10 +125,10 @@ def _by_parent(
 ) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
     parent = fields.get("parent_id")
     return SnapshotInfo(
-        object_id(SnapshotId, fields["id"], f"{place}: id", findings),
-        None if parent is None else object_id(SnapshotId, parent, f"{place}: parent_id", findings),
-        time(fields["flushed_at"], f"{place}: flushed_at"),
-        text(fields["message"], f"{place}: message"),
+        make_object_id(SnapshotId, fields["id"], f"{place}: id", findings),
+        None if parent is None else make_object_id(SnapshotId, parent, f"{place}: parent_id", findings),
+        to_time_us(fields["flushed_at"], f"{place}: flushed_at"),
+        to_text(fields["message"], f"{place}: message"),
         _properties(fields["metadata"], f"{place}: metadata"),
     ), ()
 
@@ -139,7 +139,7 @@ def _by_history(
     own = _info(fields["metadata"], f"{place}: metadata", findings)
     entries = [
         _info(entry, f"{place}: history", findings)
-        for entry in items(fields["short_term_history"], f"{place}: history")
+        for entry in to_items(fields["short_term_history"], f"{place}: history")
     ]
     chain = _chained([own, *_newest_first(entries)])
     properties = _properties(fields["properties"], f"{place}: properties")
@@ -161,20 +161,20 @@ def _chained(newest_first: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
 def _info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
     fields = METADATA.read(stored, place, findings)
     return SnapshotInfo(
-        object_id(SnapshotId, fields["id"], f"{place}: id", findings),
+        make_object_id(SnapshotId, fields["id"], f"{place}: id", findings),
         None,
-        time(fields["written_at"], f"{place}: written_at"),
-        text(fields["message"], f"{place}: message"),
+        to_time_us(fields["written_at"], f"{place}: written_at"),
+        to_text(fields["message"], f"{place}: message"),
     )
 
 
 def _properties(stored: Any, place: str) -> dict[str, Any]:
     try:
-        value = canonical(pairs(stored, place))
+        value = canonicalize(to_pairs(stored, place))
     except (TypeError, InvalidInputError) as error:
-        raise refused(f"{place}: {error}") from None
+        raise make_damage_error(f"{place}: {error}") from None
     if not isinstance(value, dict):
-        raise refused(f"{place}: not a map")
+        raise make_damage_error(f"{place}: not a map")
     return value
 
 
@@ -182,13 +182,13 @@ def _manifest_files(
     fields: Mapping[str, Any], structure: Structure, place: str, findings: Findings
 ) -> ManifestFiles:
     found = []
-    for stored in items(fields.get("manifest_files"), f"{place}: manifest_files"):
+    for stored in to_items(fields.get("manifest_files"), f"{place}: manifest_files"):
         entry = structure.read(stored, f"{place}: manifest_files", findings)
         found.append(
             ManifestFileInfo(
-                object_id(ManifestId, entry["id"], f"{place}: manifest_files", findings),
-                number(entry.get("size") or 0, f"{place}: size of a manifest"),
-                number(entry.get("num_rows") or 0, f"{place}: rows of a manifest", 32),
+                make_object_id(ManifestId, entry["id"], f"{place}: manifest_files", findings),
+                to_number(entry.get("size") or 0, f"{place}: size of a manifest"),
+                to_number(entry.get("num_rows") or 0, f"{place}: rows of a manifest", 32),
             )
         )
     return ManifestFiles.of(found)
@@ -196,8 +196,8 @@ def _manifest_files(
 
 def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
     nodes = []
-    for path, entry in pairs(stored, f"{place}: nodes").items():
-        path = text(path, f"{place}: path of a node")
+    for path, entry in to_pairs(stored, f"{place}: nodes").items():
+        path = to_text(path, f"{place}: path of a node")
         nodes.append(_node(path, entry, f"{place}: node {path}", findings))
     try:
         found = Nodes.of(nodes, place)
@@ -205,7 +205,7 @@ def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
         raise FormatError(f"{place}: {error.message}", kind=error.kind) from None
     ids = {node.id for node in nodes}
     if len(ids) != len(nodes):
-        raise refused(f"{place}: two nodes have the same id")
+        raise make_damage_error(f"{place}: two nodes have the same id")
     return found
 
 
@@ -213,19 +213,20 @@ def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapsho
     fields = NODE.read(stored, place, findings)
     own = fields.get("path", path)
     if own != path:
-        raise refused(f"{place}: contains the path {own!r}")
-    id = node_id(fields["id"], f"{place}: id")
+        raise make_damage_error(f"{place}: contains the path {own!r}")
+    id = make_node_id(fields["id"], f"{place}: id")
     path = path if path.startswith("/") else f"/{path}"
-    attributes = attributes_of(fields.get("user_attributes"), place)
-    kind, content = variant(fields["node_data"], f"{place}: node_data")
+    attributes = get_attributes(fields.get("user_attributes"), place)
+    kind, content = to_variant(fields["node_data"], f"{place}: node_data")
     if kind == "Group" and not content:
-        return NodeSnapshot(id, path, group_document(attributes, place), GroupNodeData())
-    if kind != "Array" or len(items(content, place)) != 2:
-        raise refused(f"{place}: node_data is neither a group nor an array")
+        return NodeSnapshot(id, path, make_group_document(attributes, place), GroupNodeData())
+    if kind != "Array" or len(to_items(content, place)) != 2:
+        raise make_damage_error(f"{place}: node_data is neither a group nor an array")
     metadata, manifests = content
-    document, data = array_document(metadata, attributes, place, findings)
+    document, data = make_array_document(metadata, attributes, place, findings)
     refs = tuple(
-        _manifest_ref(ref, f"{place}: manifests", findings) for ref in items(manifests, f"{place}: manifests")
+        _manifest_ref(ref, f"{place}: manifests", findings)
+        for ref in to_items(manifests, f"{place}: manifests")
     )
     return NodeSnapshot(id, path, document, replace(data, manifests=tuple(dict.fromkeys(refs))))
 
@@ -235,4 +236,4 @@ def _manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
     chunks.
     """
     fields = MANIFEST_REF.read(stored, place, findings)
-    return ManifestRef(object_id(ManifestId, fields["object_id"], place, findings), ())
+    return ManifestRef(make_object_id(ManifestId, fields["object_id"], place, findings), ())

@@ -32,14 +32,14 @@ class Findings:
             self.tell(text)
 
     def shorten(self, long: bytes) -> bytes:
-        """Return the id of 12 bytes for one of 16; see `short_id`."""
-        short = short_id(long)
+        """Return the id of 12 bytes for one of 16; see `shorten_id`."""
+        short = shorten_id(long)
         if self.long_ids.setdefault(short, long) != long:
-            raise refused(f"ids {long.hex()} and {self.long_ids[short].hex()} collide")
+            raise make_damage_error(f"ids {long.hex()} and {self.long_ids[short].hex()} collide")
         return short
 
 
-def short_id(long: bytes) -> bytes:
+def shorten_id(long: bytes) -> bytes:
     """Return the first 12 bytes of the SHA-256 of an id of the draft format.
 
     A hash instead of a part, because manually numbered ids may differ in any of their bytes.
@@ -62,12 +62,12 @@ class Structure:
         if isinstance(value, Mapping):
             return self._named(value, place, findings)
         if not isinstance(value, list | tuple):
-            raise refused(f"{place}: {self.name} is {kind_of(value)}, expected its fields")
+            raise make_damage_error(f"{place}: {self.name} is {describe_type(value)}, expected its fields")
         for order in self.orders:
             if len(order) == len(value):
                 return dict(zip(order, value, strict=True))
         known = " or ".join(str(n) for n in sorted({len(order) for order in self.orders}))
-        raise refused(f"{place}: {self.name} has {len(value)} fields, expected {known}")
+        raise make_damage_error(f"{place}: {self.name} has {len(value)} fields, expected {known}")
 
     def _named(self, value: Mapping[Any, Any], place: str, findings: Findings) -> Mapping[str, Any]:
         known = {name for order in self.orders for name in order}
@@ -78,52 +78,54 @@ class Structure:
         if not fits:
             shortest = min(self.orders, key=lambda order: len(set(order) - set(value) - self.optional))
             lacks = sorted(set(shortest) - set(value) - self.optional)
-            raise refused(f"{place}: {self.name} lacks {', '.join(lacks)}")
+            raise make_damage_error(f"{place}: {self.name} lacks {', '.join(lacks)}")
         return {name: value[name] for name in value if name in known}
 
 
-def refused(message: str) -> FormatError:
+def make_damage_error(message: str) -> FormatError:
     """Return the error for damaged or undocumented content."""
     return FormatError(message, kind=ErrorKind.DESERIALIZATION)
 
 
-def number(value: Any, place: str, bits: int = 64) -> int:
+def to_number(value: Any, place: str, bits: int = 64) -> int:
     """Return a non-negative integer that fits into a number of bits."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
-        raise refused(f"{place}: expected an integer below 2**{bits}, not {shown(value)}")
+        raise make_damage_error(f"{place}: expected an integer below 2**{bits}, not {show_value(value)}")
     return value
 
 
-def text(value: Any, place: str) -> str:
+def to_text(value: Any, place: str) -> str:
     """Return a text that can be encoded as UTF-8."""
     if not isinstance(value, str):
-        raise refused(f"{place}: {kind_of(value)}, expected a text")
+        raise make_damage_error(f"{place}: {describe_type(value)}, expected a text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refused(f"{place}: text with lone surrogates, which cannot be encoded as UTF-8") from None
+        raise make_damage_error(
+            f"{place}: text with lone surrogates, which cannot be encoded as UTF-8"
+        ) from None
     return value
 
 
-def items(value: Any, place: str) -> Sequence[Any]:
+def to_items(value: Any, place: str) -> Sequence[Any]:
     """Return a list. None counts as an empty list."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
-        raise refused(f"{place}: {kind_of(value)}, expected a list")
+        raise make_damage_error(f"{place}: {describe_type(value)}, expected a list")
     return value
 
 
-def pairs(value: Any, place: str) -> Mapping[Any, Any]:
+def to_pairs(value: Any, place: str) -> Mapping[Any, Any]:
     """Return a map. None counts as an empty map."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise refused(f"{place}: {kind_of(value)}, expected a map")
+        raise make_damage_error(f"{place}: {describe_type(value)}, expected a map")
     return value
 
 
-def variant(value: Any, place: str) -> tuple[str, Any]:
+def to_variant(value: Any, place: str) -> tuple[str, Any]:
     """Return the name and the content of a variant: a name, or a map with the name as its only key."""
     if isinstance(value, str):
         return value, None
@@ -131,35 +133,39 @@ def variant(value: Any, place: str) -> tuple[str, Any]:
         ((name, content),) = value.items()
         if isinstance(name, str):
             return name, content
-    raise refused(f"{place}: invalid variant {shown(value)}")
+    raise make_damage_error(f"{place}: invalid variant {show_value(value)}")
 
 
-def time(value: Any, place: str) -> int:
+def to_time_us(value: Any, place: str) -> int:
     """Convert an RFC 3339 time, UTC by default, to microseconds since 1970. Nanoseconds are truncated."""
     try:
-        parsed = datetime.fromisoformat(text(value, place))
+        parsed = datetime.fromisoformat(to_text(value, place))
         return to_microseconds(parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
-        raise refused(f"{place}: invalid time {shown(value)}") from None
+        raise make_damage_error(f"{place}: invalid time {show_value(value)}") from None
 
 
-def octets(value: Any, place: str) -> bytes:
+def to_bytes(value: Any, place: str) -> bytes:
     """Return bytes, which JSON represents as a list of numbers."""
     if isinstance(value, bytes):
         return value
     try:
-        return bytes(items(value, place))
+        return bytes(to_items(value, place))
     except (ValueError, TypeError):
-        raise refused(f"{place}: not a list of bytes") from None
+        raise make_damage_error(f"{place}: not a list of bytes") from None
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """Return a value for an error message, shortened."""
-    whole = repr(value) if not isinstance(value, Mapping | list | tuple) or len(value) < 8 else kind_of(value)
+    whole = (
+        repr(value)
+        if not isinstance(value, Mapping | list | tuple) or len(value) < 8
+        else describe_type(value)
+    )
     return whole if len(whole) <= 60 else f"{whole[:60]}..."
 
 
-def kind_of(value: Any) -> str:
+def describe_type(value: Any) -> str:
     """Describe the type of a value for an error message."""
     if isinstance(value, Mapping | list | tuple):
         return f"a {'map' if isinstance(value, Mapping) else 'list'} of {len(value)}"

@@ -11,8 +11,15 @@ from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe.encoding.envelope import FileType
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 from icefloe.legacy.codec.files import open_file
-from icefloe.legacy.codec.ids import node_id
-from icefloe.legacy.codec.structures import Findings, Structure, items, number, pairs, refused
+from icefloe.legacy.codec.ids import make_node_id
+from icefloe.legacy.codec.structures import (
+    Findings,
+    Structure,
+    make_damage_error,
+    to_items,
+    to_number,
+    to_pairs,
+)
 
 _LISTS: Final = (
     "new_groups",
@@ -49,8 +56,8 @@ def read_transaction_log(
     updated = dict.fromkeys([*lists["updated_user_attributes"], *lists["updated_zarr_metadata"]])
     is_array = {node: node in arrays or rank_of(node) is not None for node in updated}
     chunks = []
-    for key, coords in pairs(fields["updated_chunks"], f"{place}: updated_chunks").items():
-        node = node_id(key, f"{place}: updated_chunks")
+    for key, coords in to_pairs(fields["updated_chunks"], f"{place}: updated_chunks").items():
+        node = make_node_id(key, f"{place}: updated_chunks")
         chunks.extend(_chunks(node, coords, rank_of(node), place, findings))
     return TransactionLog.of(
         id,
@@ -65,7 +72,7 @@ def read_transaction_log(
 
 
 def _ids(stored: Any, place: str) -> Sequence[NodeId]:
-    return [node_id(value, place) for value in items(stored, place)]
+    return [make_node_id(value, place) for value in to_items(stored, place)]
 
 
 def _chunks(
@@ -73,14 +80,14 @@ def _chunks(
 ) -> list[tuple[NodeId, Any]]:
     by_rank: dict[int, list[list[int]]] = {}
     where = f"{place}: updated_chunks of {node}"
-    for entry in items(stored, where):
-        coords = [number(n, where, 32) for n in items(entry, where)]
+    for entry in to_items(stored, where):
+        coords = [to_number(n, where, 32) for n in to_items(entry, where)]
         by_rank.setdefault(len(coords), []).append(coords)
     if rank is not None and by_rank.keys() - {rank}:
         findings.note(f"{where}: ignored chunks of other arrays")
         by_rank = {rank: by_rank.get(rank, [])}
     if any(n > 255 for n in by_rank):
-        raise refused(f"{where}: a chunk has {max(by_rank)} coordinates, which is too many")
+        raise make_damage_error(f"{where}: a chunk has {max(by_rank)} coordinates, which is too many")
     return [
         (node, np.array(coords, np.uint32).reshape(len(coords), n)) for n, coords in by_rank.items() if coords
     ]

@@ -15,15 +15,15 @@ from icefloe.format.snapshot import ArrayNodeData, DimensionShape
 from icefloe.legacy.codec.structures import (
     Findings,
     Structure,
-    items,
-    kind_of,
-    number,
-    octets,
-    pairs,
-    refused,
-    shown,
-    text,
-    variant,
+    describe_type,
+    make_damage_error,
+    show_value,
+    to_bytes,
+    to_items,
+    to_number,
+    to_pairs,
+    to_text,
+    to_variant,
 )
 
 ARRAY_METADATA: Final = Structure(
@@ -58,22 +58,23 @@ _NAMES: Final = {
 _U32_MAX: Final = 0xFFFFFFFF
 
 
-def group_document(attributes: Mapping[str, Any], place: str) -> bytes:
+def make_group_document(attributes: Mapping[str, Any], place: str) -> bytes:
     """Return the zarr.json of a group."""
     return _encoded({"zarr_format": 3, "node_type": "group", "attributes": attributes}, place)
 
 
-def array_document(
+def make_array_document(
     stored: Any, attributes: Mapping[str, Any], place: str, findings: Findings
 ) -> tuple[bytes, ArrayNodeData]:
     """Return the zarr.json of an array, and its other data in a current snapshot, without manifests."""
     fields = ARRAY_METADATA.read(stored, place, findings)
-    shape = [number(n, f"{place}: shape") for n in items(fields["shape"], f"{place}: shape")]
+    shape = [to_number(n, f"{place}: shape") for n in to_items(fields["shape"], f"{place}: shape")]
     chunks = [
-        number(n, f"{place}: chunk_shape") for n in items(fields["chunk_shape"], f"{place}: chunk_shape")
+        to_number(n, f"{place}: chunk_shape")
+        for n in to_items(fields["chunk_shape"], f"{place}: chunk_shape")
     ]
     if len(chunks) != len(shape):
-        raise refused(f"{place}: chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}")
+        raise make_damage_error(f"{place}: chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}")
     data_type, type_name = _data_type(fields["data_type"], place)
     document: dict[str, Any] = {
         "zarr_format": 3,
@@ -83,11 +84,13 @@ def array_document(
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": _fill_value(fields["fill_value"], type_name, place, findings),
-        "codecs": [_named(codec, place, findings) for codec in items(fields["codecs"], f"{place}: codecs")],
+        "codecs": [
+            _named(codec, place, findings) for codec in to_items(fields["codecs"], f"{place}: codecs")
+        ],
         "attributes": attributes,
     }
     _check_separator(fields.get("chunk_key_encoding", "Slash"), place)
-    transformers = items(fields.get("storage_transformers"), f"{place}: storage_transformers")
+    transformers = to_items(fields.get("storage_transformers"), f"{place}: storage_transformers")
     if transformers:
         document["storage_transformers"] = [_named(entry, place, findings) for entry in transformers]
     names = _dimension_names(fields.get("dimension_names"), len(shape), place)
@@ -97,18 +100,18 @@ def array_document(
     return _encoded(document, place), data
 
 
-def attributes_of(stored: Any, place: str) -> Mapping[str, Any]:
+def get_attributes(stored: Any, place: str) -> Mapping[str, Any]:
     """Return the attributes of a node in its snapshot."""
     if stored is None:
         return {}
-    name, content = variant(stored, f"{place}: user_attributes")
+    name, content = to_variant(stored, f"{place}: user_attributes")
     if name == "Ref":
-        raise refused(f"{place}: attributes in a separate file are not supported")
+        raise make_damage_error(f"{place}: attributes in a separate file are not supported")
     if name != "Inline":
-        raise refused(f"{place}: unknown kind of attributes {name!r}")
-    found = pairs(content, f"{place}: attributes")
+        raise make_damage_error(f"{place}: unknown kind of attributes {name!r}")
+    found = to_pairs(content, f"{place}: attributes")
     if not all(isinstance(key, str) for key in found):
-        raise refused(f"{place}: names of attributes must be strings")
+        raise make_damage_error(f"{place}: names of attributes must be strings")
     return found
 
 
@@ -126,89 +129,89 @@ def _encoded(document: Mapping[str, Any], place: str) -> bytes:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return list(value)
-    raise TypeError(f"{kind_of(value)} in it")
+    raise TypeError(f"{describe_type(value)} in it")
 
 
 def _dimensions(shape: Sequence[int], chunks: Sequence[int], place: str) -> tuple[DimensionShape, ...]:
     if any(length and not chunk for length, chunk in zip(shape, chunks, strict=True)):
-        raise refused(f"{place}: chunk_shape is 0 in a dimension that has elements")
+        raise make_damage_error(f"{place}: chunk_shape is 0 in a dimension that has elements")
     counts = [-(-length // max(chunk, 1)) for length, chunk in zip(shape, chunks, strict=True)]
     if any(count > _U32_MAX for count in counts):
-        raise refused(f"{place}: more than 2**32 - 1 chunks along one dimension")
+        raise make_damage_error(f"{place}: more than 2**32 - 1 chunks along one dimension")
     return tuple(map(DimensionShape, shape, counts))
 
 
 def _dimension_names(stored: Any, rank: int, place: str) -> tuple[str | None, ...] | None:
     if stored is None:
         return None
-    names = items(stored, f"{place}: dimension_names")
+    names = to_items(stored, f"{place}: dimension_names")
     if len(names) != rank:
-        raise refused(f"{place}: {len(names)} dimension_names for {rank} dimensions")
-    return tuple(None if name is None else text(name, f"{place}: dimension_names") for name in names)
+        raise make_damage_error(f"{place}: {len(names)} dimension_names for {rank} dimensions")
+    return tuple(None if name is None else to_text(name, f"{place}: dimension_names") for name in names)
 
 
 def _check_separator(stored: Any, place: str) -> None:
     """Raise an error for unknown encodings of chunk keys. The encoding is not needed: chunks have
     coordinates.
     """
-    name, _ = variant(stored, f"{place}: chunk_key_encoding")
+    name, _ = to_variant(stored, f"{place}: chunk_key_encoding")
     if name.lower() not in _SEPARATORS and name not in _SEPARATORS.values():
-        raise refused(f"{place}: unknown chunk_key_encoding {name!r}")
+        raise make_damage_error(f"{place}: unknown chunk_key_encoding {name!r}")
 
 
 def _named(stored: Any, place: str, findings: Findings) -> dict[str, Any]:
     if isinstance(stored, str):
         return {"name": stored}
     fields = _NAMED.read(stored, place, findings)
-    found: dict[str, Any] = {"name": text(fields["name"], f"{place}: name of a codec")}
+    found: dict[str, Any] = {"name": to_text(fields["name"], f"{place}: name of a codec")}
     configuration = fields.get("configuration")
     if configuration is not None:
-        found["configuration"] = pairs(configuration, f"{place}: configuration of {found['name']}")
+        found["configuration"] = to_pairs(configuration, f"{place}: configuration of {found['name']}")
     return found
 
 
 def _data_type(stored: Any, place: str) -> tuple[Any, str]:
     """Return the data type in the form of zarr.json, and its name."""
-    name, bits = variant(stored, f"{place}: data_type")
+    name, bits = to_variant(stored, f"{place}: data_type")
     low = name.lower()
     if low == "rawbits" or (low[:1] == "r" and low[1:].isdecimal()):
-        size = number(bits if bits is not None else int(low[1:] or 0), f"{place}: data_type", 32)
+        size = to_number(bits if bits is not None else int(low[1:] or 0), f"{place}: data_type", 32)
         if size % 8 or not size:
-            raise refused(f"{place}: raw data of {size} bits is not a whole number of bytes")
+            raise make_damage_error(f"{place}: raw data of {size} bits is not a whole number of bytes")
         return {"name": "raw_bytes", "configuration": {"length_bytes": size // 8}}, "raw_bytes"
     if low in ("bool", "string", "bytes") or low in _INTEGERS or low in _FLOATS or low in _COMPLEX:
         return low, low
-    raise refused(f"{place}: unknown data_type {name!r}")
+    raise make_damage_error(f"{place}: unknown data_type {name!r}")
 
 
 def _fill_value(stored: Any, data_type: str, place: str, findings: Findings) -> Any:
     """Return the fill value in the form of zarr.json."""
     value = stored
     if isinstance(stored, Mapping):
-        _, value = variant(stored, f"{place}: fill_value")
+        _, value = to_variant(stored, f"{place}: fill_value")
     where = f"{place}: fill_value of {data_type}"
     if data_type in _BYTES:
-        return base64.standard_b64encode(octets(value, where)).decode("ascii")
+        return base64.standard_b64encode(to_bytes(value, where)).decode("ascii")
     if data_type == "string":
-        return text(value, where)
+        return to_text(value, where)
     if data_type == "bool":
         if isinstance(value, bool):
             return value
-        raise refused(f"{where}: {shown(value)} is neither true nor false")
+        raise make_damage_error(f"{where}: {show_value(value)} is neither true nor false")
     if data_type in _INTEGERS:
         return _integer(value, *_INTEGERS[data_type], where)
     if data_type in _FLOATS:
         return _float(value, _FLOATS[data_type], where, findings)
-    parts = items(value, where)
+    parts = to_items(value, where)
     if len(parts) != 2:
-        raise refused(f"{where}: {shown(value)} has no real and imaginary part")
+        raise make_damage_error(f"{where}: {show_value(value)} has no real and imaginary part")
     return [_float(part, _COMPLEX[data_type], where, findings) for part in parts]
 
 
 def _integer(value: Any, sign: str, bits: int, where: str) -> int:
     low, high = (0, 1 << bits) if sign == "u" else (-(1 << bits - 1), 1 << bits - 1)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value < high:
-        raise refused(f"{where}: {shown(value)} does not fit")
+        raise make_damage_error(f"{where}: {show_value(value)} does not fit")
     return value
 
 
@@ -219,11 +222,11 @@ def _float(value: Any, kind: Any, where: str, findings: Findings) -> float | str
     if isinstance(value, str):
         value = _NAMES.get(value.lower().removeprefix("+"), value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refused(f"{where}: {shown(value)} is not a number")
+        raise make_damage_error(f"{where}: {show_value(value)} is not a number")
     try:
         number = float(value)
     except OverflowError:
-        raise refused(f"{where}: {shown(value)} does not fit") from None
+        raise make_damage_error(f"{where}: {show_value(value)} does not fit") from None
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
@@ -231,5 +234,5 @@ def _float(value: Any, kind: Any, where: str, findings: Findings) -> float | str
     with np.errstate(over="ignore"):
         fits = np.isfinite(kind(number))
     if not fits:
-        raise refused(f"{where}: {shown(value)} does not fit")
+        raise make_damage_error(f"{where}: {show_value(value)} does not fit")
     return number

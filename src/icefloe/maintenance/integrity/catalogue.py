@@ -26,9 +26,16 @@ from icefloe._internal.executor import Executor, Progress, Task
 from icefloe._internal.ids import ChunkId, SnapshotId
 from icefloe.encoding.envelope import open_frames
 from icefloe.errors import ErrorKind, FormatError, IcechunkError
-from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS, is_own_path, snapshot_but_parent
-from icefloe.format.id_columns import id_keys, is_member
-from icefloe.maintenance.listings import OBJECT_ID, Ids, Listing, each_id
+from icefloe.format.files import (
+    CHUNKS,
+    MANIFESTS,
+    SNAPSHOTS,
+    TRANSACTIONS,
+    is_own_path,
+    split_snapshot_parent,
+)
+from icefloe.format.id_columns import is_member, view_id_keys
+from icefloe.maintenance.listings import OBJECT_ID, Ids, Listing, iterate_ids
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 FOLDERS: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)
@@ -65,7 +72,7 @@ class Catalogue:
         rows = self.of(kind)
         if not len(rows):
             return rows, np.zeros(len(ids), np.bool_)
-        known, keys = id_keys(row_ids(rows)), id_keys(ids)
+        known, keys = view_id_keys(get_row_ids(rows)), view_id_keys(ids)
         places = np.minimum(known.searchsorted(keys), len(known) - 1)
         there = known[places] == keys
         return rows[places[there]], there
@@ -73,33 +80,33 @@ class Catalogue:
     def with_new_parents(self, rows: Rows) -> Ids:
         """Return the snapshots in which only the parent has changed, to another recorded snapshot."""
         content, parents = (
-            of_kind(rows, WITHOUT_PARENT),
-            of_kind(rows, PARENT),
+            select_kind(rows, WITHOUT_PARENT),
+            select_kind(rows, PARENT),
         )  # of the same ids
-        was, known = self.find(WITHOUT_PARENT, row_ids(content))
-        was_parent, _ = self.find(PARENT, row_ids(content))
+        was, known = self.find(WITHOUT_PARENT, get_row_ids(content))
+        was_parent, _ = self.find(PARENT, get_row_ids(content))
         content, parents = content[known], parents[known]
         now = np.ascontiguousarray(parents["digest"]).view(np.uint8).reshape(-1, 16)[:, : SnapshotId.SIZE]
         same = (was["size"] == content["size"]) & (was["digest"] == content["digest"])
         other = was_parent["digest"] != parents["digest"]
-        changed: Ids = row_ids(content)[same & other & is_member(now, row_ids(self.of(SNAPSHOTS)))]
+        changed: Ids = get_row_ids(content)[same & other & is_member(now, get_row_ids(self.of(SNAPSHOTS)))]
         return changed
 
 
-def repo_info_row(data: bytes, newest_us: int) -> Rows:
+def make_repo_info_row(data: bytes, newest_us: int) -> Rows:
     """Return the checksum of a repo info file whose newest entry has a given time."""
-    row = (KINDS.index(REPO_INFO), times_as_ids(np.array([newest_us])).tobytes(), len(data), _hash(data))
+    row = (KINDS.index(REPO_INFO), to_time_ids(np.array([newest_us])).tobytes(), len(data), _hash(data))
     return np.array([row], _ROW)
 
 
-def times_as_ids(times_us: NDArray[Any]) -> Ids:
+def to_time_ids(times_us: NDArray[Any]) -> Ids:
     """Return times as ids in the same order."""
     ids = np.zeros((len(times_us), OBJECT_ID), np.uint8)
     ids[:, :8] = times_us.astype(">u8").view(np.uint8).reshape(-1, 8)
     return ids
 
 
-def of_kind(rows: Rows, kind: str) -> Rows:
+def select_kind(rows: Rows, kind: str) -> Rows:
     """Return the rows of one kind, in their order."""
     found: Rows = rows[rows["kind"] == KINDS.index(kind)]
     return found
@@ -128,7 +135,7 @@ def record(storage: Storage, rows: Rows) -> None:
         storage.delete(files)
 
 
-def digests(
+def compute_digests(
     storage: Storage, listings: Sequence[Listing], executor: Executor, progress: Progress | None = None
 ) -> Iterator[Rows]:
     """Read objects, and yield their checksums batch by batch. Missing objects have none."""
@@ -144,7 +151,7 @@ def digests(
 
 def _digest(storage: Storage, batch: Listing) -> Rows:
     found = []
-    for id, path in zip(each_id(batch.ids), batch.paths(), strict=True):  # one request per object
+    for id, path in zip(iterate_ids(batch.ids), batch.paths(), strict=True):  # one request per object
         try:
             data, _ = storage.get(path)
         except ObjectNotFoundError:
@@ -157,7 +164,7 @@ def _digest(storage: Storage, batch: Listing) -> Rows:
 
 def _rows_without_parent(data: bytes, id: SnapshotId) -> list[tuple[int, bytes, int, bytes]]:
     try:
-        found = snapshot_but_parent(data, id)
+        found = split_snapshot_parent(data, id)
     except IcechunkError:  # only the digest of the whole file is recorded
         return []
     if found is None:
@@ -174,7 +181,7 @@ def _hash(data: bytes) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
-def row_ids(rows: Rows) -> Ids:
+def get_row_ids(rows: Rows) -> Ids:
     """Return the ids of rows, in their order."""
     found: Ids = np.ascontiguousarray(rows["id"]).view(np.uint8).reshape(-1, 12)
     return found
@@ -196,10 +203,10 @@ def _read(storage: Storage, key: str) -> Rows:
 
 def _sorted(rows: Rows) -> Rows:
     """Sort rows by kind and id, and keep the last of equal rows."""
-    order = np.lexsort((id_keys(row_ids(rows)), rows["kind"]))
+    order = np.lexsort((view_id_keys(get_row_ids(rows)), rows["kind"]))
     rows = rows[order]
     last = np.ones(len(rows), np.bool_)
     last[:-1] = (rows["kind"][1:] != rows["kind"][:-1]) | (
-        id_keys(row_ids(rows))[1:] != id_keys(row_ids(rows))[:-1]
+        view_id_keys(get_row_ids(rows))[1:] != view_id_keys(get_row_ids(rows))[:-1]
     )
     return rows[last]

@@ -14,10 +14,15 @@ from icefloe.format.files import CHUNKS, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSA
 from icefloe.format.id_columns import is_member
 from icefloe.format.updates import Updates
 from icefloe.maintenance.integrity import catalogue
-from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, row_ids
+from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, get_row_ids
 from icefloe.maintenance.integrity.findings import Finding, Findings
 from icefloe.maintenance.listings import OBJECT_ID, Ids, Listing, list_folder
-from icefloe.maintenance.reachable import chunks_used, logs_used, manifests_used, reachable_snapshots
+from icefloe.maintenance.reachable import (
+    list_chunks_used,
+    list_logs_used,
+    list_manifests_used,
+    list_reachable_snapshots,
+)
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 _DIFFERENT = "the bytes differ from the recorded checksum"
@@ -37,7 +42,7 @@ def check_checksums(
         report.findings.append(Finding("unreadable", catalogue.FOLDER, "the catalogue", str(damage)))
         return
     wanted = [_recorded(known, listed[folder], ids, report) for folder, ids in used.items()]
-    for rows in catalogue.digests(storage, wanted, executor):
+    for rows in catalogue.compute_digests(storage, wanted, executor):
         for folder in catalogue.FOLDERS:
             _compare(known, folder, rows, report)
     _check_repo_info(storage, known, report)
@@ -46,14 +51,14 @@ def check_checksums(
 def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progress: Progress | None) -> int:
     """Record the checksums of used objects that have none yet, and return their number."""
     storage.check_writable()
-    snapshots = reachable_snapshots(refs)
-    manifests = manifests_used(storage, snapshots, executor)
+    snapshots = list_reachable_snapshots(refs)
+    manifests = list_manifests_used(storage, snapshots, executor)
     listed = {folder: list_folder(storage, folder) for folder in catalogue.FOLDERS}
     used = {
         SNAPSHOTS: snapshots,
-        TRANSACTIONS: logs_used(refs, snapshots),
+        TRANSACTIONS: list_logs_used(refs, snapshots),
         MANIFESTS: manifests,
-        CHUNKS: chunks_used(storage, manifests, executor),
+        CHUNKS: list_chunks_used(storage, manifests, executor),
     }
     known = catalogue.load(storage)
     fresh = []
@@ -65,7 +70,7 @@ def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progr
     rows = np.concatenate(
         [
             again,
-            *catalogue.digests(storage, fresh, executor, progress),
+            *catalogue.compute_digests(storage, fresh, executor, progress),
             _repo_info_now(storage, known),
         ]
     )
@@ -79,8 +84,8 @@ def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
     if not len(column):
         return
     was, _ = catalogue.load(storage).find(folder, column)
-    again = Listing(folder, row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
-    rows = list(catalogue.digests(storage, [again], ThreadExecutor(1)))
+    again = Listing(folder, get_row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
+    rows = list(catalogue.compute_digests(storage, [again], ThreadExecutor(1)))
     if rows:
         catalogue.record(storage, np.concatenate(rows))
 
@@ -90,9 +95,9 @@ def _with_new_parents(
 ) -> Rows:
     """Return the checksums of snapshot files that an expiration rewrote with another parent."""
     told, _ = known.find(catalogue.WITHOUT_PARENT, snapshots)
-    again = listed.take(is_member(listed.ids, row_ids(told)))
-    rows = np.concatenate([told[:0], *catalogue.digests(storage, [again], executor)])
-    return rows[is_member(row_ids(rows), known.with_new_parents(rows))]
+    again = listed.take(is_member(listed.ids, get_row_ids(told)))
+    rows = np.concatenate([told[:0], *catalogue.compute_digests(storage, [again], executor)])
+    return rows[is_member(get_row_ids(rows), known.with_new_parents(rows))]
 
 
 def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> Listing:
@@ -108,16 +113,16 @@ def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> 
 
 
 def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> None:
-    objects = catalogue.of_kind(rows, folder)
+    objects = catalogue.select_kind(rows, folder)
     if not len(objects):
         return
     report.counts["checksums"] += len(objects)
-    expected, _ = known.find(folder, row_ids(objects))
+    expected, _ = known.find(folder, get_row_ids(objects))
     wrong = (expected["size"] != objects["size"]) | (expected["digest"] != objects["digest"])
     if folder == SNAPSHOTS and wrong.any():
-        wrong &= ~is_member(row_ids(objects), known.with_new_parents(rows))
+        wrong &= ~is_member(get_row_ids(objects), known.with_new_parents(rows))
     for name, was, size in zip(
-        encode_column(row_ids(objects[wrong])),
+        encode_column(get_row_ids(objects[wrong])),
         expected["size"][wrong].tolist(),
         objects["size"][wrong].tolist(),
         strict=True,
@@ -134,8 +139,8 @@ def _repo_info_now(storage: Storage, known: Catalogue) -> Rows:
     found = _repo_info(storage)
     if found is None:
         return known.rows[:0]
-    row = catalogue.repo_info_row(found[0], found[1].newest_at_us)
-    return row[~known.find(catalogue.REPO_INFO, row_ids(row))[1]]
+    row = catalogue.make_repo_info_row(found[0], found[1].newest_at_us)
+    return row[~known.find(catalogue.REPO_INFO, get_row_ids(row))[1]]
 
 
 def _repo_info(storage: Storage) -> tuple[bytes, Updates, bool] | None:
@@ -159,13 +164,13 @@ def _check_repo_info(storage: Storage, known: Catalogue, report: Findings) -> No
     if found is None:
         return
     data, log, whole = found
-    now = catalogue.repo_info_row(data, log.newest_at_us)
-    expected, there = known.find(catalogue.REPO_INFO, row_ids(now))
+    now = catalogue.make_repo_info_row(data, log.newest_at_us)
+    expected, there = known.find(catalogue.REPO_INFO, get_row_ids(now))
     if there.all():
         report.counts["checksums"] += 1
         if (expected["size"] != now["size"]) | (expected["digest"] != now["digest"]):
             what = _DIFFERENT
             report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))
-    elif whole and not is_member(row_ids(recorded[-1:]), catalogue.times_as_ids(log.times_us)[::-1])[0]:
+    elif whole and not is_member(get_row_ids(recorded[-1:]), catalogue.to_time_ids(log.times_us)[::-1])[0]:
         what = "the ops log lacks the entry that was recorded last"
         report.findings.append(Finding("checksum", REPO_PATH, "the catalogue", what))

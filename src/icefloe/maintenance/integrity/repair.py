@@ -23,15 +23,15 @@ from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, Snap
 from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe.core.assets import AssetStore
-from icefloe.core.commit.computed_log import computed_log
+from icefloe.core.commit.computed_log import compute_log
 from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
-from icefloe.core.virtual_chunks.locations import stored_form
+from icefloe.core.virtual_chunks.locations import to_stored_form
 from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.manifest import NATIVE, VIRTUAL, ArrayManifest
-from icefloe.format.pruning import shortened
+from icefloe.format.pruning import shorten_history
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
 from icefloe.format.snapshot import ArrayNodeData, ManifestRef, NodeSnapshot
@@ -158,7 +158,7 @@ def repair(
     for lost in _find_lost(workspace, list_folder(assets.storage, CHUNKS), damaged):
         _repair_array(workspace, lost, source, partial(_write_values, session), report)
     moves = {_stored_prefix(old): _stored_prefix(new) for old, new in relocate.items()}
-    _repair_virtual(workspace, _broken_sources(findings), moves, report)
+    _repair_virtual(workspace, _find_broken_sources(findings), moves, report)
     made = session.commit(message) if session.has_uncommitted_changes else None
     return RepairReport(dry_run, made, tuple(report.actions))
 
@@ -183,7 +183,7 @@ def _rebuild_logs(refs: RefStore, assets: AssetStore, findings: Sequence[Finding
 def _compute_log(refs: RefStore, assets: AssetStore, id: SnapshotId) -> TransactionLog | None:
     try:
         parent = refs.snapshot(id).parent_id
-        return None if parent is None else computed_log(assets.snapshot(parent), assets.snapshot(id), assets)
+        return None if parent is None else compute_log(assets.snapshot(parent), assets.snapshot(id), assets)
     except IcechunkError:  # it expired, or a snapshot or manifest before or after it is also missing
         return None
 
@@ -238,7 +238,7 @@ def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
     gone = {tag for tag, id in info.tags.items() if last_there(id) != id}
     changed = replace(
         info,
-        snapshots=shortened(snapshots, keep),
+        snapshots=shorten_history(snapshots, keep),
         branches={name: last_there(tip) for name, tip in info.branches.items()},
         tags={tag: id for tag, id in info.tags.items() if tag not in gone},
         deleted_tags=info.deleted_tags | gone,
@@ -380,7 +380,7 @@ def _write_values(session: Session, path: str, coords: tuple[int, ...], values: 
 # Virtual references
 
 
-def _broken_sources(findings: Sequence[Finding]) -> dict[str, str]:
+def _find_broken_sources(findings: Sequence[Finding]) -> dict[str, str]:
     """Map the damaged files of virtual references to their problems."""
     return {
         found.object: found.kind
@@ -399,7 +399,7 @@ def _repair_virtual(
 
     The version of a file at its new location is unknown, so the new references have no checksum.
     """
-    for node, refs in _pointing_to(workspace, set(broken)):
+    for node, refs in _find_references_to(workspace, set(broken)):
         for location, rows in _by_location(refs):
             moved = _moved(workspace, refs.take(rows), location, relocate)
             action = RELOCATED if moved is not None else DROPPED if report.drop else LEFT
@@ -413,7 +413,9 @@ def _repair_virtual(
                 workspace.delete_chunks(array, refs.coords[rows])
 
 
-def _pointing_to(workspace: Workspace, broken: set[str]) -> Iterator[tuple[NodeSnapshot, ArrayManifest]]:
+def _find_references_to(
+    workspace: Workspace, broken: set[str]
+) -> Iterator[tuple[NodeSnapshot, ArrayManifest]]:
     """Yield the references of each array that point to some files."""
     for node in list(workspace.base.nodes):
         data = node.node_data
@@ -450,7 +452,7 @@ def _moved(
 
 def _stored_prefix(prefix: str) -> str:
     """Encode the path of a file URL as in stored locations, so that both can be compared."""
-    return stored_form(prefix) if prefix[:5].lower() == "file:" else prefix
+    return to_stored_form(prefix) if prefix[:5].lower() == "file:" else prefix
 
 
 def _text(location: bytes) -> str:

@@ -17,12 +17,12 @@ from icefloe._internal.ids import SnapshotId, encode_column
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.errors import IcechunkError, InvalidInputError
-from icefloe.format.id_columns import is_member, sorted_ids
+from icefloe.format.id_columns import is_member, sort_ids
 from icefloe.maintenance.integrity.findings import Level, VerifyReport
 from icefloe.maintenance.integrity.verify_chunks import check_chunks
 from icefloe.maintenance.integrity.verify_graph import verify_graph
-from icefloe.maintenance.listings import NO_IDS, Ids, each_id, to_column
-from icefloe.maintenance.reachable import reachable_snapshots, readable_history
+from icefloe.maintenance.listings import NO_IDS, Ids, iterate_ids, to_column
+from icefloe.maintenance.reachable import list_reachable_snapshots, list_readable_history
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def verify(
     if deep and report.ok:
         check_chunks(wanted, assets, partial(_open_array, open_session), executor, report, after)
     if incremental and report.ok:
-        _record(assets.storage, depth, wanted, reachable_snapshots(refs))
+        _record(assets.storage, depth, wanted, list_reachable_snapshots(refs))
     return report.report()
 
 
@@ -70,13 +70,13 @@ def as_level(level: str) -> Level:
     return Level(level)
 
 
-def snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool) -> Ids:
+def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool) -> Ids:
     """Return the ids of a snapshot, with or without its ancestors, or of all reachable snapshots."""
     if tip is None:
         if not history:
             raise ValueError("history=False requires a branch, a tag or a snapshot_id")
-        return readable_history(refs, {*refs.branches().values(), *refs.tags().values()})
-    return readable_history(refs, {tip}) if history else to_column({bytes(tip)})
+        return list_readable_history(refs, {*refs.branches().values(), *refs.tags().values()})
+    return list_readable_history(refs, {tip}) if history else to_column({bytes(tip)})
 
 
 def _around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
@@ -85,7 +85,7 @@ def _around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
     Of the latter only the changes in their transaction log need to be checked. A snapshot that inherited logs
     of expired ones does not directly follow its parent.
     """
-    ids, known = set(each_id(wanted)), set(each_id(done))
+    ids, known = set(iterate_ids(wanted)), set(iterate_ids(done))
     before, after = set[bytes](), set[bytes]()
     for id in ids:
         try:
@@ -112,13 +112,13 @@ def _open_array(
 def _load(storage: Storage, level: Level) -> Ids:
     """Return the snapshots that were verified at this or a deeper level. Ignore unreadable records."""
     found = [_read(storage, each) for each in Level if each.includes(level)]
-    return sorted_ids(np.concatenate([NO_IDS, *found]))
+    return sort_ids(np.concatenate([NO_IDS, *found]))
 
 
 def _record(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
     """Record snapshots as verified, and remove snapshots that no longer exist."""
-    known = sorted_ids(np.concatenate([_read(storage, level), verified]))
-    ids = encode_column(known[is_member(known, sorted_ids(there))])
+    known = sort_ids(np.concatenate([_read(storage, level), verified]))
+    ids = encode_column(known[is_member(known, sort_ids(there))])
     storage.put(_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())
     storage.sync()
 

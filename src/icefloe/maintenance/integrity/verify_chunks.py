@@ -20,7 +20,7 @@ from icefloe.format.manifest import INLINE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.integrity.findings import Finding, Findings
-from icefloe.maintenance.listings import NO_IDS, Ids, each_id
+from icefloe.maintenance.listings import NO_IDS, Ids, iterate_ids
 
 if TYPE_CHECKING:
     import zarr
@@ -43,8 +43,8 @@ def check_chunks(
     decoded.
     """
     known: set[bytes] = set()
-    following = set(each_id(after))
-    for id in map(SnapshotId, each_id(snapshots)):
+    following = set(iterate_ids(after))
+    for id in map(SnapshotId, iterate_ids(snapshots)):
         workspace = Workspace(assets.snapshot(id), assets)
         log = assets.transaction_log(id) if bytes(id) in following else None
         for node in workspace.base.nodes:
@@ -61,7 +61,7 @@ def _changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> Ar
         return refs
     lists = [coords for id, coords in log.updated_chunks if id == node.id and coords.shape[1] == refs.rank]
     written = np.concatenate([refs.coords[:0], *lists])
-    return refs.take(coordinates.contains(refs.coords, coordinates.last_of_equal(written)[0]))
+    return refs.take(coordinates.contains(refs.coords, coordinates.keep_last_of_equal(written)[0]))
 
 
 def _check_array(

@@ -29,17 +29,17 @@ from icefloe.format.files import (
     read_snapshot,
     read_transaction_log,
 )
-from icefloe.format.id_columns import is_member, key_bytes, sorted_ids
+from icefloe.format.id_columns import is_member, sort_ids, to_id_bytes
 from icefloe.format.manifest import NATIVE, ArrayManifest
-from icefloe.format.pruning import inherited_logs
+from icefloe.format.pruning import get_inherited_logs
 from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
 from icefloe.format.schema import ARRAY_NODE
 from icefloe.format.snapshot import Snapshot
 from icefloe.maintenance.integrity.checksums import check_checksums
 from icefloe.maintenance.integrity.findings import Finding, Findings, Level
 from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, find_sources, merge_sources
-from icefloe.maintenance.listings import NO_IDS, Ids, Listing, each_id, list_folder, to_column
-from icefloe.maintenance.reachable import DistinctItems, reachable_snapshots
+from icefloe.maintenance.listings import NO_IDS, Ids, Listing, iterate_ids, list_folder, to_column
+from icefloe.maintenance.reachable import DistinctItems, list_reachable_snapshots
 from icefloe.storage.base import Storage
 
 _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
@@ -63,7 +63,7 @@ def verify_graph(
     objects with a recorded checksum are read.
     """
     storage, report = assets.storage, Findings(level)
-    wanted = reachable_snapshots(refs) if snapshots is None else snapshots
+    wanted = list_reachable_snapshots(refs) if snapshots is None else snapshots
     listed = {folder: list_folder(storage, folder) for folder in (SNAPSHOTS, TRANSACTIONS, MANIFESTS)}
     infos = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
     files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], infos, executor, report)
@@ -77,7 +77,7 @@ def verify_graph(
         check_sources(sources, assets.virtual, executor, report)
     if checksums:
         manifests = to_column(files)
-        chunks = sorted_ids(key_bytes(np.ascontiguousarray(ends["id"])))
+        chunks = sort_ids(to_id_bytes(np.ascontiguousarray(ends["id"])))
         used = {SNAPSHOTS: wanted, TRANSACTIONS: logs, MANIFESTS: manifests, CHUNKS: chunks}
         check_checksums(storage, listed, used, executor, report)
     return report
@@ -108,15 +108,15 @@ def _snapshots(
     by_manifest: dict[ManifestId, list[Claim]] = defaultdict(list)
     claims = Claims()
     known: set[ManifestId] = set()
-    for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(settled)):
+    for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), iterate_ids(settled)):
         if not isinstance(snapshot, Finding):  # it may have been damaged since
             known.update(file.id for file in snapshot.value.manifest_files)
             for _ in claims.new_in(snapshot.value):
                 pass
     there = _found(SNAPSHOTS, wanted, listed, "the history", report)
     for id, snapshot in zip(
-        each_id(there),
-        executor.map(Task(partial(_read_snapshot, storage), "snapshots"), each_id(there)),
+        iterate_ids(there),
+        executor.map(Task(partial(_read_snapshot, storage), "snapshots"), iterate_ids(there)),
         strict=True,
     ):
         if isinstance(snapshot, Finding):
@@ -275,17 +275,17 @@ def _logs(
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
         rows = np.flatnonzero(is_member(infos.ids, wanted) & (infos.parents != NO_PARENT))
-        needed = sorted_ids(np.concatenate([infos.ids[rows], inherited_logs(infos, rows)]))
+        needed = sort_ids(np.concatenate([infos.ids[rows], get_inherited_logs(infos, rows)]))
     else:
-        needed = wanted[np.array([_has_parent(refs, id) for id in each_id(wanted)], np.bool_)]
+        needed = wanted[np.array([_has_parent(refs, id) for id in iterate_ids(wanted)], np.bool_)]
     own = wanted[is_member(wanted, listed.ids)]
-    there = sorted_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
-    for damage in executor.map(Task(partial(_read_log, storage), "transaction logs"), each_id(there)):
+    there = sort_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
+    for damage in executor.map(Task(partial(_read_log, storage), "transaction logs"), iterate_ids(there)):
         if damage is None:
             report.counts["transaction_logs"] += 1
         else:
             report.findings.append(damage)
-    return sorted_ids(np.concatenate([needed, wanted]))
+    return sort_ids(np.concatenate([needed, wanted]))
 
 
 def _has_parent(refs: RefStore, snapshot: bytes) -> bool:
@@ -328,7 +328,7 @@ def _manifests(
     report: Findings,
 ) -> tuple[NDArray[np.void], Sources]:
     wanted = to_column(files)
-    there = map(ManifestId, each_id(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
+    there = map(ManifestId, iterate_ids(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
     tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
     ends, sources = DistinctItems(_ENDS), Sources()
     follow = report.level.includes(Level.SOURCES)
@@ -388,7 +388,7 @@ def _check_extents_and_grid(path: str, claim: Claim, refs: ArrayManifest | None)
 def _outside(
     kind: str, path: str, claim: Claim, refs: ArrayManifest, window: Sequence[range]
 ) -> Iterator[Finding]:
-    out = ~coordinates.inside(refs.coords, window)
+    out = ~coordinates.are_inside(refs.coords, window)
     if out.any():
         first = refs.coords[int(out.argmax())].tolist()
         bounds = ", ".join(f"{each.start}..{each.stop}" for each in window)
@@ -411,7 +411,7 @@ def _chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
     last = np.ones(len(ends), np.bool_)
     last[:-1] = ends["id"][1:] != ends["id"][:-1]
     ends = ends[last]
-    wanted = key_bytes(np.ascontiguousarray(ends["id"]))
+    wanted = to_id_bytes(np.ascontiguousarray(ends["id"]))
     report.counts["chunk_objects"] = len(wanted)
     there, sizes = listed.find(wanted)
     for name in encode_column(wanted[~there]):

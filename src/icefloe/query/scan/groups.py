@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import TIMESTAMP, Mask, Values
 from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import unknown
+from icefloe.query.schema import make_unknown_name_error
 
 _TERM: Final = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
 
@@ -64,7 +64,7 @@ def parse_term(coordinates: Coordinates, text: str) -> Term:
         return Term(column.name, column.axes[0], column.arrow, values, missing)
     function = match[1].lower()
     if function not in DATE_PARTS:
-        raise unknown("date part", match[1], list(DATE_PARTS), f"in {text}")
+        raise make_unknown_name_error("date part", match[1], list(DATE_PARTS), f"in {text}")
     if column.arrow != TIMESTAMP:
         raise InvalidInputError(f"{text}: {column.name} has no dates", kind=ErrorKind.INVALID_ARRAY_METADATA)
     parts = extract_part(function, values)

@@ -20,7 +20,7 @@ from icefloe.query.scan.groups import Axis, Term, group_indices, parse_term
 from icefloe.query.scan.plan import Block, Plan, TableScan, estimate_width, make_plan
 from icefloe.query.scan.read import read_blocks
 from icefloe.query.scan.selection import Selection
-from icefloe.query.schema import Column, Role, Table, unknown
+from icefloe.query.schema import Column, Role, Table, make_unknown_name_error
 from icefloe.session import Session
 
 FUNCTIONS: Final = ("count", "sum", "mean", "min", "max", "std", "var")
@@ -164,7 +164,7 @@ def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]
             pairs = [(f"{name}_{function}", name, function) for function in what]
         for output, variable, function in pairs:
             if function not in FUNCTIONS:
-                raise unknown("aggregate", function, FUNCTIONS, f"for {variable}")
+                raise make_unknown_name_error("aggregate", function, FUNCTIONS, f"for {variable}")
             column = table.column(variable)
             if column.role is not Role.VARIABLE:
                 raise _invalid_aggregate(f"{variable} is a coordinate; only variables can be aggregated")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import TIMESTAMP, Mask, Values
-from icefloe.query.schema import Column, Role, Table, read_array, unknown
+from icefloe.query.schema import Column, Role, Table, make_unknown_name_error, read_array
 from icefloe.session import Session
 
 Indices = NDArray[np.int64]
@@ -95,7 +95,7 @@ def select_positions(table: Table, selection: Selection, wanted: Mapping[str, An
     """Select cells by positions along dimensions, as xarray's `isel` does."""
     for dim, place in wanted.items():
         if dim not in table.dims:
-            raise unknown("dimension", dim, table.dims)
+            raise make_unknown_name_error("dimension", dim, table.dims)
         axis = table.dims.index(dim)
         try:
             if isinstance(place, bool):
@@ -115,7 +115,9 @@ def to_slice(given: Any) -> Any:
     """Convert a mapping with start, stop and step, as JSON contains it, to a slice."""
     if isinstance(given, Mapping):
         if unexpected := set(given) - {"start", "stop", "step"}:
-            raise unknown("key", sorted(unexpected)[0], ("start", "stop", "step"), "in a range")
+            raise make_unknown_name_error(
+                "key", sorted(unexpected)[0], ("start", "stop", "step"), "in a range"
+            )
         return slice(given.get("start"), given.get("stop"), given.get("step"))
     return given
 

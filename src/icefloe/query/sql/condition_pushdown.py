@@ -29,7 +29,7 @@ def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
     return [condition]
 
 
-def concerns_only(condition: exp.Expr, alias: str) -> bool:
+def is_about_table(condition: exp.Expr, alias: str) -> bool:
     """Check whether a condition uses only columns of one table."""
     columns = list(condition.find_all(exp.Column))
     if condition.find(exp.Query, exp.Window, exp.AggFunc):
@@ -102,7 +102,7 @@ def collect_conditions(
         for place in (*filters, *(each for join in joins for each in join.on)):
             _unify_using(place)
     found: Conditions = {
-        alias: [each for each in filters if concerns_only(each, alias)]
+        alias: [each for each in filters if is_about_table(each, alias)]
         for alias in [*aliases, *_list_semi_joins(joins)]
     }
     only_inner = not any(join.side for join in joins)
@@ -110,7 +110,7 @@ def collect_conditions(
         for alias, mine in found.items():
             # ON filters the rows of the joined table, and those of all tables if every join is an inner join.
             if join.side not in ("RIGHT", "FULL") and (only_inner or join.alias == alias):
-                mine += [each for each in join.on if concerns_only(each, alias)]
+                mine += [each for each in join.on if is_about_table(each, alias)]
     links = [
         link for join in joins for each in join.on if (link := _find_link(each, join, type_of)) is not None
     ]

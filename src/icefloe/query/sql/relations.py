@@ -23,7 +23,13 @@ from icefloe.query.options import (
 )
 from icefloe.query.scan.plan import TableScan, scan_table
 from icefloe.query.scan.reduce import Aggregation, make_moment, plan_moments
-from icefloe.query.schema import GroupTables, Table, ambiguous_table, find_tables, unknown
+from icefloe.query.schema import (
+    GroupTables,
+    Table,
+    find_tables,
+    make_ambiguous_table_error,
+    make_unknown_name_error,
+)
 from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query, TableUse
@@ -133,7 +139,7 @@ class ArrayRelation:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
         fitting = [table for table in tables if columns <= {column.name.lower() for column in table.columns}]
         if len(fitting) > 1:  # each table has different rows
-            raise ambiguous_table(self.tables.group, fitting)
+            raise make_ambiguous_table_error(self.tables.group, fitting)
         return fitting[0] if fitting else self.tables.choose(sorted(columns))
 
 
@@ -182,6 +188,6 @@ def _find_group_tables(session: Session, use: TableUse) -> GroupTables:
         group, _, array = path.rpartition("/")
         if not use.rest or session._workspace.node(path) is None:
             known = [*TABLES, *(name for name in session._workspace.children("/"))]
-            raise unknown("table", ".".join(use.rest), known, f"in {use.repo}") from None
+            raise make_unknown_name_error("table", ".".join(use.rest), known, f"in {use.repo}") from None
         found = find_tables(session, group or "/")
         return GroupTables(found.group, (found.choose([array]),), {})

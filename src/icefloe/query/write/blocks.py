@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from icefloe.query.encode import encode_values, invalid_rows
+from icefloe.query.encode import encode_values, make_invalid_rows_error
 from icefloe.query.write.target import Target, Variable
 from icefloe.session import Session
 
@@ -24,7 +24,7 @@ def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
     if not known.all():
         row = int(np.flatnonzero(~known)[0])
         where = ", ".join(f"{dim} {batch.column(dim)[row]}" for dim in target.dims)
-        raise invalid_rows(
+        raise make_invalid_rows_error(
             f"the row at {where} appeared after coordinates were collected, because the data frame returns"
             " different rows each time; cache it before writing"
         )
@@ -88,7 +88,7 @@ class BlockWriter:
             f"{dim} {lookup.format(int(place))}"
             for dim, lookup, place in zip(target.dims, target.lookups, positions, strict=True)
         )
-        raise invalid_rows(f"two rows have the same coordinates ({where}); drop duplicates")
+        raise make_invalid_rows_error(f"two rows have the same coordinates ({where}); drop duplicates")
 
     def _to_local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
         """Convert cells to positions within the region, per dimension of the target."""

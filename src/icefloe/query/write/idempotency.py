@@ -15,7 +15,7 @@ from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSol
 from icefloe.core.commit.idempotency import CommitKey, has_key
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.query.options import Options
-from icefloe.query.schema import unknown
+from icefloe.query.schema import make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -110,7 +110,9 @@ def parse_solver(word: str | ConflictSolver | None) -> ConflictSolver | None:
         return word
     name = "detect" if word is None else word.lower()
     if name not in _SOLVERS:
-        raise unknown("solver", name, list(_SOLVERS), kind=ErrorKind.INVALID_COMMIT_CONFIGURATION)
+        raise make_unknown_name_error(
+            "solver", name, list(_SOLVERS), kind=ErrorKind.INVALID_COMMIT_CONFIGURATION
+        )
     return _SOLVERS[name]
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Values
-from icefloe.query.encode import invalid_rows, merge_keys, to_keys
+from icefloe.query.encode import make_invalid_rows_error, merge_keys, to_keys
 from icefloe.query.options import Options
 from icefloe.query.write.blocks import BLOCK, place_rows, write_sorted
 from icefloe.query.write.idempotency import CommitRequest, check_branch
@@ -69,7 +69,7 @@ class WriteJob:
         for block in np.unique(ordered.column(BLOCK).to_numpy()).tolist():
             start = tuple(part.start for part in target.region(block))
             if start in claimed:
-                raise duplicate_block(start)
+                raise make_duplicate_block_error(start)
         write_sorted(session, target, iter(ordered.to_batches()))
 
 
@@ -78,9 +78,9 @@ def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[st
     return {dim: merge_keys([to_keys(batch.column(dim), dim) for batch in batches]) for dim in dims}
 
 
-def duplicate_block(start: Start) -> InvalidInputError:
+def make_duplicate_block_error(start: Start) -> InvalidInputError:
     """Return the error for two tasks with rows in the same block."""
     where = ", ".join(map(str, start))
-    return invalid_rows(
+    return make_invalid_rows_error(
         f"two tasks have rows for the same cells, in the block that begins at ({where}); drop duplicates"
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import NO_TIME, TIMESTAMP, Coding, Values
-from icefloe.query.encode import encode_values, invalid_rows, to_keys
+from icefloe.query.encode import encode_values, make_invalid_rows_error, to_keys
 from icefloe.query.options import Options
 from icefloe.query.schema import (
     NUMERIC,
@@ -25,8 +25,8 @@ from icefloe.query.schema import (
     Table,
     describe_array,
     find_tables,
+    make_unknown_name_error,
     share_edges,
-    unknown,
 )
 from icefloe.session import Session
 
@@ -86,7 +86,7 @@ class Lookup:
 
         index = pd.Index(keys)
         if not index.is_unique:
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"coordinate {name} contains a value twice, so the position of a row is ambiguous"
             )
         return Lookup(index, times)
@@ -163,14 +163,14 @@ def find_dims(session: Session, group: str, columns: Sequence[str], template: Te
         holding = [t for t in tables if {c.name for c in t.variables} & set(columns)]
         fitting = holding or [t for t in tables if set(t.dims) <= set(columns)]
         if len(fitting) != 1:
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"group {group} does not determine the dimensions of {', '.join(columns)}; pass them with the"
                 " option dims, such as time,lat,lon"
             )
         chosen = fitting[0].dims
     for dim in chosen:
         if dim not in columns:
-            raise unknown("column", dim, list(columns), "for a dimension of the rows")
+            raise make_unknown_name_error("column", dim, list(columns), "for a dimension of the rows")
     return chosen
 
 
@@ -220,7 +220,7 @@ class _Preparation:
         skipped = coordinates | {name + NUMERIC for name in coordinates} | set(dims)
         self._names = [name for name in schema.names if name not in skipped]
         if not self._names:
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"the rows have only coordinates ({', '.join(schema.names)}) and no variable to write"
             )
         self._group: Any = zarr.open_group(session.store, path=group.strip("/") or None, mode="a")
@@ -286,7 +286,9 @@ class _Preparation:
         raw = np.asarray(self._group[dim][...])
         values, missing = info.coding.decode(raw)
         if missing is not None:
-            raise invalid_rows(f"coordinate {dim} has missing values, so the position of a row is unknown")
+            raise make_invalid_rows_error(
+                f"coordinate {dim} has missing values, so the position of a row is unknown"
+            )
         if info.coding.arrow == TIMESTAMP:
             return values.astype(np.int64)
         if values.dtype.kind in "UT":
@@ -299,7 +301,7 @@ class _Preparation:
         times = self._has_times(dim)
         shown = format_key(fresh[0], times)
         if dim != growing:
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"{dim} {shown} is not a coordinate of group {self._path}, and only {growing} can be extended"
                 "; select another dimension with the option appendDim"
             )
@@ -307,7 +309,7 @@ class _Preparation:
         ordered = np.sort(fresh)[::-1] if falls else np.sort(fresh)
         if len(known) and not (ordered[0] < known[-1] if falls else ordered[0] > known[-1]):
             first, last = (format_key(key, times) for key in (ordered[0], known[-1]))
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"{dim} {first} lies between coordinates of group {self._path}; {dim} can only be extended"
                 f" after {last}"
             )
@@ -350,7 +352,9 @@ class _Preparation:
         info = self._arrays[name]
         if frozenset(info.dims) != frozenset(self._dims):
             own, given = ", ".join(info.dims), ", ".join(self._dims)
-            raise invalid_rows(f"{info.path} has the dimensions ({own}), and the rows have ({given})")
+            raise make_invalid_rows_error(
+                f"{info.path} has the dimensions ({own}), and the rows have ({given})"
+            )
         axes = tuple(self._dims.index(dim) for dim in info.dims)
         return Variable(name, info.path, axes, info.coding, name in self._fresh)
 
@@ -372,7 +376,9 @@ class _Preparation:
             try:
                 fill = dtype.type(given).item()
             except (TypeError, ValueError, OverflowError):
-                raise invalid_rows(f"the fill value {given!r} of {name} is not a valid {dtype}") from None
+                raise make_invalid_rows_error(
+                    f"the fill value {given!r} of {name} is not a valid {dtype}"
+                ) from None
             attributes["_FillValue"] = fill
         self._group.create_array(
             name,
@@ -409,7 +415,7 @@ def _choose_dtype(kind: pa.DataType, asked: str | None, name: str) -> np.dtype[A
         try:
             return np.dtype(asked)
         except TypeError:
-            raise invalid_rows(
+            raise make_invalid_rows_error(
                 f"{asked!r} for {name} is not a data type; use for example float32 or int16"
             ) from None
     if pa.types.is_string(kind):

@@ -26,13 +26,13 @@ class Access:
     credential: AnyCredential = field(repr=False)
 
 
-def without_query(url: str) -> tuple[str, str]:
+def split_query(url: str) -> tuple[str, str]:
     """Split a URL or pattern into the URL and its query, which contains options."""
     whole, *query = _QUERY.split(url, maxsplit=1)
     return whole, query[0] if query else ""
 
 
-def access_of(url: str, options: Mapping[str, Any]) -> Access:
+def get_access(url: str, options: Mapping[str, Any]) -> Access:
     """Return the access to a bucket, container or web server, with the options of `storage_from_url`."""
     from icefloe.storage.object_store.clients import (  # importing obstore is slow
         AzurePlace,
@@ -42,7 +42,7 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     )
     from icefloe.storage.object_store.storage import ObjectStorage
 
-    whole, query = without_query(url)
+    whole, query = split_query(url)
     parts = urlsplit(whole)
     origin = f"{parts.scheme}://{parts.netloc}"
     in_query = f"?{query}" if query and not parts.scheme.startswith("http") else ""
@@ -65,7 +65,7 @@ def access_of(url: str, options: Mapping[str, Any]) -> Access:
     raise InvalidInputError(f"cannot read files from {parts.scheme}:// URLs", kind=ErrorKind.CANNOT_PARSE_URL)
 
 
-def without_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreConfig:
+def refuse_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreConfig:
     """Return the store if it may be stored in a configuration; raise InvalidInputError if it may contain
     secrets.
     """

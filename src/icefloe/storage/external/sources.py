@@ -198,7 +198,7 @@ def _file_tag(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
 
 
-def repository_storage(
+def open_repository_storage(
     location: str, container: VirtualChunkContainer, credential: AnyCredential | None
 ) -> Storage:
     """Return the read-only storage of a repository at a location inside a container."""

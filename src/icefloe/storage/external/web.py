@@ -18,13 +18,13 @@ from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
-from icefloe._internal.retry import attempts
+from icefloe._internal.retry import iterate_attempts
 from icefloe.config import EffectiveStorageSettings
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.base import ExternalSource, Fetched
 from icefloe.storage.factories import check_web_url
-from icefloe.storage.object_store.clients import user_agent
+from icefloe.storage.object_store.clients import make_user_agent
 
 _KEPT_CONNECTIONS = 64
 _MAX_REDIRECTS = 5
@@ -49,7 +49,7 @@ class WebSource(ExternalSource):
         self._prefix = url_prefix
         self._options = {name.lower(): value for name, value in options.items()}
         self._headers = {
-            "User-Agent": self._options.get("user_agent", user_agent(None)),
+            "User-Agent": self._options.get("user_agent", make_user_agent(None)),
             "Accept-Encoding": "identity",
             **headers,
         }
@@ -61,7 +61,7 @@ class WebSource(ExternalSource):
         url = urljoin(self._prefix, "/" + quote(key, safe="/!$&'()*+,;=:@~"))
         settings = self._settings
         pauses_s = (settings.initial_backoff_ms / 1000, max(settings.max_backoff_ms, 1) / 1000)
-        for _ in attempts(max(settings.max_tries, 1), *pauses_s):
+        for _ in iterate_attempts(max(settings.max_tries, 1), *pauses_s):
             try:
                 return self._follow(url, start, stop)
             except _TransientError as failure:

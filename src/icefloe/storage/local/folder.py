@@ -54,13 +54,13 @@ from icefloe.storage.base import (
     SweepReport,
     Unchanged,
     Version,
-    checked_path,
-    checked_range,
-    invalid_range,
-    too_short,
+    check_path,
+    check_range,
+    make_range_error,
+    make_too_short_error,
 )
 from icefloe.storage.local.keys import decode_key, encode_key
-from icefloe.storage.local.lock import LOCK_FILE, folder_locked
+from icefloe.storage.local.lock import LOCK_FILE, lock_folder
 from icefloe.storage.local.sync import Unsynced
 
 R = TypeVar("R")
@@ -162,7 +162,7 @@ class LocalStorage(Storage):
         # docstring inherited
         # Hot path: calls and context managers would take as long as the system calls.
         if start < 0 or (stop is not None and stop < start):
-            raise invalid_range(path, start, stop)
+            raise make_range_error(path, start, stop)
         try:
             descriptor = os.open(self._file(path), os.O_RDONLY)
             try:
@@ -173,7 +173,7 @@ class LocalStorage(Storage):
         except OSError as cause:
             raise self._error(path, cause) from None
         if len(data) < end - start and stop is not None:
-            raise too_short(path, start, end, len(data))
+            raise make_too_short_error(path, start, end, len(data))
         return data
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
@@ -181,10 +181,10 @@ class LocalStorage(Storage):
         parts = []
         with self._translated(path), _opened(self._file(path)) as descriptor:
             for start, stop in ranges:
-                checked_range(path, start, stop)
+                check_range(path, start, stop)
                 data = read_range(descriptor, start, stop)
                 if len(data) < stop - start:
-                    raise too_short(path, start, stop, len(data))
+                    raise make_too_short_error(path, start, stop, len(data))
                 parts.append(data)
         return parts
 
@@ -256,7 +256,7 @@ class LocalStorage(Storage):
         return Version(None) if kind is ObjectKind.CHUNK else _version_of(data)
 
     @contextlib.contextmanager
-    def making_room(self, expendable: Callable[[], Iterator[str]]) -> Iterator[None]:
+    def make_room(self, expendable: Callable[[], Iterator[str]]) -> Iterator[None]:
         # docstring inherited
         self._expendable.paths = _deferred(expendable)
         try:
@@ -277,7 +277,7 @@ class LocalStorage(Storage):
             if isinstance(condition, Always):
                 self._fit(lambda: self._write(target, data))
                 return
-            with folder_locked(os.path.dirname(target), sync=self._sync):
+            with lock_folder(os.path.dirname(target), sync=self._sync):
                 _check_condition(path, target, condition)
                 aside = self._fit(lambda: self._write_synced(target, data))
                 try:
@@ -429,7 +429,7 @@ class LocalStorage(Storage):
     def _file(self, path: str) -> str:
         if _PLAIN_PATH.fullmatch(path):  # nearly all paths: chunks and manifests
             return f"{self._root}/{path}"
-        return f"{self._root}/{encode_key(checked_path(path))}"
+        return f"{self._root}/{encode_key(check_path(path))}"
 
     def _write(self, target: str, data: Buffer) -> None:
         """Write a file unconditionally. It is synced later."""
@@ -449,7 +449,7 @@ class LocalStorage(Storage):
         try:
             if self._sync:
                 self._unsynced.sync(descriptor)
-            with folder_locked(os.path.dirname(target), sync=self._sync):
+            with lock_folder(os.path.dirname(target), sync=self._sync):
                 _put_in_place(path, aside, target, condition)
         except BaseException:
             _remove(aside)
@@ -499,7 +499,7 @@ class PlainFolder(LocalStorage):
     """A storage whose files have the names of the objects, without the encoding of repositories."""
 
     def _file(self, path: str) -> str:
-        return f"{self._root}/{checked_path(path)}"
+        return f"{self._root}/{check_path(path)}"
 
 
 def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ _FOLDER_NOT_LOCKABLE = {errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR, 
 
 
 @contextlib.contextmanager
-def folder_locked(folder: str, *, sync: bool = False) -> Iterator[None]:
+def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
     """Hold the lock of an existing folder, after waiting for other holders.
 
     The lock is on the descriptor of the folder, so that no lock file is left behind. With `sync`, the folder

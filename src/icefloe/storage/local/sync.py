@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import wait
 
-from icefloe._internal.concurrency import pool
+from icefloe._internal.concurrency import get_pool
 
 _THREADS = 16
 _SLOW_S = 0.002
@@ -86,7 +86,7 @@ def sync_all(entries: Iterable[int | str]) -> None:
     sync_next()
     per_helper = 1 if time.perf_counter() - began > _SLOW_S else _MANY
     helpers = min(len(left) // per_helper, _THREADS)
-    running = [pool("sync", _THREADS).submit(sync_rest) for _ in range(helpers)]
+    running = [get_pool("sync", _THREADS).submit(sync_rest) for _ in range(helpers)]
     try:
         sync_rest()
     finally:

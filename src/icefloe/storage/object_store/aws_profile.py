@@ -24,7 +24,7 @@ _PROCESS_TIMEOUT_S: Final = 60
 _READ_AGAIN_AFTER: Final = timedelta(minutes=15)  # other programs renew the keys in the files
 
 
-def profile_region_from_env() -> str | None:
+def read_region_from_env() -> str | None:
     """Return the region of the current profile; None if the environment has a region, which has
     precedence.
     """
@@ -41,7 +41,7 @@ def has_profile_keys_from_env() -> bool:
     return _PROCESS in profile or {"aws_access_key_id", "aws_secret_access_key"} <= profile.keys()
 
 
-def profile_keys() -> S3StaticCredentials:
+def read_profile_keys() -> S3StaticCredentials:
     """Return the keys of the current profile, which expire so that they are read again."""
     found = _profile_from_env()
     if _PROCESS in found and "aws_access_key_id" not in found:

@@ -39,8 +39,8 @@ from icefloe.credentials import (
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
 from icefloe.storage.object_store.aws_profile import (
     has_profile_keys_from_env,
-    profile_keys,
-    profile_region_from_env,
+    read_profile_keys,
+    read_region_from_env,
 )
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore | HTTPStore
@@ -138,7 +138,7 @@ class S3Place:
         config["virtual_hosted_style_request"] = virtual_hosted
         if endpoint:
             config["endpoint"] = endpoint
-        if region := options.region or profile_region_from_env():
+        if region := options.region or read_region_from_env():
             config["region"] = region
         if options.requester_pays:
             config["request_payer"] = True
@@ -176,7 +176,7 @@ class S3Place:
             case S3Credentials.Refreshable(function, current):
                 return Source.of(Refresher(function, current, (S3StaticCredentials,)).get, _s3_dict)
             case S3Credentials.FromEnv() if has_profile_keys_from_env():
-                return Source.of(profile_keys, _s3_dict)
+                return Source.of(read_profile_keys, _s3_dict)
         return Source(None)
 
 
@@ -366,7 +366,7 @@ def check_process() -> None:
         )
 
 
-def user_agent(attribution: Attribution | None) -> str:
+def make_user_agent(attribution: Attribution | None) -> str:
     """Return the User-Agent of all requests."""
     return (attribution or Attribution()).user_agent(f"icefloe/{__version__}")
 
@@ -524,7 +524,7 @@ def _without_password(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
-def local_object_store() -> Any:
+def make_local_object_store() -> Any:
     """Return an obstore store with all files of this machine, for libraries that expect one."""
     check_process()
     return LocalStore()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import obstore
 
-from icefloe._internal.retry import attempts
+from icefloe._internal.retry import iterate_attempts
 from icefloe.errors import StorageError
 from icefloe.storage.base import (
     Absent,
@@ -71,7 +71,7 @@ class Swap:
         """Write, and return the version; raise ConditionNotMetError if the condition does not hold."""
         settings = self._storage.settings
         pauses_s = (settings.initial_backoff_ms / 1000, settings.max_backoff_ms / 1000)
-        for attempt in attempts(settings.max_tries, *pauses_s):
+        for attempt in iterate_attempts(settings.max_tries, *pauses_s):
             try:
                 return self._put()
             except RefusedError:
@@ -108,7 +108,7 @@ class Swap:
                 mode=mode,
                 use_multipart=False,
             )
-        return version_of(result)
+        return get_version(result)
 
     def _after_refusal(self) -> Version:
         if (written := self._read_back()) is not None:
@@ -139,7 +139,7 @@ class Swap:
                     options={"head": storage.settings.use_metadata},
                 )
                 written_by = found.attributes.get(WRITE_ID)
-                version = version_of(found.meta)
+                version = get_version(found.meta)
                 if written_by is not None:
                     return version if written_by == self._write_id else None
                 if not self._answer_lost:
@@ -156,6 +156,6 @@ class Swap:
             return None
 
 
-def version_of(meta: Mapping[str, Any]) -> Version:
+def get_version(meta: Mapping[str, Any]) -> Version:
     """Return the version in a response of obstore."""
     return Version(meta.get("e_tag"), meta.get("version"))

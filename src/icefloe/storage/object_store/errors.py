@@ -43,7 +43,7 @@ _BY_TEXT: Final = {
 }
 
 
-def server_code(text: str) -> str:
+def find_server_code(text: str) -> str:
     """Return the error code in the response of an S3 or Azure server; empty if there is none."""
     found = _CODE.search(text)
     return found[1] if found else ""
@@ -51,7 +51,7 @@ def server_code(text: str) -> str:
 
 def explain_failure(path: str, place: str, text: str) -> str:
     """Describe a failure: the object, the cause and remedy, the message of the server, and the location."""
-    code = server_code(text)
+    code = find_server_code(text)
     advice = _BY_CODE.get(code) or next((advice for sign, advice in _BY_TEXT.items() if sign in text), "")
     return ": ".join(part for part in (path, advice, f"{_words(text, code)}, in {place}") if part)
 

@@ -43,10 +43,10 @@ from icefloe.storage.base import (
     StorageObjectInfo,
     Unchanged,
     Version,
-    checked_path,
-    checked_range,
+    check_path,
+    check_range,
+    make_too_short_error,
     split_range,
-    too_short,
 )
 from icefloe.storage.local.keys import decode_key, encode_key
 from icefloe.storage.object_store.clients import (
@@ -56,16 +56,16 @@ from icefloe.storage.object_store.clients import (
     Role,
     S3Place,
     check_process,
-    user_agent,
+    make_user_agent,
 )
 from icefloe.storage.object_store.conditional_writes import (
     RefusedError,
     Swap,
     UncertainError,
     UnchangedError,
-    version_of,
+    get_version,
 )
-from icefloe.storage.object_store.errors import BUCKET_CODES, explain_failure, server_code
+from icefloe.storage.object_store.errors import BUCKET_CODES, explain_failure, find_server_code
 from icefloe.storage.object_store.trust import require_conditions
 
 _LIST_PAGE = 1000
@@ -170,7 +170,7 @@ class ObjectStorage(Storage):
 
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
         # docstring inherited
-        checked_range(path, start, stop)
+        check_range(path, start, stop)
         if stop is None:
             stop = self.head(path)[0].size_bytes
         if stop <= start:
@@ -207,7 +207,7 @@ class ObjectStorage(Storage):
         # docstring inherited
         with self._translated(path):
             meta = obstore.head(self._client(Role.READ), self._key(path))
-        return StorageObjectInfo(path, meta["size"], meta["last_modified"]), version_of(meta)
+        return StorageObjectInfo(path, meta["size"], meta["last_modified"]), get_version(meta)
 
     def clock(self, written: str) -> datetime | None:
         # docstring inherited
@@ -289,7 +289,7 @@ class ObjectStorage(Storage):
         with self._translated(path):
             found = obstore.get(self._client(Role.READ), self._key(path), options=options)  # type: ignore[arg-type]
             size_bytes = found.meta["size"]
-            version = version_of(found.meta)
+            version = get_version(found.meta)
             if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
                 return found.bytes().to_bytes(), version
         del found  # close the connection: the parts are read over other connections
@@ -315,7 +315,7 @@ class ObjectStorage(Storage):
                 options: Any = {"range": part, "if_match": self._etag(version)}
                 data = obstore.get(client, key, options=options).bytes().to_bytes()
         if len(data) != part[1] - part[0]:
-            raise too_short(path, *part, len(data))
+            raise make_too_short_error(path, *part, len(data))
         return data
 
     @property
@@ -335,7 +335,7 @@ class ObjectStorage(Storage):
                 chunk_size=max(_MIN_PART_BYTES, -(-len(view) // _MAX_PARTS)),
                 max_concurrency=self.settings.max_concurrent_requests_for_object,
             )
-        return version_of(result)
+        return get_version(result)
 
     def _delete_one(self, path: str) -> StorageError | None:
         try:
@@ -359,7 +359,7 @@ class ObjectStorage(Storage):
         return attributes
 
     def _key(self, path: str) -> str:
-        return encode_key(checked_path(path)) if self._place.encodes_keys else checked_path(path)
+        return encode_key(check_path(path)) if self._place.encodes_keys else check_path(path)
 
     def _etag(self, version: Version) -> str | None:
         # Ceph compares If-Match with the tag without quotes.
@@ -370,7 +370,7 @@ class ObjectStorage(Storage):
         with self._lock:
             client = self._clients.get(role)
             if client is None:
-                agent = user_agent(self._attribution)
+                agent = make_user_agent(self._attribution)
                 client = self._place.client(self.settings, role, agent, self._source)
                 self._clients[role] = client
         return client
@@ -391,7 +391,7 @@ class ObjectStorage(Storage):
         except (AlreadyExistsError, PreconditionError):
             raise RefusedError(path) from None
         except FileNotFoundError as cause:
-            if server_code(str(cause)) not in BUCKET_CODES:
+            if find_server_code(str(cause)) not in BUCKET_CODES:
                 raise ObjectNotFoundError(path) from None
             raise self._error(path, cause) from None
         except UnauthenticatedError as cause:
@@ -408,7 +408,7 @@ class ObjectStorage(Storage):
     def _error(self, path: str, cause: Exception) -> StorageError:
         text = str(cause)
         message = explain_failure(path, self.place, text)
-        if server_code(text) in BUCKET_CODES:
+        if find_server_code(text) in BUCKET_CODES:
             return BucketNotFoundError(message, ErrorKind.OBJECT_STORE)
         throttled = any(word in text for word in ("SlowDown", "503 ", "429 "))
         return StorageError(message, kind=ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE)

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import encode_column
 from icefloe.config import VirtualChunkContainer
 from icefloe.core.virtual_chunks.locations import Containers
-from icefloe.core.virtual_refs import absolute_texts
+from icefloe.core.virtual_refs import to_absolute_locations
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import DEFAULT_VERSION, resolve_version
 from icefloe.repository import Repository
-from icefloe.storage.external.sources import check_credential, repository_storage
+from icefloe.storage.external.sources import check_credential, open_repository_storage
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, dataset_of
-from icefloe.virtual.sources import FindAccess, Source, SourceNumbers, container_of
+from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, build_dataset
+from icefloe.virtual.sources import FindAccess, Source, SourceNumbers, make_container
 
 _HIDDEN: Final = "_icefloe"
 
@@ -41,10 +41,10 @@ def is_repository(folder: str) -> bool:
 def parse_repository(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
     """Parse a version of a repository. By default, the branch main."""
     store, credential = access(location)
-    container = container_of(location, store)
+    container = make_container(location, store)
     check_credential(container, credential)
     target = unquote(urlsplit(location).path) if location.startswith("file:") else location
-    repo = Repository.open(repository_storage(target, container, credential))
+    repo = Repository.open(open_repository_storage(target, container, credential))
     session = repo.readonly_session(snapshot_id=resolve_version(repo, options.version or DEFAULT_VERSION))
     configured = repo.config.virtual_chunk_containers or {}
     sources = _Sources(location.rstrip("/"), configured.values())
@@ -59,7 +59,7 @@ def parse_repository(location: str, options: ParseOptions, access: FindAccess) -
         documents[f"{name}/zarr.json".lstrip("/")] = json.loads(node.user_data)
         if isinstance(node.node_data, ArrayNodeData):
             chunks[name] = _chunks(workspace.refs(node), sources)
-    return dataset_of(documents, chunks, sources.sources, options, location)
+    return build_dataset(documents, chunks, sources.sources, options, location)
 
 
 class _Sources(SourceNumbers):
@@ -76,7 +76,7 @@ class _Sources(SourceNumbers):
 
     def of_virtual(self, refs: ArrayManifest) -> list[int]:
         """Number the files of virtual references, each with the checksum that the repository stores."""
-        texts = absolute_texts(refs.locations, self._containers)
+        texts = to_absolute_locations(refs.locations, self._containers)
         etags = refs.etags.texts("etag of a virtual chunk") if len(refs.etags) else []
         rows = np.stack([refs.location_codes, refs.etag_codes, refs.last_modified], axis=1)
         distinct, codes = np.unique(rows, axis=0, return_inverse=True)

@@ -23,7 +23,7 @@ from icefloe.virtual.parsers.zarr.hierarchy import (
     METADATA,
     ArrayChunks,
     KeyedChunks,
-    dataset_of,
+    build_dataset,
     parse_document,
 )
 from icefloe.virtual.sources import (
@@ -32,8 +32,8 @@ from icefloe.virtual.sources import (
     SourceFile,
     check_reference,
     check_sources,
-    location_of,
     open_file,
+    to_location,
     wait_for_next_second,
 )
 
@@ -57,7 +57,7 @@ class _Sources:
         """Return the number of a file."""
         found = self._numbers.get(url)
         if found is None:
-            location = location_of(url)
+            location = to_location(url)
             check_reference(self._referrer, location)
             found = self._numbers[url] = self._numbers.setdefault(location, len(self._locations))
             if found == len(self._locations):
@@ -152,7 +152,7 @@ def _parse_references(
     columns = (np.array(codes, np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64))
     chunks = KeyedChunks(keys, *columns, inline)
     _check_ends(checked, chunks, place)
-    return dataset_of(documents, chunks.by_array(documents), checked, options, place)
+    return build_dataset(documents, chunks.by_array(documents), checked, options, place)
 
 
 def _is_range(value: list[Any]) -> bool:
@@ -210,7 +210,7 @@ def parse_kerchunk_parquet(location: str, options: ParseOptions, access: FindAcc
     checked = sources.check()
     for path, each in chunks.items():
         _check_ends(checked, each, f"{location}: {path}")
-    return dataset_of(documents, chunks, checked, options, location)
+    return build_dataset(documents, chunks, checked, options, location)
 
 
 def _read_parquet_array(

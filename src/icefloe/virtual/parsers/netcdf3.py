@@ -20,10 +20,10 @@ from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import (
     ChunkReferences,
     VirtualVariable,
-    contiguous_chunks,
-    loaded_variable,
+    make_contiguous_chunks,
+    make_loaded_variable,
 )
-from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes
+from icefloe.virtual.zarr_metadata import configure_bytes, encode_attributes, to_json_fill_value
 
 _TYPES: Final = {
     1: ">i1",
@@ -64,7 +64,7 @@ def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
         for each in header.variables
         if not options.drops(each.name)
     }
-    return VirtualDataset(variables, (), json_attributes(header.attributes))
+    return VirtualDataset(variables, (), encode_attributes(header.attributes))
 
 
 class _Header:
@@ -193,14 +193,14 @@ def _parse_variable(
     shape: tuple[int, ...] = (runs, *sizes[1:]) if is_record else sizes
     if runs and size:
         check_ends(file, declared.name, begin + (runs - 1) * step, size)
-    attributes = json_attributes(declared.attributes, dtype)
+    attributes = encode_attributes(declared.attributes, dtype)
     if options.loads(declared.name, names, math.prod(shape) * dtype.itemsize):
         if step == size:
             data = file.read(begin, begin + runs * size)
         else:
             starts = (begin + step * number for number in range(runs))
             data = b"".join(file.read(start, start + size) for start in starts)
-        return loaded_variable(names, np.frombuffer(data, dtype).reshape(shape), attributes)
+        return make_loaded_variable(names, np.frombuffer(data, dtype).reshape(shape), attributes)
     if is_record:
         chunk_shape = (1, *(max(size, 1) for size in shape[1:]))
         count = runs if size else 0
@@ -210,14 +210,14 @@ def _parse_variable(
         chunks = ChunkReferences.of(coords, offsets, np.full(count, size, np.uint64))
     else:
         chunk_shape = options.chunks_of_contiguous(shape, dtype.itemsize)
-        chunks = contiguous_chunks(begin, shape, chunk_shape, dtype.itemsize)
+        chunks = make_contiguous_chunks(begin, shape, chunk_shape, dtype.itemsize)
     return VirtualVariable(
         names,
         shape,
         dtype.newbyteorder("="),
         chunk_shape,
-        (bytes_codec(dtype),),
-        fill_value_json(None, dtype),
+        (configure_bytes(dtype),),
+        to_json_fill_value(None, dtype),
         attributes,
         chunks,
     )

@@ -16,13 +16,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 
-from icefloe._internal.extras import missing_package
-from icefloe._internal.private_imports import manifest_group
-from icefloe.storage.object_store.clients import local_object_store
+from icefloe._internal.extras import find_missing_package
+from icefloe._internal.private_imports import get_manifest_group
+from icefloe.storage.object_store.clients import make_local_object_store
 from icefloe.virtual.dataset import VirtualDataset, with_sources
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.sources import FindAccess, SourceFile, check_reference, check_sources, location_of
+from icefloe.virtual.sources import FindAccess, SourceFile, check_reference, check_sources, to_location
 from icefloe.virtual.virtualizarr import from_manifest_group
 
 _COPIED_BYTES: Final = 1 << 24
@@ -58,7 +58,7 @@ def parse_with_virtualizarr(
                 found = _parse_groups(parser, path, file.location, options.group, sorted(skipped))
                 break
             except ModuleNotFoundError as error:
-                if missing_package(error) is None:
+                if find_missing_package(error) is None:
                     raise CannotVirtualizeError(
                         f"{file.location}: parsing {parser.title} requires {error.name}"
                     ) from None
@@ -130,9 +130,9 @@ def _parse_manifests(parser: _Parser, path: str, shown: str, group: str | None, 
             f"{shown} is {parser.title}, which requires VirtualiZarr {parser.since} or newer, and "
             f"{_installed()} is installed: pip install 'virtualizarr>={parser.since}' (Python 3.12 and newer)"
         )
-    registry = ObjectStoreRegistry({"file://": local_object_store()})
+    registry = ObjectStoreRegistry({"file://": make_local_object_store()})
     store = found(group=group, skip_variables=skipped)(f"file://{path}", registry)
-    return manifest_group(store)
+    return get_manifest_group(store)
 
 
 def _installed() -> str:
@@ -163,7 +163,7 @@ def _set_locations(
     dataset: VirtualDataset, file: SourceFile, path: str, access: FindAccess
 ) -> VirtualDataset:
     """Replace the location of the copy with that of the file, and find the state of all referenced files."""
-    copies, remote = (f"{location_of(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
+    copies, remote = (f"{to_location(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
     locations = []
     for source in dataset.sources:
         location = source.location

@@ -12,7 +12,7 @@ import pytest
 
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, combine, virtualize
 from icefloe.virtual.codecs import GribCodec
-from icefloe.virtual.parsers.grib.message import fields_of
+from icefloe.virtual.parsers.grib.message import split_fields
 from icefloe.virtual.values import open_values
 from tests.support.servers.ranges import range_server
 from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back
@@ -181,7 +181,7 @@ def test_fields_of_one_message_are_separate_variables(tmp_path: Path) -> None:
 
     dataset = virtualize(aged(tmp_path / "f.grib"))
 
-    assert len(fields_of(both)) == 2
+    assert len(split_fields(both)) == 2
     assert_all_read_back(dataset, {"u": field(1).astype("f4"), "v": field(2).astype("f4")})
 
 

@@ -20,11 +20,11 @@ from icefloe.virtual.codecs import GRIB, to_rows
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.grib.groups import Kind, level_text, name_groups
-from icefloe.virtual.parsers.grib.message import Message, headers_of, messages_of
+from icefloe.virtual.parsers.grib.groups import Kind, format_level, name_groups
+from icefloe.virtual.parsers.grib.message import Message, iterate_messages, read_headers
 from icefloe.virtual.sources import SourceFile
-from icefloe.virtual.variables import ChunkReferences, VirtualVariable, loaded_variable
-from icefloe.virtual.zarr_metadata import fill_value_json
+from icefloe.virtual.variables import ChunkReferences, VirtualVariable, make_loaded_variable
+from icefloe.virtual.zarr_metadata import to_json_fill_value
 
 _SAME: Final = (
     "paramId",
@@ -137,7 +137,7 @@ class _Cube:
     def kind(self) -> Kind:
         """Return the properties that distinguish the variable from those of other groups."""
         levels = self.values(_AXES.index("level"))
-        return Kind(self.level_name, str(self.keys.get("stepType")), level_text(levels))
+        return Kind(self.level_name, str(self.keys.get("stepType")), format_level(levels))
 
     def coordinates(self) -> tuple[Any, ...]:
         """Return a key that is equal for variables with the same coordinates."""
@@ -240,9 +240,9 @@ class _Scan:
     def run(self) -> None:
         import eccodes
 
-        for message in messages_of(self._file):
+        for message in iterate_messages(self._file):
             try:
-                for number, field in enumerate(headers_of(self._file, message)):
+                for number, field in enumerate(read_headers(self._file, message)):
                     handle = eccodes.codes_new_from_message(field)
                     try:
                         self._add(handle, message, number)
@@ -413,7 +413,7 @@ def _variable(cube: _Cube) -> VirtualVariable:
         np.dtype(np.float32),
         (*(1 for _ in axes), *cube.grid.shape),
         ({"name": GRIB, "configuration": codec},),
-        fill_value_json(np.nan, np.dtype(np.float32)),
+        to_json_fill_value(np.nan, np.dtype(np.float32)),
         {
             **_attributes(cube),
             "coordinates": " ".join(name for name in header if name not in cube.grid.dimensions),
@@ -446,11 +446,11 @@ def _header_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
         if kind == "level":
             described = {**described, **_LEVELS.get(name, {})}
         array = np.array(values if len(values) > 1 else values[0])
-        found[name] = loaded_variable((name,) if array.ndim else (), array, described)
+        found[name] = make_loaded_variable((name,) if array.ndim else (), array, described)
     time, step = (np.asarray(found[name].chunks) for name in ("time", "step"))
     valid = np.add.outer(time, np.round(step * 3600).astype(np.int64))
     dimensions = (*found["time"].dimensions, *found["step"].dimensions)
-    found["valid_time"] = loaded_variable(dimensions, np.asarray(valid), _COORDINATES["valid_time"])
+    found["valid_time"] = make_loaded_variable(dimensions, np.asarray(valid), _COORDINATES["valid_time"])
     return found
 
 
@@ -460,8 +460,8 @@ def _grid_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
         return {}
     if grid.latitude is not None and grid.longitude is not None:
         return {
-            "latitude": loaded_variable(("latitude",), grid.latitude, _COORDINATES["latitude"]),
-            "longitude": loaded_variable(("longitude",), grid.longitude, _COORDINATES["longitude"]),
+            "latitude": make_loaded_variable(("latitude",), grid.latitude, _COORDINATES["latitude"]),
+            "longitude": make_loaded_variable(("longitude",), grid.longitude, _COORDINATES["longitude"]),
         }
     return {
         name: _decoded_coordinate(cube, name, key)
@@ -479,7 +479,7 @@ def _decoded_coordinate(cube: _Cube, name: str, key: str) -> VirtualVariable:
         np.dtype(np.float64),
         grid.shape,
         ({"name": GRIB, "configuration": {"key": key, "field": field.number_in_message}},),
-        fill_value_json(np.nan, np.dtype(np.float64)),
+        to_json_fill_value(np.nan, np.dtype(np.float64)),
         _COORDINATES[name],
         ChunkReferences.of(np.zeros((1, len(grid.shape))), [field.message.offset], [field.message.length]),
     )

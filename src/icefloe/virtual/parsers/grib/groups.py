@@ -46,7 +46,7 @@ class Kind:
         )
 
 
-def level_text(levels: Collection[float]) -> str:
+def format_level(levels: Collection[float]) -> str:
     """Return the level of a variable as text; empty if there is not exactly one."""
     return f"{next(iter(levels)):g}" if len(levels) == 1 else ""
 

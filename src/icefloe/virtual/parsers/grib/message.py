@@ -29,7 +29,7 @@ class Message:
     edition: int
 
 
-def headers_of(file: SourceFile, message: Message) -> list[bytes]:
+def read_headers(file: SourceFile, message: Message) -> list[bytes]:
     """Read each field of a message as a message without values.
 
     Only the sections before the values are read from messages of edition 2. A message of edition 1 is read as
@@ -61,7 +61,7 @@ def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
     return fields
 
 
-def messages_of(file: SourceFile) -> Iterator[Message]:
+def iterate_messages(file: SourceFile) -> Iterator[Message]:
     """Generate the messages of a file in order, skipping bytes between them."""
     position = _next_magic(file, 0)
     while position is not None:
@@ -116,7 +116,7 @@ def _first_edition_length(file: SourceFile, offset: int, length: int) -> int:
     return total - rest + 4 if rest < 120 else total
 
 
-def fields_of(message: bytes) -> list[bytes]:
+def split_fields(message: bytes) -> list[bytes]:
     """Split a message of edition 2 with several fields into one message per field."""
     if message[7] != 2:
         return [message]

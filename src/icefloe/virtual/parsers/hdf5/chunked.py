@@ -15,7 +15,7 @@ from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk, decode_filter
 from icefloe.virtual.errors import RefusalReason, RefusedVariable
 from icefloe.virtual.parsers import INLINE_BYTES
 from icefloe.virtual.variables import ChunkReferences
-from icefloe.virtual.zarr_metadata import blosc_codec, numcodec, zstd_codec
+from icefloe.virtual.zarr_metadata import blosc_codec, configure_numcodec, zstd_codec
 
 if TYPE_CHECKING:
     import h5py
@@ -61,10 +61,10 @@ def _own_codec(number: int, values: Sequence[int], *, skips: bool = False) -> di
 
 
 _CODECS: Final[dict[int, Callable[[Sequence[int]], dict[str, Any]]]] = {
-    1: lambda values: numcodec("zlib", level=values[0] if values else 1),
-    _SHUFFLE: lambda values: numcodec("shuffle", elementsize=values[0]),
-    _FLETCHER32: lambda values: numcodec("fletcher32"),
-    307: lambda values: numcodec("bz2", level=values[0] if values else 9),
+    1: lambda values: configure_numcodec("zlib", level=values[0] if values else 1),
+    _SHUFFLE: lambda values: configure_numcodec("shuffle", elementsize=values[0]),
+    _FLETCHER32: lambda values: configure_numcodec("fletcher32"),
+    307: lambda values: configure_numcodec("bz2", level=values[0] if values else 9),
     32001: _blosc,
     32015: lambda values: zstd_codec(values[0] if values else 3),
 }

@@ -30,7 +30,7 @@ _NOT_A_COORDINATE: Final = "_nc4_non_coord_"
 _LIST: Final = "DIMENSION_LIST"
 
 
-def shown_name(name: str) -> str:
+def get_shown_name(name: str) -> str:
     """Return the name of a variable: netCDF adds a prefix if it has the name of another dimension."""
     return name.removeprefix(_NOT_A_COORDINATE)
 
@@ -119,10 +119,12 @@ class Dimensions:
             paths = [
                 h5py.h5r.get_name(scales[0], file) if len(scales) else None for scales in attributes[_LIST]
             ]
-            return [None if path is None else shown_name(path.decode().rpartition("/")[2]) for path in paths]
+            return [
+                None if path is None else get_shown_name(path.decode().rpartition("/")[2]) for path in paths
+            ]
         if "CLASS" in attributes and attributes["CLASS"] == b"DIMENSION_SCALE":
             if len(dataset.shape) == 1:
-                return [shown_name(dataset.name.rpartition("/")[2])]
+                return [get_shown_name(dataset.name.rpartition("/")[2])]
             if "_Netcdf4Coordinates" in attributes:
                 return self._by_number(dataset, attributes["_Netcdf4Coordinates"])
         return []
@@ -134,7 +136,7 @@ class Dimensions:
         while True:
             for name, member in group.items():
                 if "_Netcdf4Dimid" in getattr(member, "attrs", ()):
-                    known.setdefault(int(member.attrs["_Netcdf4Dimid"]), shown_name(name))
+                    known.setdefault(int(member.attrs["_Netcdf4Dimid"]), get_shown_name(name))
             if group.name == "/":
                 break
             group = group.parent

@@ -21,18 +21,23 @@ from icefloe.virtual.parsers.hdf5.dimensions import (
     HIDDEN_ATTRIBUTES,
     Dimensions,
     UnlimitedDimensions,
+    get_shown_name,
     is_bare_dimension,
-    shown_name,
 )
 from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import (
     ChunkReferences,
     Values,
     VirtualVariable,
-    contiguous_chunks,
-    loaded_variable,
+    make_contiguous_chunks,
+    make_loaded_variable,
 )
-from icefloe.virtual.zarr_metadata import bytes_codec, fill_value_json, json_attributes, zarr_type
+from icefloe.virtual.zarr_metadata import (
+    configure_bytes,
+    encode_attributes,
+    get_zarr_type,
+    to_json_fill_value,
+)
 
 if TYPE_CHECKING:
     import h5py
@@ -141,7 +146,7 @@ class _Parser:
         members: dict[str, Member] = {}
         self._above.append(h5py.h5o.get_info(group.id).addr)
         for name in group:
-            shown = shown_name(name)
+            shown = get_shown_name(name)
             full = f"{path}/{shown}" if path else shown
             if self._options.drops(full):
                 continue
@@ -181,15 +186,15 @@ class _Parser:
         found = _native_type(dataset)
         dtype, inner = _stored_type(found, dataset, filters)
         names = dimensions.name_axes(dataset, (*own_shape, *inner), stored)
-        attributes = json_attributes({**_visible_attributes(stored), **_flags(found, stored)}, dtype)
+        attributes = encode_attributes({**_visible_attributes(stored), **_flags(found, stored)}, dtype)
         shape = (*self._unlimited.shape_of(dataset, stored), *inner)
         member = Member(dataset, names, shape, stored)
         if dtype.kind == "T":
-            return member, loaded_variable(names, _pad(_read_strings(dataset), shape, ""), attributes)
-        zarr_type(dtype)
+            return member, make_loaded_variable(names, _pad(_read_strings(dataset), shape, ""), attributes)
+        get_zarr_type(dtype)
         if self._options.loads(path, names, dataset.size * dtype.itemsize) and _can_decode(filters):
             values = _pad(np.asarray(dataset[()], dtype), shape, dataset.fillvalue)
-            return member, loaded_variable(names, values, attributes)
+            return member, make_loaded_variable(names, values, attributes)
         if dataset.external is not None or dataset.is_virtual:
             raise RefusedVariable(RefusalReason.EXTERNAL_STORAGE, "its values are in other files")
         chunk_shape, codecs, chunks = self._chunks(
@@ -201,7 +206,7 @@ class _Parser:
             shape,
             dtype.newbyteorder("="),
             chunk_shape,
-            (bytes_codec(dtype), *codecs),
+            (configure_bytes(dtype), *codecs),
             _fill_value(dataset, dtype),
             attributes,
             chunks,
@@ -229,7 +234,7 @@ class _Parser:
             start = dataset.id.get_offset()
             if start is None or not dataset.size:
                 return chunk_shape, [], ChunkReferences.of(np.empty((0, len(shape))), [], [])
-            return chunk_shape, [], contiguous_chunks(start, shape, chunk_shape, dtype.itemsize)
+            return chunk_shape, [], make_contiguous_chunks(start, shape, chunk_shape, dtype.itemsize)
         values = np.asarray(dataset[()])
         inline = {(0,) * values.ndim: values.tobytes()} if values.size else {}
         chunks = ChunkReferences.of(np.empty((0, values.ndim)), [], [], inline=inline)
@@ -273,7 +278,7 @@ def _fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
         raise RefusedVariable(
             RefusalReason.UNSUPPORTED_TYPE, "its fill value is an array with different elements"
         )
-    return fill_value_json(flat[0] if values.ndim else values[()], dtype)
+    return to_json_fill_value(flat[0] if values.ndim else values[()], dtype)
 
 
 def group_attributes(group: h5py.Group) -> dict[str, Any]:
@@ -282,7 +287,7 @@ def group_attributes(group: h5py.Group) -> dict[str, Any]:
 
 
 def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return json_attributes(_visible_attributes(attributes))
+    return encode_attributes(_visible_attributes(attributes))
 
 
 def _visible_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from icefloe.virtual.parsers.tiff.georeference import locate_pixels
 from icefloe.virtual.sources import SourceFile, check_ends
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.zarr_metadata import (
-    bytes_codec,
-    fill_value_json,
-    json_attributes,
-    numcodec,
-    zarr_type,
+    configure_bytes,
+    configure_numcodec,
+    encode_attributes,
+    get_zarr_type,
+    to_json_fill_value,
     zstd_codec,
 )
 
@@ -98,7 +98,7 @@ def _file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
     }
     if page.description:
         found["description"] = page.description
-    return json_attributes(found)
+    return encode_attributes(found)
 
 
 class _Image:
@@ -131,7 +131,7 @@ class _Image:
                 RefusalReason.UNSUPPORTED_TYPE,
                 f"its samples have {page.bitspersample} bits and sample format {page.sampleformat}",
             )
-        zarr_type(np.dtype(page.dtype))
+        get_zarr_type(np.dtype(page.dtype))
         if not self._compression:
             raise RefusedVariable(
                 RefusalReason.UNSUPPORTED_FILTER, f"no codec can decode the compression {page.compression!r}"
@@ -169,7 +169,7 @@ class _Image:
             dtype,
             chunk_shape,
             plain or (self._own_codec(),),
-            fill_value_json(self._nodata(dtype), dtype),  # missing tiles have no data
+            to_json_fill_value(self._nodata(dtype), dtype),  # missing tiles have no data
             self._attributes(dtype),
             chunks,
         )
@@ -180,11 +180,11 @@ class _Image:
             return None
         match self._compression:
             case "none":
-                return (bytes_codec(self._dtype),)
+                return (configure_bytes(self._dtype),)
             case "deflate":
-                return bytes_codec(self._dtype), numcodec("zlib", level=6)
+                return configure_bytes(self._dtype), configure_numcodec("zlib", level=6)
             case "zstd":
-                return bytes_codec(self._dtype), zstd_codec(3)
+                return configure_bytes(self._dtype), zstd_codec(3)
         return None
 
     def _own_codec(self) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class _Image:
 
     def _attributes(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         nodata = self._nodata(dtype)
-        return {} if nodata is None else json_attributes({"_FillValue": nodata}, dtype)
+        return {} if nodata is None else encode_attributes({"_FillValue": nodata}, dtype)
 
     def _nodata(self, dtype: np.dtype[Any]) -> Any:
         """Return the value of missing data; None if it is not declared, or is outside the data type."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from icefloe.virtual.variables import VirtualVariable, loaded_variable
+from icefloe.virtual.variables import VirtualVariable, make_loaded_variable
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 if TYPE_CHECKING:
@@ -135,14 +135,14 @@ def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVari
     sizes = dict(zip(variable.dimensions, variable.shape, strict=True))
     transform = _transform(tags, page.imagewidth / sizes["x"], page.imagelength / sizes["y"])
     found = {} if transform is None else _coordinates(tags, transform, sizes)
-    grid_mapping = grid_mapping_of(tags)
+    grid_mapping = make_grid_mapping(tags)
     if not grid_mapping:
         return {"": variable, **found}
     if transform is not None:
         grid_mapping[GEO_TRANSFORM] = " ".join(map(repr, transform))
     # Also listed as a coordinate, as rioxarray expects: xarray reads it without decode_coords="all".
     named = {**variable.attributes, "grid_mapping": SPATIAL_REF, "coordinates": SPATIAL_REF}
-    found[SPATIAL_REF] = loaded_variable((), np.array(0, np.int32), grid_mapping)
+    found[SPATIAL_REF] = make_loaded_variable((), np.array(0, np.int32), grid_mapping)
     return {"": replace(variable, attributes=named), **found}
 
 
@@ -158,9 +158,11 @@ def _coordinates(
     x, x_step, x_turn, y, y_turn, y_step = transform
     if x_turn or y_turn or not x_step or not y_step:
         return {}
-    described = _ATTRIBUTES.get(key_number(tags.get("GTModelTypeGeoKey")), {})
+    described = _ATTRIBUTES.get(get_key_number(tags.get("GTModelTypeGeoKey")), {})
     return {
-        name: loaded_variable((name,), start + (np.arange(sizes[name]) + 0.5) * step, described.get(name, {}))
+        name: make_loaded_variable(
+            (name,), start + (np.arange(sizes[name]) + 0.5) * step, described.get(name, {})
+        )
         for name, start, step in (("x", x, x_step), ("y", y, y_step))
     }
 
@@ -184,12 +186,12 @@ def _transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[fl
         x, y = x - column * x_step, y - row * y_step
     else:
         return None  # not georeferenced, or by control points
-    if key_number(tags.get("GTRasterTypeGeoKey")) == _PIXEL_IS_POINT:
+    if get_key_number(tags.get("GTRasterTypeGeoKey")) == _PIXEL_IS_POINT:
         x, y = x - (x_step + x_turn) / 2, y - (y_step + y_turn) / 2
     return x, x_step * columns, x_turn * rows, y, y_turn * columns, y_step * rows
 
 
-def grid_mapping_of(tags: Mapping[str, Any]) -> dict[str, Any]:
+def make_grid_mapping(tags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the coordinate reference system as attributes of a CF grid mapping; empty if it is unknown."""
     if "pyproj" not in sys.modules and any(name in sys.modules for name in _WITH_OTHER_PROJ):
         keys = {
@@ -223,7 +225,7 @@ def _compute_in_subprocess(keys: str) -> str:
     return done.stdout
 
 
-def key_number(key: Any) -> int:
+def get_key_number(key: Any) -> int:
     """Return the number of a GeoTIFF key, which may be an enumeration member; 0 if the key is missing."""
     return 0 if key is None else int(getattr(key, "value", key))
 
@@ -237,7 +239,7 @@ def _code_only(tags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _code(tags: Mapping[str, Any], key: str) -> int | None:
     """Return the code of a key; None if the key is missing, undefined or user-defined."""
-    number = key_number(tags.get(key))
+    number = get_key_number(tags.get(key))
     return None if number in (0, _USER_DEFINED) else number
 
 
@@ -293,7 +295,7 @@ def _projected(tags: Mapping[str, Any]) -> CRS | None:
     if (operation := _code(tags, "ProjectionGeoKey")) is not None:
         conversion = CoordinateOperation.from_epsg(operation)
         return ProjectedCRS(conversion, name, geodetic_crs=CRS.from_wkt(geographic))
-    number = key_number(tags.get("ProjCoordTransGeoKey"))
+    number = get_key_number(tags.get("ProjCoordTransGeoKey"))
     if number not in _PROJECTIONS:
         return None
     projection, names = _PROJECTIONS[number]
@@ -322,7 +324,7 @@ def _geographic(tags: Mapping[str, Any], axes: str = "") -> str:
     else:
         datum = f"DATUM[{_quoted(citation.get('Datum', 'unknown'))},{_ellipsoid(tags, citation)}]"
     name = _quoted(citation.get("GCS Name", "unknown"))
-    unit = _unit(*_ANGULAR_UNITS.get(key_number(tags.get("GeogAngularUnitsGeoKey")), _DEGREE))
+    unit = _unit(*_ANGULAR_UNITS.get(get_key_number(tags.get("GeogAngularUnitsGeoKey")), _DEGREE))
     return f"GEOGCS[{name},{datum},{_prime_meridian(tags, citation)},{unit}{axes}]"
 
 

@@ -12,11 +12,11 @@ from icefloe.virtual.errors import RefusalReason, RefusedVariable
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 from icefloe.virtual.zarr_metadata import (
     blosc_codec,
-    bytes_codec,
-    fill_value_json,
-    json_attributes,
-    numcodec,
-    zarr_type,
+    configure_bytes,
+    configure_numcodec,
+    encode_attributes,
+    get_zarr_type,
+    to_json_fill_value,
     zstd_codec,
 )
 
@@ -40,7 +40,7 @@ _BYTES_CODECS: Final = (
 )
 
 
-def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
+def convert_v3_array(document: Mapping[str, Any]) -> VirtualVariable:
     """Convert a zarr.json to a variable."""
     from zarr.dtype import data_type_registry
 
@@ -60,7 +60,7 @@ def array_from_v3(document: Mapping[str, Any]) -> VirtualVariable:
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"its data type is unknown: {error}") from None
     if document["data_type"] == "string":
         dtype = _TEXTS
-    zarr_type(dtype)
+    get_zarr_type(dtype)
     shape = tuple(document["shape"])
     names = document.get("dimension_names") or [None] * len(shape)
     return _without_chunks(
@@ -78,7 +78,7 @@ def _to_named_codec(codec: Any) -> dict[str, Any]:
     return {"name": codec} if isinstance(codec, str) else dict(codec)
 
 
-def array_from_v2(document: Mapping[str, Any], attributes: Mapping[str, Any]) -> VirtualVariable:
+def convert_v2_array(document: Mapping[str, Any], attributes: Mapping[str, Any]) -> VirtualVariable:
     """Convert a .zarray and a .zattrs to a variable with codecs of Zarr version 3."""
     shape, chunks = tuple(document["shape"]), tuple(document["chunks"])
     dtype, filters = _parse_v2_dtype(document)
@@ -89,10 +89,10 @@ def array_from_v2(document: Mapping[str, Any], attributes: Mapping[str, Any]) ->
     fill = _convert_v2_fill_value(given, dtype)
     if given is not None and dtype.kind not in "TMm":
         # In version 2, xarray treats the fill value as missing.
-        value = zarr_type(dtype).from_json_scalar(given, zarr_format=2)
-        rest |= json_attributes({"_FillValue": value}, dtype)
+        value = get_zarr_type(dtype).from_json_scalar(given, zarr_format=2)
+        rest |= encode_attributes({"_FillValue": value}, dtype)
     elif "_FillValue" in rest:
-        rest |= json_attributes({"_FillValue": rest["_FillValue"]}, dtype)
+        rest |= encode_attributes({"_FillValue": rest["_FillValue"]}, dtype)
     native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")
     return _without_chunks(
         tuple(names), shape, native, tuple(max(size, 1) for size in chunks), codecs, fill, rest
@@ -109,7 +109,7 @@ def _parse_v2_dtype(document: Mapping[str, Any]) -> tuple[np.dtype[Any], list[Ma
             return _TEXTS, filters[1:]
         raise RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, "its values are Python objects")
     dtype = np.dtype(given)
-    zarr_type(dtype)
+    get_zarr_type(dtype)
     return dtype, filters
 
 
@@ -121,12 +121,12 @@ def _convert_v2_codecs(
         codecs.append({"name": "transpose", "configuration": {"order": list(reversed(range(rank)))}})
     compressor = document.get("compressor")
     steps = [dict(step) for step in (*filters, *([compressor] if compressor else []))]
-    serializer = {"name": "vlen-utf8"} if dtype.kind == "T" else bytes_codec(dtype)
+    serializer = {"name": "vlen-utf8"} if dtype.kind == "T" else configure_bytes(dtype)
     in_bytes = False
     for step in steps:
         name = str(step.pop("id"))
         if name in _ARRAY_CODECS and not in_bytes and not dtype.str.startswith(">"):
-            codecs.append(numcodec(name, **step))
+            codecs.append(configure_numcodec(name, **step))
             continue
         if name not in _BYTES_CODECS:
             raise RefusedVariable(
@@ -155,15 +155,15 @@ def _convert_compressor(name: str, step: Mapping[str, Any], dtype: np.dtype[Any]
             return blosc_codec(
                 step.get("cname", "lz4"), step.get("clevel", 5), shuffle, itemsize, step.get("blocksize", 0)
             )
-    return numcodec(name, **step)
+    return configure_numcodec(name, **step)
 
 
 def _convert_v2_fill_value(given: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "T":
         return given if isinstance(given, str) else ""
     if given is None:
-        return fill_value_json(None, dtype)
-    return fill_value_json(zarr_type(dtype).from_json_scalar(given, zarr_format=2), dtype)
+        return to_json_fill_value(None, dtype)
+    return to_json_fill_value(get_zarr_type(dtype).from_json_scalar(given, zarr_format=2), dtype)
 
 
 def _without_chunks(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.zarr.documents import array_from_v2, array_from_v3
+from icefloe.virtual.parsers.zarr.documents import convert_v2_array, convert_v3_array
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
@@ -74,7 +74,7 @@ class KeyedChunks:
         return found
 
 
-def dataset_of(
+def build_dataset(
     documents: Mapping[str, Any],
     chunks: Mapping[str, ArrayChunks],
     sources: tuple[Source, ...],
@@ -194,10 +194,10 @@ def _parse_indices(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], N
 
 def _variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
     if _key(path, "zarr.json") in documents:
-        variable = array_from_v3(documents[_key(path, "zarr.json")])
+        variable = convert_v3_array(documents[_key(path, "zarr.json")])
     else:
         attributes = documents.get(_key(path, ".zattrs")) or {}
-        variable = array_from_v2(documents[_key(path, ".zarray")], attributes)
+        variable = convert_v2_array(documents[_key(path, ".zarray")], attributes)
     rank, grid = len(variable.shape), np.array(variable.grid_shape, np.int64)
     if found is None:
         return variable

@@ -14,7 +14,7 @@ import numpy as np
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
-from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, dataset_of, parse_document
+from icefloe.virtual.parsers.zarr.hierarchy import METADATA, KeyedChunks, build_dataset, parse_document
 from icefloe.virtual.sources import (
     FindAccess,
     Source,
@@ -47,7 +47,7 @@ def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> Virt
     lengths = np.array([source.size_bytes for source in sources], np.uint64)
     numbers = np.arange(len(sources), dtype=np.uint32)
     chunks = KeyedChunks(keys, numbers, np.zeros(len(sources), np.uint64), lengths, {})
-    return dataset_of(documents, chunks.by_array(documents), tuple(sources), options, location)
+    return build_dataset(documents, chunks.by_array(documents), tuple(sources), options, location)
 
 
 def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
@@ -74,7 +74,7 @@ def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
             lengths.append(each.compress_size)
     columns = np.zeros(len(keys), np.uint32), np.array(offsets, np.uint64), np.array(lengths, np.uint64)
     chunks = KeyedChunks(keys, *columns, {})
-    return dataset_of(documents, chunks.by_array(documents), (file.source,), options, place)
+    return build_dataset(documents, chunks.by_array(documents), (file.source,), options, place)
 
 
 def find_root(names: Iterable[str], place: str) -> str:
