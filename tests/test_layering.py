@@ -206,7 +206,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("options",),
         ("scan", "metadata_tables"),
         ("schema",),
-        ("encode",),
+        ("encode", "spark_types"),
         ("decode",),
     ),
     "serve": (

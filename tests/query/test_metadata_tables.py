@@ -10,8 +10,8 @@ import zarr
 
 import icefloe
 from icefloe.errors import InvalidInputError
-from icefloe.query.decode import to_ddl
 from icefloe.query.metadata_tables import TABLES, View, get_metadata_table
+from icefloe.query.spark_types import to_ddl
 from tests.support.spark.weather import CHUNKS, put, weather
 
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 import xarray as xr
 from hypothesis import strategies as st
 
-from icefloe.query.decode import to_spark_type
 from icefloe.query.encode import merge_keys, to_keys
 from icefloe.query.scan.plan import TableScan, make_plan
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import Table, find_tables
+from icefloe.query.spark_types import to_spark_type
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query
 from icefloe.query.sql.pruning import prune_scan

@@ -1,4 +1,4 @@
-"""Decode the stored values of an array as xarray does, and choose the Spark type of its column.
+"""Decode the stored values of an array as xarray does, and choose the type of its column.
 
 Fill values and NaN become null. Types that Spark lacks are widened: see docs/reference/tables.md.
 """
@@ -19,7 +19,7 @@ from icefloe.errors import ErrorKind, InvalidInputError
 Values = NDArray[Any]
 Mask = NDArray[np.bool_]
 
-_WIDENED: Final[Mapping[str, pa.DataType]] = {
+WIDENED: Final[Mapping[str, pa.DataType]] = {
     "bool": pa.bool_(),
     "int8": pa.int8(),
     "int16": pa.int16(),
@@ -40,24 +40,6 @@ NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
 """The integer that numpy and xarray store for a missing time."""
 TIMESTAMP: Final = pa.timestamp("us")
 INTERVAL: Final = pa.duration("us")
-
-_SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.decimal128(20, 0): "decimal(20,0)",
-    TIMESTAMP: "timestamp_ntz",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-    INTERVAL: "interval day to second",
-    _WIDENED["complex64"]: "struct<real: float, imag: float>",
-    _WIDENED["complex128"]: "struct<real: double, imag: double>",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +123,6 @@ def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Arr
     return pa.array(values, type=arrow, mask=missing)
 
 
-def to_spark_type(arrow: pa.DataType) -> str:
-    """Convert an Arrow type to the name of a Spark SQL type."""
-    if pa.types.is_list(arrow):
-        return f"array<{to_spark_type(arrow.value_type)}>"
-    return _SPARK_TYPES[arrow]
-
-
-def to_ddl(schema: pa.Schema) -> str:
-    """Write the columns of a schema as Spark SQL DDL."""
-    return ", ".join(f"{quote_name(field.name)} {to_spark_type(field.type)}" for field in schema)
-
-
-def quote_name(name: str) -> str:
-    """Quote a name for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
     """Find the coding of an array from its data type and attributes.
 
@@ -190,7 +155,7 @@ _CALENDAR: Final = "proleptic_gregorian"
 
 
 def _find_arrow_type(dtype: np.dtype[Any], name: str) -> pa.DataType:
-    found = _WIDENED.get(dtype.name) or _BY_KIND.get(dtype.kind)
+    found = WIDENED.get(dtype.name) or _BY_KIND.get(dtype.kind)
     if dtype.kind == "M":
         found = TIMESTAMP
     if dtype.kind == "m":

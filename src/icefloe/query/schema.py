@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.query.decode import Coding, find_coding, to_ddl
+from icefloe.query.decode import Coding, find_coding
+from icefloe.query.spark_types import to_ddl
 from icefloe.session import Session
 
 NUMERIC: Final = "_numeric"

@@ -12,8 +12,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from sqlglot import exp
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import quote_name, to_ddl, to_spark_type
 from icefloe.query.options import AnyRepository
+from icefloe.query.spark_types import quote_name, to_ddl, to_spark_type
 from icefloe.query.sql.analysis import Analysis, Needs, analyze_query, assume_everything
 from icefloe.query.sql.parse import Edit, Query, parse_query
 from icefloe.query.sql.relations import ArrayRelation, MetadataRelation, Relation, Sessions, resolve_relation

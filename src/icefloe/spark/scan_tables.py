@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from icefloe.query.decode import quote_name, to_ddl, to_spark_type
 from icefloe.query.options import AnyRepository, resolve_session
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan
 from icefloe.query.scan.read import read_partition
 from icefloe.query.scan.reduce import Aggregation, plan_aggregation, reduce_partition
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import find_tables
+from icefloe.query.spark_types import quote_name, to_ddl, to_spark_type
 from icefloe.query.sql.aggregates import combine_moments
 from icefloe.repository import Repository
 from icefloe.session import Session

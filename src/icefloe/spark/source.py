@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import to_ddl, to_spark_type
 from icefloe.query.metadata_tables import View, get_metadata_table
 from icefloe.query.options import Options, open_version, parse_options
 from icefloe.query.scan.read import read_partition
+from icefloe.query.spark_types import to_ddl, to_spark_type
 from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 from icefloe.conflicts import ConflictSolver
 from icefloe.distributed import receipt
 from icefloe.errors import IcechunkError
-from icefloe.query.decode import Values, quote_name
+from icefloe.query.decode import Values
 from icefloe.query.encode import merge_keys
 from icefloe.query.options import describe_location, open_repository
+from icefloe.query.spark_types import quote_name
 from icefloe.query.write.blocks import BLOCK, CELL, place_rows, write_sorted
 from icefloe.query.write.idempotency import CommitRequest, parse_solver
 from icefloe.query.write.job import WriteJob, find_keys

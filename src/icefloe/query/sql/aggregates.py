@@ -17,11 +17,11 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, ScopeType, walk_in_scope
 from sqlglot.tokenizer_core import Token, TokenType
 
-from icefloe.query.decode import quote_name
 from icefloe.query.scan.groups import Term
 from icefloe.query.scan.reduce import CELLS, MOMENTS, Moment, make_moment
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role
+from icefloe.query.spark_types import quote_name
 from icefloe.query.sql.analysis import find_columns
 from icefloe.query.sql.condition_pushdown import split_conjuncts
 from icefloe.query.sql.parse import Edit

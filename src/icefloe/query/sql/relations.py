@@ -11,7 +11,6 @@ import pyarrow as pa
 from sqlglot.optimizer.scope import Scope
 
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
-from icefloe.query.decode import to_spark_type
 from icefloe.query.metadata_tables import TABLES, View, get_metadata_table
 from icefloe.query.options import (
     AnyRepository,
@@ -30,6 +29,7 @@ from icefloe.query.schema import (
     make_ambiguous_table_error,
     make_unknown_name_error,
 )
+from icefloe.query.spark_types import to_spark_type
 from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.parse import Edit, Query, TableUse
