@@ -61,6 +61,11 @@ _FIRST_GREGORIAN_DAY: Final = -141427
 """1582-10-15, in days since 1970: the first day of the Gregorian calendar, after the Julian 1582-10-04."""
 
 Numbers = NDArray[Any]
+_LATITUDE = {"latitude", "lat"}
+_LONGITUDE = {"longitude", "lon", "long"}
+_NORTH = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen"}
+_EAST = {"degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee"}
+_DEGREES = {"", "degrees", "degree", "deg", "°"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,36 @@ def get_fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list
     listed = [each if isinstance(each, Sequence) and not isinstance(each, str) else [each] for each in given]
     found = [decode_fill_value(each, dtype) for values in listed for each in values if each is not None]
     return [fill for fill in found if fill is not None and fill == fill]
+
+
+def unpack_numbers(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Decode packed numbers with `scale_factor` and `add_offset`, with NaN for missing values."""
+    found = values.astype("f8")
+    for missing in get_fill_values(attributes, values.dtype):
+        found[values == missing] = np.nan
+    scale, offset = (attributes.get(name) for name in ("scale_factor", "add_offset"))
+    found = found * scale if isinstance(scale, int | float) else found
+    return found + offset if isinstance(offset, int | float) else found
+
+
+def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Check whether a coordinate has latitudes: by its standard name, else its units, else its name.
+
+    Only the standard name distinguishes rotated grids.
+    """
+    return _is_named(name, attributes, _LATITUDE, _NORTH)
+
+
+def is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Check whether a coordinate has longitudes, like `is_latitude`."""
+    return _is_named(name, attributes, _LONGITUDE, _EAST)
+
+
+def _is_named(name: str, attributes: Mapping[str, Any], names: set[str], units: set[str]) -> bool:
+    if standard := str(attributes.get("standard_name", "")).lower():
+        return standard in names
+    given = str(attributes.get("units", "")).lower()
+    return given in units or (name.lower() in names and given in _DEGREES)
 
 
 def _decode_float(text: str) -> float | None:

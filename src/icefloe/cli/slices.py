@@ -11,7 +11,7 @@ import numpy as np
 
 from icefloe._internal.paths import ROOT, get_parent, join, normalize
 from icefloe._internal.printable import escape_control
-from icefloe.cf import get_fill_values, parse_time_coding
+from icefloe.cf import is_latitude, is_longitude, parse_time_coding, unpack_numbers
 from icefloe.cli.values import read
 from icefloe.coastlines import check_latitudes, unwrapped_longitudes
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -19,11 +19,6 @@ from icefloe.export.selection import find_positions
 from icefloe.session import Session
 
 _MOST_CELLS = 200_000_000
-_LATITUDE = {"latitude", "lat"}
-_LONGITUDE = {"longitude", "lon", "long"}
-_NORTH = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen"}
-_EAST = {"degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee"}
-_DEGREES = {"", "degrees", "degree", "deg", "°"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +52,16 @@ class Axis:
     @property
     def latitudes(self) -> Any:
         """The coordinate values if CF attributes or the name say that they are latitudes, otherwise None."""
-        return check_latitudes(self.values) if self._is_named(_LATITUDE, _NORTH) else None
+        return check_latitudes(self.values) if is_latitude(self.name, self._attributes) else None
 
     @property
     def longitudes(self) -> Any:
         """The coordinate values without jumps if they are longitudes, otherwise None."""
-        return unwrapped_longitudes(self.values) if self._is_named(_LONGITUDE, _EAST) else None
+        return unwrapped_longitudes(self.values) if is_longitude(self.name, self._attributes) else None
 
-    def _is_named(self, names: set[str], units: set[str]) -> bool:
-        """Compare the standard name, or else the units, or else the name.
-
-        Only the standard name distinguishes rotated grids.
-        """
-        if self.standard_name:
-            return self.standard_name.lower() in names
-        if self.units.lower() in units:
-            return True
-        return self.name.lower() in names and self.units.lower() in _DEGREES
+    @property
+    def _attributes(self) -> dict[str, str]:
+        return {"standard_name": self.standard_name, "units": self.units}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +169,9 @@ def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
     """Decode packed values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
         raise _invalid(f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can")
-    found = values.astype("f8")
-    for missing in get_fill_values(attributes, values.dtype):
-        found[values == missing] = np.nan
+    found = unpack_numbers(values, attributes)
     found[~np.isfinite(found)] = np.nan
-    scale, offset = (attributes.get(name) for name in ("scale_factor", "add_offset"))
-    found = found * scale if isinstance(scale, int | float) else found
-    return found + offset if isinstance(offset, int | float) else found
+    return found
 
 
 def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:

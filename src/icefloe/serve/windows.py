@@ -17,7 +17,7 @@ import zarr
 from numpy.typing import NDArray
 
 from icefloe._internal.paths import ROOT, get_parent, join
-from icefloe.cf import get_fill_values, parse_time_coding
+from icefloe.cf import is_latitude, is_longitude, parse_time_coding, unpack_numbers
 from icefloe.coastlines import check_latitudes, unwrapped_longitudes
 from icefloe.core.chunk_grid import Grid, count_item_bytes, get_decoded_grid, get_stored_grid
 from icefloe.core.workspace import Workspace
@@ -33,11 +33,6 @@ Index = tuple[slice, ...]
 """One slice with start, stop and step per dimension."""
 
 NUMBERS: Final = "biuf"
-_LATITUDES: Final = {"latitude", "lat"}
-_LONGITUDES: Final = {"longitude", "lon", "long"}
-_NORTH: Final = {"degrees_north", "degree_north", "degrees_n", "degree_n", "degreesn", "degreen"}
-_EAST: Final = {"degrees_east", "degree_east", "degrees_e", "degree_e", "degreese", "degreee"}
-_DEGREES: Final = {"", "degrees", "degree", "deg", "°"}
 _MOST_LABELS: Final = 4_000_000
 """The size up to which a coordinate is read as a whole for its labels."""
 
@@ -240,12 +235,7 @@ class ArrayView:
         """Decode stored values: unpack them, with NaN for missing ones."""
         if values.dtype.kind not in NUMBERS:
             raise RequestError(400, f"{self.path} has values of type {values.dtype}, which cannot be drawn")
-        found = values.astype("f8")
-        for missing in get_fill_values(self.attributes, values.dtype):
-            found[values == missing] = np.nan
-        scale, offset = (self.attributes.get(name) for name in ("scale_factor", "add_offset"))
-        found = found * scale if isinstance(scale, int | float) else found
-        return found + offset if isinstance(offset, int | float) else found
+        return unpack_numbers(values, self.attributes)
 
     @property
     def is_packed(self) -> bool:
@@ -319,12 +309,12 @@ class Coordinate:
     @property
     def latitudes(self) -> NDArray[np.float64] | None:
         """The coordinate, if it is a latitude by the CF conventions or by its name."""
-        return check_latitudes(self.values) if self._is_named(_LATITUDES, _NORTH) else None
+        return check_latitudes(self.values) if is_latitude(self.name, self.attributes or {}) else None
 
     @property
     def longitudes(self) -> NDArray[np.float64] | None:
         """The coordinate without jumps, if it is a longitude by the CF conventions or by its name."""
-        return unwrapped_longitudes(self.values) if self._is_named(_LONGITUDES, _EAST) else None
+        return unwrapped_longitudes(self.values) if is_longitude(self.name, self.attributes or {}) else None
 
     @property
     def is_time(self) -> bool:
@@ -334,15 +324,6 @@ class Coordinate:
     def _coding(self) -> Any:
         found = self.attributes or {}
         return parse_time_coding(found.get("units"), found.get("calendar"))
-
-    def _is_named(self, names: set[str], units: set[str]) -> bool:
-        if self.values is None:
-            return False
-        attributes = self.attributes or {}
-        if standard := str(attributes.get("standard_name", "")).lower():
-            return standard in names
-        given = str(attributes.get("units", "")).lower()
-        return given in units or (self.name.lower() in names and given in _DEGREES)
 
 
 def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Merging does not need them. Nothing here raises an error: a description mentions
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -18,6 +18,7 @@ from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import join, list_ancestors
 from icefloe.cf import get_fill_values, parse_time_coding
 from icefloe.conflicts import ChunkDetails
+from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.core.chunk_values import Values, decode_chunk
 from icefloe.core.merge.state_changes import State
 from icefloe.errors import IcechunkError
@@ -82,12 +83,12 @@ class _Side:
 
     def _element(self, coordinate: NodeSnapshot, place: int) -> Values:
         """Read one element of a coordinate, and return it as an array."""
-        (axis,) = _axes(json.loads(coordinate.user_data))
-        number = axis.chunk_at(place)
+        grid = get_stored_grid(json.loads(coordinate.user_data))
+        ((number, *_),) = grid.find_touched([slice(place, place + 1)])
         key = (coordinate.path, number)
         if key not in self._coordinates:
             self._coordinates[key] = _Chunk(self, coordinate, (number,)).values()
-        at = place - axis.extent(number).start
+        at = place - grid.box([number])[0].start
         return self._coordinates[key][at : at + 1]
 
 
@@ -112,8 +113,7 @@ class _Chunk:
     @cached_property
     def box(self) -> list[range]:
         """The elements of the whole chunk, including those beyond the end of the array."""
-        axes = zip(_axes(self.document), self.coords, strict=True)
-        return [axis.extent(number) for axis, number in axes]
+        return [range(each.start, each.stop) for each in get_stored_grid(self.document).box(self.coords)]
 
     @property
     def spans(self) -> list[range]:
@@ -160,43 +160,6 @@ class _Chunk:
         data = None if ref is None else workspace.read(ref, 0, ref.length, where)
         values = decode_chunk(self.document, shape, data, most_bytes=_MOST_BYTES)
         return values[tuple(slice(0, len(span)) for span in self.spans)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """The chunks along one dimension, as runs of a size and a count; None for an unlimited run."""
-
-    runs: Sequence[tuple[int, int | None]]
-
-    def extent(self, number: int) -> range:
-        """Return the elements of a chunk."""
-        start = 0
-        for size, count in self.runs:
-            if count is None or number < count:
-                return range(start + number * size, start + (number + 1) * size)
-            start, number = start + size * count, number - count
-        raise IndexError(f"there is no chunk {number}")
-
-    def chunk_at(self, place: int) -> int:
-        """Return the number of the chunk that contains an element."""
-        first = 0
-        for size, count in self.runs:
-            if count is None or place < size * count:
-                return first + place // size
-            first, place = first + count, place - size * count
-        raise IndexError(f"there is no element {place}")
-
-
-def _axes(document: Mapping[str, Any]) -> list[_Axis]:
-    grid = document["chunk_grid"]["configuration"]
-    return [_axis(sizes) for sizes in grid.get("chunk_shape", grid.get("chunk_shapes"))]
-
-
-def _axis(sizes: Any) -> _Axis:
-    """Parse a chunk size, or a list of sizes and `[size, count]` pairs."""
-    if isinstance(sizes, int):
-        return _Axis([(sizes, None)])
-    return _Axis([(each[0], each[1]) if isinstance(each, list) else (each, 1) for each in sizes])
 
 
 def label_text(value: Values, attributes: Mapping[str, Any]) -> str:

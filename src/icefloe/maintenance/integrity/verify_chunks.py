@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
 from icefloe.core.assets import AssetStore
+from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.id_columns import is_member
@@ -86,12 +86,12 @@ def _check_array(
         why = f"zarr cannot open the array: {type(error).__name__}: {error}"
         report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", why))
         return
-    borders = _borders(node, array)
+    grid = get_stored_grid(json.loads(node.user_data))
 
     def decode(row: int) -> str | None:
         coords = refs.coords[row].tolist()
         try:
-            array[tuple(slice(edges[at], edges[at + 1]) for at, edges in zip(coords, borders, strict=True))]
+            array[grid.box(coords)]
         except Exception as error:  # noqa: BLE001  codecs may raise anything
             return f"chunk {coords}: {type(error).__name__}: {error}"
         return None
@@ -100,25 +100,6 @@ def _check_array(
         report.counts["chunks"] += 1
         if message is not None:
             report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))
-
-
-def _borders(node: NodeSnapshot, array: zarr.Array[Any]) -> list[list[int] | range]:
-    """Return the boundaries of chunks along each dimension."""
-    grid = json.loads(node.user_data)["chunk_grid"]
-    if grid["name"] == "rectilinear":
-        pairs = zip(grid["configuration"]["chunk_shapes"], array.shape, strict=True)
-        return [_edges(given, length) for given, length in pairs]
-    sizes = array.shards or array.chunks
-    return [_edges(size, length) for size, length in zip(sizes, array.shape, strict=True)]
-
-
-def _edges(given: Any, length: int) -> list[int] | range:
-    """Return the boundaries for one chunk size, or for a list of sizes and `[size, count]` pairs."""
-    if isinstance(given, int):
-        size = max(given, 1)
-        return range(0, length + 2 * size, size)
-    runs = [run if isinstance(run, list) else [run, 1] for run in given]
-    return [0, *accumulate(size for size, times in runs for _ in range(times))]
 
 
 def _keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
