@@ -10,9 +10,9 @@ import numpy as np
 
 from icefloe._internal.private_imports import get_manifest_columns
 from icefloe.virtual.dataset import VirtualDataset, with_sources
-from icefloe.virtual.parsers.zarr.documents import convert_v3_array
 from icefloe.virtual.sources import Source, to_location
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable, make_document, make_loaded_variable
+from icefloe.virtual.zarr_documents import convert_v3_array
 from icefloe.virtual.zarr_metadata import encode_attributes, parse_array_metadata
 
 _TEXTS: Final = np.dtypes.StringDType()

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.zarr.documents import convert_v2_array, convert_v3_array
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
+from icefloe.virtual.zarr_documents import convert_v2_array, convert_v3_array
 
 METADATA: Final = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,9})"
