@@ -242,6 +242,19 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("base",),
         ("",),
     ),
+    "virtual": (
+        ("combine", "open"),
+        ("parsers",),
+        ("virtualizarr",),
+        ("dataset",),
+        ("values",),
+        ("write",),
+        ("codecs", "zarr_documents"),
+        ("variables",),
+        ("decoders", "sources", "zarr_metadata"),
+        ("errors",),
+        ("",),
+    ),
 }
 
 # Foreign package -> the components that may import it; nothing in the package may import an empty one.

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
-import numpy as np
 from zarr.abc.codec import ArrayBytesCodec, BytesBytesCodec
 from zarr.registry import register_codec
 
+from icefloe.virtual.decoders.grib import decode_grib
 from icefloe.virtual.decoders.hdf5 import Chunk, decode_filter
-from icefloe.virtual.parsers.grib.message import split_fields
 
 if TYPE_CHECKING:
     from zarr.abc.buffer import Buffer, NDBuffer
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 GRIB: Final = "icefloe.grib"
 TIFF: Final = "icefloe.tiff"
 HDF5: Final = "icefloe.hdf5"
-_MISSING: Final = 3.4028234663852886e38
-"""Marks missing values while a message is decoded. The default of ecCodes, 9999, may be a valid value."""
 
 
 class _DecodesOnly:
@@ -72,43 +69,6 @@ class GribCodec(_DecodesOnly, ArrayBytesCodec):
         dtype = chunk_spec.dtype.to_native_dtype()
         found: NDBuffer = chunk_spec.prototype.nd_buffer.from_numpy_array(values.astype(dtype, copy=False))
         return found
-
-
-def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", field: int = 0) -> Any:
-    """Decode the values of a message into an array whose last dimensions are those of the grid."""
-    import eccodes
-
-    handle = eccodes.codes_new_from_message(split_fields(message)[field])
-    try:
-        if key != "values":
-            return to_rows(eccodes.codes_get_array(handle, key), handle, shape, is_coordinate=True)
-        eccodes.codes_set(handle, "missingValue", _MISSING)
-        values = eccodes.codes_get_array(handle, "values")
-        values[values == _MISSING] = np.nan
-        return to_rows(values, handle, shape)
-    finally:
-        eccodes.codes_release(handle)
-
-
-def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: bool = False) -> Any:
-    """Arrange the values of a message as rows along x, for any scanning mode.
-
-    For latitudes and longitudes, pass `is_coordinate`: ecCodes never reverses every second row of these.
-    """
-    import eccodes
-
-    def flag(name: str) -> bool:
-        return bool(eccodes.codes_is_defined(handle, name) and eccodes.codes_get(handle, name))
-
-    *_, rows, columns = (1, 1, *shape)
-    if rows == 1 or columns == 1:
-        return values.reshape(shape)
-    by_columns = flag("jPointsAreConsecutive")
-    grid = values.reshape((columns, rows) if by_columns else (rows, columns))
-    if not is_coordinate and flag("alternativeRowScanning"):
-        grid = grid.copy()
-        grid[1::2] = grid[1::2, ::-1]
-    return (grid.T if by_columns else grid).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import zarr
@@ -15,12 +15,10 @@ from icefloe.repository import Repository
 from icefloe.storage import in_memory_storage
 from icefloe.store import IcechunkStore
 from icefloe.virtual.sources import FindAccess, make_container, make_default_access
-
-if TYPE_CHECKING:
-    from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.write import WritableDataset, write_dataset
 
 
-def open_store(dataset: VirtualDataset, access: FindAccess = make_default_access) -> IcechunkStore:
+def open_store(dataset: WritableDataset, access: FindAccess = make_default_access) -> IcechunkStore:
     """Write a dataset without its refused variables to a repository in memory, and return the store."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
@@ -32,11 +30,11 @@ def open_store(dataset: VirtualDataset, access: FindAccess = make_default_access
             authorized[container.url_prefix] = credential or make_credential_from_env(location)
     repository = Repository.create(in_memory_storage(), config, authorized)
     session = repository.writable_session("main")
-    dataset.drop_refused().to_icechunk(session.store)
+    write_dataset(dataset.drop_refused(), session.store)
     return session.store
 
 
-def open_dataset(dataset: VirtualDataset, access: FindAccess, **options: Any) -> Any:
+def open_dataset(dataset: WritableDataset, access: FindAccess, **options: Any) -> Any:
     """Open a virtual dataset with xarray (see `VirtualDataset.to_xarray`)."""
     import xarray
 
@@ -45,7 +43,7 @@ def open_dataset(dataset: VirtualDataset, access: FindAccess, **options: Any) ->
 
 
 def open_values(
-    dataset: VirtualDataset,
+    dataset: WritableDataset,
     paths: Sequence[str],
     access: FindAccess = make_default_access,
 ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 import zarr
@@ -19,13 +19,24 @@ from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, Nod
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
 from icefloe.store import IcechunkStore
 from icefloe.virtual import codecs
-from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.errors import CannotVirtualizeError, Refused
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable, make_document, reencode_times
 from icefloe.virtual.zarr_metadata import find_differences, list_properties, parse_array_metadata
 
-if TYPE_CHECKING:
-    from icefloe.virtual.dataset import VirtualDataset
+
+class WritableDataset(Protocol):
+    """The parts of a `VirtualDataset` that are written, one group at a time."""
+
+    @property
+    def variables(self) -> Mapping[str, VirtualVariable]: ...
+    @property
+    def attributes(self) -> Mapping[str, Any]: ...
+    @property
+    def sources(self) -> tuple[Source, ...]: ...
+    def walk(self) -> Iterator[tuple[str, Self]]: ...
+    def all_refused(self) -> list[Refused]: ...
+    def drop_refused(self) -> Self: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class _Target:
 
 
 def write_dataset(
-    dataset: VirtualDataset,
+    dataset: WritableDataset,
     store: IcechunkStore,
     *,
     group: str | None = None,
@@ -75,7 +86,7 @@ def write_dataset(
 
 
 def _targets(
-    dataset: VirtualDataset,
+    dataset: WritableDataset,
     store: IcechunkStore,
     group: str,
     append_dim: str | None,
@@ -119,7 +130,7 @@ def _read_document(store: IcechunkStore, path: str) -> dict[str, Any] | None:
 
 
 def _convert_times(
-    dataset: VirtualDataset, documents: Mapping[str, dict[str, Any] | None], group: str
+    dataset: WritableDataset, documents: Mapping[str, dict[str, Any] | None], group: str
 ) -> dict[str, VirtualVariable]:
     """Convert loaded times to the units of the existing arrays."""
     existing = {name: each.get("attributes", {}) for name, each in documents.items() if each is not None}

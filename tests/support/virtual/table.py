@@ -24,7 +24,7 @@ import zarr
 
 from icefloe._internal.amounts import counted
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
-from icefloe.virtual.codecs import decode_grib
+from icefloe.virtual.decoders.grib import decode_grib
 from icefloe.virtual.open import recognize
 from icefloe.virtual.sources import open_file, to_location
 from icefloe.virtual.values import open_store

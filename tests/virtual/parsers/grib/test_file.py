@@ -12,7 +12,7 @@ import pytest
 
 from icefloe.virtual import CannotVirtualizeError, RefusalReason, combine, virtualize
 from icefloe.virtual.codecs import GribCodec
-from icefloe.virtual.parsers.grib.message import split_fields
+from icefloe.virtual.decoders.grib import split_fields
 from icefloe.virtual.values import open_values
 from tests.support.servers.ranges import range_server
 from tests.support.virtual.files import aged, assert_all_read_back, assert_reads_back

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.errors import IcechunkError
-from icefloe.virtual.codecs import GRIB, to_rows
+from icefloe.virtual.codecs import GRIB
 from icefloe.virtual.dataset import VirtualDataset
+from icefloe.virtual.decoders.grib import to_rows
 from icefloe.virtual.errors import DAMAGE, CannotVirtualizeError, RefusalReason, Refused, RefusedVariable
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.grib.groups import Kind, format_level, name_groups

@@ -1,4 +1,4 @@
-"""Locate GRIB messages in a file, and split messages with several fields."""
+"""Locate GRIB messages in a file, and read their headers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from icefloe.virtual.decoders.grib import END
 from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.sources import SourceFile
 
 MAGIC: Final = b"GRIB"
-_END: Final = b"7777"
 _SEARCHED: Final = 1 << 12
 _HAS_GRID, _HAS_BITMAP = 0x80, 0x40
 """Flags in the product definition section of edition 1."""
@@ -42,7 +42,7 @@ def read_headers(file: SourceFile, message: Message) -> list[bytes]:
 
 def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
     head = file.peek(message.offset, message.offset + 16)
-    position, end = message.offset + 16, message.offset + message.length - len(_END)
+    position, end = message.offset + 16, message.offset + message.length - len(END)
     shared: dict[int, bytes] = {}
     fields: list[bytes] = []
     while position < end:
@@ -51,7 +51,7 @@ def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
         if length < 5 or position + length > end:
             raise ValueError(f"a section of {length} bytes at byte {position}")
         if number == _VALUES:
-            body = b"".join(shared[each] for each in sorted(shared)) + _NO_VALUES + _END
+            body = b"".join(shared[each] for each in sorted(shared)) + _NO_VALUES + END
             fields.append(head[:8] + (16 + len(body)).to_bytes(8) + body)
         elif number == _BITMAP:
             shared[number] = _NO_BITMAP
@@ -67,7 +67,7 @@ def iterate_messages(file: SourceFile) -> Iterator[Message]:
     while position is not None:
         message = _message_at(file, position)
         end = message.offset + message.length
-        if end > file.size_bytes or file.peek(end - 4, end) != _END:
+        if end > file.size_bytes or file.peek(end - 4, end) != END:
             raise CannotVirtualizeError(
                 f"{file.location}: the GRIB message at byte {position} does not end after {message.length} "
                 f"bytes; the file of {file.size_bytes} bytes is truncated or damaged"
@@ -114,23 +114,3 @@ def _first_edition_length(file: SourceFile, offset: int, length: int) -> int:
             section += int.from_bytes(file.peek(section, section + 3))
     rest = int.from_bytes(file.peek(section, section + 3))
     return total - rest + 4 if rest < 120 else total
-
-
-def split_fields(message: bytes) -> list[bytes]:
-    """Split a message of edition 2 with several fields into one message per field."""
-    if message[7] != 2:
-        return [message]
-    shared: dict[int, bytes] = {}
-    fields: list[bytes] = []
-    position = 16
-    while message[position : position + 4] != _END:
-        length, number = int.from_bytes(message[position : position + 4]), message[position + 4]
-        if length < 5 or position + length > len(message):
-            raise ValueError(f"a section of {length} bytes at byte {position} of a GRIB message")
-        shared[number] = message[position : position + length]
-        position += length
-        if number == 7:
-            fields.append(b"".join(shared[each] for each in sorted(shared)) + _END)
-    if len(fields) == 1:
-        return [message]
-    return [message[:8] + (16 + len(body)).to_bytes(8) + body for body in fields]
