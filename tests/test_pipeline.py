@@ -14,7 +14,7 @@ import pytest
 import icefloe
 from icefloe import pipeline
 from icefloe._internal.executor import ProcessExecutor
-from icefloe.ingest.options import known_options
+from icefloe.ingest.options import list_options
 from tests.support.ingest.files import Travelling, archive, assert_same, expected, read
 
 
@@ -46,7 +46,7 @@ def test_every_option_is_spelled_out() -> None:
     parameters = inspect.signature(icefloe.ingest_files).parameters
     own = {"sources", "repo", "executor", "dry_run", "progress", "source_options"}
 
-    assert set(parameters) - own == known_options()
+    assert set(parameters) - own == list_options()
 
 
 def test_spark_ingest_has_the_same_options() -> None:

@@ -12,7 +12,7 @@ from icefloe.derive.job import Job
 from icefloe.derive.lineage import stored_recipe
 from icefloe.derive.recipe import DeriveRecipe, load_recipe
 from icefloe.derive.report import DeriveReport
-from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
+from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, parse_arguments
 from icefloe.repository import Repository
 from icefloe.storage import storage_from_url
 
@@ -132,7 +132,7 @@ def ingest_files(
     ConflictError
         If others kept changing the same arrays.
     """
-    options = options_from(locals())
+    options = parse_arguments(locals())
     # Derived arrays need none of these, and a run with nothing to do should start quickly.
     from icefloe.ingest.job import discover_for, ingest
     from icefloe.ingest.publish.audit import refuse_unrunnable

@@ -132,7 +132,7 @@ def place(folder: Path) -> str:
         (
             ["rechunk", "REPO", "temperature", "--chunks", "0=0", *NONE],
             2,
-            "chunks of 0 along 0 make no sense",
+            "chunks along 0 must be positive, or -1 for all cells, not 0",
         ),
         (["rechunk", "REPO", "temperature", *NONE], 2, "give --chunks, --shards or --codec"),
         (["rechunk", "REPO", "nothing", "--chunks", "0=2", *NONE], 3, "no array or group at `/nothing`"),
@@ -186,9 +186,9 @@ def test_invalid_arguments_are_reported(
         (["--chunks", "time=abc"], 2, "'time=abc' is not DIM=SIZE,DIM=SIZE"),
         (["--chunks", "time"], 2, "'time' is not DIM=SIZE,DIM=SIZE"),
         (["--chunks", "time=1,time=2"], 2, "names a dimension twice"),
-        (["--chunks", "foo=3"], 2, "'foo', which is no dimension; there are time, lat, lon"),
-        (["--chunks", "time=999999999999"], 2, "more than codecs take at once: choose smaller ones"),
-        (["--chunks", "time=4", "--shards", "time=6"], 2, "must be of whole chunks"),
+        (["--chunks", "foo=3"], 2, "'foo', which is not a dimension; there are time, lat, lon"),
+        (["--chunks", "time=999999999999"], 2, "more than codecs accept: choose smaller chunks"),
+        (["--chunks", "time=4", "--shards", "time=6"], 2, "must consist of whole chunks"),
         (["--codec", "zstd:best"], 2, "codec 'zstd:best': the level must be a number"),
         (["--codec", "lzma"], 2, "there is no codec 'lzma': choose zstd, zstd:LEVEL"),
         (["--variables", "t3m"], 2, "no file has the variable 't3m'; did you mean t2m?"),
@@ -205,7 +205,11 @@ def test_invalid_arguments_are_reported(
         (["--memory", "0"], 2, "0 is not in the range"),
         (["--manifest-references", "0"], 2, "0 is not in the range"),
         (["--chnks", "time=1"], 2, "'--chunks'?"),
-        (["--engine", "nosuch"], 2, ".nc and 1 more: xarray has no engine 'nosuch': installed are cfgrib"),
+        (
+            ["--engine", "nosuch"],
+            2,
+            ".nc and 1 more: xarray has no engine 'nosuch': installed engines are cfgrib",
+        ),
     ],
 )
 def test_invalid_ingest_writes_nothing(

@@ -1,4 +1,4 @@
-"""Running an ingest again: what is there is skipped, what is new is put where it belongs, exactly once."""
+"""Repeated ingests: known files are skipped, and new files are added exactly once."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icefloe.ingest.combine.existing import inspect_group, parts
+from icefloe.ingest.combine.existing import inspect_group, split_existing
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.schema import schema_of
+from icefloe.ingest.inspect.schema import describe_dataset
 from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-def test_a_second_run_does_nothing(tmp_path: Path) -> None:
+def test_second_run_does_nothing(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files)
@@ -31,8 +31,8 @@ def test_a_second_run_does_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 0, 2]])
 @pytest.mark.parametrize("chunk", [2, 5])
-def test_files_come_in_any_order(tmp_path: Path, order: list[int], chunk: int) -> None:
-    """At the end, before the beginning, or into a gap, whether chunks fit or not."""
+def test_files_can_be_ingested_in_any_order(tmp_path: Path, order: list[int], chunk: int) -> None:
+    """At the end, before the beginning, or into a gap, with or without aligned chunks."""
     files = archive(tmp_path, (2, 3, 4))
     repo = new_repo(tmp_path)
 
@@ -44,8 +44,8 @@ def test_files_come_in_any_order(tmp_path: Path, order: list[int], chunk: int) -
 
 
 @pytest.mark.parametrize("order", ["01 23 45", "45 01 23", "024 135", "13 02 45"])
-def test_tiles_of_a_grid_come_row_by_row(tmp_path: Path, order: str) -> None:
-    """Files side by side along two dimensions; what is there is few parts, however many files brought it."""
+def test_tiles_can_be_ingested_row_by_row(tmp_path: Path, order: str) -> None:
+    """Files are adjacent along two dimensions; the stored data is few parts, for any number of files."""
     files = [
         write(tmp_path / f"{begin}-{south}.nc", days(begin, 2).isel(lat=slice(south, south + 3)))
         for begin in (0, 2, 4)
@@ -61,12 +61,13 @@ def test_tiles_of_a_grid_come_row_by_row(tmp_path: Path, order: str) -> None:
     existing, rows = inspect_group(session, ""), read_ledger(session, "")
     assert existing is not None
     next_row = [
-        schema_of(Source("new", 1, 1), days(6, 1).isel(lat=slice(*tile)), "") for tile in ((0, 3), (3, 5))
+        describe_dataset(Source("new", 1, 1), days(6, 1).isel(lat=slice(*tile)), "")
+        for tile in ((0, 3), (3, 5))
     ]
-    assert len(parts(existing, rows, next_row)) == 2
+    assert len(split_existing(existing, rows, next_row)) == 2
 
 
-def test_the_ledger_says_where_each_file_is(tmp_path: Path) -> None:
+def test_ledger_records_the_region_of_each_file(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3, 4))
     repo = new_repo(tmp_path)
 
@@ -74,7 +75,7 @@ def test_the_ledger_says_where_each_file_is(tmp_path: Path) -> None:
         run(repo, files[number])
 
     rows = {Path(row.source).name: row for row in read_ledger(repo.readonly_session("main"), "")}
-    assert {name: row.box()["time"] for name, row in rows.items()} == {
+    assert {name: row.box["time"] for name, row in rows.items()} == {
         "000.nc": (0, 2),
         "001.nc": (2, 5),
         "002.nc": (5, 9),
@@ -83,7 +84,7 @@ def test_the_ledger_says_where_each_file_is(tmp_path: Path) -> None:
     assert batches == {row.batch for row in rows.values()}
 
 
-def test_a_commit_for_so_many_files(tmp_path: Path) -> None:
+def test_commit_every_limits_files_per_commit(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3, 1, 2, 2))
     repo = new_repo(tmp_path)
 
@@ -93,7 +94,7 @@ def test_a_commit_for_so_many_files(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_a_changed_file_is_reported_or_ingested_again(tmp_path: Path) -> None:
+def test_changed_file_is_reported_or_ingested_again(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3, 2))
     repo = new_repo(tmp_path)
     run(repo, files, chunks={"time": 2})
@@ -112,7 +113,7 @@ def test_a_changed_file_is_reported_or_ingested_again(tmp_path: Path) -> None:
     assert len(read_ledger(repo.readonly_session("main"), "")) == 3
 
 
-def test_arrays_that_nobody_kept_a_ledger_for_are_added_to(tmp_path: Path) -> None:
+def test_arrays_without_ledger_can_be_appended_to(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     session = repo.writable_session("main")
     days(0, 3).to_zarr(session.store, consolidated=False, zarr_format=3)
@@ -125,7 +126,7 @@ def test_arrays_that_nobody_kept_a_ledger_for_are_added_to(tmp_path: Path) -> No
     assert np.array_equal(read(repo)["time"], days(0, 5)["time"])
 
 
-def test_whole_chunks_before_what_is_new_are_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_chunks_are_not_written_again(tmp_path: Path) -> None:
     files = archive(tmp_path, (4, 3, 5))
     repo = new_repo(tmp_path)
     before = run(repo, files[:2], chunks={"time": 2}).published

@@ -1,4 +1,4 @@
-"""Arrays that are put aside in between: every chunk is read once, and nothing of it stays behind."""
+"""Spilled arrays: every chunk is read once, and no spilled object remains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import icefloe
 from icefloe import Repository
 from icefloe.ingest import rechunk
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
-from icefloe.ingest.plan.block_shapes import Grain, best_block, overlaps, read_factor
+from icefloe.ingest.plan.block_shapes import Grain, choose_block, compute_read_factor, count_overlaps
 from icefloe.storage.memory import MemoryStorage
 from tests.support import processes
 from tests.support.ingest.files import (
@@ -63,7 +63,7 @@ def edges(draw: st.DrawFn, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_blocks_are_made_of_pieces_of_others(data: st.DataObject) -> None:
+def test_blocks_are_assembled_from_spilled_pieces(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
     rows, columns = (tuple(data.draw(edges(size)) for size in shape) for _ in range(2))
     spill = ArraySpill("a", "<i4", rows, columns, data.draw(st.integers(1, 5)), "seed")
@@ -71,33 +71,35 @@ def test_blocks_are_made_of_pieces_of_others(data: st.DataObject) -> None:
     storage = MemoryStorage()
 
     for number in range(spill.blocks):
-        box = spill.row(number).box
+        box = spill.get_row(number).box
         spill_block(spill, number, values[tuple(slice(*span) for span in box)], storage)
 
     for index in np.ndindex(*(len(each) - 1 for each in columns)):
         box = tuple((int(each[i]), int(each[i + 1])) for each, i in zip(columns, index, strict=True))
         wanted = values[tuple(slice(*span) for span in box)]
         np.testing.assert_array_equal(read_block(spill, box, storage), wanted)
-    assert {info.key for info in storage.list_prefix("chunks")} == set(spill.objects())
+    assert {info.key for info in storage.list_prefix("chunks")} == set(spill.list_paths())
     delete_spills([spill], storage)
     assert not list(storage.list_prefix("chunks"))
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_shapes_are_the_best_of_all(data: st.DataObject) -> None:
+def test_chosen_shapes_are_optimal(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     unit, other = (tuple(data.draw(st.integers(1, size)) for size in shape) for _ in range(2))
     grain, budget = Grain(shape, unit, 2), data.draw(st.integers(1, 2 * math.prod(shape)))
 
-    found = best_block(grain, other, budget)
+    found = choose_block(grain, other, budget)
 
     whole = [range(size, -(-full // size) * size + 1, size) for size, full in zip(unit, shape, strict=True)]
-    fitting = [box for box in boxes_of(whole) if grain.block_bytes(box) <= budget]
+    fitting = [box for box in boxes_of(whole) if grain.count_block_bytes(box) <= budget]
     assert (found is None) == (not fitting)
     if found is not None:
-        assert grain.block_bytes(found) <= budget
-        assert overlaps(shape, other, found) == min(overlaps(shape, other, box) for box in fitting)
+        assert grain.count_block_bytes(found) <= budget
+        assert count_overlaps(shape, other, found) == min(
+            count_overlaps(shape, other, box) for box in fitting
+        )
 
 
 def boxes_of(extents: Sequence[range]) -> list[tuple[int, ...]]:
@@ -105,13 +107,13 @@ def boxes_of(extents: Sequence[range]) -> list[tuple[int, ...]]:
     return [tuple(box) for box in grid.tolist()]
 
 
-def test_how_often_units_are_read() -> None:
-    assert read_factor(Grain((10, 7), (1, 7), 4), (10, 2)) == 4
-    assert read_factor(Grain((10, 7), (3, 7), 4), (5, 7)) == 5 / 4  # one of four lies across
-    assert read_factor(Grain((0, 7), (1, 7), 4), (5, 7)) == 1
+def test_read_factor_counts_reads_per_unit() -> None:
+    assert compute_read_factor(Grain((10, 7), (1, 7), 4), (10, 2)) == 4
+    assert compute_read_factor(Grain((10, 7), (3, 7), 4), (5, 7)) == 5 / 4  # one of four lies across
+    assert compute_read_factor(Grain((0, 7), (1, 7), 4), (5, 7)) == 1
 
 
-def test_maps_become_series_and_each_is_read_once(tmp_path: Path) -> None:
+def test_maps_become_series_with_one_read_per_chunk(tmp_path: Path) -> None:
     repo = maps(tmp_path)
     before, executor = stored(repo), Travelling()
 
@@ -128,7 +130,7 @@ def test_maps_become_series_and_each_is_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f4", ">i2", "?", "M8[s]", "U3", "V3", "c8"])
-def test_values_of_all_types(dtype: str, tmp_path: Path) -> None:
+def test_values_of_all_types_are_spilled(dtype: str, tmp_path: Path) -> None:
     values = np.arange(32 * 15 * 16).reshape(32, 15, 16)
     typed = values.astype("S3").view("V3") if dtype == "V3" else values.astype(dtype)
     repo = maps(tmp_path, typed)
@@ -141,7 +143,7 @@ def test_values_of_all_types(dtype: str, tmp_path: Path) -> None:
     assert array[...].astype(typed.dtype).tobytes() == typed.tobytes()
 
 
-def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_job_leaves_no_spill(tmp_path: Path) -> None:
     repo = maps(tmp_path)
     before = stored(repo)
 
@@ -157,7 +159,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert stored(repo) == before
 
 
-def test_what_a_killed_job_leaves_is_garbage(tmp_path: Path) -> None:
+def test_spill_of_a_killed_job_is_garbage(tmp_path: Path) -> None:
     repo = maps(tmp_path)
     before = stored(repo)
     place = repo.storage.describe()["path"]
@@ -197,7 +199,7 @@ def test_files_of_maps_become_series(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_a_damaged_file_is_named_and_only_the_inspection_stays(tmp_path: Path) -> None:
+def test_damaged_file_is_named_and_only_the_inspection_is_kept(tmp_path: Path) -> None:
     files, repo = map_files(tmp_path, 9), new_repo(tmp_path)
     before = stored(repo)
     with h5py.File(files[7]) as file:
@@ -214,8 +216,8 @@ def test_a_damaged_file_is_named_and_only_the_inspection_stays(tmp_path: Path) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much memory a task takes")
-def test_tasks_hold_no_more_than_is_stated(tmp_path: Path) -> None:
-    """In a process of its own: the most that a task adds to what the process held before."""
+def test_tasks_stay_within_the_stated_memory(tmp_path: Path) -> None:
+    """Measured in a separate process: the memory that a task adds."""
     values = np.random.default_rng(2).normal(280, 1, (48, 360, 720)).astype("f4")
     repo = maps(tmp_path, values, compressors=None)
     job = f"""

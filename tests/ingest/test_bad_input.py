@@ -1,4 +1,4 @@
-"""What is wrong with files or wishes is said in a sentence, and the branch stays as it was."""
+"""Problems of files and options are explained in a sentence, and the branch does not move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import xarray as xr
 from icefloe import IcechunkError, InvalidInputError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from icefloe.ingest.records import ProblemsError, reason
+from icefloe.ingest.records import ProblemsError, explain
 from tests.support.ingest.files import (
     START,
     Travelling,
@@ -40,13 +40,13 @@ def refused(folder: Path, sources: Any, **options: Any) -> str:
     return str(caught.value)
 
 
-def test_nothing_matches(tmp_path: Path) -> None:
+def test_pattern_without_matches_is_refused(tmp_path: Path) -> None:
     assert "nothing matches" in refused(tmp_path, str(tmp_path / "*.nc"))
     assert "there is no file" in refused(tmp_path, str(tmp_path / "a.nc"))
     assert "no source was given" in refused(tmp_path, [])
 
 
-def test_a_damaged_file_stops_the_job_or_is_left_out(tmp_path: Path) -> None:
+def test_damaged_file_stops_the_job_or_is_skipped(tmp_path: Path) -> None:
     files = archive(tmp_path)
     Path(files[1]).write_bytes(b"no NetCDF")
     repo = new_repo(tmp_path)
@@ -59,8 +59,8 @@ def test_a_damaged_file_stops_the_job_or_is_left_out(tmp_path: Path) -> None:
     xr.testing.assert_identical(read(repo), expected([files[0], files[2]]))
 
 
-def test_data_that_cannot_be_read_stops_the_job_or_is_left_out(tmp_path: Path) -> None:
-    """The head of the file is well: only who reads the values notices."""
+def test_unreadable_data_stops_the_job_or_is_skipped(tmp_path: Path) -> None:
+    """The header of the file is intact: the problem appears when values are read."""
     files = []
     for first in (0, 4, 8):
         values = np.random.default_rng(first).normal(size=(4, 50, 60))
@@ -97,7 +97,7 @@ def test_data_that_cannot_be_read_stops_the_job_or_is_left_out(tmp_path: Path) -
         (lambda ds: ds.convert_calendar("noleap"), "calendar"),
     ],
 )
-def test_files_that_disagree(tmp_path: Path, change: Any, said: str) -> None:
+def test_disagreeing_files_are_reported(tmp_path: Path, change: Any, said: str) -> None:
     files = archive(tmp_path)
     files.append(write(tmp_path / "odd.nc", change(days(9, 2))))
 
@@ -111,8 +111,8 @@ def test_files_that_disagree(tmp_path: Path, change: Any, said: str) -> None:
     xr.testing.assert_equal(read(repo), expected(files[:-1]))
 
 
-def test_a_file_without_times(tmp_path: Path) -> None:
-    """It has no place among others, but along a dimension that is named it is nothing to worry about."""
+def test_file_without_times_needs_concat_dim(tmp_path: Path) -> None:
+    """It cannot be ordered among others, but can be concatenated along a named dimension."""
     files = [*archive(tmp_path), write(tmp_path / "none.nc", days(9, 2).isel(time=slice(0)))]
     repo, other = new_repo(tmp_path), new_repo(tmp_path)
 
@@ -126,8 +126,8 @@ def test_a_file_without_times(tmp_path: Path) -> None:
     xr.testing.assert_identical(read(other), expected(files[:-1]))
 
 
-def test_the_file_that_is_unlike_most_is_the_odd_one(tmp_path: Path) -> None:
-    """Not the others, even if it comes first, and in archives with files of their own for each variable."""
+def test_file_that_differs_from_most_is_reported(tmp_path: Path) -> None:
+    """Even if it comes first, and in archives with separate files for each variable."""
     files = archive(tmp_path, (3, 3, 3))
     write(Path(files[0]), days(0, 3).assign(t2m=days(0, 3).t2m.assign_attrs(units="degC")))
     others = [
@@ -143,13 +143,13 @@ def test_the_file_that_is_unlike_most_is_the_odd_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"concat_dim": "time"}])
-def test_times_that_overlap(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_overlapping_times_are_reported(tmp_path: Path, options: dict[str, Any]) -> None:
     files = [write(tmp_path / "0.nc", days(0, 4)), write(tmp_path / "1.nc", days(2, 4))]
 
     refused(tmp_path, files, **options)
 
 
-def test_a_file_over_times_that_are_there(tmp_path: Path) -> None:
+def test_file_over_stored_times_is_refused(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, archive(tmp_path))
     before = repo.lookup_branch("main")
@@ -172,7 +172,7 @@ def test_gaps_are_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"chunks": {"height": 3}}, "which is no dimension"),
+        ({"chunks": {"height": 3}}, "which is not a dimension"),
         ({"chunks": {"time": 0}}, "must be positive"),
         ({"chunks": {"time": 2}, "shards": {"time": 3}}, "whole chunks"),
         ({"codec": "zip"}, "there is no codec"),
@@ -185,11 +185,11 @@ def test_gaps_are_noted(tmp_path: Path) -> None:
         ({"size": 3}, "has no option size"),
     ],
 )
-def test_wishes_that_make_no_sense(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     assert said in refused(tmp_path, archive(tmp_path), **options)
 
 
-def test_other_chunks_than_the_repository_has(tmp_path: Path) -> None:
+def test_chunks_that_differ_from_stored_ones_are_refused(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files[:2], chunks={"time": 2})
@@ -198,7 +198,7 @@ def test_other_chunks_than_the_repository_has(tmp_path: Path) -> None:
         run(repo, files, chunks={"time": 3})
 
 
-def test_values_that_the_stored_type_cannot_hold(tmp_path: Path) -> None:
+def test_values_beyond_the_stored_type_are_refused(tmp_path: Path) -> None:
     packed = {"t2m": {"dtype": "i2", "scale_factor": 0.5, "add_offset": 0.0, "_FillValue": -9}}
     repo = new_repo(tmp_path)
     run(repo, write(tmp_path / "0.nc", days(0, 2), packed))
@@ -210,26 +210,26 @@ def test_values_that_the_stored_type_cannot_hold(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == before
 
 
-def test_advice_on_the_next_line_is_told() -> None:
-    """cfgrib says so which messages of a file to take."""
+def test_advice_on_the_next_line_of_an_error_is_shown() -> None:
+    """cfgrib names the messages to select in this way."""
     error = ValueError(
         "multiple values, try one of:\n    filter_by_keys={'a': 1}\n    filter_by_keys={'a': 2}"
     )
 
-    assert reason(error) == "ValueError: multiple values, try one of: filter_by_keys={'a': 1}"
-    assert reason(KeyError()) == "KeyError"
+    assert explain(error) == "ValueError: multiple values, try one of: filter_by_keys={'a': 1}"
+    assert explain(KeyError()) == "KeyError"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_file_without_read_permission_is_reported(tmp_path: Path) -> None:
     files = archive(tmp_path)
     Path(files[1]).chmod(0)
 
     assert files[1] in refused(tmp_path, files)
 
 
-def test_a_file_that_changes_while_it_is_ingested(tmp_path: Path) -> None:
-    """Between the inspect_file and the reading of its values, or while they are read."""
+def test_file_changed_during_ingest_is_reported(tmp_path: Path) -> None:
+    """Between the inspection and the reading of its values, or while they are read."""
     files = archive(tmp_path, (3, 3, 3))
 
     class Changing(Travelling):
@@ -264,7 +264,7 @@ def rows(path: Path, times: list[int]) -> str:
         ([3, 5, 4], "time: 2024-01-05 00:00:00 follows 2024-01-06 00:00:00 in the file"),
     ],
 )
-def test_a_file_with_repeated_or_unsorted_times_is_named_and_skipped(
+def test_file_with_repeated_or_unsorted_times_is_skipped(
     tmp_path: Path, times: list[int], said: str, concat_dim: str | None, mode: str
 ) -> None:
     good = [rows(tmp_path / "a.nc", [0, 1, 2]), rows(tmp_path / "c.nc", [6, 7, 8])]
@@ -283,7 +283,7 @@ def test_a_file_with_repeated_or_unsorted_times_is_named_and_skipped(
     ] == good
 
 
-def test_repeated_times_do_not_fit_behind_a_repository(tmp_path: Path) -> None:
+def test_repeated_times_cannot_be_appended(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, rows(tmp_path / "a.nc", [0, 1, 2]))
     bad = rows(tmp_path / "b.nc", [3, 4, 4])
@@ -294,7 +294,7 @@ def test_repeated_times_do_not_fit_behind_a_repository(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("commit_every", [None, 2])
 @pytest.mark.parametrize("times", [[2, 3], [6, 7, 8], [0, 1], [7]])
-def test_a_file_that_overlaps_others_is_skipped(
+def test_file_that_overlaps_others_is_skipped(
     tmp_path: Path, times: list[int], commit_every: int | None
 ) -> None:
     files = [rows(tmp_path / "a.nc", [0, 1, 2]), rows(tmp_path / "b.nc", [6, 7, 8])]
@@ -309,8 +309,8 @@ def test_a_file_that_overlaps_others_is_skipped(
     assert run(new_repo(tmp_path), files, on_bad_file="skip", dry_run=True).plan is not None
 
 
-def test_labels_that_all_files_share_may_repeat(tmp_path: Path) -> None:
-    """Files follow each other along another dimension."""
+def test_shared_labels_may_repeat(tmp_path: Path) -> None:
+    """Files are concatenated along another dimension."""
     files = []
     for number in range(2):
         dataset = xr.Dataset({"a": (("run", "ray"), np.ones((1, 3)))}, {"run": [number], "ray": [10, 20, 20]})
@@ -333,7 +333,7 @@ def sweep(*days: int, elevation: float | None = None) -> xr.Dataset:
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
 @pytest.mark.parametrize("concat_dim", [None, "elevation"])
-def test_repeated_labels_are_accepted_where_files_do_not_follow_each_other(
+def test_repeated_labels_are_accepted_along_other_dimensions(
     tmp_path: Path, mode: str, concat_dim: str | None
 ) -> None:
     one, two = (
@@ -352,7 +352,7 @@ def test_repeated_labels_are_accepted_where_files_do_not_follow_each_other(
     xr.testing.assert_identical(read_all(alone), read_all(together))
 
 
-def test_profiles_repeat_the_times_of_other_coordinates(tmp_path: Path) -> None:
+def test_profiles_may_repeat_times(tmp_path: Path) -> None:
     files = [
         write(
             tmp_path / f"{number}.nc",
@@ -369,7 +369,7 @@ def test_profiles_repeat_the_times_of_other_coordinates(tmp_path: Path) -> None:
     assert (read(repo)["time"].values == START).all()
 
 
-def test_a_single_file_may_repeat_times_unless_others_are_to_follow(tmp_path: Path) -> None:
+def test_single_file_may_repeat_times_without_concat_dim(tmp_path: Path) -> None:
     file = write(tmp_path / "a.nc", sweep(0, 0, 1))
 
     assert run(new_repo(tmp_path), file).ok
@@ -377,15 +377,17 @@ def test_a_single_file_may_repeat_times_unless_others_are_to_follow(tmp_path: Pa
         run(new_repo(tmp_path), file, concat_dim="time")
 
 
-def test_nothing_is_appended_to_repeated_times(tmp_path: Path) -> None:
+def test_stored_repeated_times_cannot_be_appended_to(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, write(tmp_path / "a.nc", sweep(0, 0, 1)))
 
-    with pytest.raises(ProblemsError, match=r"b\.nc: time: .*2024-01-01 .* twice in the repository; put"):
+    with pytest.raises(
+        ProblemsError, match=r"b\.nc: time: .*2024-01-01 .* twice in the repository; concatenate"
+    ):
         run(repo, write(tmp_path / "b.nc", sweep(2, 3)))
 
 
-def test_a_file_with_repeated_times_takes_the_place_of_its_old_version(tmp_path: Path) -> None:
+def test_file_with_repeated_times_replaces_its_old_version(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, write(tmp_path / "a.nc", sweep(0, 0, 1)))
 

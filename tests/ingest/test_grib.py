@@ -1,4 +1,4 @@
-"""GRIB files: split as cfgrib splits them, into groups that later files join, alike in all modes."""
+"""GRIB files are split like in cfgrib, into groups that later files join, in all modes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def by_cfgrib(file: str) -> list[xr.Dataset]:
 
 
 @modes
-def test_the_parts_of_a_file_become_groups(tmp_path: Path, mode: str) -> None:
+def test_parts_of_a_grib_file_become_groups(tmp_path: Path, mode: str) -> None:
     file = forecast(tmp_path / "a.grib2")
     repo = new_repo(tmp_path)
 
@@ -87,7 +87,7 @@ def test_the_parts_of_a_file_become_groups(tmp_path: Path, mode: str) -> None:
 
 
 @modes
-def test_names_do_not_depend_on_the_order_of_messages(tmp_path: Path, mode: str) -> None:
+def test_group_names_do_not_depend_on_message_order(tmp_path: Path, mode: str) -> None:
     file = Path(forecast(tmp_path / "a.grib2"))
     parts = file.read_bytes().split(b"GRIB")[1:]
     other = write_grib(tmp_path / "b.grib2", *(b"GRIB" + part for part in reversed(parts)))
@@ -99,8 +99,8 @@ def test_names_do_not_depend_on_the_order_of_messages(tmp_path: Path, mode: str)
 
 
 @modes
-def test_later_files_join_the_groups(tmp_path: Path, mode: str) -> None:
-    """Also an analysis, which has nothing accumulated, and one that comes first."""
+def test_later_files_join_existing_groups(tmp_path: Path, mode: str) -> None:
+    """Also an analysis without accumulated variables, and one that is ingested first."""
     analysis = write_grib(
         tmp_path / "0.grib2", surface("sp", date=20240101), pressure("t", 850), pressure("t", 500)
     )
@@ -128,7 +128,7 @@ def test_later_files_join_the_groups(tmp_path: Path, mode: str) -> None:
 
 
 @modes
-def test_a_new_step_type_leaves_the_old_group_where_it_is(tmp_path: Path, mode: str) -> None:
+def test_new_step_type_does_not_rename_groups(tmp_path: Path, mode: str) -> None:
     first = write_grib(
         tmp_path / "0.grib2",
         *(surface("sp", step=step) for step in STEPS),
@@ -146,7 +146,7 @@ def test_a_new_step_type_leaves_the_old_group_where_it_is(tmp_path: Path, mode: 
 
 
 @modes
-def test_a_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: str) -> None:
+def test_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: str) -> None:
     file = write_grib(tmp_path / "a.grib2", surface("sp", step=6), surface("tp", step=6))
     repo = new_repo(tmp_path)
 
@@ -159,7 +159,7 @@ def test_a_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: s
 
 
 @modes
-def test_what_the_root_has_stays_there(tmp_path: Path, mode: str) -> None:
+def test_variables_in_the_root_stay_there(tmp_path: Path, mode: str) -> None:
     first = write_grib(tmp_path / "0.grib2", *(surface("sp", step=step) for step in STEPS))
     repo = new_repo(tmp_path)
     run(repo, first, mode=mode)
@@ -189,8 +189,8 @@ def test_one_group_can_be_selected(tmp_path: Path, mode: str, group: str) -> Non
     assert found == GROUPS[group.replace("/instant", "")]
 
 
-def test_a_selection_is_about_messages_and_not_about_the_file(tmp_path: Path) -> None:
-    """A file of an archive may lack what makes the name longer in others."""
+def test_selection_by_messages_is_stable_across_files(tmp_path: Path) -> None:
+    """A file of an archive may lack the parts that make group names longer in others."""
     files = [
         forecast(tmp_path / "0.grib2"),
         write_grib(tmp_path / "1.grib2", *(surface("sp", step=step, date=20240102) for step in STEPS)),
@@ -202,14 +202,14 @@ def test_a_selection_is_about_messages_and_not_about_the_file(tmp_path: Path) ->
     assert tree(repo)[""]["sp"].sizes["time"] == 2
 
 
-def test_a_group_that_does_not_fit_into_one_dataset(tmp_path: Path) -> None:
+def test_source_group_of_several_datasets_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="surface/accum"):
         run(new_repo(tmp_path), forecast(tmp_path / "a.grib2"), source_group="surface")
 
 
 @modes
-def test_numbers_are_a_last_resort_and_stay(tmp_path: Path, mode: str) -> None:
-    """Variables on other levels, in another order in another file."""
+def test_group_numbers_are_stable(tmp_path: Path, mode: str) -> None:
+    """Variables are on other levels, and in another order in another file."""
 
     def file(number: int, names: Sequence[str]) -> str:
         levels: Mapping[str, Sequence[int]] = {"t": (850, 700, 500), "u": (850, 500)}
@@ -264,7 +264,7 @@ def merged(files: Sequence[str], dims: Sequence[str] = ("step",)) -> xr.Dataset:
 
 
 @modes
-def test_a_file_for_each_variable_and_step(tmp_path: Path, mode: str) -> None:
+def test_one_file_per_variable_and_step_is_ingested(tmp_path: Path, mode: str) -> None:
     files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
     repo, later = new_repo(tmp_path), new_repo(tmp_path)
 
@@ -282,8 +282,8 @@ def test_a_file_for_each_variable_and_step(tmp_path: Path, mode: str) -> None:
 
 
 @modes
-def test_a_file_for_each_variable_run_and_step(tmp_path: Path, mode: str) -> None:
-    """The last run is not complete yet."""
+def test_one_file_per_variable_run_and_step_is_ingested(tmp_path: Path, mode: str) -> None:
+    """The last run is incomplete."""
     files = [
         *per_step(tmp_path, ["sp", "tp"], [6, 12, 18], 20240101),
         *per_step(tmp_path, ["sp", "tp"], [6, 12], 20240102),
@@ -313,7 +313,7 @@ def test_variables_at_other_heights_go_to_groups(tmp_path: Path, mode: str) -> N
 
 
 @modes
-def test_a_file_for_each_level_and_step(tmp_path: Path, mode: str) -> None:
+def test_one_file_per_level_and_step_is_ingested(tmp_path: Path, mode: str) -> None:
     files = [
         write_grib(tmp_path / f"{level}-{step}.grib2", pressure("t", level, step=step))
         for level in (850, 500)
@@ -332,7 +332,7 @@ def test_a_file_for_each_level_and_step(tmp_path: Path, mode: str) -> None:
 
 
 @modes
-def test_a_dimension_can_be_named(tmp_path: Path, mode: str) -> None:
+def test_concat_dim_can_be_given_for_grib(tmp_path: Path, mode: str) -> None:
     files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
     repo = new_repo(tmp_path)
 

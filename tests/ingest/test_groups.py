@@ -121,7 +121,7 @@ def test_each_group_with_data_becomes_a_group(
 
 @modes
 @pytest.mark.parametrize("make", [product, both])
-def test_files_follow_each_other_in_every_group(tmp_path: Path, make: Callable[..., str], mode: str) -> None:
+def test_files_are_concatenated_in_every_group(tmp_path: Path, make: Callable[..., str], mode: str) -> None:
     files = [make(tmp_path / f"{day}.nc", day, 2) for day in (0, 2, 4)]
     repo = new_repo(tmp_path)
 
@@ -140,7 +140,7 @@ def test_files_follow_each_other_in_every_group(tmp_path: Path, make: Callable[.
 
 
 @modes
-def test_groups_go_below_the_target_group(tmp_path: Path, mode: str) -> None:
+def test_groups_are_created_below_the_target_group(tmp_path: Path, mode: str) -> None:
     file = product(tmp_path / "a.nc")
     repo = new_repo(tmp_path)
 
@@ -162,7 +162,7 @@ def test_one_group_can_be_selected(tmp_path: Path, mode: str) -> None:
 
 
 @modes
-def test_radar_files_make_a_new_dimension_in_every_group(tmp_path: Path, mode: str) -> None:
+def test_radar_files_add_a_dimension_in_every_group(tmp_path: Path, mode: str) -> None:
     files = [radar(tmp_path / f"{number}.h5", number) for number in range(3)]
     repo = new_repo(tmp_path)
 
@@ -178,7 +178,7 @@ def test_radar_files_make_a_new_dimension_in_every_group(tmp_path: Path, mode: s
     assert_same(found, expected)
 
 
-def test_a_file_that_is_bad_in_one_group_is_left_out_of_all(tmp_path: Path) -> None:
+def test_file_that_is_bad_in_one_group_is_skipped_in_all(tmp_path: Path) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2, 4)]
     with h5py.File(files[1], "a") as file:
         file["PRODUCT/SUPPORT/DETAILS/quality"].attrs["units"] = "m"
@@ -196,7 +196,7 @@ def test_a_file_that_is_bad_in_one_group_is_left_out_of_all(tmp_path: Path) -> N
 
 
 @modes
-def test_a_changed_file_replaces_its_data_in_every_group(tmp_path: Path, mode: str) -> None:
+def test_changed_file_replaces_its_data_in_every_group(tmp_path: Path, mode: str) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
     repo = new_repo(tmp_path)
     run(repo, files, mode=mode)
@@ -209,7 +209,7 @@ def test_a_changed_file_replaces_its_data_in_every_group(tmp_path: Path, mode: s
     assert len(read_ledger(repo.readonly_session("main"), "")) == 4
 
 
-def test_a_changed_file_that_lost_a_group_is_a_bad_file(tmp_path: Path) -> None:
+def test_changed_file_that_lost_a_group_is_bad(tmp_path: Path) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
     repo = new_repo(tmp_path)
     run(repo, files)
@@ -221,7 +221,7 @@ def test_a_changed_file_that_lost_a_group_is_a_bad_file(tmp_path: Path) -> None:
 
 
 @modes
-def test_a_moved_file_is_known_with_all_its_groups(tmp_path: Path, mode: str) -> None:
+def test_moved_file_is_recognized_with_all_its_groups(tmp_path: Path, mode: str) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
     repo = new_repo(tmp_path)
     run(repo, files, mode=mode)
@@ -234,7 +234,7 @@ def test_a_moved_file_is_known_with_all_its_groups(tmp_path: Path, mode: str) ->
     assert {each.sizes["time"] for each in tree(repo).values()} == {4}
 
 
-def test_from_python_and_with_options_per_dimension(tmp_path: Path) -> None:
+def test_groups_accept_chunks_per_dimension(tmp_path: Path) -> None:
     file = product(tmp_path / "a.nc")
     repo = new_repo(tmp_path)
 
@@ -247,12 +247,12 @@ def test_from_python_and_with_options_per_dimension(tmp_path: Path) -> None:
     assert chunks["PRODUCT/t2m"] == chunks["PRODUCT/SUPPORT/DETAILS/quality"] == (1, 2, 4)
 
 
-def test_a_mistyped_dimension_is_one_of_no_group(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="'tme', which is no dimension"):
+def test_mistyped_dimension_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="'tme', which is not a dimension"):
         run(new_repo(tmp_path), product(tmp_path / "a.nc"), chunks={"tme": 1})
 
 
-def test_a_file_without_groups_is_stored_as_before(tmp_path: Path) -> None:
+def test_file_without_groups_has_no_group_columns(tmp_path: Path) -> None:
     file = write(tmp_path / "a.nc", days(0, 2))
     repo = new_repo(tmp_path)
 
@@ -265,7 +265,7 @@ def test_a_file_without_groups_is_stored_as_before(tmp_path: Path) -> None:
 
 
 @modes
-def test_smaller_versions_of_an_image_are_no_data(tmp_path: Path, mode: str) -> None:
+def test_image_overviews_are_not_ingested(tmp_path: Path, mode: str) -> None:
     with tifffile.TiffWriter(tmp_path / "a.tif") as file:
         file.write(np.arange(4096, dtype="u2").reshape(64, 64), subifds=1, tile=(16, 16))
         file.write(np.arange(1024, dtype="u2").reshape(32, 32), subfiletype=1, tile=(16, 16))
@@ -295,7 +295,7 @@ def stored(folder: Path) -> Repository:
 
 @modes
 @pytest.mark.parametrize("is_remote", [False, True], ids=["folder", "url"])
-def test_a_version_of_a_repository_is_a_source(tmp_path: Path, mode: str, is_remote: bool) -> None:
+def test_groups_of_a_repository_version_are_ingested(tmp_path: Path, mode: str, is_remote: bool) -> None:
     stored(tmp_path / "source")
     with file_server(tmp_path) as url:
         name = f"{url}/source" if is_remote else str(tmp_path / "source")

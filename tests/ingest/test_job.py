@@ -70,7 +70,7 @@ def trace(work: Callable[[], object]) -> list[tuple[str, str]]:
     return found
 
 
-def test_an_undisturbed_ingest_reads_the_target_once(tmp_path: Path) -> None:
+def test_undisturbed_ingest_reads_the_target_once(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -83,8 +83,8 @@ def test_an_undisturbed_ingest_reads_the_target_once(tmp_path: Path) -> None:
     assert counts == {"read_ledger": 1, "inspect_group": 1, "sort_sources": 1}
 
 
-def test_only_the_job_calls_a_stage(tmp_path: Path) -> None:
-    """Also if values have to be compared before files are combined."""
+def test_only_the_job_calls_stages(tmp_path: Path) -> None:
+    """Also if values are compared before files are combined."""
     shared = days(0, 1).assign(mask=(("lat", "lon"), days(0, 1)["t2m"].values[0]))
     files = [write(tmp_path / f"{day}.nc", days(day, 1).assign(mask=shared["mask"])) for day in range(3)]
     repo = new_repo(tmp_path)

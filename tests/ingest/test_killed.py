@@ -1,4 +1,4 @@
-"""kill -9 at every point of an ingest: main is as it was or complete, and the next run ends it."""
+"""kill -9 at every point of an ingest: main is unchanged or complete, and the next run completes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a 
 
 
 @pytest.mark.parametrize("job", TRIED)
-def test_an_ingest_killed_before_any_touch_of_its_repository(tmp_path: Path, job: str) -> None:
+def test_ingest_killed_before_any_storage_access_is_recovered(tmp_path: Path, job: str) -> None:
     first = random.randrange(EVERY)
     code, printed = processes.run(INGEST, tmp_path, job, EVERY, first)
 

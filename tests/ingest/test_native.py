@@ -1,4 +1,4 @@
-"""Native ingest: whatever the files and the chunks, the result is what xarray makes of the same files."""
+"""Native ingest: the result equals that of xarray for the same files, for any files and chunks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of open_mfda
         {"chunks": {"time": 4}, "codec": "blosc:lz4:3", "memory_bytes": 1300},
     ],
 )
-def test_equals_open_mfdataset_whatever_the_chunks(tmp_path: Path, layout: dict[str, Any]) -> None:
+def test_result_equals_open_mfdataset_for_any_chunks(tmp_path: Path, layout: dict[str, Any]) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
 
@@ -53,7 +53,7 @@ def test_equals_open_mfdataset_whatever_the_chunks(tmp_path: Path, layout: dict[
     assert report.plan.memory_bytes <= layout.get("memory_bytes", report.plan.memory_bytes)
 
 
-def test_times_counted_in_other_units_per_file(tmp_path: Path) -> None:
+def test_times_with_different_units_per_file_are_combined(tmp_path: Path) -> None:
     """The second file has half days: whole days since the first would lose them."""
     files = [
         write(tmp_path / "0.nc", days(0, 2), {"time": {"units": "days since 2024-01-01", "dtype": "i4"}}),
@@ -74,7 +74,7 @@ def test_times_counted_in_other_units_per_file(tmp_path: Path) -> None:
     assert_same(read(one_by_one), expected(files))
 
 
-def test_bounds_of_times_follow_their_times(tmp_path: Path) -> None:
+def test_bounds_of_times_have_the_units_of_their_times(tmp_path: Path) -> None:
     def with_bounds(first: int, count: int) -> xr.Dataset:
         dataset = days(first, count)
         time = dataset["time"].values
@@ -98,7 +98,7 @@ def test_bounds_of_times_follow_their_times(tmp_path: Path) -> None:
     ("first", "second", "alike"),
     [(0.5, 0.5, True), (0.5, 0.25, False), (np.float32(0.1), np.float32(0.1), False)],
 )
-def test_packed_values_mean_the_same(tmp_path: Path, first: Any, second: Any, alike: bool) -> None:
+def test_packed_values_keep_their_meaning(tmp_path: Path, first: Any, second: Any, alike: bool) -> None:
     packed = {"dtype": "i2", "add_offset": type(first)(0), "_FillValue": -9}
     dataset = days(0, 4)
     dataset["t2m"][0, 0, 0] = np.nan
@@ -115,7 +115,7 @@ def test_packed_values_mean_the_same(tmp_path: Path, first: Any, second: Any, al
     assert (stored.dtype == "i2") == alike  # bytes are taken as they are where they mean the same
 
 
-def test_variables_in_files_of_their_own(tmp_path: Path) -> None:
+def test_variables_in_separate_files_are_merged(tmp_path: Path) -> None:
     files = []
     for first in (0, 3):
         dataset = days(first, 3)
@@ -128,7 +128,7 @@ def test_variables_in_files_of_their_own(tmp_path: Path) -> None:
     xr.testing.assert_equal(read(repo), expected(files))
 
 
-def test_tiles_along_two_dimensions(tmp_path: Path) -> None:
+def test_tiles_along_two_dimensions_are_combined(tmp_path: Path) -> None:
     files = [
         write(tmp_path / f"{first}-{south}.nc", days(first, 2).isel(lat=slice(south, south + 3)))
         for first in (0, 2)
@@ -141,7 +141,7 @@ def test_tiles_along_two_dimensions(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_files_without_the_dimension_they_are_put_together_along(tmp_path: Path) -> None:
+def test_files_without_the_concat_dim_are_combined(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{day}.nc", days(day, 1).isel(time=0)) for day in range(5)]
     repo = new_repo(tmp_path)
 
@@ -150,7 +150,7 @@ def test_files_without_the_dimension_they_are_put_together_along(tmp_path: Path)
     assert_same(read(repo), expected(files, combine="nested", concat_dim="time"))
 
 
-def test_masks_text_and_curved_grids(tmp_path: Path) -> None:
+def test_masks_text_and_curvilinear_grids_are_ingested(tmp_path: Path) -> None:
     def odd(first: int, count: int) -> xr.Dataset:
         mask = (("lat", "lon"), np.arange(20, dtype="i2").reshape(5, 4) % 3)
         name = (("time",), np.array([f"day {day}" for day in range(first, first + count)], object))
@@ -166,7 +166,7 @@ def test_masks_text_and_curved_grids(tmp_path: Path) -> None:
     assert set(read(repo).coords) == {"time", "lat", "lon", "area", "level"}
 
 
-def test_some_variables_into_a_group(tmp_path: Path) -> None:
+def test_selected_variables_are_ingested_into_a_group(tmp_path: Path) -> None:
     files = [
         write(tmp_path / f"{first}.nc", days(first, 2, u10=days(first, 2)["t2m"] * 3)) for first in (0, 2)
     ]
@@ -177,7 +177,7 @@ def test_some_variables_into_a_group(tmp_path: Path) -> None:
     assert_same(read(repo, "wind/surface"), expected(files)[["u10"]])
 
 
-def test_a_calendar_without_leap_years(tmp_path: Path) -> None:
+def test_noleap_calendar_is_ingested(tmp_path: Path) -> None:
     files = []
     for month in (2, 3):
         time = xr.date_range(f"2024-{month:02}-01", periods=28, calendar="noleap", use_cftime=True)
@@ -190,8 +190,8 @@ def test_a_calendar_without_leap_years(tmp_path: Path) -> None:
     xr.testing.assert_identical(read(repo), expected(files))
 
 
-def test_no_data_comes_home(tmp_path: Path) -> None:
-    """Tasks return receipts: a few bytes per chunk, however large the chunks are."""
+def test_tasks_return_no_data(tmp_path: Path) -> None:
+    """Tasks return receipts of a few bytes per chunk, for chunks of any size."""
     rng = np.random.default_rng(1)
     files = []
     for first in (0, 4):
@@ -203,11 +203,11 @@ def test_no_data_comes_home(tmp_path: Path) -> None:
 
     ingest(repo, files, make_options(chunks={"time": 3, "y": 50}), executor)
 
-    assert executor.calls == ["inspect_files", "write_blocks", "compare_block"]
+    assert executor.calls == ["inspect_files", "write_blocks", "compare_blocks"]
     assert executor.home_bytes < 20_000 < read(repo)["a"].nbytes / 50
 
 
-def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     before = repo.lookup_branch("main")
 

@@ -26,7 +26,7 @@ executor: threads
 """
 
 
-def test_a_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = archive(tmp_path / "data")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("HIGH", "50"))

@@ -1,4 +1,4 @@
-"""Chunks that were lost are made again from the files that the ledger names."""
+"""Lost chunks are restored from the files in the ledger."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def ledger_of(repo: Repository) -> LedgerChunks:
 
 @pytest.mark.parametrize("chunk", [2, 5])
 @pytest.mark.parametrize("packed", [False, True])
-def test_all_chunks_of_arrays_come_back(tmp_path: Path, chunk: int, packed: bool) -> None:
-    """Packed or not, from files that begin and end anywhere in a chunk, coordinates too."""
+def test_all_chunks_of_arrays_are_restored(tmp_path: Path, chunk: int, packed: bool) -> None:
+    """Packed or not, from files that begin and end anywhere in a chunk, including coordinates."""
     encoding: dict[str, Any] = (
         {"t2m": {"dtype": "i2", "scale_factor": 0.125, "_FillValue": -9999}} if packed else {}
     )
@@ -57,7 +57,7 @@ def test_all_chunks_of_arrays_come_back(tmp_path: Path, chunk: int, packed: bool
     assert_same(read(repo), expected(files))
 
 
-def test_chunks_of_groups_come_back(tmp_path: Path) -> None:
+def test_chunks_of_groups_are_restored(tmp_path: Path) -> None:
     files = []
     for first in (0, 2):
         path = tmp_path / f"{first}.nc"
@@ -89,7 +89,7 @@ def forget_chunks(repo: Repository, paths: list[str]) -> int:
     return len(keys)
 
 
-def test_a_file_that_changed_or_is_gone_gives_nothing(tmp_path: Path) -> None:
+def test_changed_or_missing_file_restores_nothing(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3, 2))
     repo = new_repo(tmp_path)
     run(repo, files, chunks={"time": 2})
@@ -109,7 +109,7 @@ def test_a_file_that_changed_or_is_gone_gives_nothing(tmp_path: Path) -> None:
     assert "no file" in ledger.unusable[files[2]]
 
 
-def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
+def test_touched_file_counts_as_unchanged(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3))
     repo = new_repo(tmp_path)
     run(repo, files, chunks={"time": 2})
@@ -124,7 +124,7 @@ def test_a_file_that_was_only_touched_is_the_same(tmp_path: Path) -> None:
     assert_same(read(repo), before)
 
 
-def test_what_no_file_brought_is_not_known(tmp_path: Path) -> None:
+def test_chunks_without_a_source_are_not_restored(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, archive(tmp_path))
     ledger = ledger_of(repo)

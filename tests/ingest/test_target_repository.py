@@ -1,15 +1,15 @@
-"""The repository that an ingest makes, and takes away again where nothing came of it."""
+"""The repository that an ingest creates, and removes if it stays empty."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from icefloe import local_filesystem_storage
-from icefloe.ingest.target_repository import repository_at
+from icefloe.ingest.target_repository import open_or_create
 
 
-def test_a_repository_that_stays_empty_goes_without_the_files_of_users(tmp_path: Path) -> None:
-    with repository_at(local_filesystem_storage(str(tmp_path)), dry_run=False):
+def test_empty_new_repository_is_removed_but_user_files_are_kept(tmp_path: Path) -> None:
+    with open_or_create(local_filesystem_storage(str(tmp_path)), dry_run=False):
         (tmp_path / "report.txt").write_text("of a user")
         (tmp_path / "snapshots/notes").write_text("of a user")
 

@@ -1,4 +1,4 @@
-"""Virtual and hybrid ingest: references where they fit, copies where not, and the same values either way."""
+"""Virtual and hybrid ingest: references if they fit, otherwise copies, with equal values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def locations(repo: Repository) -> int:
     return len(repo.readonly_session("main").all_virtual_chunk_locations())
 
 
-def test_references_only(tmp_path: Path) -> None:
+def test_virtual_ingest_writes_only_references(tmp_path: Path) -> None:
     files = chunked(tmp_path, 4, 2, 3)
     repo = new_repo(tmp_path)
 
@@ -50,7 +50,7 @@ def test_references_only(tmp_path: Path) -> None:
     assert locations(repo) == 5
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_misfits_are_refused_in_virtual_mode(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = [*chunked(tmp_path, 4), *chunked(tmp_path, 2, first=4, complevel=1, shuffle=False)]
     before = repo.lookup_branch("main")
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == before
 
 
-def test_hybrid_copies_what_does_not_fit(tmp_path: Path) -> None:
+def test_hybrid_mode_copies_misfits(tmp_path: Path) -> None:
     """Other codecs, an end within a chunk, a beginning within a chunk."""
     files = chunked(tmp_path, 4)
     files += chunked(tmp_path, 2, first=4, shuffle=False)
@@ -87,7 +87,7 @@ def manifests(repo: Repository, name: str = "t2m") -> list[tuple[range, ...]]:
 
 
 def test_tasks_write_the_manifests_of_large_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows end within files; those are parsed by two tasks, and each takes its part."""
+    """Windows end within files, which two tasks parse, each for its part."""
     files = chunked(tmp_path, 4, 6, 2, 4)
     repo = new_repo(tmp_path)
     with monkeypatch.context() as patched:
@@ -114,7 +114,7 @@ def _parent(repo: Repository) -> str:
     return [info.id for info in repo.ancestry(branch="main")][1]
 
 
-def test_copies_beside_manifests_of_tasks(tmp_path: Path) -> None:
+def test_copies_and_manifests_of_tasks_are_merged(tmp_path: Path) -> None:
     files = chunked(tmp_path, 4, 2)
     files += chunked(tmp_path, 2, first=6, shuffle=False)
     files += chunked(tmp_path, 6, first=8)
@@ -127,7 +127,7 @@ def test_copies_beside_manifests_of_tasks(tmp_path: Path) -> None:
     assert manifests(repo) == _windows(0, 7, 2)
 
 
-def test_hybrid_of_files_without_chunks(tmp_path: Path) -> None:
+def test_hybrid_mode_ingests_files_without_chunks(tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 3))
     repo = new_repo(tmp_path)
 
@@ -136,8 +136,8 @@ def test_hybrid_of_files_without_chunks(tmp_path: Path) -> None:
     xr.testing.assert_identical(read_all(repo), expected(files))
 
 
-def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
-    """A variable without dimensions is no reason to refuse a file."""
+def test_grid_mappings_are_copied(tmp_path: Path) -> None:
+    """A variable without dimensions does not prevent references."""
     described = days(0, 4, crs=((), 0, {"grid_mapping_name": "latitude_longitude"}))
     file = write(tmp_path / "0.nc", described, CHUNKED)
     repo = new_repo(tmp_path)
@@ -149,8 +149,8 @@ def test_descriptions_of_grids_are_copied(tmp_path: Path) -> None:
     assert not report.findings
 
 
-def test_what_xarray_gives_the_times_of_files_is_copied(tmp_path: Path) -> None:
-    """Bounds of latitudes, and descriptions of grids, if data_vars is "all": no file has them like that."""
+def test_broadcast_variables_are_copied(tmp_path: Path) -> None:
+    """Bounds of latitudes and grid mappings, which `data_vars="all"` repeats for each file."""
     files = []
     for first in (0, 2):
         part = days(first, 2, lat_bnds=(("lat", "bnds"), np.arange(10.0).reshape(5, 2)), crs=((), 1))
@@ -164,7 +164,7 @@ def test_what_xarray_gives_the_times_of_files_is_copied(tmp_path: Path) -> None:
     assert locations(repo) == 2
 
 
-def test_scales_of_32_bits_are_told(tmp_path: Path) -> None:
+def test_float32_scale_factors_are_noted(tmp_path: Path) -> None:
     packed = {"t2m": {**CHUNKED["t2m"], "dtype": "i2", "scale_factor": np.float32(0.1), "_FillValue": -9}}
     file = write(tmp_path / "0.nc", days(0, 4), packed)
     repo = new_repo(tmp_path)
@@ -182,8 +182,8 @@ def rows_of(folder: Path, name: str, first: int, rows: list[int], encoding: dict
 
 
 @pytest.mark.parametrize("mode", ["virtual", "hybrid"])
-def test_cells_that_no_file_has(tmp_path: Path, mode: str) -> None:
-    """Rows of some files only: they are missing in the others."""
+def test_cells_without_a_file_are_missing(tmp_path: Path, mode: str) -> None:
+    """Rows that only some files have are missing in the others."""
     files = [
         rows_of(tmp_path, "0.nc", 0, [0, 1, 2], {"_FillValue": -1.0}),
         rows_of(tmp_path, "1.nc", 2, [2, 3, 4], {"_FillValue": -1.0}),
@@ -201,10 +201,10 @@ def test_cells_that_no_file_has(tmp_path: Path, mode: str) -> None:
     ("rows", "encoding", "said"),
     [
         ([2, 3, 4], {"dtype": "i2"}, "is not a missing value"),
-        ([0, 2, 4], {}, "do not lie together"),
+        ([0, 2, 4], {}, "are not adjacent"),
     ],
 )
-def test_cells_that_references_cannot_leave_out(
+def test_holes_without_missing_value_are_copied(
     tmp_path: Path, rows: list[int], encoding: dict[str, Any], said: str
 ) -> None:
     files = [

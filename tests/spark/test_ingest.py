@@ -101,8 +101,8 @@ def test_sql_checks_gate_publishing(spark: Any, tmp_path: Path) -> None:
     ]
     bad = {
         "SELECT lat, max(t2m) FROM staged GROUP BY lat ORDER BY lat": "the first one -60.0, 50.375",
-        "SELECT (SELECT count(*) FROM staged) = (SELECT count(*) FROM published)": "the answer is false",
-        "SELECT count(*) FROM staged": "the answer is 100, not 0 or true",
+        "SELECT (SELECT count(*) FROM staged) = (SELECT count(*) FROM published)": "the query returned false",
+        "SELECT count(*) FROM staged": "the query returned 100, not 0 or true",
     }
     second = ingest(spark, files, repo, checks=[Check("sql", query=query) for query in bad])
     assert [each.passed for each in second.checks] == [False] * 3

@@ -245,9 +245,9 @@ def array_document(
     codec: str | None = None,
 ) -> dict[str, Any]:
     """Create the zarr.json of an array, as zarr would write it."""
-    from icefloe.ingest.options import compressors
+    from icefloe.ingest.options import make_compressors
 
-    more: dict[str, Any] = {} if codec is None else {"compressors": compressors(codec)}
+    more: dict[str, Any] = {} if codec is None else {"compressors": make_compressors(codec)}
     with ignore_warnings():
         made = zarr.create_array(
             MemoryStore(),

@@ -1,8 +1,8 @@
-"""From a folder of files to arrays in a repository, on any executor.
+"""Ingest files into a repository, on any executor.
 
 The stages are `discover`, `inspect`, `combine`, `plan`, `write` and `publish`; `job` runs them in this order.
-A ledger in the repository records which file went where. Users call `icefloe.ingest_files`. Names are loaded
-when they are first used.
+A ledger in the repository records the region of each file. Users call `icefloe.ingest_files`. Names are
+loaded when they are first used.
 """
 
 from __future__ import annotations

@@ -58,23 +58,24 @@ class ArraySpill:
         """Bytes per cell."""
         return np.dtype(self.dtype).itemsize
 
-    def row(self, number: int) -> Row:
+    def get_row(self, number: int) -> Row:
         """Return a block to read."""
         index = np.unravel_index(number, self.shape)
         box = tuple((int(edges[i]), int(edges[i + 1])) for edges, i in zip(self.rows, index, strict=True))
-        cuts = tuple(_cuts(edges, span) for edges, span in zip(self.columns, box, strict=True))
+        cuts = tuple(_list_cuts(edges, span) for edges, span in zip(self.columns, box, strict=True))
         return Row(box, cuts)
 
-    def object(self, number: int, part: int) -> str:
+    def make_path(self, number: int, part: int) -> str:
         """Return the path of the object with some pieces of a block."""
         digest = hashlib.sha256(f"{self.seed}/{self.name}/{number}/{part}".encode()).digest()
         return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
 
-    def objects(self) -> Iterator[str]:
+    def list_paths(self) -> Iterator[str]:
         """Yield the paths of all objects."""
         for number in range(self.blocks):
             yield from (
-                self.object(number, part) for part in range(-(-self.row(number).pieces // self.together))
+                self.make_path(number, part)
+                for part in range(-(-self.get_row(number).pieces // self.together))
             )
 
 
@@ -96,17 +97,17 @@ class Row:
         """The number of pieces."""
         return math.prod(self.shape)
 
-    def piece(self, number: int) -> tuple[Span, ...]:
+    def get_piece(self, number: int) -> tuple[Span, ...]:
         """Return the box of a piece."""
         index = np.unravel_index(number, self.shape)
         return tuple((cuts[i], cuts[i + 1]) for cuts, i in zip(self.cuts, index, strict=True))
 
-    def number(self, piece: Sequence[Span]) -> int:
+    def find_piece(self, piece: Sequence[Span]) -> int:
         """Return the number of the piece with this box."""
         index = [cuts.index(start) for cuts, (start, _) in zip(self.cuts, piece, strict=True)]
         return int(np.ravel_multi_index(index, self.shape))
 
-    def before(self, piece: Sequence[Span]) -> int:
+    def count_cells_before(self, piece: Sequence[Span]) -> int:
         """Count the cells in all earlier pieces. Pieces are stored in C order, without gaps."""
         lengths = [stop - start for start, stop in self.box]
         own = [stop - start for start, stop in piece]
@@ -116,58 +117,58 @@ class Row:
         )
 
 
-def _cuts(edges: Column, span: Span) -> tuple[int, ...]:
+def _list_cuts(edges: Column, span: Span) -> tuple[int, ...]:
     """Return both ends of an interval and the edges inside it."""
     return (span[0], *edges[(edges > span[0]) & (edges < span[1])].tolist(), span[1])
 
 
 def spill_block(spill: ArraySpill, number: int, values: Any, storage: Storage) -> None:
     """Write the pieces of a block, in the order of the blocks that will read them."""
-    row = spill.row(number)
+    row = spill.get_row(number)
     for part, first in enumerate(range(0, row.pieces, spill.together)):
-        boxes = [row.piece(each) for each in range(first, min(first + spill.together, row.pieces))]
-        buffer = np.empty(sum(map(_cells, boxes)), spill.dtype)
+        boxes = [row.get_piece(each) for each in range(first, min(first + spill.together, row.pieces))]
+        buffer = np.empty(sum(map(_count_cells, boxes)), spill.dtype)
         filled = 0
         for box in boxes:
-            place = buffer[filled : filled + _cells(box)].reshape([stop - start for start, stop in box])
-            place[...] = values[_key(box, row.box)]
+            place = buffer[filled : filled + _count_cells(box)].reshape([stop - start for start, stop in box])
+            place[...] = values[_make_key(box, row.box)]
             filled += place.size
         data: Any = buffer.view("u1")
-        storage.put(spill.object(number, part), memoryview(data), kind=ObjectKind.CHUNK)
+        storage.put(spill.make_path(number, part), memoryview(data), kind=ObjectKind.CHUNK)
         del buffer, data, place  # before the next buffer is allocated
 
 
 def read_block(spill: ArraySpill, box: Sequence[Span], storage: Storage) -> Any:
     """Assemble a block from the pieces of all spilled blocks that it overlaps."""
     values = np.empty([stop - start for start, stop in box], spill.dtype)
-    touched = [_touched(edges, span) for edges, span in zip(spill.rows, box, strict=True)]
+    touched = [_find_touched(edges, span) for edges, span in zip(spill.rows, box, strict=True)]
     for index in product(*touched):
         number = int(np.ravel_multi_index(index, spill.shape))
-        row = spill.row(number)
+        row = spill.get_row(number)
         piece = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, row.box, strict=True)]
-        part = row.number(piece) // spill.together
-        begin = row.before(piece) - row.before(row.piece(part * spill.together))
-        start, stop = begin * spill.itemsize, (begin + _cells(piece)) * spill.itemsize
-        data = storage.get_range(spill.object(number, part), start, stop)
-        values[_key(piece, box)] = np.frombuffer(data, spill.dtype).reshape([b - a for a, b in piece])
+        part = row.find_piece(piece) // spill.together
+        begin = row.count_cells_before(piece) - row.count_cells_before(row.get_piece(part * spill.together))
+        start, stop = begin * spill.itemsize, (begin + _count_cells(piece)) * spill.itemsize
+        data = storage.get_range(spill.make_path(number, part), start, stop)
+        values[_make_key(piece, box)] = np.frombuffer(data, spill.dtype).reshape([b - a for a, b in piece])
     return values
 
 
 def delete_spills(spills: Iterable[ArraySpill], storage: Storage) -> None:
     """Delete the objects of spilled arrays. Objects that remain are garbage, which gc removes."""
-    storage.delete(path for spill in spills for path in spill.objects())
+    storage.delete(path for spill in spills for path in spill.list_paths())
 
 
-def _cells(box: Sequence[Span]) -> int:
+def _count_cells(box: Sequence[Span]) -> int:
     return math.prod(stop - start for start, stop in box)
 
 
-def _key(inner: Sequence[Span], outer: Sequence[Span]) -> tuple[slice, ...]:
+def _make_key(inner: Sequence[Span], outer: Sequence[Span]) -> tuple[slice, ...]:
     """Return the slices that select a box inside another one."""
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(inner, outer, strict=True))
 
 
-def _touched(edges: Column, span: Span) -> range:
+def _find_touched(edges: Column, span: Span) -> range:
     """Return the numbers of the intervals between edges that overlap a span."""
     first = int(edges.searchsorted(span[0], "right")) - 1
     return range(first, int(edges.searchsorted(span[1], "left")))

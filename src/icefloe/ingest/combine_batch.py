@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from icefloe._internal.executor import Executor
 from icefloe.errors import InvalidInputError
-from icefloe.ingest.combine.existing import TargetState, left_by
+from icefloe.ingest.combine.existing import TargetState, find_remaining
 from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
 from icefloe.ingest.combine.static_fields import find_static_groups
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.inspect_files import Inspected, digest_values
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, left_over, split_by_group
+from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, drop_bad_files, split_by_group
 
 
 def combine_batch(
@@ -22,17 +22,17 @@ def combine_batch(
     executor: Executor,
     known: Sequence[BadFile] = (),
 ) -> tuple[list[Combined], list[BadFile]]:
-    """Combine the files of each group. A file that does not fit in one group is left out of all.
+    """Combine the files of each group. A file that does not fit in one group is excluded from all groups.
 
-    Return the bad files as well, or raise ProblemsError with them and the `known` ones unless bad files are
-    skipped.
+    Return the bad files as well. Unless bad files are skipped, raise ProblemsError with them and the `known`
+    bad files.
     """
     bad: list[BadFile] = []
     while True:
-        groups = split_by_group(left_over(files, bad))
-        states = {path: state.at(path) for path in groups}
+        groups = split_by_group(drop_bad_files(files, bad))
+        states = {path: state.select_group(path) for path in groups}
         static = find_static_groups(
-            {path: _schemas(states[path], mine) for path, mine in groups.items()}, options.combining
+            {path: _list_schemas(states[path], mine) for path, mine in groups.items()}, options.combining
         )
         try:
             found = [
@@ -53,8 +53,8 @@ def combine_batch(
     return [each for each in found if isinstance(each, Combined)], bad
 
 
-def _schemas(state: TargetState, files: Sequence[FileSchema]) -> list[FileSchema]:
-    existing = left_by(state, files)
+def _list_schemas(state: TargetState, files: Sequence[FileSchema]) -> list[FileSchema]:
+    existing = find_remaining(state, files)
     return [*files, *([] if existing is None else [existing.schema])]
 
 
@@ -71,7 +71,7 @@ def _combine_group(
         found := combine_files(files, state, options, digests, is_static=is_static), DigestRequest
     ):
         more = digest_values(found.names, found.sources, options.reading, executor)
-        digests = found.answered(digests, more)
+        digests = found.merge_digests(digests, more)
     return found
 
 

@@ -1,7 +1,7 @@
 """Ingest files: discover, inspect, combine, plan, write and publish, in this order.
 
-Every stage returns a frozen record for the next one. The ledger and the arrays of the target are read once
-per snapshot: again only after a commit, for what an interrupted run has staged, or if the branch moved.
+Every stage returns a frozen record for the next one. The ledger and the target arrays are read once per
+snapshot; again only after a commit, after an interrupted run, or if the branch moved.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from icefloe.ingest.ledger import Ledger, Selection, compare_with_ledger
 from icefloe.ingest.options import Options
 from icefloe.ingest.plan.design import design_arrays
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
-from icefloe.ingest.publish.staging import OvertakenError, Staging, always_overtaken, has_work
-from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, left_over
-from icefloe.ingest.report import Report, Written, plan_report
+from icefloe.ingest.publish.staging import OvertakenError, Staging, has_work, make_overtaken_error
+from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, drop_bad_files
+from icefloe.ingest.report import Report, StagedRun, summarize_plans
+from icefloe.ingest.target_repository import authorize_locations, authorize_sources
 from icefloe.ingest.write.batch import Commit, commit_batch
-from icefloe.ingest.write.references import with_containers, with_places
 from icefloe.repository import Repository
 
 _ATTEMPTS = 5
-"""How often other writers may come first."""
+"""The number of attempts if other writers publish first."""
 
 
 def ingest(
@@ -48,7 +48,7 @@ def ingest(
         executor = nullcontext(executor)
     selection = compare_with_ledger(repo, found, options)
     if not has_work(repo, selection, options.branch):
-        return Report.of(selection).completed(found)
+        return Report.of(selection).complete(found)
     with executor as started:
         refuse_unrunnable(options.checks, on_spark=started.has_sql)
         return run(repo, selection, options, started, dry_run=dry_run)
@@ -69,19 +69,19 @@ def run(
     The target branch moves when everything is written and checked, and stays where it is if anything fails.
     """
     if dry_run:
-        return _Job(repo, options.branch, options, executor).preview(selection).completed(selection.found)
+        return _Job(repo, options.branch, options, executor).preview(selection).complete(selection.found)
     if options.mode != "native":
-        repo = with_containers(repo, selection.found.sources, options.reading)
+        repo = authorize_sources(repo, selection.found.sources, options.reading)
     for _ in range(_ATTEMPTS):
         try:
             with Staging.begin(repo, options.branch) as staging:
                 resumed = staging.resume(selection, options)
                 written = _Job(repo, staging.branch, options, executor).write(resumed.selection)
                 report = staging.check_and_publish(resumed, written, options, executor)
-            return report.completed(selection.found)
+            return report.complete(selection.found)
         except OvertakenError:
-            LOGGER.info("%s was changed in the same places meanwhile: starting again", options.branch)
-    raise always_overtaken(options.branch, _ATTEMPTS)
+            LOGGER.info("another writer changed the same arrays on %s: starting again", options.branch)
+    raise make_overtaken_error(options.branch, _ATTEMPTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,15 @@ class _Job:
         designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
         return Report.of(selection, inspected, bad).with_plan(designs)
 
-    def write(self, selection: Selection) -> Written:
+    def write(self, selection: Selection) -> StagedRun:
         """Write all files to the branch, in one commit or several."""
         storage = self.repo.storage
         with Spill(storage) as spill, InspectionCache(storage, self.options) as cache:
             state, inspected = self._inspect(selection, spill, cache)
-            job = replace(self, repo=with_places(self.repo, inspected.files, self.options.reading))
-            written = Written(Report.of(selection, inspected), job.repo, (), selection.ledger)
-            for batch in inspected.batches(self.options.commit_every):
-                written = written.extended(*job._commit(batch, inspected, state, written.ledger))
+            job = replace(self, repo=authorize_locations(self.repo, inspected.files, self.options.reading))
+            written = StagedRun(Report.of(selection, inspected), job.repo, (), selection.ledger)
+            for batch in inspected.split_batches(self.options.commit_every):
+                written = written.extend(*job._commit(batch, inspected, state, written.ledger))
             return written
 
     def _inspect(
@@ -116,7 +116,9 @@ class _Job:
     ) -> tuple[TargetState, Inspected]:
         LOGGER.info("%s", selection.outcome)
         state = read_target(self.repo, self.branch, self.options.group, selection.ledger)
-        inspected = inspect_sources(state.schemas(), selection, self.options, self.executor, spill, cache)
+        inspected = inspect_sources(
+            state.list_schemas(), selection, self.options, self.executor, spill, cache
+        )
         refuse_problems(inspected, state, self.options, self.executor)
         if selection.outcome.wanted:
             refuse_unknown(self.options.checks, inspected.variables)
@@ -127,15 +129,15 @@ class _Job:
     ) -> tuple[Commit | None, list[BadFile]]:
         """Combine, plan and commit a batch; once more without bad files, or if the branch moved."""
         bad: list[BadFile] = []
-        while files := left_over(files, bad):
+        while files := drop_bad_files(files, bad):
             state = read_target(self.repo, self.branch, self.options.group, ledger, state)
-            state = state.renamed(inspected.new_names)
+            state = state.rename_sources(inspected.new_names)
             combined, misfits = combine_batch(files, state, self.options, self.executor)
             bad += misfits
             if not combined:
                 break
             designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
-            LOGGER.info("%s", plan_report(designs))
+            LOGGER.info("%s", summarize_plans(designs))
             try:
                 commit = commit_batch(self.repo, self.branch, designs, self.options, self.executor)
             except ProblemsError as error:

@@ -27,11 +27,11 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 HIDDEN = "_icefloe"
-"""The group that our listings leave out."""
+"""The group that our listings do not show."""
 _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
 _FOR_GROUPS = ("target_group", "source_group")
-"""Columns that a ledger has if its sources have groups."""
+"""Columns that exist only if sources have groups."""
 _ABOUT = "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
 
 
@@ -45,28 +45,30 @@ class LedgerRow:
     modified_us: int
     content_id: str
     region: str
-    """Where it is, as JSON: the first cell and the one after the last, by dimension."""
+    """The region of the source as JSON: first cell and end, by dimension."""
     variables: str
-    """The names of what it brought, as JSON."""
+    """The names of its data variables, as JSON."""
     batch: str
     mode: str
-    """native, virtual, or hybrid for a file of which a part was copied."""
+    """`native`, `virtual`, or `hybrid` for a file that was copied in part."""
     etag: str = ""
-    """What the server of the file called this version of it."""
+    """The entity tag that the server reported."""
     target_group: str = ""
-    """The group that it is in, relative to that of the ingest. A source has a row for each of its groups."""
+    """The group of the data, relative to the target group. A source has one row for each group."""
     source_group: str = ""
     """The group of the source that was read."""
 
+    @property
     def box(self) -> Mapping[str, tuple[int, int]]:
         """Return the region by dimension."""
-        return _box(self.region)
+        return _parse_region(self.region)
 
+    @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the variables."""
-        return _names(self.variables)
+        return _parse_names(self.variables)
 
-    def as_source(self) -> Source:
+    def to_source(self) -> Source:
         """Return the source as it was when it was ingested."""
         return Source(
             self.source,
@@ -77,9 +79,9 @@ class LedgerRow:
             group=self.source_group,
         )
 
-    def is_of(self, source: Source) -> bool:
+    def matches(self, source: Source) -> bool:
         """Return whether a source is unchanged since it was ingested."""
-        return self.as_source().seen.is_same(source.seen)
+        return self.to_source().version.is_same(source.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,12 @@ class Ledger:
         """Read the ledger of a group."""
         return Ledger(session.snapshot_id, read_ledger(session, group))
 
-    def rows_since(self, before: Ledger) -> list[LedgerRow]:
+    def find_rows_since(self, before: Ledger) -> list[LedgerRow]:
         """Return the rows that an earlier ledger does not have."""
         known = {(row.source, row.batch) for row in before.rows}
         return [row for row in self.rows if (row.source, row.batch) not in known]
 
-    def renamed(self, names: Mapping[str, str]) -> Ledger:
+    def rename_sources(self, names: Mapping[str, str]) -> Ledger:
         """Return the ledger with new names for some sources."""
         if not names:
             return self
@@ -107,22 +109,22 @@ class Ledger:
         return replace(self, rows=rows)
 
 
-# Each batch of an ingest asks every row, more than once.
+# Each batch of an ingest reads the region of every row several times.
 
 
 @lru_cache(1 << 16)
-def _box(region: str) -> Mapping[str, tuple[int, int]]:
+def _parse_region(region: str) -> Mapping[str, tuple[int, int]]:
     return MappingProxyType(
         {dim: (int(start), int(stop)) for dim, (start, stop) in json.loads(region).items()}
     )
 
 
 @lru_cache(1 << 10)
-def _names(variables: str) -> tuple[str, ...]:
+def _parse_names(variables: str) -> tuple[str, ...]:
     return tuple(json.loads(variables))
 
 
-def region_text(box: Mapping[str, Sequence[int]]) -> str:
+def encode_region(box: Mapping[str, Sequence[int]]) -> str:
     """Encode a region for the ledger."""
     return json.dumps({dim: list(span) for dim, span in box.items()}, sort_keys=True)
 
@@ -131,18 +133,18 @@ def read_ledger(session: Session, group: str) -> list[LedgerRow]:
     """Read the rows of a target group, in the order in which they were written."""
     with ignore_warnings():
         try:
-            table = zarr.open_group(session.store, path=_path(group), mode="r")
+            table = zarr.open_group(session.store, path=_make_path(group), mode="r")
         except (GroupNotFoundError, FileNotFoundError):
             return []
         if LedgerRow.__slots__[0] not in table:
             return []
-        # Ledgers of before have no etags and no groups.
+        # Older ledgers have no etags and no groups.
         named = [field.name for field in fields(LedgerRow) if field.name in table]
         columns = [np.asarray(table[name][...]).tolist() for name in named]  # type: ignore[index]
     return [LedgerRow(*row) for row in zip(*columns, strict=True)]
 
 
-def rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
+def split_rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
     """Split rows by their group, sorted by path."""
     found: dict[str, list[LedgerRow]] = {}
     for row in rows:
@@ -153,12 +155,12 @@ def rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
 def write_ledger(
     session: Session, group: str, rows: Sequence[LedgerRow], before: Sequence[LedgerRow]
 ) -> None:
-    """Make the table say this; only chunks with rows that differ are written."""
+    """Write the rows. Only chunks with rows that differ from `before` are written."""
     pairs = enumerate(zip(rows, before, strict=False))
     same = next((i for i, (new, old) in pairs if new is not old and new != old), len(before))
     first = min(same, len(rows)) // _CHUNK * _CHUNK
     with ignore_warnings():
-        table = zarr.open_group(session.store, path=_path(group), mode="a")
+        table = zarr.open_group(session.store, path=_make_path(group), mode="a")
         if not before:
             table.attrs.update({"about": _ABOUT, "version": 1})
         for field in fields(LedgerRow):
@@ -168,7 +170,7 @@ def write_ledger(
 
 
 def _write_column(table: zarr.Group, name: str, is_number: bool, values: Sequence[Any], first: int) -> None:
-    """Make a column have these values from its `first` row on, and end with them."""
+    """Replace the values of a column from its `first` row on."""
     shape = (first + len(values),)
     if name not in table:
         dtype: Any = "int64" if is_number else str
@@ -180,20 +182,20 @@ def _write_column(table: zarr.Group, name: str, is_number: bool, values: Sequenc
         array[first:] = np.array(values, np.int64 if is_number else object)
 
 
-def _path(group: str) -> str:
+def _make_path(group: str) -> str:
     return f"{_GROUP}/{group.strip('/')}" if group.strip("/") else _GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """Sources by what the ledger knows of them."""
+class SortedSources:
+    """Sources, sorted by comparison with the ledger."""
 
     new: tuple[Source, ...]
     changed: tuple[Source, ...]
     known: tuple[Source, ...]
 
 
-def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> Sorted:
+def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> SortedSources:
     """Sort sources into new, changed and known ones."""
     ledger = {row.source: row for row in rows}
     new: list[Source] = []
@@ -201,30 +203,30 @@ def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> Sorted
     known: list[Source] = []
     for source in sources:
         row = ledger.get(source.url)
-        (new if row is None else known if row.is_of(source) else changed).append(source)
-    return Sorted(tuple(new), tuple(changed), tuple(known))
+        (new if row is None else known if row.matches(source) else changed).append(source)
+    return SortedSources(tuple(new), tuple(changed), tuple(known))
 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A file that the ledger has under another name."""
+    """A file that was ingested under another name."""
 
     source: Source
     was: str
     is_referred_to: bool
-    """Whether references lead to where it was, and nobody says that it is still there."""
+    """True if references point to the old name, and the run does not include a file with that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Which sources there were, and which of them the job ingests."""
+    """The sources of a run, and those that it ingests."""
 
-    sources: Sorted
+    sources: SortedSources
     wanted: tuple[Source, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Sources that are in the repository already, under other names."""
+    """Sources that were ingested under other names."""
     changed_references: tuple[Source, ...] = ()
-    """Changed sources that arrays refer to."""
+    """Changed sources that arrays reference."""
 
     def __str__(self) -> str:
         found = self.sources
@@ -274,9 +276,9 @@ def find_renamed(
     rows: Sequence[LedgerRow],
     given: Collection[str],
 ) -> list[Renamed]:
-    """Find new files that the ledger has under other names, with all their groups.
+    """Find new files whose content was ingested under other names, with all their groups.
 
-    `stored` are the schemas of the target group and of those below it, and `given` are the names of all
+    `stored` are the schemas of the target group and of all groups below it, and `given` are the names of all
     sources of the run.
     """
     if not rows:
@@ -300,11 +302,11 @@ def find_renamed(
 def _is_same(file: FileSchema, row: LedgerRow, stored: FileSchema | None) -> bool:
     if stored is None:
         return False
-    if not (row.is_of(file.source) and (row.etag or row.modified_us)):
+    if not (row.matches(file.source) and (row.etag or row.modified_us)):
         return False
-    if {each.name for each in file.variables if not each.is_coordinate} != set(row.names()):
+    if {each.name for each in file.variables if not each.is_coordinate} != set(row.names):
         return False
-    box = row.box()
+    box = row.box
     for name, labels in file.values.items():
         there = stored.values.get(name)
         if name in box and (there is None or not np.array_equal(there[slice(*box[name])], labels)):

@@ -32,7 +32,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sql": ("query",),
     }
 )
-"""The arguments of each check."""
+"""The names of the arguments of each check."""
 _COMBINING = {
     "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
     "data_vars": ("minimal", "different", "all"),
@@ -57,7 +57,7 @@ class Combining:
     """
 
     concat_dim: str | None = None
-    """The dimension along which files are concatenated; None: xarray finds it from the coordinates."""
+    """The dimension along which files are concatenated; None to infer it from the coordinates."""
     compat: str | None = None
     data_vars: str | None = None
     coords: str | None = None
@@ -69,7 +69,7 @@ class Combining:
             if given is not None and given not in known:
                 raise _invalid(f"{name} must be one of {', '.join(known)}, not {given!r}")
 
-    def arguments(self) -> dict[str, Any]:
+    def to_arguments(self) -> dict[str, Any]:
         """Return the arguments for xarray's combine functions."""
         return {
             "compat": self.compat or "no_conflicts",
@@ -85,7 +85,7 @@ class Layout:
     """How arrays are chunked and compressed. A dimension without a size is not divided."""
 
     chunks: Mapping[str, int] | None = None
-    """Cells per chunk by dimension, -1 for all; None: those of the files, within limits."""
+    """Cells per chunk by dimension, -1 for all; None for the chunks of the files, within limits."""
     shards: Mapping[str, int] | None = None
     """Cells per shard by dimension."""
     codec: str = "zstd"
@@ -101,7 +101,7 @@ class Layout:
             for dim, size in given.items():
                 if size < 1 and size != -1:
                     raise _invalid(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
-        compressors(self.codec)
+        make_compressors(self.codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.name not in NEEDS:
-            raise _invalid(f"there is no check {self.name!r}; {suggestion(self.name, NEEDS, 'checks are')}")
+            raise _invalid(f"there is no check {self.name!r}; {suggest_name(self.name, NEEDS, 'checks are')}")
         for need in ("variable", "call", "query"):
             if not isinstance(getattr(self, need), str):
                 raise self._invalid(f"{need} must be text, not {getattr(self, need)!r}")
@@ -147,7 +147,7 @@ class Check:
             raise self._invalid("it needs a query")
 
     def _invalid(self, text: str) -> InvalidInputError:
-        return wrong_check(f"the check {self.name}: {text}")
+        return make_check_error(f"the check {self.name}: {text}")
 
     @property
     def title(self) -> str:
@@ -228,7 +228,7 @@ _PARTS: Mapping[str, Any] = {"reading": Reading, "combining": Combining, "layout
 _RENAMED = {"group": "reading_group"}
 
 
-def known_options() -> frozenset[str]:
+def list_options() -> frozenset[str]:
     """Return the names that `make_options` accepts."""
     inside = {each.name for kind in _PARTS.values() for each in fields(kind)} - set(_RENAMED)
     return frozenset(inside | {each.name for each in fields(Options)} - set(_PARTS) | {"source_group"})
@@ -251,32 +251,32 @@ def make_options(**given: Any) -> Options:
         names = {_RENAMED.get(each.name, each.name): each.name for each in fields(kind)}
         mine = {names[name]: given.pop(name) for name in list(given) if name in names}
         if "variables" in mine:
-            mine["variables"] = _names(mine["variables"])
+            mine["variables"] = _parse_names(mine["variables"])
         parts[part] = kind(**mine)
-    known = known_options()
+    known = list_options()
     for name in given:
         if name not in known:
-            raise _invalid(f"an ingest has no option {name}; {suggestion(name, known, 'options are')}")
+            raise _invalid(f"an ingest has no option {name}; {suggest_name(name, known, 'options are')}")
     return Options(**parts, **given)
 
 
-def options_from(arguments: Mapping[str, Any]) -> Options:
+def parse_arguments(arguments: Mapping[str, Any]) -> Options:
     """Create Options from the arguments of `icefloe.ingest_files` or `icefloe.spark.ingest`."""
-    given = {name: arguments[name] for name in known_options() if name in arguments}
+    given = {name: arguments[name] for name in list_options() if name in arguments}
     given["storage_options"] = arguments["source_options"] or {}
     checks = [check if isinstance(check, Check) else Check(check) for check in given["checks"]]
     mappings = {name: given[name] or {} for name in ("metadata", "open_options")}
     return make_options(**{**given, **mappings, "checks": tuple(checks)})
 
 
-def _names(given: Any) -> tuple[str, ...]:
+def _parse_names(given: Any) -> tuple[str, ...]:
     names = tuple(given or ()) if isinstance(given, list | tuple | None) else (given,)
     if not all(isinstance(name, str) and name for name in names):
         raise _invalid(f"variables must be names, not {given!r}")
     return names
 
 
-def compressors(codec: str) -> Any:
+def make_compressors(codec: str) -> Any:
     """Return zarr's compressors for the name of a codec."""
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
@@ -300,13 +300,13 @@ def compressors(codec: str) -> Any:
     )
 
 
-def suggestion(name: str, known: Any, listing: str) -> str:
+def suggest_name(name: str, known: Any, listing: str) -> str:
     """Suggest the most similar of the known names, or list all of them."""
     near = difflib.get_close_matches(str(name), sorted(known), n=1)
     return f"did you mean {near[0]}?" if near else f"{listing} {', '.join(sorted(known)) or 'none'}"
 
 
-def wrong_check(text: str) -> InvalidInputError:
+def make_check_error(text: str) -> InvalidInputError:
     """Return the error about a check that cannot run."""
     return _invalid(text)
 

@@ -27,10 +27,10 @@ from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, NodeNotFoundError, RebaseFailedError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.combine.pieces import PieceArray, Pieces
-from icefloe.ingest.options import DEFAULT_MEMORY_BYTES, compressors
-from icefloe.ingest.plan.arrays import check_chunk_bytes, shards_of
+from icefloe.ingest.options import DEFAULT_MEMORY_BYTES, make_compressors
+from icefloe.ingest.plan.arrays import check_chunk_bytes, choose_shards
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import LOGGER, Reading, Stored, Target, reason
+from icefloe.ingest.records import LOGGER, Reading, Stored, Target, explain
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -76,15 +76,15 @@ class RechunkReport:
     blocks: int
     nbytes: int
     memory_bytes: int
-    """What a task holds at most, beside the interpreter and its modules."""
+    """The largest memory of a task, in addition to the interpreter and its modules."""
     read_factor: float
-    """How often a chunk is read, on average."""
+    """The average number of times that an old chunk is read."""
     spilled_bytes: int = 0
-    """What is put aside in between, in the storage of the repository, and deleted at the end."""
+    """The number of bytes that are spilled to the storage of the repository, and deleted at the end."""
     compared: int = 0
-    """New chunks of which a part was read again, and had the values of before."""
+    """The number of new chunks of which a part was compared with the old values."""
     commit: str | None = None
-    """The snapshot; None where nothing was done."""
+    """The new snapshot; None if nothing was written."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
@@ -93,24 +93,22 @@ class RechunkReport:
 
 @dataclass(frozen=True, slots=True)
 class Relayout:
-    """How arrays are to be cut and encoded; what is not given stays, but shards do not."""
+    """The new chunks, shards and codec. Without new shards, shards are removed."""
 
     chunks: Mapping[str, int]
-    """Cells per chunk by dimension, or by its number where it has no name; -1 for all of them."""
+    """Cells per chunk by dimension name, or by number for a dimension without a name; -1 for all."""
     shards: Mapping[str, int] | None = None
     """Cells per shard; None: no shards."""
     codec: str | None = None
-    """That of an ingest, in the place of all codecs; None: those of the array."""
+    """The codec that replaces all codecs; None to keep them."""
 
     def __post_init__(self) -> None:
         for what, given in (("chunks", self.chunks), ("shards", self.shards or {})):
             for dim, size in given.items():
                 if size < 1 and size != -1:
-                    raise _invalid(
-                        f"{what} of {size} along {dim} make no sense: give a positive number, or -1 for all"
-                    )
+                    raise _invalid(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
         if self.codec is not None:
-            compressors(self.codec)
+            make_compressors(self.codec)
         elif not self.chunks and not self.shards:
             options = dict.fromkeys(("chunks", "shards", "codec"))
             hint = Hint("give {chunks}, {shards} or {codec}", **options)
@@ -129,7 +127,7 @@ class StoredArray:
     path: str
     document: Mapping[str, Any]
     dims: tuple[str, ...]
-    """Their names; a number for one that has none."""
+    """The names of the dimensions; a number for a dimension without a name."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,16 +136,16 @@ class StoredArray:
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """Cells per chunk; where there are shards, per chunk inside of them."""
+        """Cells per chunk; if the array has shards, per chunk inside of a shard."""
         found, codecs = self._cells, self.document["codecs"]
-        while (inside := _sharding(codecs)) is not None:
+        while (inside := _get_sharding(codecs)) is not None:
             found, codecs = tuple(inside["chunk_shape"]), inside["codecs"]
         return found
 
     @property
     def shards(self) -> tuple[int, ...] | None:
         """Cells per shard."""
-        return self._cells if _sharding(self.document["codecs"]) is not None else None
+        return self._cells if _get_sharding(self.document["codecs"]) is not None else None
 
     @property
     def _cells(self) -> tuple[int, ...]:
@@ -168,20 +166,20 @@ def rechunk(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     dry_run: bool = False,
 ) -> RechunkReport:
-    """Cut an array in another way, or all arrays of a group that have the dimensions, in one commit.
+    """Change the chunks of an array, or of all arrays of a group that have the dimensions, in one commit.
 
-    `chunks` and `shards` are cells by dimension, by its number where it has no name, -1 for all of them.
-    Dimensions without a size keep that of their chunks. Without `shards` there are none afterwards; without
-    `codec` (`zstd:9`, `blosc:lz4:5`, `gzip:6`, `none`) the codecs stay. Values, attributes, fill value and
-    names of dimensions are what they were. Tasks of `executor` read from the tip of the branch as it is now,
-    and hold at most `memory_bytes` each. If somebody commits to the same arrays meanwhile,
-    RebaseFailedError, and the branch has what they committed; other commits are built upon.
+    `chunks` and `shards` are cells by dimension name, or by number for a dimension without a name; -1 means
+    all cells. Other dimensions keep their chunk size. Without `shards` the array has no shards afterwards;
+    without `codec` (`zstd:9`, `blosc:lz4:5`, `gzip:6`, `none`) the codecs do not change. Values, attributes,
+    fill value and dimension names do not change. Tasks of `executor` read the current tip of the branch, and
+    use at most `memory_bytes` each. If another writer commits to the same arrays in the meantime,
+    RebaseFailedError is raised, and the branch keeps that commit. Other commits are kept as well.
     """
     wanted = Relayout(dict(chunks or {}), dict(shards) if shards else None, codec)
     session = repo.writable_session(branch)
     base = repo.readonly_session(snapshot_id=session.snapshot_id)
-    arrays = _found(base._workspace, normalize("/" + path), wanted)
-    targets = [new_layout(array, wanted) for array in arrays]
+    arrays = _find_arrays(base._workspace, normalize("/" + path), wanted)
+    targets = [design_layout(array, wanted) for array in arrays]
     changed = [
         (array, target)
         for array, target in zip(arrays, targets, strict=True)
@@ -191,9 +189,9 @@ def rechunk(
         [(target.count_units(), len(target.shape)) for _, target in changed],
         "choose larger chunks, or shards of many chunks",
     )
-    plan = _planned(changed, memory_bytes, executor.parallelism)
-    report = _report(changed, arrays, plan)
-    aside = f", {format_bytes(plan.spilled_bytes)} put aside in between" if plan.spilled_bytes else ""
+    plan = _make_plan(changed, memory_bytes, executor.parallelism)
+    report = _make_report(changed, arrays, plan)
+    aside = f", {format_bytes(plan.spilled_bytes)} spilled" if plan.spilled_bytes else ""
     LOGGER.info(
         "%s: %s in %s, %s of at most %s%s",
         counted(len(changed), "array"),
@@ -218,14 +216,14 @@ def rechunk(
         theirs = ", ".join(dict.fromkeys(conflict.path for conflict in error.conflicts))
         error.message = (
             f"conflict: {theirs} was changed on {branch} while it was rechunked (snapshot {error.snapshot}); "
-            "the branch has that change and the chunks of before: rechunk again"
+            "the branch has that change and the old chunks: rechunk again"
         )
         raise
     LOGGER.info("commit %s: %s has the new chunks", commit, branch)
     return replace(report, compared=compared, commit=commit)
 
 
-def _found(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArray]:
+def _find_arrays(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArray]:
     """Find the array at a path, or the arrays of a group that have all dimensions."""
     node = workspace.node(path)
     if node is None:
@@ -233,7 +231,7 @@ def _found(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArra
     alone = isinstance(node.node_data, ArrayNodeData)
     inside = [workspace.node(join(path, name)) for name in workspace.children(path)]
     members = [
-        stored_array(each.path, each.user_data)
+        parse_array(each.path, each.user_data)
         for each in ([node] if alone else inside)
         if each is not None and isinstance(each.node_data, ArrayNodeData)
     ]
@@ -248,7 +246,7 @@ def _found(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArra
     return fitting
 
 
-def _planned(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int, parallelism: int) -> Plan:
+def _make_plan(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int, parallelism: int) -> Plan:
     pieces = {
         target.name: PieceArray(target.name, target.shape, np.dtype("u1"), Pieces.whole(0, target.shape), {})
         for _, target in changed
@@ -257,7 +255,7 @@ def _planned(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int, p
     return make_plan([target for _, target in changed], pieces, cuts, memory_bytes, parallelism)
 
 
-def _report(
+def _make_report(
     changed: Sequence[tuple[StoredArray, Target]], arrays: Sequence[StoredArray], plan: Plan
 ) -> RechunkReport:
     found = tuple(
@@ -307,18 +305,18 @@ def _write(
     group = GroupBlocks(session.fork(), "", plan, targets, sources, copied, Reading(), memory_bytes)
     write_groups([group], executor, results)
     session._merge_receipts(results.receipts)
-    samples = list(_samples(plan, {array.path: (array, target) for array, target in changed}))
+    samples = list(_select_samples(plan, {array.path: (array, target) for array, target in changed}))
     for name, box, is_same in get_pool("comparing", _SAMPLES).map(partial(_compare, session, base), samples):
         if not is_same:
             raise InvalidInputError(
-                f"the values of {name} from {[start for start, _ in box]} to {[stop for _, stop in box]} are "
-                "not the same after they were written: its codecs lose some; choose a codec that does not",
+                f"the values of {name} from {[start for start, _ in box]} to {[stop for _, stop in box]} "
+                "changed when they were written, because its codecs are lossy: choose a lossless codec",
                 ErrorKind.INVALID_ARRAY_METADATA,
             )
     return len(samples)
 
 
-def _samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> Iterator[Sample]:
+def _select_samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> Iterator[Sample]:
     """Yield the overlap of the last new chunk of some blocks with an old chunk."""
     count = len(plan.blocks)
     for number in np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(int)).tolist():
@@ -345,7 +343,7 @@ def _compare(session: Session, base: Session, sample: Sample) -> tuple[str, Box,
     return path, box, bool(np.array_equal(now, before, equal_nan=now.dtype.kind in "fcmM"))
 
 
-def stored_array(path: str, user_data: bytes) -> StoredArray:
+def parse_array(path: str, user_data: bytes) -> StoredArray:
     """Parse the zarr.json of an array."""
     document = json.loads(user_data)
     names = document.get("dimension_names") or [None] * len(document["shape"])
@@ -354,33 +352,33 @@ def stored_array(path: str, user_data: bytes) -> StoredArray:
     )
 
 
-def new_layout(array: StoredArray, wanted: Relayout) -> Target:
+def design_layout(array: StoredArray, wanted: Relayout) -> Target:
     """Describe the rechunked array. Arrays without a regular chunk grid are refused."""
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
         raise _invalid(f"{array.path} has a {kind} chunk grid: only arrays with a regular one are rechunked")
     chunks = tuple(
-        _size(wanted.chunks.get(dim, has), whole)
+        _resolve_size(wanted.chunks.get(dim, has), whole)
         for dim, has, whole in zip(array.dims, array.chunks, array.shape, strict=True)
     )
-    dtype = _small(array, array.document["codecs"]).dtype
+    dtype = _make_small_array(array, array.document["codecs"]).dtype
     text = "string" if dtype.kind in "OT" else dtype.str
     target = Target(array.path, array.dims, array.shape, text, {}, {}, None, chunks)
     check_chunk_bytes(array.path, array.dims, chunks, target.itemsize)
-    shards = shards_of(array.path, array.dims, array.shape, chunks, wanted.shards)
-    return replace(target, shards=shards, document=_document(array, chunks, shards, wanted.codec))
+    shards = choose_shards(array.path, array.dims, array.shape, chunks, wanted.shards)
+    return replace(target, shards=shards, document=_make_document(array, chunks, shards, wanted.codec))
 
 
-def _size(wanted: int, whole: int) -> int:
+def _resolve_size(wanted: int, whole: int) -> int:
     return max(1, whole if wanted == -1 else wanted)
 
 
-def _document(
+def _make_document(
     array: StoredArray, chunks: tuple[int, ...], shards: tuple[int, ...] | None, codec: str | None
 ) -> str:
-    plain, index = _codecs(array)
+    plain, index = _get_codecs(array)
     if codec is not None:
-        plain = _plain_codecs(array, codec)
+        plain = _choose_codecs(array, codec)
     _try_out(array, plain)
     inside = {"chunk_shape": list(chunks), "codecs": plain, **index}
     grid = {"name": "regular", "configuration": {"chunk_shape": list(shards or chunks)}}
@@ -388,17 +386,17 @@ def _document(
     return json.dumps({**array.document, "chunk_grid": grid, "codecs": codecs})
 
 
-def _codecs(array: StoredArray) -> tuple[list[Any], dict[str, Any]]:
+def _get_codecs(array: StoredArray) -> tuple[list[Any], dict[str, Any]]:
     """Return the codecs of a chunk, and the index settings of its shards."""
     codecs, index = list(array.document["codecs"]), _INDEX
-    if (outside := _sharding(codecs)) is not None:
+    if (outside := _get_sharding(codecs)) is not None:
         index = {name: outside[name] for name in _INDEX if name in outside}
-    while (inside := _sharding(codecs)) is not None:
+    while (inside := _get_sharding(codecs)) is not None:
         codecs = list(inside["codecs"])
     return codecs, index
 
 
-def _sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
+def _get_sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
     """Return the sharding configuration if it is the only codec."""
     first = codecs[0] if len(codecs) == 1 else None
     if not isinstance(first, dict) or first.get("name") != _SHARDING:
@@ -407,9 +405,9 @@ def _sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
     return found
 
 
-def _plain_codecs(array: StoredArray, codec: str) -> list[Any]:
+def _choose_codecs(array: StoredArray, codec: str) -> list[Any]:
     """Return the codecs that zarr chooses for this type and compressor."""
-    small = _small(array, array.document["codecs"])
+    small = _make_small_array(array, array.document["codecs"])
     metadata: Any = small.metadata
     with ignore_warnings():
         made = zarr.create_array(
@@ -417,7 +415,7 @@ def _plain_codecs(array: StoredArray, codec: str) -> list[Any]:
             shape=small.shape,
             chunks=small.shape,
             dtype=metadata.data_type,
-            compressors=compressors(codec),
+            compressors=make_compressors(codec),
             fill_value=small.fill_value,
         )
     document: Any = made.metadata.to_dict()
@@ -428,26 +426,26 @@ def _try_out(array: StoredArray, codecs: list[Any]) -> None:
     """Try to encode one cell: codecs of referenced files may only decode."""
     try:
         with ignore_warnings():
-            small: Any = _small(array, codecs)
+            small: Any = _make_small_array(array, codecs)
             small[...] = np.full(small.shape, small.fill_value, small.dtype)
     except Exception as error:
         names = ", ".join(str(each["name"] if isinstance(each, dict) else each) for each in codecs)
         raise _invalid(
-            f"the codecs of {array.path} ({names}) cannot write chunks of their own ({reason(error)}): "
+            f"the codecs of {array.path} ({names}) cannot encode chunks ({explain(error)}): "
             "choose a codec for it"
         ) from error
 
 
-def _small(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[Any]:
+def _make_small_array(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[Any]:
     """Create an equal array with one cell in memory, which also writes empty chunks."""
     ones = [1] * len(array.shape)
-    if (inside := _sharding(codecs)) is not None:
-        return _small(array, inside["codecs"])
+    if (inside := _get_sharding(codecs)) is not None:
+        return _make_small_array(array, inside["codecs"])
     grid = {"name": "regular", "configuration": {"chunk_shape": ones}}
     document = {**array.document, "shape": ones, "chunk_grid": grid, "codecs": list(codecs)}
     stored: dict[str, Any] = {"zarr.json": cpu.Buffer.from_bytes(json.dumps(document).encode())}
     store = MemoryStore(stored)
-    # Not an argument of open_array: zarr 3.1 does not heed it there.
+    # zarr 3.1 ignores it as an argument of open_array.
     with ignore_warnings(), zarr.config.set({"array.write_empty_chunks": True}):
         return zarr.open_array(store, mode="r+")
 

@@ -17,9 +17,9 @@ from icefloe.ingest.options import (
     SHORT_FORM,
     Check,
     Options,
-    known_options,
+    list_options,
     make_options,
-    suggestion,
+    suggest_name,
 )
 
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -44,9 +44,9 @@ class Recipe:
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe. `overrides` are options that replace those of the file. Errors name the file."""
     file = Path(path)
-    found = _yaml(file)
+    found = _read_yaml(file)
     for key in found:
-        if key not in _KEYS and key in known_options():
+        if key not in _KEYS and key in list_options():
             raise _wrong(file, f"{key} belongs below options: options: {{{key}: ...}}")
     _refuse_unknown(file, "", found, _KEYS)
     sources, repository = found.get("sources"), found.get("repository")
@@ -55,12 +55,12 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         raise _wrong(file, "it needs sources: a path, pattern or URL, or a list of these")
     if not isinstance(repository, str) or not repository:
         raise _wrong(file, "it needs a repository: a path or URL")
-    options = _mapping(file, found, "options")
+    options = _get_mapping(file, found, "options")
     if "checks" in options:
         raise _wrong(file, "checks belong next to options, not below them")
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
-        asked = {"checks": _checks(file, checks), **options, **(overrides or {})}
+        asked = {"checks": _parse_checks(file, checks), **options, **(overrides or {})}
         if "source_options" in asked:
             asked["storage_options"] = asked.pop("source_options")
         chosen = make_options(**{str(name): value for name, value in asked.items()})
@@ -69,22 +69,25 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     except InvalidInputError as error:
         raise _wrong(file, error.message, error.hint) from error
     return Recipe(
-        tuple(_placed(file, name) for name in names),
-        _placed(file, repository),
-        _mapping(file, found, "repository_options"),
+        tuple(_resolve_path(file, name) for name in names),
+        _resolve_path(file, repository),
+        _get_mapping(file, found, "repository_options"),
         chosen,
         {**asked, "storage_options": None, "source_options": chosen.reading.storage_options},
         str(found.get("executor", "")),
-        {str(name): _setting(value) for name, value in _mapping(file, found, "spark_conf").items()},
+        {
+            str(name): _format_setting(value)
+            for name, value in _get_mapping(file, found, "spark_conf").items()
+        },
     )
 
 
-def _setting(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     """Format a value as Spark does."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _yaml(file: Path) -> dict[Any, Any]:
+def _read_yaml(file: Path) -> dict[Any, Any]:
     try:
         found = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except yaml.MarkedYAMLError as error:
@@ -114,17 +117,17 @@ class _Loader(yaml.SafeLoader):
 def _refuse_unknown(file: Path, where: str, found: Mapping[Any, Any], known: Sequence[str]) -> None:
     for key in found:
         if key not in known:
-            raise _wrong(file, f"{where}unknown key {key}; {suggestion(key, known, 'keys are')}")
+            raise _wrong(file, f"{where}unknown key {key}; {suggest_name(key, known, 'keys are')}")
 
 
-def _mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _get_mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = found.get(key) or {}
     if not isinstance(value, dict):
         raise _wrong(file, f"{key} must be a mapping")
     return value
 
 
-def _checks(file: Path, given: Any) -> tuple[Check, ...]:
+def _parse_checks(file: Path, given: Any) -> tuple[Check, ...]:
     """Parse checks: names, or mappings of one name to its arguments."""
     if not isinstance(given, list):
         raise _wrong(file, "checks must be a list")
@@ -145,7 +148,7 @@ def _checks(file: Path, given: Any) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-def _placed(file: Path, name: str) -> str:
+def _resolve_path(file: Path, name: str) -> str:
     return name if _URL.match(name) or name.startswith("~") else str(file.absolute().parent / name)
 
 

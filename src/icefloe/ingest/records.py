@@ -15,7 +15,7 @@ from icefloe._internal.amounts import counted
 from icefloe._internal.table import Table
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.discover.urls import origin_of, reference_location
+from icefloe.ingest.discover.urls import get_origin, make_reference_url
 from icefloe.session import Session
 from icefloe.storage.external.access import Access, get_access
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("icefloe.ingest")
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "dtype")
-"""Attributes that say how values are stored, rather than what they are."""
+"""Attributes that describe how values are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +44,26 @@ class Reading:
     engine: str | None = None
     """The name of an xarray engine; None lets xarray choose."""
     group: str | None = None
-    """The group in the files that is read."""
+    """The group to read in the files."""
     variables: tuple[str, ...] = ()
-    """The data variables to take; all, where there is none."""
+    """The data variables to ingest; all if empty."""
     open_options: Mapping[str, Any] = field(default_factory=dict)
     """More arguments of `xarray.open_dataset`."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Those of `storage_from_url`, for remote files. May hold secrets."""
+    """Options of `storage_from_url` for remote files. May contain secrets."""
 
-    def of(self, source: Source) -> Reading:
+    def for_source(self, source: Source) -> Reading:
         """Return how a source is opened that may be one group of a file."""
         return replace(self, group=source.group) if source.group else self
 
-    def access_to(self, source: Source) -> Access | None:
+    def find_access(self, source: Source) -> Access | None:
         """Return the access to a remote source; None for a local one."""
         return get_access(source.address, self.storage_options) if source.is_remote else None
 
-    def access_at(self, location: str) -> Access | None:
-        """How a file that a source refers to is reached; None for what its scheme implies.
+    def find_access_at(self, location: str) -> Access | None:
+        """Return the access to a file that a source references; None for the default of its scheme.
 
-        Options that are for another kind of place, that of the source, say nothing about it.
+        Options for another kind of storage than that of the file are ignored.
         """
         if location.startswith("file:"):
             return None
@@ -72,29 +72,29 @@ class Reading:
         except InvalidInputError:
             return None
 
-    def reach_from(self, source: Source) -> FindAccess:
+    def make_access_finder(self, source: Source) -> FindAccess:
         """Return a function that finds the access to a source and to the files that it references."""
         known: dict[str, StoreAccess] = {}
         if source.is_remote:
             access = get_access(source.address, self.storage_options)
-            known[origin_of(reference_location(source.address))] = access.store, access.credential
+            known[get_origin(make_reference_url(source.address))] = access.store, access.credential
 
         def reach(location: str) -> StoreAccess:
-            origin = "file:" if location.startswith("file:") else origin_of(location)
+            origin = "file:" if location.startswith("file:") else get_origin(location)
             if origin not in known:
-                found = self.access_at(location)
+                found = self.find_access_at(location)
                 known[origin] = (None, None) if found is None else (found.store, found.credential)
             return known[origin]
 
         return reach
 
 
-def attribute_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
+def make_attrs_key(attrs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return a hashable key that is equal for attributes with equal values, types and order."""
-    return tuple((name, type(value).__name__, _key(value)) for name, value in attrs.items())
+    return tuple((name, type(value).__name__, _make_key(value)) for name, value in attrs.items())
 
 
-def _key(value: Any) -> Any:
+def _make_key(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype.str, value.shape, repr(value) if value.dtype.hasobject else value.tobytes()
     return value if isinstance(value, str | bytes) else repr(value)
@@ -109,18 +109,18 @@ class VariableSchema:
     raw_dtype: str
     dtype: str
     attrs: Mapping[str, Any]
-    """Those that xarray shows."""
+    """The attributes of the decoded variable."""
     packing: Mapping[str, Any]
-    """Those that say how values are stored, with the units and the calendar of times."""
+    """The attributes that describe how values are stored, with units and calendar of times."""
     is_coordinate: bool
     chunks: tuple[int, ...] | None
-    """The chunks of the file, where it has some."""
+    """The chunk shape in the file, if it has chunks."""
     raw_dims: tuple[str, ...] = ()
-    """Those of the stored variable: strings have one more."""
+    """The dimensions of the stored variable. Strings of characters have one more."""
     document: str | None = None
-    """The zarr.json that chunks of the file fit, where they were looked for and can be referred to."""
+    """The zarr.json that chunks of the file fit; None if they cannot be referenced, or were not inspected."""
     refusal: str = ""
-    """Why they cannot."""
+    """The reason why the chunks cannot be referenced."""
 
     @property
     def own_dims(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class VariableSchema:
 
     @property
     def is_text_in_characters(self) -> bool:
-        """Whether single characters are stored, which xarray shows as words."""
+        """True if single characters are stored, which xarray decodes to strings."""
         return self.raw_dims != self.own_dims
 
     @property
@@ -138,11 +138,11 @@ class VariableSchema:
         plain = (
             getattr(self, field.name) for field in fields(self) if field.name not in ("attrs", "packing")
         )
-        return (*plain, attribute_key(self.attrs), attribute_key(self.packing))
+        return (*plain, make_attrs_key(self.attrs), make_attrs_key(self.packing))
 
 
 Ways = Mapping[str, Sequence[VariableSchema]]
-"""The ways in which files have each variable."""
+"""The distinct schemas of each variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +169,15 @@ class FileSchema:
     spilled: SpillRange | None = None
     """The spilled references to its chunks, if it was parsed."""
     left_out: tuple[str, ...] = ()
-    """Variables that its engine does not show beside the others."""
+    """Variables that the engine left out because they do not fit into one dataset."""
     places: tuple[str, ...] = ()
-    """Where they lead, if that is to other files: a location in each place."""
+    """The locations of other files that references lead to, one per container."""
     offered: tuple[str, ...] = ()
-    """All data variables of the file, if it lacks some of those that were asked for."""
+    """All data variables of the file, if some of the selected ones are missing."""
     group: str = ""
-    """The group that it goes to, relative to the target group."""
+    """The target group, relative to the group of the ingest."""
     part: str | None = None
-    """Of a GRIB file: the kind of the part that this is, or empty if it is the whole of several parts."""
+    """For a GRIB file: the kind of this part, or empty for a whole file with several parts."""
     kinds: tuple[str, ...] = ()
     """The kinds of all parts of the GRIB file."""
     groups_without_data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class Target:
     document: str | None = None
     """The zarr.json of an array whose chunks equal those of files."""
     is_new: bool = True
-    """Whether the array is created, possibly in place of another one."""
+    """True if the array is created, possibly in place of another one."""
 
     @property
     def unit(self) -> tuple[int, ...]:
@@ -238,11 +238,11 @@ class BadFile:
     source: Source
     reason: str
     remedy: str | Hint = ""
-    """What to do about it; empty if the file has to be repaired or removed."""
+    """The remedy; empty if the file has to be repaired or removed."""
     is_sound: bool = False
-    """Whether the file is fine, and the way to read it is not there."""
+    """True if the file is readable, but a package is missing or an option is wrong."""
     offered: tuple[str, ...] = ()
-    """All data variables of the file, if it lacks those that were asked for."""
+    """All data variables of the file, if the selected ones are missing."""
     variable: str = ""
     """The variable with the problem; empty if it concerns the whole file."""
 
@@ -257,17 +257,17 @@ class BadFile:
         return f"{self.problem}: {self.remedy}" if self.remedy else self.problem
 
 
-def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
-    """The same, with what is equal in many files as one object: coordinates, texts, all about a variable.
+def share_equal_parts(files: Sequence[FileSchema]) -> list[FileSchema]:
+    """Replace equal parts of many files by one object: coordinates, text, and schemas of variables.
 
-    xarray then sees at a glance that coordinates are equal, and a file takes a few hundred bytes, here and on
-    the way home.
+    xarray then recognizes equal coordinates at once, and a file takes a few hundred bytes, here and when it
+    is sent to the driver.
     """
     known: dict[Any, Any] = {}
     seen: dict[int, VariableSchema] = {}
 
     def one(variable: VariableSchema) -> VariableSchema:
-        if id(variable) not in seen:  # what came in one answer is one object already
+        if id(variable) not in seen:  # schemas of one task are shared already
             seen[id(variable)] = known.setdefault(variable.key, variable)
         return seen[id(variable)]
 
@@ -288,7 +288,7 @@ def shared(files: Sequence[FileSchema]) -> list[FileSchema]:
     return found
 
 
-def reason(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """Describe an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
@@ -326,7 +326,7 @@ class ProblemsError(InvalidInputError):
     @property
     def problems(self) -> Table:
         """All problems: file, variable, problem and remedy."""
-        return problem_table(self.bad)
+        return make_problem_table(self.bad)
 
     def _details(self) -> str:
         urls: dict[str, list[str]] = {}
@@ -334,18 +334,18 @@ class ProblemsError(InvalidInputError):
             text = each.problem if isinstance(each.remedy, Hint) else each.sentence
             urls.setdefault(text, []).append(each.source.url)
         texts = [
-            ": ".join(filter(None, (f"{names[0]}{_more(len(names) - 1)}", text)))
+            ": ".join(filter(None, (f"{names[0]}{_format_more(len(names) - 1)}", text)))
             for text, names in urls.items()
         ]
-        more = f"; and {len(texts) - _SHOWN} other problems" if len(texts) > _SHOWN else ""
+        more = f"; and {counted(len(texts) - _SHOWN, 'other problem')}" if len(texts) > _SHOWN else ""
         return f"{'; '.join(texts[:_SHOWN])}{more}"
 
 
-def _more(count: int) -> str:
+def _format_more(count: int) -> str:
     return f" and {count} more" if count else ""
 
 
-def problem_table(bad: Sequence[BadFile]) -> Table:
+def make_problem_table(bad: Sequence[BadFile]) -> Table:
     """Return problems as a table with the columns file, variable, problem and remedy."""
     return Table(
         {
@@ -362,25 +362,25 @@ _SHOWN = 5
 _REPAIR = Hint("repair or remove them")
 
 
-def sorted_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
+def sort_along(files: Sequence[FileSchema], dim: str | None) -> list[FileSchema]:
     """Sort files by their first label along a dimension, if all have labels."""
     if dim is None or any(dim not in file.values for file in files):
         return list(files)
-    return sorted(files, key=lambda file: first_label(file.values[dim]))
+    return sorted(files, key=lambda file: make_label_key(file.values[dim]))
 
 
-def first_label(labels: Any) -> tuple[bool, Any]:
+def make_label_key(labels: Any) -> tuple[bool, Any]:
     """Return a sort key: the first label; empty coordinates come last."""
     return (False, labels.reshape(-1)[0]) if labels.size else (True, 0)
 
 
-def left_over(files: Sequence[FileSchema], bad: Sequence[BadFile]) -> list[FileSchema]:
+def drop_bad_files(files: Sequence[FileSchema], bad: Sequence[BadFile]) -> list[FileSchema]:
     """Return the files that are not bad."""
     urls = {each.source.url for each in bad}
     return [file for file in files if file.source.url not in urls]
 
 
-def join(group: str, path: str) -> str:
+def join_path(group: str, path: str) -> str:
     """Return the path of a group that is below another one."""
     return "/".join(filter(None, (group.strip("/"), path)))
 
@@ -393,7 +393,7 @@ def split_by_group(files: Iterable[FileSchema]) -> dict[str, list[FileSchema]]:
     return dict(sorted(found.items()))
 
 
-def ways_of(schemas: Sequence[FileSchema]) -> Ways:
+def collect_ways(schemas: Sequence[FileSchema]) -> Ways:
     """Collect the distinct schemas of each variable."""
     found: dict[str, dict[int, VariableSchema]] = {}
     for schema in schemas:

@@ -1,7 +1,7 @@
-"""Lost chunks made again from the files that they came from, as the ledger tells: for `Repository.repair`.
+"""Restore lost chunks from the files that they were ingested from, for `Repository.repair`.
 
-A file counts as the one that was ingested while its size and its time of change, or its size and its ends,
-are what they were.
+A file counts as unchanged if its size and modification time, or its size, first and last bytes, are the same
+as in the ledger.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import IcechunkError
+from icefloe.ingest.combine.existing import describe_array
 from icefloe.ingest.discover.sources import Source, find_sources
-from icefloe.ingest.inspect.open import decode, opened
-from icefloe.ingest.inspect.packing import attributes_of_zarr, signature
-from icefloe.ingest.inspect.schema import content_id, variable_schema
+from icefloe.ingest.inspect.open import decode, open_raw
+from icefloe.ingest.inspect.packing import from_zarr_attributes, make_signature
+from icefloe.ingest.inspect.schema import describe_variable, hash_ends
 from icefloe.ingest.ledger import LedgerRow, read_ledger
-from icefloe.ingest.records import Reading, Target, reason
-from icefloe.ingest.write.chunks import transcoded
+from icefloe.ingest.records import Reading, Target, explain
+from icefloe.ingest.write.chunks import encode_for_target
 from icefloe.session import Session
 
 Span = tuple[int, int]
@@ -31,13 +32,13 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class LedgerChunks:
-    """A source of chunks: those that files of the ledger hold, as `session` has the ledger."""
+    """A source of chunks that reads the files of the ledger."""
 
     session: Session
     reading: Reading = field(default_factory=Reading)
     """How the files were opened when they were ingested."""
     unusable: dict[str, str] = field(default_factory=dict)
-    """Files that are not there or not what they were, and why."""
+    """Files that are missing or have changed, with the reason."""
     _rows: dict[str, list[LedgerRow]] = field(default_factory=dict, repr=False)
     _targets: dict[str, Target] = field(default_factory=dict, repr=False)
     _sources: dict[str, Source | None] = field(default_factory=dict, repr=False)
@@ -45,17 +46,17 @@ class LedgerChunks:
     def __call__(self, path: str, coords: tuple[int, ...]) -> NDArray[Any] | None:
         """Return the values of a chunk; None if no unchanged file is known to contain it."""
         group, _, name = path.strip("/").rpartition("/")
-        rows = self._rows_of(group, name)
+        rows = self._find_rows(group, name)
         if not rows:
             return None
-        target = self._target(group, name)
+        target = self._get_target(group, name)
         box = [
             (at * size, min((at + 1) * size, length))
             for at, size, length in zip(coords, target.unit, target.shape, strict=True)
         ]
         found = None
         for row in rows:
-            there = _overlap(box, target, row)
+            there = _find_overlap(box, target, row)
             if there is None:
                 continue
             part = self._read(row, target, there)
@@ -68,15 +69,15 @@ class LedgerChunks:
             ] = part
         return found
 
-    def _rows_of(self, group: str, name: str) -> list[LedgerRow]:
+    def _find_rows(self, group: str, name: str) -> list[LedgerRow]:
         """Return the rows with a variable; coordinates, which the ledger does not list, may be in any row."""
         if group not in self._rows:
-            self._rows[group] = list(self._ledger_rows(group))
+            self._rows[group] = list(self._read_rows(group))
         rows = [row for row in self._rows[group] if row.mode != "virtual"]
-        named = [row for row in rows if name in row.names()]
+        named = [row for row in rows if name in row.names]
         return named or rows
 
-    def _ledger_rows(self, group: str) -> Iterator[LedgerRow]:
+    def _read_rows(self, group: str) -> Iterator[LedgerRow]:
         """Yield the rows for a group, which may be in the ledger of a group above it."""
         parts = group.split("/") if group else []
         for count in range(len(parts), -1, -1):
@@ -84,39 +85,39 @@ class LedgerChunks:
             rows = read_ledger(self.session, "/".join(parts[:count]))
             yield from (row for row in rows if row.target_group == path)
 
-    def _target(self, group: str, name: str) -> Target:
+    def _get_target(self, group: str, name: str) -> Target:
         path = f"{group}/{name}".strip("/")
         if path not in self._targets:
             array: Any = zarr.open_array(self.session.store, path=path, mode="r")
-            self._targets[path] = _described(name, array)
+            self._targets[path] = _describe_array(name, array)
         return self._targets[path]
 
     def _read(self, row: LedgerRow, target: Target, box: Sequence[Span]) -> NDArray[Any] | None:
-        source = self._source(row)
+        source = self._get_source(row)
         if source is None:
             return None
         try:
-            with opened(replace(source, group=row.source_group), self.reading) as raw:
-                return _values(raw, target, row, box)
+            with open_raw(replace(source, group=row.source_group), self.reading) as raw:
+                return _read_values(raw, target, row, box)
         except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
-            self.unusable[row.source] = f"{target.name} cannot be read: {reason(error)}"
+            self.unusable[row.source] = f"{target.name} cannot be read: {explain(error)}"
             return None
 
-    def _source(self, row: LedgerRow) -> Source | None:
+    def _get_source(self, row: LedgerRow) -> Source | None:
         if row.source not in self._sources:
-            self._sources[row.source] = self._found(row)
+            self._sources[row.source] = self._find_source(row)
         return self._sources[row.source]
 
-    def _found(self, row: LedgerRow) -> Source | None:
+    def _find_source(self, row: LedgerRow) -> Source | None:
         try:
             (source,) = find_sources(row.source, self.reading.storage_options)
-            same = row.is_of(source) or (
+            same = row.matches(source) or (
                 bool(row.content_id)
                 and row.size_bytes == source.size_bytes
-                and row.content_id == content_id(source, self.reading)
+                and row.content_id == hash_ends(source, self.reading)
             )
         except (IcechunkError, OSError, ValueError) as error:
-            self.unusable[row.source] = reason(error)
+            self.unusable[row.source] = explain(error)
             return None
         if not same:
             self.unusable[row.source] = "it has changed since it was ingested"
@@ -124,34 +125,21 @@ class LedgerChunks:
         return source
 
 
-def _described(name: str, array: Any) -> Target:
+def _describe_array(name: str, array: Any) -> Target:
     """Describe an array by its metadata, without reading chunks."""
     dims = tuple(str(dim) for dim in array.metadata.dimension_names or ())
     is_text = array.dtype.kind in "TO"
     cells = np.broadcast_to(np.zeros((), object if is_text else array.dtype), array.shape)
     attrs = dict(array.attrs)
-    raw = xr.Variable(dims, cells, attrs if is_text else attributes_of_zarr(attrs, array.dtype))
+    raw = xr.Variable(dims, cells, attrs if is_text else from_zarr_attributes(attrs, array.dtype))
     with ignore_warnings():
         shown = raw if is_text else decode(xr.Dataset({name: raw})).variables[name]
-    schema = variable_schema(name, raw, shown, is_coordinate=False)
-    return Target(
-        name,
-        dims,
-        tuple(array.shape),
-        "string" if is_text else np.dtype(array.dtype).str,
-        dict(array.attrs),
-        schema.packing,
-        signature(schema),
-        tuple(array.chunks),
-        tuple(array.shards) if array.shards else None,
-        array.fill_value,
-        is_new=False,
-    )
+    return describe_array(array, describe_variable(name, raw, shown, is_coordinate=False))
 
 
-def _overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
+def _find_overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
     """Return the part of a box that a file covers; None if there is none."""
-    whole = {**dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)), **row.box()}
+    whole = {**dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)), **row.box}
     found = [
         (max(start, whole[dim][0]), min(stop, whole[dim][1]))
         for dim, (start, stop) in zip(target.dims, box, strict=True)
@@ -159,18 +147,18 @@ def _overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] 
     return None if any(start >= stop for start, stop in found) else found
 
 
-def _values(raw: xr.Dataset, target: Target, row: LedgerRow, box: Sequence[Span]) -> NDArray[Any]:
+def _read_values(raw: xr.Dataset, target: Target, row: LedgerRow, box: Sequence[Span]) -> NDArray[Any]:
     """Read a box of the array from its file, encoded as the array stores it."""
     stored = raw.variables[target.name]
     shown = decode(raw).variables[target.name]
-    schema = variable_schema(target.name, stored, shown, is_coordinate=False)
-    copied = target.signature is not None and signature(schema) == target.signature
+    schema = describe_variable(target.name, stored, shown, is_coordinate=False)
+    copied = target.signature is not None and make_signature(schema) == target.signature
     variable = stored if copied else shown
-    begin = {dim: start for dim, (start, _) in row.box().items()}
+    begin = {dim: start for dim, (start, _) in row.box.items()}
     spans = dict(zip(target.dims, box, strict=True))
     key = {str(dim): slice(*(at - begin.get(str(dim), 0) for at in spans[str(dim)])) for dim in variable.dims}
     part = variable.isel(key).load()
-    values = np.asarray(part.values if copied else transcoded(part, target))
+    values = np.asarray(part.values if copied else encode_for_target(part, target))
     order = [variable.dims.index(dim) for dim in target.dims if dim in variable.dims]
     missing = tuple(slice(None) if dim in variable.dims else None for dim in target.dims)
     return values.transpose(order)[missing]

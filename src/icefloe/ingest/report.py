@@ -13,7 +13,7 @@ from icefloe.ingest.inspect.agreement import Finding
 from icefloe.ingest.inspect.inspect_files import Inspected
 from icefloe.ingest.ledger import Ledger, Outcome, Selection
 from icefloe.ingest.plan.design import Design
-from icefloe.ingest.records import BadFile, ProblemsError, problem_table
+from icefloe.ingest.records import BadFile, ProblemsError, make_problem_table
 from icefloe.ingest.write.batch import Commit, StagedFiles
 from icefloe.repository import Repository
 
@@ -41,7 +41,7 @@ class PlanReport:
     blocks: int
     nbytes: int
     memory_bytes: int
-    """What a task holds at most, beside the interpreter and its modules."""
+    """The largest memory of a task, in addition to the interpreter and its modules."""
     read_factor: float
     spilled_bytes: int = 0
     """Bytes that are spilled to the storage of the repository, and deleted at the end."""
@@ -57,7 +57,7 @@ class PlanReport:
         )
 
     @staticmethod
-    def total(plans: Sequence[PlanReport | None]) -> PlanReport | None:
+    def add_up(plans: Sequence[PlanReport | None]) -> PlanReport | None:
         """Add up the plans of several commits."""
         there = [plan for plan in plans if plan is not None]
         if not there:
@@ -75,9 +75,9 @@ class PlanReport:
         )
 
 
-def plan_report(designs: Sequence[Design]) -> PlanReport:
+def summarize_plans(designs: Sequence[Design]) -> PlanReport:
     """Describe the designs of a commit in numbers."""
-    arrays = [each for design in designs for each in _array_reports(design)]
+    arrays = [each for design in designs for each in _describe_arrays(design)]
     plans = [design.plan for design in designs]
     size = sum(plan.nbytes for plan in plans)
     return PlanReport(
@@ -92,7 +92,7 @@ def plan_report(designs: Sequence[Design]) -> PlanReport:
     )
 
 
-def _array_reports(design: Design) -> Iterator[ArrayReport]:
+def _describe_arrays(design: Design) -> Iterator[ArrayReport]:
     group = design.combined.state.below
     for each in (*design.targets, *(target for target, _ in design.coordinates)):
         name = f"{group}/{each.name}" if group else each.name
@@ -116,15 +116,15 @@ class Report:
     bad: tuple[BadFile, ...] = ()
     """Files that were left out, and why."""
     findings: tuple[Finding, ...] = ()
-    """What differs between files."""
+    """Differences between files."""
     plan: PlanReport | None = None
     commits: tuple[str, ...] = ()
-    """The commits that were made, in order. The last one was amended by what the checks said."""
+    """The commits of the run, in order. The last one was amended with the results of the checks."""
     checks: tuple[CheckResult, ...] = ()
     published: str | None = None
-    """The tip of the branch afterwards; None where nothing was to be done, or a check failed."""
+    """The new tip of the branch; None if nothing was published."""
     failed_branch: str | None = None
-    """Where what did not pass the checks can be looked at."""
+    """The branch with data that did not pass the checks."""
 
     @staticmethod
     def of(selection: Selection, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()) -> Report:
@@ -139,7 +139,7 @@ class Report:
         if not designs:
             return self
         findings = [finding for design in designs for finding in design.combined.findings]
-        return replace(self, findings=(*self.findings, *findings), plan=plan_report(designs))
+        return replace(self, findings=(*self.findings, *findings), plan=summarize_plans(designs))
 
     def with_commit(self, commit: Commit) -> Report:
         """Add a commit and its plan."""
@@ -151,12 +151,12 @@ class Report:
             notes += design.referral.notes
         # Findings about existing arrays are repeated with each commit.
         findings = dict.fromkeys((*self.findings, *notes))
-        plan = PlanReport.total([self.plan, plan_report(commit.designs)])
+        plan = PlanReport.add_up([self.plan, summarize_plans(commit.designs)])
         commits = (*self.commits, commit.ledger.snapshot_id)
         return replace(self, findings=tuple(findings), plan=plan, commits=commits)
 
-    def completed(self, found: Discovered) -> Report:
-        """Add the names that stand for nothing. InvalidInputError if no source contributes anything."""
+    def complete(self, found: Discovered) -> Report:
+        """Add the names without a source. Raise InvalidInputError if no source contributes anything."""
         known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
         if self.bad and self.plan is None and not known and self.published is None:
             raise ProblemsError(self.bad)
@@ -166,11 +166,11 @@ class Report:
     @property
     def problems(self) -> Table:
         """The problems of files that were left out, as a table: file, variable, problem and remedy."""
-        return problem_table(self.bad)
+        return make_problem_table(self.bad)
 
     @property
     def broken(self) -> tuple[Source, ...]:
-        """Changed sources that arrays still refer to: their data cannot be read."""
+        """Changed sources that arrays still reference: their data cannot be read."""
         taken = self.published is not None or self.plan is not None
         bad = {each.source.url for each in self.bad}
         again = {source.url for source in self.outcome.wanted} - bad if taken else set()
@@ -178,7 +178,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all checks passed, and no array refers to a file that changed since."""
+        """True if all checks passed, and no array references a file that has changed."""
         return self.failed_branch is None and not self.broken
 
     def to_html(self) -> str:
@@ -193,9 +193,9 @@ class Report:
         return html.render_page("Ingest report", self._repr_html_())
 
     def _repr_html_(self) -> str:
-        from icefloe.ingest.report_html import report_html
+        from icefloe.ingest.report_html import render_report
 
-        return report_html(self.to_dict(), ok=self.ok)
+        return render_report(self.to_dict(), ok=self.ok)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as values that can be represented as JSON.
@@ -227,19 +227,19 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StagedRun:
     """The commits of a run on the staging branch, before they are checked and published."""
 
     report: Report
     repo: Repository
-    """The repository, with access to all files that arrays refer to."""
+    """The repository, with access to all referenced files."""
     staged: tuple[StagedFiles, ...]
     ledger: Ledger
     """The ledger after the last commit."""
 
-    def extended(self, commit: Commit | None, bad: Sequence[BadFile]) -> Written:
+    def extend(self, commit: Commit | None, bad: Sequence[BadFile]) -> StagedRun:
         """Add a commit, and files that were left out of it."""
         report = replace(self.report, bad=(*self.report.bad, *bad))
         if commit is None:
             return replace(self, report=report)
-        return Written(report.with_commit(commit), self.repo, (*self.staged, *commit.staged), commit.ledger)
+        return StagedRun(report.with_commit(commit), self.repo, (*self.staged, *commit.staged), commit.ledger)

@@ -8,13 +8,13 @@ from icefloe._internal import html
 from icefloe._internal.amounts import counted, format_bytes
 
 
-def report_html(found: dict[str, Any], *, ok: bool) -> str:
+def render_report(found: dict[str, Any], *, ok: bool) -> str:
     """Return the HTML of a report, as `Report.to_dict` returns it, to be embedded in a page."""
     parts = [
-        html.mark(*_verdict(found, ok=ok)),
-        html.render_facts(_facts(found)),
-        _arrays(found),
-        _checks(found),
+        html.mark(*_summarize(found, ok=ok)),
+        html.render_facts(_list_facts(found)),
+        _render_arrays(found),
+        _render_checks(found),
     ]
     bad = [(each["source"], each["reason"]) for each in found["bad"]]
     findings = [
@@ -23,7 +23,7 @@ def report_html(found: dict[str, Any], *, ok: bool) -> str:
     moved = [(each["source"], each["was"]) for each in found["moved"]]
     parts += [
         html.render_section("Skipped files", len(bad), html.render_table(("file", "reason"), bad, len(bad))),
-        _files("Changed files that virtual references point to", found["broken"]),
+        _render_files("Changed files that virtual references point to", found["broken"]),
         html.render_section(
             "Differences between files",
             len(findings),
@@ -32,14 +32,17 @@ def report_html(found: dict[str, Any], *, ok: bool) -> str:
         html.render_section(
             "Renamed files", len(moved), html.render_table(("file", "before"), moved, len(moved))
         ),
-        _files("Changed files", found["changed"]),
-        _files("Ingested files", found["ingested"], is_open=False),
-        _files("Files that were ingested before", found["known"], is_open=False),
+        html.render_section(
+            "Renamed files", len(moved), html.render_table(("file", "before"), moved, len(moved))
+        ),
+        _render_files("Changed files", found["changed"]),
+        _render_files("Ingested files", found["ingested"], is_open=False),
+        _render_files("Files that were ingested before", found["known"], is_open=False),
     ]
     return html.render_card("icefloe", "Ingest report", "", *parts)
 
 
-def _verdict(found: dict[str, Any], *, ok: bool) -> tuple[bool, str]:
+def _summarize(found: dict[str, Any], *, ok: bool) -> tuple[bool, str]:
     if found["failed_branch"]:
         return False, f"a check failed, so nothing was published; see branch {found['failed_branch']}"
     if not ok:
@@ -51,7 +54,7 @@ def _verdict(found: dict[str, Any], *, ok: bool) -> tuple[bool, str]:
     return not found["bad"], "nothing was ingested" if found["bad"] else "nothing new"
 
 
-def _facts(found: dict[str, Any]) -> dict[str, Any]:
+def _list_facts(found: dict[str, Any]) -> dict[str, Any]:
     facts: dict[str, Any] = {"snapshot": found["published"], "commits": found["commits"]}
     facts |= {
         "files ingested": len(found["ingested"]),
@@ -68,7 +71,7 @@ def _facts(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value not in (None, [])}
 
 
-def _arrays(found: dict[str, Any]) -> str:
+def _render_arrays(found: dict[str, Any]) -> str:
     arrays = found["plan"]["arrays"] if found["plan"] else ()
     rows = [
         (
@@ -85,7 +88,7 @@ def _arrays(found: dict[str, Any]) -> str:
     return html.render_section("Arrays", len(rows), html.render_table(names, rows, len(rows)))
 
 
-def _checks(found: dict[str, Any]) -> str:
+def _render_checks(found: dict[str, Any]) -> str:
     checks = "".join(
         f"<div>{html.mark(each['passed'], each['name'])}: {html.escape(each['text'])}</div>"
         for each in found["checks"]
@@ -93,7 +96,7 @@ def _checks(found: dict[str, Any]) -> str:
     return html.render_section("Checks", len(found["checks"]), checks)
 
 
-def _files(title: str, files: list[str], *, is_open: bool = True) -> str:
+def _render_files(title: str, files: list[str], *, is_open: bool = True) -> str:
     return html.render_section(
         title, len(files), html.render_table(("file",), zip(files, strict=True), len(files)), is_open=is_open
     )

@@ -1,19 +1,34 @@
-"""Open the repository of an ingest, or create it; a new one that stays empty is removed."""
+"""Open or create the repository of an ingest, and authorize it to reference the files.
+
+A new repository that stays empty is removed.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
+from icefloe.credentials import AnyCredential, make_credential_from_env
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.format.files import REPO_PATH, is_own_path
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.urls import make_reference_url
+from icefloe.ingest.records import FileSchema, Reading
 from icefloe.repository import Repository
 from icefloe.storage import storage_from_url
 from icefloe.storage.base import Storage
+from icefloe.storage.external.access import Access, refuse_secrets
+from icefloe.storage.external.endpoints import is_same_server
 from icefloe.storage.memory import MemoryStorage
+from icefloe.virtual import VirtualChunkContainer
+from icefloe.virtual.sources import get_container_prefix, make_container, to_location
+
+_MOST_FOLDERS = 8
+"""Files of this machine in more folders than this get one container for their common folder."""
 
 
 def open_target(
@@ -22,11 +37,11 @@ def open_target(
     """Return the repository of an ingest as a context manager; a path or URL is opened or created."""
     if isinstance(repo, Repository):
         return nullcontext(repo)
-    return repository_at(storage_from_url(repo, **(options or {})), dry_run=dry_run)
+    return open_or_create(storage_from_url(repo, **(options or {})), dry_run=dry_run)
 
 
 @contextmanager
-def repository_at(storage: Storage, *, dry_run: bool) -> Iterator[Repository]:
+def open_or_create(storage: Storage, *, dry_run: bool) -> Iterator[Repository]:
     """Open the repository at a location, or create it. A new one that stays empty is removed at the end.
 
     A dry run creates it in memory.
@@ -63,3 +78,77 @@ def _remove_if_empty(storage: Storage) -> None:
     storage.delete(keys)
     for folder in (*folders, ""):
         storage.remove_empty_folder(folder)
+
+
+def authorize_sources(repo: Repository, sources: Iterable[Source], reading: Reading) -> Repository:
+    """Authorize a repository to reference the locations of the sources, and store them in its configuration.
+
+    Credentials are kept by this process and its tasks; the configuration contains none.
+    """
+
+    def places() -> Iterator[_Place]:
+        for source in sources:
+            url = make_reference_url(source.address) if source.is_remote else source.url
+            yield to_location(url), partial(reading.find_access, source)
+
+    return _authorize(repo, list(places()))
+
+
+def authorize_locations(repo: Repository, files: Iterable[FileSchema], reading: Reading) -> Repository:
+    """Authorize the locations of other files that files with references lead to."""
+    locations = dict.fromkeys(location for file in files for location in file.places)
+    if not locations:
+        return repo
+    return _authorize(repo, [(each, partial(reading.find_access_at, each)) for each in locations])
+
+
+_Place = tuple[str, Callable[[], Access | None]]
+"""A location, and a function that returns the access to it, called once per container."""
+
+
+def _authorize(repo: Repository, places: Sequence[_Place]) -> Repository:
+    config = repo.config
+    stored = Repository.fetch_config(
+        repo.storage
+    )  # containers may have been added since the repository was opened
+    for container in ((stored and stored.virtual_chunk_containers) or {}).values():
+        config.set_virtual_chunk_container(container)
+    stores = {prefix: each.store for prefix, each in (config.virtual_chunk_containers or {}).items()}
+    authorized: dict[str, AnyCredential | None] = dict(repo._handle.authorized)
+    trusted = set(repo._handle.trusted)
+    new: dict[str, VirtualChunkContainer] = {}
+    common = _find_common_folder([location for location, _ in places if location.startswith("file:")])
+    for location, way in places:
+        prefix = next((each for each in (*stores, *new) if location.startswith(each)), None)
+        if prefix is not None and prefix in authorized:
+            continue
+        access = way()
+        if prefix is None:
+            store = None if access is None else refuse_secrets(access.store, location)
+            is_here = location.startswith("file:")
+            container = make_container(common if common and is_here else location, store)
+            prefix = container.url_prefix
+            new[prefix] = container
+            trusted.add(prefix)
+        elif access is not None and is_same_server(access.store, stores[prefix]):
+            trusted.add(prefix)  # the caller specified the same endpoint
+        authorized[prefix] = make_credential_from_env(prefix) if access is None else access.credential
+    for container in new.values():
+        config.set_virtual_chunk_container(container)
+    if not new and set(authorized) == repo.authorized_virtual_container_prefixes:
+        return repo
+    for prefix in set(config.virtual_chunk_containers or {}) - set(authorized):
+        authorized[prefix] = make_credential_from_env(prefix)
+    opened = repo._reopen(config, authorized, frozenset(trusted))
+    if new:
+        opened.save_config()
+    return opened
+
+
+def _find_common_folder(locations: Sequence[str]) -> str | None:
+    """Return the common folder of local files, if they are in too many folders for one container each."""
+    folders = {get_container_prefix(location) for location in locations}
+    if len(folders) <= _MOST_FOLDERS:
+        return None
+    common = os.path.commonpath([folder.removeprefix("file://") for folder in folders])
+    return f"file://{common}/" if common.count("/") > 1 else None  # never authorize the root

@@ -390,9 +390,9 @@ def _ledger_row(group: str, row: LedgerRow) -> dict[str, Any]:
         "modified": _from_us(row.modified_us) if row.modified_us else "",
         "mode": row.mode,
         "batch": row.batch,
-        "region": ", ".join(f"{dim} {first}:{last}" for dim, (first, last) in row.box().items()),
-        "box": dict(row.box()),
-        "arrays": [f"/{home}/{each}".replace("//", "/") for each in row.names()],
+        "region": ", ".join(f"{dim} {first}:{last}" for dim, (first, last) in row.box.items()),
+        "box": dict(row.box),
+        "arrays": [f"/{home}/{each}".replace("//", "/") for each in row.names],
     }
 
 
@@ -483,7 +483,7 @@ def _files_of(view: ArrayView, box: tuple[slice, ...]) -> list[str]:
     for home in _ledger_groups(view.session):
         for row in read_ledger(view.session, home):
             target = "/".join(part for part in (home, row.target_group) if part)
-            if target == group and get_name(view.path) in row.names() and _overlaps(row.box(), spans):
+            if target == group and get_name(view.path) in row.names and _overlaps(row.box, spans):
                 found.append(redact(row.source))
     return found[:20]
 

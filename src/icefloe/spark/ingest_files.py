@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from icefloe._internal.executor import Progress
 from icefloe.ingest import job
 from icefloe.ingest import rechunk_job as rechunking
-from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, options_from
+from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, parse_arguments
 from icefloe.ingest.rechunk_job import RechunkReport
 from icefloe.ingest.report import Report
 from icefloe.ingest.target_repository import open_target
@@ -99,7 +99,7 @@ def ingest(
     ConflictError
         If other writers kept changing the same arrays.
     """
-    options = options_from(locals())
+    options = parse_arguments(locals())
     with open_target(repo, storage_options, dry_run=dry_run) as target:
         title = f"ingest into {branch} of {describe_location(target)}, group {group}"
         with describe_jobs(spark, title):

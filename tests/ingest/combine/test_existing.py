@@ -1,4 +1,4 @@
-"""Times that are there already: whoever wrote them, nothing is lost without a word."""
+"""New files that overlap stored data: nothing is replaced silently."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
 def by_hand(repo: Repository, dataset: xr.Dataset, **options: Any) -> None:
-    """What a user of xarray does, who knows nothing of ledgers."""
+    """Write a dataset with xarray, without a ledger."""
     session = repo.writable_session("main")
     dataset.to_zarr(session.store, consolidated=False, zarr_format=3, **options)
     session.commit("by hand")
@@ -53,8 +53,8 @@ OVERLAPS = {"end": (2, 3), "same begin": (0, 6), "part": (1, 1), "before": (-2, 
 
 
 @pytest.mark.parametrize("case", [*OVERLAPS, "end, along time"])
-def test_over_arrays_without_a_ledger(tmp_path: Path, case: str) -> None:
-    """They are refused, or replaced where that is asked for, and the report says so."""
+def test_ingest_over_unknown_data_is_refused_or_replaces_it(tmp_path: Path, case: str) -> None:
+    """They are refused, or replace the data on request, and the report says so."""
     options: dict[str, Any] = {"concat_dim": "time"} if case.endswith("along time") else {}
     first, count = OVERLAPS[case.partition(",")[0]]
     repo = new_repo(tmp_path)
@@ -71,13 +71,13 @@ def test_over_arrays_without_a_ledger(tmp_path: Path, case: str) -> None:
     wanted = xr.concat([old.drop_sel(time=new.time.values, errors="ignore"), new], "time").sortby("time")
     assert read(repo)["time"].equals(wanted["time"])
     assert read(repo)["t2m"].equals(wanted["t2m"])
-    assert [row.box()["time"][1] for row in read_ledger(repo.readonly_session("main"), "")] == [
+    assert [row.box["time"][1] for row in read_ledger(repo.readonly_session("main"), "")] == [
         int(np.flatnonzero(wanted.time == new.time[-1])[0]) + 1
     ]
 
 
-def test_what_others_wrote_stays(tmp_path: Path) -> None:
-    """Before the first ingest, and between two, along the dimension or as an array of their own."""
+def test_data_written_by_other_programs_is_kept(tmp_path: Path) -> None:
+    """Before the first ingest, and between two, along the dimension or as a separate array."""
     files = archive(tmp_path, (3, 3, 3, 3))
     repo = new_repo(tmp_path)
     by_hand(repo, days(0, 3))
@@ -92,7 +92,7 @@ def test_what_others_wrote_stays(tmp_path: Path) -> None:
     assert read(repo)["mask"].values.tolist() == mask["mask"].values.tolist()
 
 
-def test_variables_that_files_lack_stay(tmp_path: Path) -> None:
+def test_stored_variables_missing_from_files_are_kept(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     old = days(0, 4)
     by_hand(repo, old.assign(p=old.t2m * 2))
@@ -105,8 +105,8 @@ def test_variables_that_files_lack_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_two_files_that_begin_alike(tmp_path: Path, count: int) -> None:
-    """xarray would take the last one, and not tell."""
+def test_two_files_with_the_same_first_label_are_refused(tmp_path: Path, count: int) -> None:
+    """xarray would silently use the last one."""
     files = [*archive(tmp_path, (3, 3)), write(tmp_path / "other.nc", days(3, count))]
 
     sentence = refused(new_repo(tmp_path), files)
@@ -116,8 +116,8 @@ def test_two_files_that_begin_alike(tmp_path: Path, count: int) -> None:
     assert files[2] in sentence
 
 
-def test_files_that_were_moved(tmp_path: Path) -> None:
-    """Under other names, and with other times of change, they are new, and their times are there."""
+def test_moved_and_touched_files_overlap_their_old_data(tmp_path: Path) -> None:
+    """With other names and modification times, files are new, and their times overlap."""
     files = archive(tmp_path / "old", (3, 3))
     repo = new_repo(tmp_path)
     run(repo, files)
@@ -130,7 +130,7 @@ def test_files_that_were_moved(tmp_path: Path) -> None:
     assert "they overlap" in sentence
 
 
-def test_files_that_overlap_are_named(tmp_path: Path) -> None:
+def test_overlapping_files_are_named(tmp_path: Path) -> None:
     files = [*archive(tmp_path, (3, 3)), write(tmp_path / "other.nc", days(4, 5))]
 
     sentence = refused(new_repo(tmp_path), files)
@@ -139,7 +139,7 @@ def test_files_that_overlap_are_named(tmp_path: Path) -> None:
     assert files[1] in sentence
 
 
-def test_a_file_that_changed_since_it_was_staged_comes_anew(tmp_path: Path) -> None:
+def test_file_changed_after_staging_is_ingested_again(tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 3, 3))
     repo = new_repo(tmp_path)
 
@@ -158,7 +158,7 @@ def test_a_file_that_changed_since_it_was_staged_comes_anew(tmp_path: Path) -> N
     assert len(read_ledger(repo.readonly_session("main"), "")) == 3
 
 
-def test_the_ledger_follows_rows_that_others_come_between(tmp_path: Path) -> None:
+def test_ledger_regions_move_when_files_are_inserted(tmp_path: Path) -> None:
     files = [
         write(tmp_path / "0.nc", days(0, 2).isel(lat=[0, 2, 4])),
         write(tmp_path / "1.nc", days(2, 2)),
@@ -168,12 +168,12 @@ def test_the_ledger_follows_rows_that_others_come_between(tmp_path: Path) -> Non
     run(repo, files[0])
     run(repo, files, **OUTER)
 
-    rows = {Path(row.source).name: row.box() for row in read_ledger(repo.readonly_session("main"), "")}
+    rows = {Path(row.source).name: row.box for row in read_ledger(repo.readonly_session("main"), "")}
     assert rows["0.nc"] == {"time": (0, 2), "lat": (0, 5), "lon": (0, 4)}
     assert_same(read(repo), expected(files, **OUTER))
 
 
-def test_a_dimension_that_no_file_has(tmp_path: Path) -> None:
+def test_unknown_concat_dim_is_created_and_noted(tmp_path: Path) -> None:
     files = archive(tmp_path)
 
     with pytest.raises(InvalidInputError, match="did you mean time"):
@@ -184,5 +184,5 @@ def test_a_dimension_that_no_file_has(tmp_path: Path) -> None:
 
     assert read(repo).sizes["experiment"] == 2
     assert [each.text.split(":")[0] for each in report.findings] == [
-        "is in no file, which have lat, lon, time"
+        "is not in any file (they have lat, lon, time)"
     ]

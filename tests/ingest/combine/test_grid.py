@@ -1,4 +1,4 @@
-"""Outlines of huge arrays are combined without anything of their size in memory."""
+"""Descriptions of huge arrays are combined without allocating memory of their size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import xarray as xr
 
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
-from icefloe.ingest.combine.runs import combined
+from icefloe.ingest.combine.runs import combine_datasets
 from icefloe.ingest.options import Combining
 
 TIMES, LATS, LONS = 5_000, 721, 1440
@@ -27,7 +27,7 @@ def empty_dataset(number: int, rows: slice) -> xr.Dataset:
     return xr.Dataset({"t2m": (("time", "lat", "lon"), data)}, coords)
 
 
-def test_rows_that_only_some_files_have() -> None:
+def test_rows_missing_from_some_files_are_aligned() -> None:
     parts = [
         empty_dataset(0, slice(0, 600)),
         empty_dataset(1, slice(100, 721)),
@@ -35,7 +35,7 @@ def test_rows_that_only_some_files_have() -> None:
     ]
     tracemalloc.start()
 
-    found = combined(parts, Combining("time", join="outer"))
+    found = combine_datasets(parts, Combining("time", join="outer"))
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -49,7 +49,7 @@ def small(number: int) -> PieceArray:
     return PieceArray("a", (2, 3), np.dtype("f4"), Pieces.whole(number, (2, 3)), {number: Origin((2, 3))})
 
 
-def test_values_that_are_not_there_yet_are_never_made_up() -> None:
+def test_piece_arrays_have_no_values() -> None:
     some = np.array([[True, False, True], [True, True, True]])
 
     with pytest.raises(NotImplementedError, match="indexed with a single number"):
@@ -62,16 +62,16 @@ def test_values_that_are_not_there_yet_are_never_made_up() -> None:
         np.asarray(small(0))
 
 
-def test_what_xarray_cannot_combine_is_told_in_a_sentence() -> None:
+def test_xarray_combine_errors_are_reported() -> None:
     one, other = (empty_dataset(number, slice(0, 600)).drop_vars("lon") for number in range(2))
     parts = [one, other.isel(lon=slice(0, 700))]  # of other lengths, with nothing to align them by
 
     with pytest.raises(InvalidInputError, match="the files cannot be combined: "):
-        combined(parts, Combining("time"))
+        combine_datasets(parts, Combining("time"))
 
 
-def test_files_without_coordinates_need_the_name_of_a_dimension() -> None:
+def test_files_without_coordinates_need_concat_dim() -> None:
     parts = [empty_dataset(number, slice(0, 2)).drop_vars(["time", "lat", "lon"]) for number in range(2)]
 
     with pytest.raises(InvalidInputError, match=r"there are time, lat, lon; name .* along with concat_dim"):
-        combined(parts, Combining())
+        combine_datasets(parts, Combining())

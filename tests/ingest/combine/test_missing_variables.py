@@ -1,4 +1,4 @@
-"""Files that lack variables, or a part of the coordinates: the result is that of `open_mfdataset`."""
+"""Files that lack variables, or some of the coordinates: the result equals `open_mfdataset`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def files_of(folder: Path, parts: list[tuple[xr.Dataset, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_missing_is_filled_as_xarray_does(tmp_path: Path, case: str) -> None:
+def test_missing_variables_are_filled_as_in_xarray(tmp_path: Path, case: str) -> None:
     files = files_of(tmp_path, CASES[case])
     repo = new_repo(tmp_path)
 
@@ -66,18 +66,20 @@ def test_what_is_missing_is_filled_as_xarray_does(tmp_path: Path, case: str) -> 
     assert_same(read(repo), expected(files, **OUTER))
 
 
-def test_along_a_dimension_that_is_named(tmp_path: Path) -> None:
+def test_missing_variables_are_filled_along_concat_dim(tmp_path: Path) -> None:
     files = files_of(tmp_path, CASES["a variable"])
     repo = new_repo(tmp_path)
 
     report = run(repo, files, concat_dim="time")
 
     assert_same(read(repo), expected(files, combine="nested", concat_dim="time"))
-    assert "is not here" in next(each.text for each in report.findings if each.variable == "p")
+    assert "is missing, but other files have it" in next(
+        each.text for each in report.findings if each.variable == "p"
+    )
 
 
-def test_added_later(tmp_path: Path) -> None:
-    """A variable that the repository lacks, and rows between those that it has."""
+def test_variable_and_rows_can_be_added_later(tmp_path: Path) -> None:
+    """A variable that the repository lacks, and rows between the stored ones."""
     files = files_of(tmp_path, [(A.isel(lat=[0, 2, 4]), None), (with_p(B), None)])
     repo = new_repo(tmp_path)
 
@@ -87,7 +89,7 @@ def test_added_later(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files, **OUTER))
 
 
-def test_text_has_no_missing_value(tmp_path: Path) -> None:
+def test_missing_text_becomes_an_empty_string(tmp_path: Path) -> None:
     texts = A.assign(s=("time", np.array(["x", "y", "z"], object)))
     repo = new_repo(tmp_path)
 
@@ -96,12 +98,12 @@ def test_text_has_no_missing_value(tmp_path: Path) -> None:
     assert read(repo)["s"].values.tolist() == ["x", "y", "z", "", "", "", ""]
 
 
-def test_the_same_place_twice(tmp_path: Path) -> None:
+def test_two_values_for_the_same_cell_are_refused(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = files_of(tmp_path, [(A, None), (with_p(days(1, 3)), None)])
     before = repo.lookup_branch("main")
 
-    with pytest.raises(InvalidInputError, match="several have t2m for the same place"):
+    with pytest.raises(InvalidInputError, match="several files have t2m at the same position"):
         run(repo, files, **OUTER)
 
     assert repo.lookup_branch("main") == before
@@ -112,5 +114,5 @@ def test_the_same_place_twice(tmp_path: Path) -> None:
     [("usual", 11, "native"), ("odd", 37, "native"), ("odd", 17, "hybrid"), ("alike", 9, "virtual")],
 )
 def test_random_archives_equal_open_mfdataset(tmp_path: Path, kind: str, seed: int, mode: str) -> None:
-    """A few of those that `python -m tests.support.ingest.fuzz` tries."""
+    """Some of the archives that `python -m tests.support.ingest.fuzz` tries."""
     assert outcome(tmp_path, kind, seed, mode, combining=PRESENT) == "the same"

@@ -1,4 +1,4 @@
-"""Files that are outlined as one make what xarray makes of each of them."""
+"""Files that are described as one dataset give the same result as with xarray."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from icefloe.ingest.combine import grid
 from icefloe.ingest.combine.existing import TargetState
 from icefloe.ingest.combine.grid import Combined, DigestRequest, combine_files
 from icefloe.ingest.combine.pieces import PieceArray
-from icefloe.ingest.combine.runs import runs_of
+from icefloe.ingest.combine.runs import find_runs
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.inspect_files import digest_values
-from icefloe.ingest.inspect.schema import schema_of
+from icefloe.ingest.inspect.schema import describe_dataset
 from icefloe.ingest.ledger import Ledger
 from icefloe.ingest.options import Combining, Options
-from icefloe.ingest.records import FileSchema, shared, sorted_along
+from icefloe.ingest.records import FileSchema, share_equal_parts, sort_along
 from tests.support.ingest.files import days
 
 
 def schemas(datasets: list[xr.Dataset]) -> list[FileSchema]:
-    return shared(
-        [schema_of(Source(f"/{number}.nc", 1, 1), each, "") for number, each in enumerate(datasets)]
+    return share_equal_parts(
+        [describe_dataset(Source(f"/{number}.nc", 1, 1), each, "") for number, each in enumerate(datasets)]
     )
 
 
@@ -43,17 +43,17 @@ def combined(files: list[FileSchema], datasets: list[xr.Dataset], how: Combining
         options = Options(combining=how)
         digests: dict[tuple[int, str], str] = {}
         state = TargetState(None, "", None, Ledger("", []))  # type: ignore[arg-type]
-        ordered = sorted_along(files, how.concat_dim)
+        ordered = sort_along(files, how.concat_dim)
         while isinstance(found := combine_files(ordered, state, options, digests), DigestRequest):
             more = digest_values(found.names, found.sources, options.reading, Digests())
-            digests = found.answered(digests, more)
+            digests = found.merge_digests(digests, more)
         return found if isinstance(found, Combined) else "; ".join(each.sentence for each in found.bad)
     except IcechunkError as error:
         return type(error).__name__
 
 
 def facts(found: Combined | str) -> Any:
-    """Where every cell comes from, and all that is there by value."""
+    """Return the source of every cell, and all values that are known."""
     if isinstance(found, str):
         return found
     pieces = {}
@@ -72,19 +72,19 @@ def facts(found: Combined | str) -> Any:
 
 
 def both(datasets: list[xr.Dataset], how: Combining) -> tuple[Any, Any, bool]:
-    """What is made of files with runs and without, and whether there was one."""
+    """Combine files with and without runs; also return whether there was a run."""
     files = schemas(datasets)
     were_runs: list[bool] = []
 
     def watched(*given: Any) -> Any:
-        found = runs_of(*given)
+        found = find_runs(*given)
         were_runs.append(found is not None)
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(grid, "runs_of", watched)
+        patched.setattr(grid, "find_runs", watched)
         with_runs = facts(combined(files, datasets, how))
-        patched.setattr(grid, "runs_of", lambda *_: None)
+        patched.setattr(grid, "find_runs", lambda *_: None)
         without = facts(combined(files, datasets, how))
     return with_runs, without, were_runs[-1:] == [True]
 
@@ -99,7 +99,7 @@ FIXED: dict[str, Any] = {
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_archives_at_random(data: st.DataObject) -> None:
+def test_random_archives_combine_alike_with_and_without_runs(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
     begins = np.cumsum([0, *counts]).tolist()
     datasets = [days(begin, count) for begin, count in zip(begins, counts, strict=False)]
@@ -145,7 +145,7 @@ def test_archives_at_random(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("dim", [None, "time"])
-def test_an_archive_is_one_run(dim: str | None) -> None:
+def test_files_along_one_dimension_form_one_run(dim: str | None) -> None:
     datasets = [days(begin, 2).assign_coords(height=2.0) for begin in (4, 0, 2)]
 
     with_runs, without, is_run = both(datasets, Combining(dim))
@@ -155,7 +155,7 @@ def test_an_archive_is_one_run(dim: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", FIXED)
-def test_what_lacks_the_dimension_is_in_a_run_too(kind: str) -> None:
+def test_variables_without_the_dimension_are_part_of_a_run(kind: str) -> None:
     area = {"area": (("lat", "lon"), AREA)}
     datasets = [days(begin, 2, **FIXED[kind]).assign_coords(area) for begin in (4, 0, 2)]
 
@@ -165,7 +165,7 @@ def test_what_lacks_the_dimension_is_in_a_run_too(kind: str) -> None:
     assert with_runs == without
 
 
-def test_a_grid_of_tiles_is_a_run_for_each_row() -> None:
+def test_tiles_form_one_run_per_row() -> None:
     tiles = [days(begin, 2).isel(lat=tile) for begin in (4, 0, 2) for tile in (slice(2), slice(2, 5))]
 
     with_runs, without, is_run = both(tiles, Combining())
@@ -181,17 +181,17 @@ def test_a_grid_of_tiles_is_a_run_for_each_row() -> None:
         ({}, Combining("member")),
     ],
 )
-def test_what_is_left_to_xarray(what: dict[str, Any], how: Combining) -> None:
+def test_other_archives_are_left_to_xarray(what: dict[str, Any], how: Combining) -> None:
     files = schemas([days(begin, 2, **what) for begin in (0, 2)])
 
-    assert runs_of(files, [], how, {}) is None
+    assert find_runs(files, [], how, {}) is None
 
 
-def test_no_run_reaches_over_what_is_there() -> None:
+def test_runs_do_not_extend_over_stored_data() -> None:
     files = schemas([days(begin, 2) for begin in (0, 2, 6, 8)])
     there = schemas([days(4, 2)])
 
-    found = runs_of(files, there, Combining("time"), {})
+    found = find_runs(files, there, Combining("time"), {})
 
     assert found is not None
     assert [[number for number, _ in run] for run in found.runs] == [[0, 1], [2, 3]]

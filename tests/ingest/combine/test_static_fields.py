@@ -60,7 +60,7 @@ def test_static_fields_are_compared_on_append(tmp_path: Path, mode: str, batch: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_files_with_other_values_are_named(tmp_path: Path, mode: str) -> None:
+def test_files_with_different_static_fields_are_named(tmp_path: Path, mode: str) -> None:
     files = files_with(tmp_path, OROG, OROG, OROG + 1, OROG, OROG + 2)
     repo = new_repo(tmp_path)
 
@@ -76,7 +76,7 @@ def test_files_with_other_values_are_named(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_override_takes_the_first_field(tmp_path: Path, mode: str) -> None:
+def test_compat_override_uses_the_first_field(tmp_path: Path, mode: str) -> None:
     files = files_with(tmp_path, OROG, OROG + 1)
     repo = new_repo(tmp_path)
 
@@ -145,7 +145,7 @@ def test_missing_variable_requires_inner_or_outer_join(tmp_path: Path) -> None:
     assert_same(read_all(repo), expected(files, join="outer"))
 
 
-def test_a_field_that_only_the_repository_has_stays(tmp_path: Path) -> None:
+def test_field_only_in_the_repository_is_kept(tmp_path: Path) -> None:
     files = [*files_with(tmp_path, OROG), write(tmp_path / "1.nc", days(2, 2, crs=((), 1)))]
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -156,7 +156,9 @@ def test_a_field_that_only_the_repository_has_stays(tmp_path: Path) -> None:
     assert read_all(repo).sizes["time"] == 4
 
 
-def test_the_command_line_has_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_combining_options_work_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = files_with(tmp_path, OROG, OROG + 1)
     words = ["ingest", *files, str(tmp_path / "repo"), "--executor", "threads"]
 

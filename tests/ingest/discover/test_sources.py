@@ -1,4 +1,4 @@
-"""What names stand for, and files that the ledger knows by other names."""
+"""Names of sources, and files that were ingested under other names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def names(given: Any, folder: Path) -> list[str]:
     return [str(Path(each.url).relative_to(folder)) for each in find_sources(given)]
 
 
-def test_names_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_names_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/1.nc", "a/b/2.nc", "a/b c/3.nc", "d/4.nc", "d/x.txt", "odd/{1,2}.nc")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -62,7 +62,9 @@ def test_names_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert names(["a/1.nc", "a/../a/1.nc", Path("a/1.nc")], tmp_path) == ["a/1.nc"]
 
 
-def test_a_list_as_other_machines_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_with_byte_order_mark_and_crlf_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touch(tmp_path, "1.nc", "a b/2.nc", "c/3.nc", "c/4.nc", "c/more.txt")
     monkeypatch.setenv("HOME", str(tmp_path))
     lines = ["\ufeff# files", "", "1.nc", "  a b/2.nc  ", f"file://{tmp_path}/c/3.nc", "c/more.txt", "~/1.nc"]
@@ -71,11 +73,11 @@ def test_a_list_as_other_machines_write_it(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "no.txt").write_bytes(b"1.nc\n\xff\xfe")
 
     assert names(tmp_path / "all.txt", tmp_path) == ["1.nc", "a b/2.nc", "c/3.nc", "c/4.nc"]
-    with pytest.raises(InvalidInputError, match=r"no\.txt is no list of files: byte 5 is no UTF-8 text"):
+    with pytest.raises(InvalidInputError, match=r"no\.txt is not a list of files: byte 5 is not UTF-8 text"):
         find_sources(tmp_path / "no.txt")
 
 
-def test_names_that_stand_for_nothing_are_left_out_or_stop_the_job(tmp_path: Path) -> None:
+def test_names_without_sources_are_skipped_or_stop_the_job(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2, 2))
     listed = tmp_path / "files" / "all.txt"
     listed.write_text("000.nc\nnothing.nc\n001.nc\n")
@@ -93,8 +95,8 @@ def test_names_that_stand_for_nothing_are_left_out_or_stop_the_job(tmp_path: Pat
         run(repo, tmp_path / "x.nc", on_bad_file="skip")
 
 
-def test_a_zarr_store_that_grew_has_changed(tmp_path: Path) -> None:
-    """The metadata of an array say so, and nothing at the top of the store."""
+def test_zarr_store_that_grew_counts_as_changed(tmp_path: Path) -> None:
+    """Only the metadata of an array shows it, not the metadata of the store."""
     place = tmp_path / "s.zarr"
     days(0, 2).to_zarr(place, zarr_format=3, consolidated=False)
     repo = new_repo(tmp_path)
@@ -121,7 +123,7 @@ def zipped(folder: Path, number: int, *, inside: str = "", compression: int = zi
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
-def test_zipped_zarr_stores(tmp_path: Path, mode: str) -> None:
+def test_zipped_zarr_stores_are_ingested(tmp_path: Path, mode: str) -> None:
     files = [zipped(tmp_path, 0), zipped(tmp_path, 2, inside="top.zarr/")]
     repo = new_repo(tmp_path)
 
@@ -132,7 +134,7 @@ def test_zipped_zarr_stores(tmp_path: Path, mode: str) -> None:
     assert modes == ({"native"} if mode == "native" else {"virtual"}), files
 
 
-def test_what_zip_compresses_is_copied(tmp_path: Path) -> None:
+def test_compressed_zip_members_are_copied(tmp_path: Path) -> None:
     file = zipped(tmp_path, 1, compression=zipfile.ZIP_DEFLATED)
     repo = new_repo(tmp_path)
 
@@ -154,7 +156,7 @@ def moved(tmp_path: Path, mode: str) -> tuple[Any, list[str], list[str]]:
     return repo, old, [file.replace("/old/", "/new/") for file in old]
 
 
-def test_an_archive_that_moved_is_there_already(tmp_path: Path) -> None:
+def test_moved_archive_is_recognized(tmp_path: Path) -> None:
     repo, old, new = moved(tmp_path, "native")
     before = repo.lookup_branch("main")
 
@@ -174,7 +176,7 @@ def test_an_archive_that_moved_is_there_already(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["virtual", "hybrid"])
-def test_references_follow_an_archive_that_moved(tmp_path: Path, mode: str) -> None:
+def test_references_follow_a_moved_archive(tmp_path: Path, mode: str) -> None:
     repo, old, new = moved(tmp_path, mode)
 
     report = run(repo, tmp_path / "new", mode=mode)
@@ -187,7 +189,7 @@ def test_references_follow_an_archive_that_moved(tmp_path: Path, mode: str) -> N
     assert not again.outcome.renamed
 
 
-def test_copies_beside_what_they_are_copies_of(tmp_path: Path) -> None:
+def test_copies_of_ingested_files_are_recognized(tmp_path: Path) -> None:
     old = [write(tmp_path / "old" / f"{n}.nc", days(2 * n, 2), CHUNKED) for n in range(2)]
     repo = new_repo(tmp_path)
     run(repo, old, mode="virtual")
@@ -199,10 +201,10 @@ def test_copies_beside_what_they_are_copies_of(tmp_path: Path) -> None:
     assert len(report.outcome.renamed) == 2
 
 
-def test_a_file_that_looks_like_another_is_not_taken_for_it(
+def test_file_with_equal_metadata_and_other_labels_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Same size, same time of change, same ends: other labels."""
+    """The size, modification time, and both ends are equal; the labels differ."""
     monkeypatch.setattr(inspect_file, "_SAMPLE_BYTES", 4)
     for first in (0, 2):
         dataset = xr.zeros_like(days(first, 2)).drop_vars(["lat", "lon"])
@@ -218,7 +220,7 @@ def test_a_file_that_looks_like_another_is_not_taken_for_it(
     assert len({row.content_id for row in read_ledger(repo.readonly_session("main"), "")}) == 1
 
 
-def test_many_small_chunks_are_told(tmp_path: Path) -> None:
+def test_many_small_chunks_are_noted(tmp_path: Path) -> None:
     store = zarr.create_group(tmp_path / "s.zarr")
     store.create_array("v", shape=1000, dtype="i8", chunks=(1,), dimension_names=["x"])[5] = 5
     repo = new_repo(tmp_path)
@@ -226,11 +228,11 @@ def test_many_small_chunks_are_told(tmp_path: Path) -> None:
     report = run(repo, tmp_path / "s.zarr", mode="hybrid", checks=())
 
     assert [str(finding) for finding in report.findings] == [
-        "v: is 1,000 chunks of 8 B, slow to read; icefloe.spark.rechunk makes larger ones of it"
+        "v: is 1,000 chunks of 8 B, which are slow to read; icefloe.spark.rechunk creates larger chunks"
     ]
 
 
-def test_one_container_for_many_folders(tmp_path: Path) -> None:
+def test_many_folders_share_one_container(tmp_path: Path) -> None:
     for number in range(9):
         write(tmp_path / "files" / f"{number:02}" / "a.nc", days(number, 1), CHUNKED)
     repo = new_repo(tmp_path)

@@ -1,4 +1,4 @@
-"""Sources at web servers and in buckets: with their options, in all modes, and no secret left behind."""
+"""Sources on web servers and in buckets, with options, in all modes, without leaking secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = [
 
 
 def read_through(repo: Repository, credential: Any, group: str | None = None) -> xr.Dataset:
-    """What somebody sees who opens the repository with a credential for its containers."""
+    """Read the repository with a credential for its containers."""
     config = Repository.fetch_config(repo.storage)  # who passes it trusts the endpoints in it
     prefixes = (config.virtual_chunk_containers if config else None) or {}
     opened = Repository.open(repo.storage, config, dict.fromkeys(prefixes, credential))
@@ -53,7 +53,7 @@ def read_through(repo: Repository, credential: Any, group: str | None = None) ->
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
-def test_files_of_a_web_server(tmp_path: Path, mode: str) -> None:
+def test_files_of_a_web_server_are_ingested(tmp_path: Path, mode: str) -> None:
     files = chunked(tmp_path / "files", 4, 2)
     repo = new_repo(tmp_path)
 
@@ -85,8 +85,8 @@ def plain_server(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_server_without_ranges_and_urls_with_signatures(tmp_path: Path) -> None:
-    """What is signed is read with the signature, and shown and kept without it."""
+def test_signed_urls_are_stored_without_signature(tmp_path: Path) -> None:
+    """Signed URLs are read with the signature, and printed and stored without it."""
     files = archive(tmp_path / "files", (2, 3))
     repo = new_repo(tmp_path)
 
@@ -95,9 +95,9 @@ def test_a_server_without_ranges_and_urls_with_signatures(tmp_path: Path) -> Non
         lines = [f"{url}/{Path(file).name}?version=1&X-Amz-Signature=hunter2" for file in files]
         listed.write_text("# two files\n" + "\n".join(lines))
         report = run(repo, listed)
-        with pytest.raises(InvalidInputError, match="cannot have the query of a web address"):
+        with pytest.raises(InvalidInputError, match="cannot contain the query of a URL"):
             run(repo, listed, mode="virtual", group="virtual")
-        with pytest.raises(InvalidInputError, match="a web server cannot be asked which files it has"):
+        with pytest.raises(InvalidInputError, match="a web server cannot list its files"):
             run(repo, f"{url}/*.nc")
         with pytest.raises(InvalidInputError, match=r"there is no object 'http://.*/nothing\.nc'"):
             run(repo, f"{url}/nothing.nc")
@@ -129,8 +129,8 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
-def test_files_of_a_bucket(place: Place, tmp_path: Path, mode: str) -> None:
-    """From a bucket into the same bucket: tasks have nothing but what travels to them."""
+def test_files_of_a_bucket_are_ingested(place: Place, tmp_path: Path, mode: str) -> None:
+    """From a bucket into the same bucket: tasks know only what they receive."""
     files = chunked(tmp_path, 4, 2, 3)
     for file in files:
         place.put(f"{mode}/in put/{Path(file).name}", Path(file))
@@ -151,7 +151,7 @@ def test_files_of_a_bucket(place: Place, tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_a_version_of_a_repository_in_a_bucket(place: Place, tmp_path: Path, mode: str) -> None:
+def test_version_of_a_repository_in_a_bucket_is_ingested(place: Place, tmp_path: Path, mode: str) -> None:
     url = f"{place.url}/{mode}/source"
     source = Repository.create(place.storage(f"{mode}/source"))
     session = source.writable_session("main")
@@ -172,7 +172,7 @@ def test_a_version_of_a_repository_in_a_bucket(place: Place, tmp_path: Path, mod
 
 
 @pytest.mark.servers
-def test_what_names_stand_for_in_a_bucket(seaweedfs: Place, tmp_path: Path) -> None:
+def test_names_in_a_bucket_are_found(seaweedfs: Place, tmp_path: Path) -> None:
     for name in ("a/1.nc", "a/b/2.nc", "a/b/c/3.nc", "a/x.txt", "a/s.zarr/zarr.json", "a/s.zarr/v/zarr.json"):
         (tmp_path / "file").write_bytes(b"something")
         seaweedfs.put(f"names/{name}", tmp_path / "file")
@@ -209,7 +209,7 @@ def test_what_names_stand_for_in_a_bucket(seaweedfs: Place, tmp_path: Path) -> N
         ({"colour": "red"}, "1.nc", "unknown storage option 'colour'"),
     ],
 )
-def test_places_that_cannot_be_read(
+def test_unreadable_locations_are_refused(
     seaweedfs: Place, tmp_path: Path, changed: dict[str, str], name: str, said: str
 ) -> None:
     repo = new_repo(tmp_path)
@@ -224,7 +224,7 @@ def test_places_that_cannot_be_read(
 
 
 @pytest.mark.servers
-def test_a_bucket_that_is_not_there(seaweedfs: Place, tmp_path: Path) -> None:
+def test_missing_bucket_is_reported(seaweedfs: Place, tmp_path: Path) -> None:
     for name in ("1.nc", "*.nc"):
         with pytest.raises(StorageError, match="does not exist; create it"):
             run(new_repo(tmp_path), f"s3://no-such-bucket/{name}", storage_options=seaweedfs.options)
@@ -232,7 +232,7 @@ def test_a_bucket_that_is_not_there(seaweedfs: Place, tmp_path: Path) -> None:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_a_zarr_store_in_a_bucket(seaweedfs: Place, tmp_path: Path, mode: str) -> None:
+def test_zarr_store_in_a_bucket_is_ingested(seaweedfs: Place, tmp_path: Path, mode: str) -> None:
     days(0, 4).to_zarr(tmp_path / "s.zarr", zarr_format=3, consolidated=False)
     for file in sorted((tmp_path / "s.zarr").rglob("*")):
         if file.is_file():
@@ -245,8 +245,8 @@ def test_a_zarr_store_in_a_bucket(seaweedfs: Place, tmp_path: Path, mode: str) -
 
 
 @pytest.mark.servers
-def test_a_file_of_a_bucket_that_changed_within_a_second(place: Place, tmp_path: Path) -> None:
-    """Neither its size nor its time tells; its etag does, whether the file was listed or looked at."""
+def test_bucket_file_changed_within_a_second_is_detected(place: Place, tmp_path: Path) -> None:
+    """Size and time are equal; the etag differs, in a listing and in a single request."""
     (file,) = (Path(each) for each in chunked(tmp_path, 2))
     url = place.put("etags/a.nc", file)
     repo = new_repo(tmp_path)
@@ -261,14 +261,16 @@ def test_a_file_of_a_bucket_that_changed_within_a_second(place: Place, tmp_path:
 
     assert row.etag
     assert len(known.outcome.sources.known) == 1
-    assert not same_second.is_of(now)
-    assert replace(same_second, etag=now.etag).is_of(now)
+    assert not same_second.matches(now)
+    assert replace(same_second, etag=now.etag).matches(now)
 
 
 @pytest.mark.servers
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_references_of_this_machine_to_a_bucket(seaweedfs: Place, tmp_path: Path, mode: str) -> None:
-    """The options are those of the bucket, whose place the repository gets to know."""
+def test_local_file_of_references_to_a_bucket_is_ingested(
+    seaweedfs: Place, tmp_path: Path, mode: str
+) -> None:
+    """The options are those of the bucket, whose container is added to the repository."""
     (file,) = chunked(tmp_path, 4)
     url = seaweedfs.put(f"referred/{mode}.nc", Path(file))
     reach = get_access(url, seaweedfs.options)

@@ -21,8 +21,8 @@ pytestmark = [
 ]
 
 
-def test_references_to_a_bucket(tmp_path: Path) -> None:
-    """It knows the bucket from the configuration; and a file that changed is not read as if it had not."""
+def test_official_package_reads_references_to_a_bucket(tmp_path: Path) -> None:
+    """The bucket is found in the configuration, and a changed file is detected."""
     if official.__version__ != "2.3.0":
         pytest.skip("earlier releases cannot read version 2")
     files = chunked(tmp_path / "files", 4, 2)

@@ -1,4 +1,4 @@
-"""Web servers as they are: without ranges, lengths or HEAD, slow to find themselves, and with passwords."""
+"""Web servers without ranges, lengths or HEAD, with transient errors, and with passwords."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from icefloe import InvalidInputError, StorageError
 from icefloe.ingest.discover import web_server
 from icefloe.ingest.discover.sources import find_sources
-from icefloe.ingest.discover.urls import shown
+from icefloe.ingest.discover.urls import redact
 from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import archive, assert_same, expected, new_repo, read, run
 from tests.support.servers.loopback import LoopbackServer
@@ -84,7 +84,7 @@ def plainly(handler: Handler, data: bytes) -> None:
     handler.reply(200, data, Content_Length=str(len(data)), ETag=f'"{hash(data)}"')
 
 
-def test_an_answer_without_a_length(tmp_path: Path) -> None:
+def test_response_without_content_length_is_read(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2,))
     repo = new_repo(tmp_path)
 
@@ -95,8 +95,8 @@ def test_an_answer_without_a_length(tmp_path: Path) -> None:
     assert read_ledger(repo.readonly_session("main"), "")[0].size_bytes == -1
 
 
-def test_urls_that_are_signed_for_getting_only(tmp_path: Path) -> None:
-    """A look at them is a GET of one byte."""
+def test_urls_signed_for_get_only_are_looked_up(tmp_path: Path) -> None:
+    """They are looked up with a GET of one byte."""
 
     def answer(handler: Handler, data: bytes) -> None:
         if handler.command == "HEAD":
@@ -114,7 +114,7 @@ def test_urls_that_are_signed_for_getting_only(tmp_path: Path) -> None:
     assert (found.size_bytes, found.etag) == ((tmp_path / "000.nc").stat().st_size, "one")
 
 
-def test_a_server_that_breaks_off_is_asked_for_the_rest(tmp_path: Path) -> None:
+def test_interrupted_download_is_resumed(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2, 2))
     repo = new_repo(tmp_path)
     begun: list[int] = []
@@ -139,7 +139,7 @@ def test_a_server_that_breaks_off_is_asked_for_the_rest(tmp_path: Path) -> None:
     assert set(begun) == {1000}
 
 
-def test_a_server_that_is_busy_for_a_moment(tmp_path: Path) -> None:
+def test_transient_server_errors_are_retried(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2,))
     repo, busy = new_repo(tmp_path), iter([503, 429, 500])
 
@@ -159,7 +159,7 @@ def test_a_server_that_is_busy_for_a_moment(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_one_file_of_a_list_is_gone_and_one_forbidden(tmp_path: Path) -> None:
+def test_missing_and_forbidden_files_of_a_list_are_skipped(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2, 2, 2, 2))
     Path(files[3]).unlink()
     listed = tmp_path / "files.txt"
@@ -173,7 +173,9 @@ def test_one_file_of_a_list_is_gone_and_one_forbidden(tmp_path: Path) -> None:
     with serving(tmp_path / "files", answer) as (url, _):
         listed.write_text("\n".join(f"{url}/{Path(file).name}" for file in files))
         repo = new_repo(tmp_path)
-        with pytest.raises(StorageError, match=r"002\.nc: the web server answered 403 .*: give the headers"):
+        with pytest.raises(
+            StorageError, match=r"002\.nc: the web server answered 403 .*: pass the required headers"
+        ):
             run(repo, listed)
         report = run(repo, listed, on_bad_file="skip")
 
@@ -181,7 +183,7 @@ def test_one_file_of_a_list_is_gone_and_one_forbidden(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files[:2]))
 
 
-def test_a_password_is_sent_where_it_belongs_and_kept_nowhere(tmp_path: Path) -> None:
+def test_password_is_sent_only_to_its_server_and_never_stored(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2,))
     repo = new_repo(tmp_path)
 
@@ -194,7 +196,7 @@ def test_a_password_is_sent_where_it_belongs_and_kept_nowhere(tmp_path: Path) ->
             url = near.replace("//", "//me:hunter%202@")
             options = {"headers": '{"X-Token": "hunter3"}'}
             report = run(repo, f"{url}/000.nc", storage_options=options)
-            with pytest.raises(InvalidInputError, match="references cannot have the password") as caught:
+            with pytest.raises(InvalidInputError, match="references cannot contain the password") as caught:
                 run(repo, f"{url}/000.nc", storage_options=options, mode="virtual", group="v")
 
     basic = "Basic " + base64.b64encode(b"me:hunter 2").decode()
@@ -209,8 +211,8 @@ def test_a_password_is_sent_where_it_belongs_and_kept_nowhere(tmp_path: Path) ->
         assert secret.encode() not in stored
 
 
-def test_a_file_that_changed_within_a_second(tmp_path: Path) -> None:
-    """Neither its size nor its time tells; its etag does."""
+def test_file_changed_within_a_second_is_detected_by_its_etag(tmp_path: Path) -> None:
+    """Size and time are equal; the etag differs."""
     archive(tmp_path / "files", (2,))
     repo = new_repo(tmp_path)
     etag = "one"
@@ -240,12 +242,14 @@ def test_a_file_that_changed_within_a_second(tmp_path: Path) -> None:
         ("abfs://c@account.dfs.core.windows.net/a", "abfs://c@account.dfs.core.windows.net/a"),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, kept: str) -> None:
-    assert shown(url) == kept
+def test_secrets_are_removed_from_urls(url: str, kept: str) -> None:
+    assert redact(url) == kept
 
 
-def test_keys_in_the_url_of_a_bucket() -> None:
-    with pytest.raises(InvalidInputError, match=r"s3://bucket/a\.nc: keys must not stand in") as caught:
+def test_keys_in_bucket_urls_are_refused() -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"s3://bucket/a\.nc: the URL of a bucket must not contain keys"
+    ) as caught:
         find_sources("s3://AKIA:hunter2@bucket/a.nc")
 
     assert "hunter2" not in str(caught.value)

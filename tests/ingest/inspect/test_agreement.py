@@ -1,4 +1,4 @@
-"""What files may differ in: noted where xarray makes one dataset of them, refused where it would be wrong."""
+"""Differences between files: noted if xarray can combine them, refused if the result would be wrong."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.ingest.files import assert_same, days, expected, new_repo, re
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-def test_calendars_that_datetime64_has(tmp_path: Path) -> None:
-    """Both are noted, and xarray makes one axis of them."""
+def test_calendars_of_datetime64_are_noted_and_combined(tmp_path: Path) -> None:
+    """Both are noted, and xarray combines them into one axis."""
     files = [
         write(tmp_path / "0.nc", days(0, 2), {"time": {"calendar": "standard"}}),
         write(tmp_path / "1.nc", days(2, 2), {"time": {"calendar": "proleptic_gregorian"}}),
@@ -28,7 +28,7 @@ def test_calendars_that_datetime64_has(tmp_path: Path) -> None:
     assert any("has the calendar proleptic_gregorian" in str(each) for each in report.findings)
 
 
-def test_dates_beyond_datetime64_are_no_text(tmp_path: Path) -> None:
+def test_dates_beyond_datetime64_are_reported_as_cftime(tmp_path: Path) -> None:
     late = xr.Dataset({"t2m": ("time", [1.0])}, {"time": [cftime.DatetimeGregorian(2300, 1, 1)]})
     usual = write(tmp_path / "0.nc", days(0, 2), {"time": {"calendar": "standard"}})
     files = [usual, write(tmp_path / "1.nc", late)]
@@ -38,7 +38,7 @@ def test_dates_beyond_datetime64_are_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("units", "is_noted"), [("m s**-1", True), (None, True), ("km s-1", False)])
-def test_units_in_other_words(tmp_path: Path, units: str | None, is_noted: bool) -> None:
+def test_equivalent_unit_spellings_are_accepted(tmp_path: Path, units: str | None, is_noted: bool) -> None:
     files = []
     for first, mine in ((0, "m s-1"), (2, units), (4, "m s-1")):
         part = days(first, 2)
@@ -53,8 +53,8 @@ def test_units_in_other_words(tmp_path: Path, units: str | None, is_noted: bool)
             run(repo, files)
 
 
-def test_decoding_is_up_to_readers(tmp_path: Path) -> None:
-    """Times that xarray cannot decode are left out, or end the job; what would change nothing is refused."""
+def test_decoding_options_are_refused(tmp_path: Path) -> None:
+    """Times that xarray cannot decode stop the job, or are left out with drop_variables."""
     part = days(0, 2, when=("time", [1, 2], {"units": "months since 1900-01-01"}))
     file = write(tmp_path / "0.nc", part)
     repo = new_repo(tmp_path)

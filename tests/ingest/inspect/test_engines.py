@@ -1,4 +1,4 @@
-"""Where an engine is not installed: our own parsers read the file, or the message says what to install."""
+"""Without an installed engine, our own parsers read the file, or the message says what to install."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ingest_without(hidden: list[str], file: str, place: Path, *words: str) -> tu
 
 
 @pytest.mark.parametrize("kind", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"])
-def test_netcdf3_is_read_without_an_engine_for_it(tmp_path: Path, kind: Any) -> None:
+def test_netcdf3_is_read_without_an_engine(tmp_path: Path, kind: Any) -> None:
     file = tmp_path / "a.nc"
     with netCDF4.Dataset(file, "w", format=kind) as dataset:
         dataset.createDimension("time", None)
@@ -55,7 +55,7 @@ def test_grib_is_read_without_cfgrib(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["--native", "--virtual", "--hybrid"])
-def test_a_file_that_nothing_installed_can_read(tmp_path: Path, mode: str) -> None:
+def test_file_without_installed_reader_names_the_package(tmp_path: Path, mode: str) -> None:
     (file,) = archive(tmp_path, (3,))
     hidden = ["netCDF4", "scipy", "h5netcdf", "h5py"]
 
@@ -77,9 +77,7 @@ def test_a_file_that_nothing_installed_can_read(tmp_path: Path, mode: str) -> No
         ("pydap", [], "the engine pydap is not installed: pip install 'pydap'"),
     ],
 )
-def test_an_engine_that_was_named_and_is_not_installed(
-    tmp_path: Path, engine: str, hidden: list[str], said: str
-) -> None:
+def test_missing_engine_names_the_package(tmp_path: Path, engine: str, hidden: list[str], said: str) -> None:
     (file,) = archive(tmp_path, (3,))
 
     code, printed = ingest_without(hidden, file, tmp_path / "repo", "--engine", engine)
@@ -90,9 +88,10 @@ def test_an_engine_that_was_named_and_is_not_installed(
 
 
 @pytest.mark.parametrize(
-    ("engine", "said"), [("NetCDF4", "did you mean netcdf4?"), ("quux", "installed are cfgrib, h5netcdf")]
+    ("engine", "said"),
+    [("NetCDF4", "did you mean netcdf4?"), ("quux", "installed engines are cfgrib, h5netcdf")],
 )
-def test_an_engine_that_does_not_exist(tmp_path: Path, engine: str, said: str) -> None:
+def test_unknown_engine_is_refused(tmp_path: Path, engine: str, said: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         run(new_repo(tmp_path), archive(tmp_path), engine=engine)
 

@@ -1,4 +1,4 @@
-"""Files of other formats as sources: through xarray's engines, and through references where it has none."""
+"""Sources in other formats, through xarray's engines, or through references without an engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def read(repo: Repository, **options: Any) -> xr.Dataset:
     ],
     ids=["netcdf3", "tiff", "zarr2", "zarr3", "kerchunk"],
 )
-def test_values_are_those_of_the_file(
+def test_ingested_values_equal_the_file(
     tmp_path: Path, make: Callable[[Path], formats.Written], mode: str
 ) -> None:
     folder = tmp_path / "files"
@@ -62,8 +62,8 @@ def test_values_are_those_of_the_file(
         np.testing.assert_array_equal(found[name].values, values, name)
 
 
-def test_spans_of_time_as_a_coordinate(tmp_path: Path) -> None:
-    """As the steps of a forecast are, which cfgrib gives decoded."""
+def test_timedelta_coordinates_are_ingested(tmp_path: Path) -> None:
+    """Such as the steps of a forecast, which cfgrib returns decoded."""
     step = np.timedelta64(6, "h").astype("m8[ns]")
     files = [write(tmp_path / f"{n}.nc", days(3 * n, 3).assign_coords(step=step)) for n in range(2)]
     repo = new_repo(tmp_path)
@@ -73,8 +73,8 @@ def test_spans_of_time_as_a_coordinate(tmp_path: Path) -> None:
     assert read(repo)["step"].values == step
 
 
-def test_static_variables_of_virtual_files(tmp_path: Path) -> None:
-    """They get the dimension along which files follow each other, and are copied then."""
+def test_static_variables_of_virtual_files_are_copied_along_the_dimension(tmp_path: Path) -> None:
+    """They gain the concatenation dimension, and are copied."""
     packed = {"t2m": {"chunksizes": (2, 5, 4), "zlib": True}, "area": {"chunksizes": (5,), "zlib": True}}
     parts = [days(2 * n, 2).assign(area=("lat", np.arange(5.0) + n)) for n in range(2)]
     files = [write(tmp_path / f"{n}.nc", part, packed) for n, part in enumerate(parts)]
@@ -91,8 +91,8 @@ def test_static_variables_of_virtual_files(tmp_path: Path) -> None:
     [{"dtype": "f2"}, {"dtype": "c8"}, {"dtype": "f4", "compression": "lzf"}],
     ids=["float16", "complex", "lzf"],
 )
-def test_hdf5_that_netcdf_cannot_read(tmp_path: Path, stored: dict[str, Any], mode: str) -> None:
-    """Its library knows few filters and types, and crashes on some."""
+def test_hdf5_with_foreign_filters_is_read(tmp_path: Path, stored: dict[str, Any], mode: str) -> None:
+    """The netCDF library supports few filters and types, and crashes on some."""
     values = np.arange(24).reshape(4, 6)
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=values.astype(stored["dtype"]), chunks=(2, 6), **stored)
@@ -105,21 +105,21 @@ def test_hdf5_that_netcdf_cannot_read(tmp_path: Path, stored: dict[str, Any], mo
     assert (found.dtype, found.values.tolist()) == (np.dtype(stored["dtype"]), values.tolist())
 
 
-def test_values_of_several_parts_are_not_copied(tmp_path: Path) -> None:
+def test_compound_values_are_not_copied(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["v"] = np.ones(3, [("a", "<f4"), ("b", "<i4")])
         file["w"] = np.arange(3)
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match=r'v has values of several parts .* with mode="virtual"'):
+    with pytest.raises(InvalidInputError, match=r'v has a compound or opaque type.* with mode="virtual"'):
         run(repo, tmp_path / "f.h5")
     run(repo, tmp_path / "f.h5", variables=["w"])
 
     assert list(read(repo).data_vars) == ["w"]
 
 
-def test_dimensions_without_names_beside_groups(tmp_path: Path) -> None:
-    """netCDF numbers those of all groups in its own order."""
+def test_unnamed_dimensions_in_files_with_groups_match(tmp_path: Path) -> None:
+    """netCDF numbers the unnamed dimensions of all groups in its own order."""
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["group/w"] = np.zeros((3, 5))
         file["v"] = np.arange(8.0).reshape(2, 4)
@@ -131,8 +131,8 @@ def test_dimensions_without_names_beside_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_grib_leaves_nothing_beside_the_files(tmp_path: Path, mode: str) -> None:
-    """Coordinates of two dimensions, which no file has as such, are copied."""
+def test_grib_leaves_no_index_files(tmp_path: Path, mode: str) -> None:
+    """2-D coordinates, which the file does not contain, are copied."""
     fields = formats.steps_of_grib(tmp_path / "files")
     repo = new_repo(tmp_path)
 
@@ -144,7 +144,7 @@ def test_grib_leaves_nothing_beside_the_files(tmp_path: Path, mode: str) -> None
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_tiles_that_are_not_there_have_no_data(tmp_path: Path, mode: str) -> None:
+def test_absent_tiles_have_no_data(tmp_path: Path, mode: str) -> None:
     values = np.full((32, 32), 7, "i2")
     values[:16] = 3
     tags = [(42113, "s", 0, "7", True)]
@@ -157,15 +157,15 @@ def test_tiles_that_are_not_there_have_no_data(tmp_path: Path, mode: str) -> Non
     assert read(repo, decode_cf=False)["image"].values.tolist() == values.tolist()
 
 
-def test_what_no_reader_knows_is_not_left_out_in_silence(tmp_path: Path) -> None:
+def test_unreadable_variables_are_not_skipped_silently(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "f.tif", np.ones((16, 16), bool), photometric="minisblack")
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match=r"image: .*: name the variables that are wanted without it"):
+    with pytest.raises(InvalidInputError, match=r"image: .*: select other variables"):
         run(repo, tmp_path / "f.tif")
 
 
-def test_variables_that_cfgrib_leaves_out_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_variables_skipped_by_cfgrib_are_noted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "f.grib").open("wb") as file:
         for name in ("2t", "10u"):
             handle = eccodes.codes_grib_new_from_samples("regular_ll_sfc_grib2")
@@ -199,7 +199,7 @@ def test_the_reference_system_of_rasters_is_a_grid_mapping(tmp_path: Path, mode:
     assert found["spatial_ref"].attrs["GeoTransform"] == "100.0 10.0 0.0 900.0 0.0 -20.0"
 
 
-def test_rasters_that_are_ingested_side_by_side_share_no_transform(tmp_path: Path) -> None:
+def test_adjacent_rasters_have_no_common_transform(tmp_path: Path) -> None:
     keys = {1024: 1, 1025: 1, 3072: 32633}
     repo = new_repo(tmp_path)
     run(repo, geo_tiff(tmp_path / "left.tif", keys))
@@ -213,7 +213,7 @@ def test_rasters_that_are_ingested_side_by_side_share_no_transform(tmp_path: Pat
 
 
 @pytest.mark.parametrize("mode", ["native", "hybrid", "virtual"])
-def test_a_version_of_a_repository_is_ingested(tmp_path: Path, mode: str) -> None:
+def test_version_of_a_repository_is_ingested(tmp_path: Path, mode: str) -> None:
     source = Repository.create(local_filesystem_storage(str(tmp_path / "source")))
     session = source.writable_session("main")
     to_icechunk(days(0, 3), session)

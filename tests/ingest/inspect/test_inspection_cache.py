@@ -58,9 +58,9 @@ class Inspected:
         self.names: list[str] = []
         usual: Any = vars(tasks)["inspect_file"]
 
-        def watched(task: Any) -> Any:
-            self.names.append(Path(task.source.url).name)
-            return usual(task)
+        def watched(source: Any, reading: Any) -> Any:
+            self.names.append(Path(source.url).name)
+            return usual(source, reading)
 
         monkeypatch.setattr(tasks, "inspect_file", watched)
 
@@ -119,7 +119,7 @@ def test_good_files_are_not_inspected_again(
     with pytest.raises(ProblemsError):
         run(repo, files, mode=mode, join="outer")
     assert chunk_objects(repo) == 1
-    monkeypatch.setattr(tasks, "plain_schema", lambda *_: None)
+    monkeypatch.setattr(tasks, "describe_plain_file", lambda *_: None)
     inspected = Inspected(monkeypatch)
     write(Path(files[1]), days(2, 2) + 1)
     os.utime(files[1], (1, 1))
@@ -149,7 +149,7 @@ def test_the_inspection_is_deleted_on_success_and_by_gc(tmp_path: Path) -> None:
     assert chunk_objects(repo) == before
 
 
-def test_a_damaged_inspection_is_ignored(tmp_path: Path) -> None:
+def test_damaged_inspection_is_ignored(tmp_path: Path) -> None:
     files = bad_archive(tmp_path)
     repo = new_repo(tmp_path)
     with pytest.raises(ProblemsError):

@@ -1,4 +1,4 @@
-"""A file that is parsed for references is seen as xarray sees it, or left to xarray."""
+"""A file that is parsed for references is described as xarray describes it, or left to xarray."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import xarray as xr
 
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect.open import open_virtualized
-from icefloe.ingest.inspect.plain_hdf5 import Known, plain_schema
-from icefloe.ingest.inspect.schema import InspectFileTask, inspect_file
+from icefloe.ingest.inspect.plain_hdf5 import Known, describe_plain_file
+from icefloe.ingest.inspect.schema import inspect_file
 from icefloe.ingest.records import FileSchema, Reading
 from tests.support.ingest.files import aged, days, write
 
@@ -27,7 +27,7 @@ def seen(path: Path, known: Known, reading: Reading = Reading()) -> FileSchema |
     (source,) = find_sources(aged(path))
     with open_virtualized(source, reading) as (_, members):
         assert members is not None
-        return plain_schema(members, source, reading, "", known)
+        return describe_plain_file(members, source, reading, "", known)
 
 
 def facts(schema: FileSchema | None) -> Any:
@@ -57,7 +57,7 @@ def _comparable(value: Any) -> Any:
 
 def by_xarray(path: Path, reading: Reading = Reading()) -> FileSchema:  # noqa: B008 - a value
     (source,) = find_sources(path)
-    found = inspect_file(InspectFileTask(source, reading))
+    found = inspect_file(source, reading)
     assert isinstance(found, FileSchema)
     return found
 
@@ -88,8 +88,8 @@ def written(path: Path, first: int, engine: Any, since: str = "2000-01-01") -> P
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
 @pytest.mark.parametrize("reader", ["netcdf4", "h5netcdf", None])
-def test_files_are_seen_as_xarray_sees_them(tmp_path: Path, engine: str, reader: str | None) -> None:
-    """The first in full, the next by what it has of its own, one of another kind in full again."""
+def test_schemas_equal_those_of_xarray(tmp_path: Path, engine: str, reader: str | None) -> None:
+    """The first file is described in full, the next by its template, one of another kind in full."""
     known = Known()
     paths = [written(tmp_path / f"{first}.nc", first, engine, f"2024-01-0{first + 1}") for first in (0, 4, 8)]
     write(tmp_path / "other.nc", days(12, 4))
@@ -101,7 +101,7 @@ def test_files_are_seen_as_xarray_sees_them(tmp_path: Path, engine: str, reader:
     assert len(known.templates) == 4
 
 
-def test_times_of_other_calendars(tmp_path: Path) -> None:
+def test_schemas_with_other_calendars_equal_those_of_xarray(tmp_path: Path) -> None:
     known = Known()
     for number in range(2):
         path = tmp_path / f"{number}.nc"

@@ -90,7 +90,7 @@ def test_spilled_references_are_read_back(found: list[Parsed], object_bytes: int
 def parses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """List the names of the files that are parsed, in order."""
     names: list[str] = []
-    for module, function in ((looking, "open_virtualized"), (referring, "virtualized")):
+    for module, function in ((looking, "open_virtualized"), (referring, "virtualize_source")):
         usual = getattr(module, function)
 
         def counted(source: Any, *more: Any, usual: Any = usual) -> Any:
@@ -113,7 +113,7 @@ def test_files_are_parsed_once(tmp_path: Path, parses: list[str], options: dict[
     assert repo.garbage_collect(datetime.now(UTC)).chunks_deleted == 0
 
 
-def test_what_is_collected_meanwhile_is_parsed_again(
+def test_files_are_parsed_again_if_the_spill_was_collected(
     tmp_path: Path, parses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = chunked(tmp_path, 4, 2)

@@ -1,4 +1,4 @@
-"""NetCDF files that hold one variable or one time each are ingested with one command."""
+"""NetCDF files with one variable or one time each are ingested with one command."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ modes = pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
 
 
 @modes
-def test_a_file_for_each_variable_and_time(tmp_path: Path, mode: str) -> None:
-    """The last file of one variable is not there yet."""
+def test_one_file_per_variable_and_time_is_ingested(tmp_path: Path, mode: str) -> None:
+    """The last file of one variable is missing."""
     whole = days(0, 3).assign(rain=days(0, 3)["t2m"] * 2)
     names = [("t2m", 0), ("t2m", 1), ("t2m", 2), ("rain", 0), ("rain", 1)]
     files = [write(tmp_path / f"{name}{day}.nc", whole[[name]].isel(time=[day])) for name, day in names]
@@ -33,7 +33,7 @@ def test_a_file_for_each_variable_and_time(tmp_path: Path, mode: str) -> None:
 
 
 @modes
-def test_a_scalar_time_becomes_a_dimension(tmp_path: Path, mode: str) -> None:
+def test_scalar_time_becomes_a_dimension(tmp_path: Path, mode: str) -> None:
     whole = days(0, 4)
     files = [write(tmp_path / f"{day}.nc", whole.isel(time=day)) for day in range(4)]
     repo, later = new_repo(tmp_path), new_repo(tmp_path)
@@ -47,7 +47,7 @@ def test_a_scalar_time_becomes_a_dimension(tmp_path: Path, mode: str) -> None:
 
 
 def test_other_scalars_do_not_order_files(tmp_path: Path) -> None:
-    """A height that differs between files of different times is no dimension."""
+    """A height that differs between files of different times does not become a dimension."""
     files = [write(tmp_path / f"{day}.nc", days(day, 1).assign_coords(height=2.0 + day)) for day in range(2)]
     repo = new_repo(tmp_path)
 
@@ -58,7 +58,7 @@ def test_other_scalars_do_not_order_files(tmp_path: Path) -> None:
 
 
 def test_files_on_other_grids_are_refused(tmp_path: Path) -> None:
-    """Only along times, steps, members and levels files may be missing."""
+    """Files may be missing only along times, steps, members and levels."""
     files = []
     for day in range(2):
         data = xr.Dataset(

@@ -79,7 +79,7 @@ def known(repo: Repository) -> list[str]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("make", "name", "said"), LAYOUTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_ingest_fails_and_says_what_the_file_contains(
+def test_ingest_of_file_without_data_lists_its_content(
     tmp_path: Path, make: Callable[[Path], str], name: str, said: str, mode: str
 ) -> None:
     file = make(tmp_path / name)
@@ -98,7 +98,7 @@ def test_the_ingest_fails_and_says_what_the_file_contains(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("make", "name", "said"), LAYOUTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_it_is_skipped_beside_good_files(
+def test_file_without_data_is_skipped_among_good_files(
     tmp_path: Path, make: Callable[[Path], str], name: str, said: str, mode: str
 ) -> None:
     files = archive(tmp_path)
@@ -115,7 +115,7 @@ def test_it_is_skipped_beside_good_files(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_whose_sources_are_all_known_succeeds(tmp_path: Path, mode: str) -> None:
+def test_run_with_known_sources_only_succeeds(tmp_path: Path, mode: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files, mode=mode)
@@ -128,7 +128,7 @@ def test_a_run_whose_sources_are_all_known_succeeds(tmp_path: Path, mode: str) -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_changed_file_that_lost_its_data_does_not_replace_it(tmp_path: Path, mode: str) -> None:
+def test_changed_file_without_data_does_not_replace_old_data(tmp_path: Path, mode: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files, mode=mode)
@@ -154,7 +154,7 @@ def test_a_changed_file_that_lost_its_data_does_not_replace_it(tmp_path: Path, m
     ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.parametrize("mode", MODES)
-def test_the_remedy_works(
+def test_suggested_source_group_works(
     tmp_path: Path, make: Callable[[Path], str], name: str, group: str, variable: str, mode: str
 ) -> None:
     repo = new_repo(tmp_path)
@@ -180,7 +180,7 @@ def test_groups_below_the_source_group_are_named(tmp_path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_group_that_no_file_has(
+def test_unknown_source_group_is_refused(
     tmp_path: Path, make: Callable[[Path], str], name: str, said: str, mode: str
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:
@@ -190,15 +190,13 @@ def test_a_group_that_no_file_has(
     assert said in str(caught.value)
 
 
-def test_bounds_that_are_asked_for_are_data(tmp_path: Path) -> None:
+def test_selected_bounds_count_as_data(tmp_path: Path) -> None:
     report = run(new_repo(tmp_path), bounds(tmp_path / "a.nc"), variables=["time_bnds"])
 
     assert report.published is not None
 
 
-def test_the_command_fails_and_leaves_no_repository(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_command_leaves_no_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, place = coordinates(tmp_path / "a.nc"), tmp_path / "repo"
 
     for words in ([], ["--on-bad-file", "skip"], ["--virtual"], ["--hybrid"], ["--dry-run"]):
@@ -213,7 +211,7 @@ def test_the_command_fails_and_leaves_no_repository(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_mistyped_variable_is_no_fault_of_the_files(tmp_path: Path, mode: str) -> None:
+def test_mistyped_variable_is_not_reported_per_file(tmp_path: Path, mode: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
 
@@ -227,7 +225,7 @@ def test_a_mistyped_variable_is_no_fault_of_the_files(tmp_path: Path, mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_variable_that_some_files_lack_is_missing_there(tmp_path: Path, mode: str) -> None:
+def test_variable_missing_from_some_files_is_filled(tmp_path: Path, mode: str) -> None:
     rain = ("time", np.ones(3, "f4"))
     files = [write(tmp_path / "0.nc", days(0, 3, rain=rain)), write(tmp_path / "1.nc", days(3, 3))]
     repo = new_repo(tmp_path)
@@ -239,7 +237,7 @@ def test_a_variable_that_some_files_lack_is_missing_there(tmp_path: Path, mode: 
     assert {array.name for array in report.plan.arrays} >= {"t2m", "rain"}
 
 
-def test_a_file_with_none_of_the_variables_is_a_bad_file(tmp_path: Path) -> None:
+def test_file_with_none_of_the_variables_is_bad(tmp_path: Path) -> None:
     rain = xr.Dataset({"rain": ("time", np.ones(2))}, {"time": START + np.arange(2)})
     files = [*archive(tmp_path), write(tmp_path / "rain.nc", rain)]
 
@@ -252,7 +250,7 @@ def test_a_file_with_none_of_the_variables_is_a_bad_file(tmp_path: Path) -> None
     assert [each.source.url for each in report.bad] == files[-1:]
 
 
-def test_a_variable_that_only_the_repository_has_is_not_mistyped(tmp_path: Path) -> None:
+def test_variable_only_in_the_repository_is_not_mistyped(tmp_path: Path) -> None:
     rain = ("time", np.ones(3, "f4"))
     files = [write(tmp_path / "0.nc", days(0, 3, rain=rain)), write(tmp_path / "1.nc", days(3, 3))]
     repo = new_repo(tmp_path)
@@ -264,7 +262,7 @@ def test_a_variable_that_only_the_repository_has_is_not_mistyped(tmp_path: Path)
     assert report.bad == ()
 
 
-def test_damaged_files_are_not_taken_for_a_mistyped_variable(tmp_path: Path) -> None:
+def test_damaged_files_are_not_reported_as_mistyped_variable(tmp_path: Path) -> None:
     files = archive(tmp_path)
     for file in files:
         Path(file).write_bytes(b"no NetCDF")
@@ -273,6 +271,6 @@ def test_damaged_files_are_not_taken_for_a_mistyped_variable(tmp_path: Path) -> 
         run(new_repo(tmp_path), files, variables=["t2m"])
 
 
-def test_only_coordinates_were_named(tmp_path: Path) -> None:
+def test_selecting_only_coordinates_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="selected by lat, lon: they are coordinates"):
         run(new_repo(tmp_path), archive(tmp_path), variables=["lat", "lon"])

@@ -1,4 +1,4 @@
-"""What a task holds: files are read in parts, and parts are those of their chunks."""
+"""Tasks stay within their memory: files are read in parts that consist of whole chunks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from icefloe.ingest.options import Check, make_options
 from tests.support.ingest.files import START, assert_same, expected, new_repo, read, write
 
 MEMORY_BYTES = 4 << 20
-TRACED = {"write_blocks", "compare_block", "count_boxes"}
+TRACED = {"write_blocks", "compare_blocks", "count_boxes"}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_parts_fill_a_piece_and_do_not_cut_chunks(data: st.DataObject) -> None:
+def test_parts_cover_a_piece_without_dividing_chunks(data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, 3))
     shape, unit, begin = (
         data.draw(st.lists(st.integers(low, 9), min_size=rank, max_size=rank)) for low in (1, 1, 0)
@@ -35,7 +35,7 @@ def test_parts_fill_a_piece_and_do_not_cut_chunks(data: st.DataObject) -> None:
     cells = data.draw(st.integers(0, 80))
     whole = Pieces.whole(3, shape, begin)
 
-    parts = list(whole.parted(unit, cells))
+    parts = list(whole.split(unit, cells))
 
     filled = np.zeros(shape, int)
     for part in parts:
@@ -72,8 +72,8 @@ class Measuring(Executor):
 
 
 @pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 300, 300), False), ((6, 50, 300), True)])
-def test_no_task_holds_more_than_it_may(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
-    """A file of twice the memory, and another that stores its values in another way."""
+def test_tasks_stay_within_their_memory(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
+    """One file is twice as large as the memory, another stores its values differently."""
     files = []
     for number in range(2):
         values = np.random.default_rng(number).integers(0, 1000, (24, 300, 300)).astype("f4") / 4

@@ -1,4 +1,4 @@
-"""Chunks of files as those of an array that has more dimensions, or smaller chunks."""
+"""Chunks of files in arrays with more dimensions, or smaller chunks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xarray as xr
 
 from icefloe import InvalidInputError
 from icefloe.ingest.plan import references
-from icefloe.ingest.plan.references import fitted
+from icefloe.ingest.plan.references import fit_document
 from tests.support.ingest.files import days, expected, new_repo, read_all, run, write
 
 pytestmark = [
@@ -34,7 +34,7 @@ def virtual_locations(folder: Path, files: list[str], **options: Any) -> list[st
     return repo.readonly_session("main").all_virtual_chunk_locations()
 
 
-def test_files_of_one_time_each_that_lack_the_dimension(tmp_path: Path) -> None:
+def test_files_without_the_time_dimension_are_referenced(tmp_path: Path) -> None:
     encoding = {"t2m": {**ZLIB, "chunksizes": (5, 2)}}
     files = [write(tmp_path / f"{day}.nc", days(day, 1).isel(time=0), encoding) for day in range(3)]
 
@@ -63,8 +63,8 @@ def test_broadcast_bounds_of_a_coordinate_are_copied(tmp_path: Path) -> None:
     assert len(virtual_locations(tmp_path, files, data_vars="all")) == 2
 
 
-def test_plain_files_are_cut_so_that_all_fit(tmp_path: Path) -> None:
-    """Months of 31, 28 and 31 days, each in one piece."""
+def test_uncompressed_files_get_common_chunks(tmp_path: Path) -> None:
+    """Months of 31, 28 and 31 days, each in one chunk."""
     files = [
         write(tmp_path / f"{first:02}.nc", days(first, count))
         for first, count in ((0, 31), (31, 28), (59, 31))
@@ -73,15 +73,15 @@ def test_plain_files_are_cut_so_that_all_fit(tmp_path: Path) -> None:
     assert len(virtual_locations(tmp_path, files)) == 90
 
 
-def test_plain_chunks_that_reach_beyond_the_end_of_a_file(tmp_path: Path) -> None:
+def test_uncompressed_chunks_beyond_the_end_of_a_file_are_clipped(tmp_path: Path) -> None:
     encoding = {"t2m": {"chunksizes": (4, 5, 4)}}
     files = [write(tmp_path / f"{first}.nc", days(first, 6), encoding) for first in (0, 6)]
 
     assert len(virtual_locations(tmp_path, files)) == 6
 
 
-def test_large_plain_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader takes whole chunks; and what is added later fits small ones."""
+def test_large_uncompressed_files_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers read whole chunks, and later files fit small ones."""
     monkeypatch.setattr(references, "_PLAIN_CHUNK_BYTES", 200)  # two days
     repo = new_repo(tmp_path)
     files = [write(tmp_path / f"{first}.nc", days(first, 4)) for first in (0, 4)]
@@ -93,7 +93,7 @@ def test_large_plain_files_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(repo.readonly_session("main").all_virtual_chunk_locations()) == 4
 
 
-def test_compressed_files_of_different_lengths_are_not(tmp_path: Path) -> None:
+def test_compressed_files_of_different_lengths_are_not_divided(tmp_path: Path) -> None:
     files = [
         write(tmp_path / f"{first}.nc", days(first, count), {"t2m": {**ZLIB, "chunksizes": (count, 5, 4)}})
         for first, count in ((0, 4), (4, 3), (7, 4))
@@ -108,10 +108,10 @@ def document(codecs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"dimension_names": ["y", "x"], "shape": [4, 12], "codecs": codecs, "chunk_grid": grid}
 
 
-def test_a_transposition_leaves_new_dimensions_alone() -> None:
+def test_transpose_codec_ignores_new_dimensions() -> None:
     turned = document([{"name": "transpose", "configuration": {"order": [1, 0]}}, {"name": "bytes"}])
 
-    found = fitted(turned, ("t", "y", "x"), (1, 4, 6))
+    found = fit_document(turned, ("t", "y", "x"), (1, 4, 6))
 
     assert found is not None
     assert found["codecs"][0]["configuration"] == {"order": [0, 2, 1]}
@@ -128,22 +128,24 @@ def test_a_transposition_leaves_new_dimensions_alone() -> None:
         ("icefloe.grib", ("y", "x", "t"), False),
     ],
 )
-def test_codecs_that_know_their_dimensions(codec: str, dims: tuple[str, ...], is_there: bool) -> None:
-    assert (fitted(document([{"name": codec}]), dims, (1, 1, 1)) is not None) == is_there
+def test_codecs_with_fixed_dimensions_are_not_widened(
+    codec: str, dims: tuple[str, ...], is_there: bool
+) -> None:
+    assert (fit_document(document([{"name": codec}]), dims, (1, 1, 1)) is not None) == is_there
 
 
 @pytest.mark.parametrize(
     ("chunks", "wanted"), [((2, 6), (2, 6)), ((1, 3), (1, 3)), ((4, 3), (4, 6)), ((3, 6), (4, 6))]
 )
-def test_only_runs_of_bytes_are_cut_off(chunks: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    found = fitted(document([{"name": "bytes"}]), ("y", "x"), chunks)
+def test_only_contiguous_bytes_are_divided(chunks: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    found = fit_document(document([{"name": "bytes"}]), ("y", "x"), chunks)
 
     assert found is not None
     assert tuple(found["chunk_grid"]["configuration"]["chunk_shape"]) == wanted
 
 
-def test_dimensions_without_names(tmp_path: Path) -> None:
-    """netCDF4 counts those of all groups, the parser those of one."""
+def test_unnamed_dimensions_are_referenced(tmp_path: Path) -> None:
+    """netCDF4 numbers the dimensions of all groups, the parser those of one group."""
     files = []
     for number in range(2):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
@@ -160,7 +162,7 @@ def test_dimensions_without_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native", "hybrid"])
-def test_lists_are_not_copied(tmp_path: Path, mode: str) -> None:
+def test_variable_length_lists_are_not_copied(tmp_path: Path, mode: str) -> None:
     with h5py.File(tmp_path / "odd.h5", "w") as file:
         values = file.create_dataset("values", (2,), h5py.vlen_dtype(np.int32))
         values[0], values[1] = [1, 2], [3]

@@ -1,4 +1,4 @@
-"""Checks of what was staged: each can fail, says where, and looks at all that would be published."""
+"""Checks of staged data: each can fail, names the position, and covers all new data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import zarr
 from icefloe import InvalidInputError, Repository, in_memory_storage
 from icefloe.ingest import ingest, make_options
 from icefloe.ingest.options import Check
-from icefloe.ingest.publish.audit import _cut, _joined
+from icefloe.ingest.publish.audit import _join_boxes, _split_box
 from tests.support.ingest.files import (
     Travelling,
     archive,
@@ -79,18 +79,18 @@ def test_all_checks_pass_on_good_data(files: list[str], tmp_path: Path, mode: st
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_checks_that_fail_say_where(odd_files: list[str], tmp_path: Path, mode: str) -> None:
-    """Also on data that is only referred to, and in the metadata of what is left to look at."""
+def test_failed_checks_name_the_position(odd_files: list[str], tmp_path: Path, mode: str) -> None:
+    """Also for referenced data, and in the metadata of the branch that keeps failed data."""
     failing = {
         Check("range", "t2m", low=0, high=50): "t2m is 130.375 at time=2024-01-11 00:00:00, lat=60.0",
-        Check("range", "lat", high=50): "lat is 60 at lat=60.0, allowed is -inf to 50",
+        Check("range", "lat", high=50): "lat is 60 at lat=60.0, outside of -inf to 50",
         Check("nulls", "t2m", most=0.001): (
-            "0.83% of t2m are missing, more than 0.10%; such as at time=2024-01-11"
+            "0.83% of t2m are missing, more than 0.10%, for example at time=2024-01-11"
         ),
         Check("gaps"): "time has 1 gap, the first between 2024-01-04 00:00:00 and 2024-01-10 00:00:00",
         Check(
             "python", call="tests.ingest.publish.test_audit:says_no"
-        ): "tests.ingest.publish.test_audit:says_no says no",
+        ): "tests.ingest.publish.test_audit:says_no returned a false value",
     }
     repo = new_repo(tmp_path)
 
@@ -109,8 +109,8 @@ def test_checks_that_fail_say_where(odd_files: list[str], tmp_path: Path, mode: 
 
 
 @pytest.mark.parametrize("check", [Check("range", "t2m", high=50), Check("monotone"), Check("source")])
-def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -> None:
-    """The run that ends the job has nothing to write any more, and yet looks at all of it."""
+def test_data_staged_by_an_interrupted_run_is_checked(tmp_path: Path, check: Check) -> None:
+    """The last run has nothing to write, but checks all staged data."""
     staged = [days(9, 2), days(0, 2)] if check.name == "range" else [days(0, 2), days(2, 2)]
     files = [write(tmp_path / f"{n}.nc", each) for n, each in enumerate(staged)]
     repo = new_repo(tmp_path)
@@ -139,12 +139,12 @@ def test_what_a_broken_off_run_staged_is_checked(tmp_path: Path, check: Check) -
 @pytest.mark.parametrize(
     ("check", "said"),
     [
-        (Check("range", "t3m", low=0), "is about 't3m', which is no variable; did you mean t2m"),
+        (Check("range", "t3m", low=0), "needs 't3m', which is not a variable; did you mean t2m"),
         (Check("python", call="no_such_module:f"), "cannot be loaded: No module named 'no_such_module'"),
         (Check("python", call="tests.ingest.publish.test_audit:nothing"), "cannot be loaded"),
     ],
 )
-def test_checks_that_cannot_be_run_are_refused_before_anything_is_written(
+def test_unrunnable_checks_are_refused_before_writing(
     files: list[str], tmp_path: Path, check: Check, said: str
 ) -> None:
     repo = new_repo(tmp_path)
@@ -155,18 +155,18 @@ def test_checks_that_cannot_be_run_are_refused_before_anything_is_written(
     assert repo.list_branches() == {"main"}
 
 
-def test_a_check_that_breaks_leaves_the_branch(files: list[str], tmp_path: Path) -> None:
+def test_check_that_raises_leaves_the_branch_unchanged(files: list[str], tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     with pytest.raises(InvalidInputError, match=r"test_audit:breaks cannot be run: ZeroDivisionError: oops"):
         run(repo, files, checks=(Check("python", call="tests.ingest.publish.test_audit:breaks"),))
-    with pytest.raises(InvalidInputError, match="the check range is about numbers, and 'time' has none"):
+    with pytest.raises(InvalidInputError, match="the check range needs numbers, and 'time' has none"):
         run(repo, files, checks=(Check("range", "time", low=0),))
 
     assert len(list(repo.ancestry(branch="main"))) == 1
 
 
-def test_checks_with_bounds_that_make_no_sense() -> None:
+def test_checks_with_invalid_bounds_are_refused() -> None:
     wrong: tuple[dict[str, Any], ...] = ({"low": 3, "high": 2}, {"most": 2}, {"low": "deep"})
     for given in wrong:
         with pytest.raises(InvalidInputError, match="the check range: "):
@@ -174,7 +174,7 @@ def test_checks_with_bounds_that_make_no_sense() -> None:
 
 
 def test_publish_to_version_1_repository(files: list[str]) -> None:
-    """They cannot amend: what the checks said is in a commit of its own."""
+    """They cannot amend: the results of the checks are in a separate commit."""
     repo = Repository.create(in_memory_storage(), spec_version=1)
 
     report = run(repo, files)
@@ -185,21 +185,22 @@ def test_publish_to_version_1_repository(files: list[str]) -> None:
     assert repo.list_branches() == {"main"}
 
 
-def test_boxes_are_joined_and_cut_along_chunks() -> None:
-    assert _joined([((0, 2), (0, 9)), ((2, 4), (0, 9)), ((7, 8), (0, 9))]) == [
+def test_boxes_are_joined_and_divided_at_chunk_borders() -> None:
+    assert _join_boxes([((0, 2), (0, 9)), ((2, 4), (0, 9)), ((7, 8), (0, 9))]) == [
         ((0, 4), (0, 9)),
         ((7, 8), (0, 9)),
     ]
-    assert _joined([]) == []
-    assert list(_cut(((3, 21), (0, 99)), (4, 99), 400)) == [
+    assert _join_boxes([]) == []
+    assert list(_split_box(((3, 21), (0, 99)), (4, 99), 400)) == [
         ((start, stop), (0, 99)) for start, stop in ((3, 4), (4, 8), (8, 12), (12, 16), (16, 20), (20, 21))
     ]
-    assert list(_cut(((3, 21), (0, 6)), (4, 6), 999)) == [((3, 20), (0, 6)), ((20, 21), (0, 6))]
+    assert list(_split_box(((3, 21), (0, 6)), (4, 6), 999)) == [((3, 21), (0, 6))]
+    assert list(_split_box(((3, 3), (0, 6)), (4, 6), 999)) == []
 
 
 @pytest.mark.parametrize("labels", [[5, 9, 7], ["b", "a", "c"]])
-def test_labels_that_all_files_have_are_in_any_order(tmp_path: Path, labels: list[Any]) -> None:
-    """Stations, say: only along which files follow each other do coordinates go one way."""
+def test_shared_labels_may_be_unsorted(tmp_path: Path, labels: list[Any]) -> None:
+    """For example stations: only coordinates along which files are concatenated must be monotonic."""
     files = []
     for first in (0, 2):
         data = {"v": (("time", "station"), np.arange(6.0).reshape(2, 3))}
@@ -210,7 +211,7 @@ def test_labels_that_all_files_have_are_in_any_order(tmp_path: Path, labels: lis
         assert run(new_repo(tmp_path), some, checks=(Check("monotone"), Check("gaps"))).ok
 
 
-def test_names_may_follow_each_other_in_any_order(tmp_path: Path) -> None:
+def test_text_labels_may_be_unsorted(tmp_path: Path) -> None:
     files = [
         write(tmp_path / f"{number}.nc", xr.Dataset({"v": ("model", [1.0, 2.0])}, {"model": names}))
         for number, names in enumerate((["a", "d"], ["c", "b"]))
@@ -223,8 +224,8 @@ def test_names_may_follow_each_other_in_any_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_what_is_overridden_is_not_compared(tmp_path: Path, mode: str) -> None:
-    """The first file gives what is fixed, and others may have something else."""
+def test_overridden_variables_are_not_compared(tmp_path: Path, mode: str) -> None:
+    """The first file provides static fields, and other files may differ."""
     files = [
         write(tmp_path / f"{first}.nc", days(first, 2, height=("lat", np.arange(5.0) + first)))
         for first in (0, 2, 4)

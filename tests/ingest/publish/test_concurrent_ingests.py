@@ -1,4 +1,4 @@
-"""Several ingests into one branch at once: each has a branch of its own, and all that they bring is there."""
+"""Concurrent ingests into one branch: each has its own staging branch, and all data is published."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ for file in files:
 """
 
 
-def test_processes_at_once(tmp_path: Path) -> None:
-    """One with some of the files, one by one, and one with all of them."""
+def test_concurrent_processes_ingest_each_file_once(tmp_path: Path) -> None:
+    """One process ingests some of the files one by one, another ingests all of them."""
     files = archive(tmp_path / "data", (3, 4, 2))
     place = str(tmp_path / "repo")
     repo = Repository.create(storage_from_url(place, sync=False))
@@ -61,7 +61,7 @@ def test_processes_at_once(tmp_path: Path) -> None:
 
 
 def once(text: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Something that acts when it is told a sentence that begins so, the first time."""
+    """Return a log handler that acts once, on the first message with this beginning."""
     done: list[str] = []
 
     def told(sentence: str) -> None:
@@ -73,7 +73,7 @@ def once(text: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("moment", ["3 sources", "1 file into", "check"])
-def test_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
+def test_ingest_survives_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     told = once(moment, lambda: run(repo, files[1], chunks={"time": 2}))
@@ -98,7 +98,7 @@ def broken_off(repo: Repository, files: Sequence[str]) -> str:
     return repo.lookup_branch("main.ingest")
 
 
-def test_what_a_failed_run_staged_is_taken_over(tmp_path: Path) -> None:
+def test_data_staged_by_a_failed_run_is_reused(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
 
@@ -117,7 +117,7 @@ def commit_elsewhere(repo: Repository) -> None:
     session.commit("meanwhile")
 
 
-def test_what_was_staged_is_not_lost_when_the_branch_goes_on(tmp_path: Path) -> None:
+def test_staged_data_is_kept_when_the_branch_moves(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -133,7 +133,7 @@ def test_what_was_staged_is_not_lost_when_the_branch_goes_on(tmp_path: Path) -> 
     assert repo.list_branches() == {"main"}
 
 
-def test_what_was_staged_is_staged_anew_when_others_wrote_to_the_same(tmp_path: Path) -> None:
+def test_data_is_staged_again_after_a_conflicting_ingest(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -149,8 +149,8 @@ def test_what_was_staged_is_staged_anew_when_others_wrote_to_the_same(tmp_path: 
     assert repo.list_branches() == {"main"}
 
 
-def test_what_was_merged_and_not_removed_is_not_published_again(tmp_path: Path) -> None:
-    """A run that was killed right after it had merged its branch."""
+def test_merged_staging_branch_is_not_published_again(tmp_path: Path) -> None:
+    """A run was killed right after it had merged its branch."""
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -167,7 +167,7 @@ def test_what_was_merged_and_not_removed_is_not_published_again(tmp_path: Path) 
     assert repo.list_branches() == {"main"}
 
 
-def test_two_runs_that_fail_leave_what_both_staged(tmp_path: Path) -> None:
+def test_two_failed_runs_keep_both_staging_branches(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = archive(tmp_path)
     run(repo, files[0])
@@ -185,8 +185,8 @@ def test_two_runs_that_fail_leave_what_both_staged(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == base
 
 
-def test_a_branch_that_is_deleted_meanwhile(tmp_path: Path) -> None:
-    """What was staged is kept for when it is there again; a tag that is made meanwhile stays what it is."""
+def test_target_branch_deleted_during_ingest_keeps_staged_data(tmp_path: Path) -> None:
+    """The staged data is kept until the branch exists again; a new tag does not move."""
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     first = repo.lookup_branch("main")
@@ -210,8 +210,8 @@ def test_a_branch_that_is_deleted_meanwhile(tmp_path: Path) -> None:
     assert repo.list_branches() == {"main", "dev"}
 
 
-def test_what_works_elsewhere_is_left_alone(tmp_path: Path) -> None:
-    """A run on another machine may be alive."""
+def test_staging_branch_of_another_machine_is_left_alone(tmp_path: Path) -> None:
+    """A run on another machine may still be active."""
     repo = new_repo(tmp_path)
     other = "main.ingest.elsewhere.12.34.0"
     repo.create_branch(other, repo.lookup_branch("main"))
@@ -221,8 +221,8 @@ def test_what_works_elsewhere_is_left_alone(tmp_path: Path) -> None:
     assert repo.list_branches() == {"main", other}
 
 
-def test_what_a_run_of_this_process_could_not_remove_is_taken_over(tmp_path: Path) -> None:
-    """One that is at work is left alone."""
+def test_abandoned_branch_of_this_process_is_reused(tmp_path: Path) -> None:
+    """The branch of an active run is left alone."""
     repo = new_repo(tmp_path)
     at_work, over = (Staging.begin(repo, "main") for _ in range(2))
     over.end()

@@ -1,4 +1,4 @@
-"""Write, audit, publish: the branch moves when all checks pass, and at once."""
+"""Write, audit, publish: the branch moves once, after all checks have passed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def no_june(dataset: xr.Dataset) -> str | None:
     return "there is a June" if bool((dataset["time"].dt.month == 6).any()) else None
 
 
-def test_a_published_commit_has_what_the_checks_said(tmp_path: Path) -> None:
+def test_published_commit_records_check_results(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     report = run(repo, archive(tmp_path), checks=(Check("monotone"), Check("source"), Check("gaps")))
@@ -77,13 +77,13 @@ def test_a_published_commit_has_what_the_checks_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("check", "said"),
     [
-        (Check("range", "t2m", low=0, high=50), "odd.nc), allowed is 0 to 50"),
+        (Check("range", "t2m", low=0, high=50), "odd.nc), outside of 0 to 50"),
         (Check("nulls", "t2m", most=0.01), "odd.nc)"),
         (Check("gaps"), "1 gap"),
         (Check("python", call="tests.ingest.publish.test_staging:no_june"), "there is a June"),
     ],
 )
-def test_a_failed_check_leaves_the_branch(tmp_path: Path, check: Check, said: str) -> None:
+def test_failed_check_leaves_the_branch_unchanged(tmp_path: Path, check: Check, said: str) -> None:
     odd = days(170, 2)
     odd["t2m"][1] = np.nan
     repo = new_repo(tmp_path)
@@ -108,7 +108,7 @@ def test_a_failed_check_leaves_the_branch(tmp_path: Path, check: Check, said: st
         ([3, 1, 2, 0], "2024-01-03 00:00:00 follows 2024-01-02 00:00:00"),
     ],
 )
-def test_a_time_that_goes_back_is_not_published(tmp_path: Path, order: list[int], told: str) -> None:
+def test_decreasing_time_is_not_published(tmp_path: Path, order: list[int], told: str) -> None:
     repo = new_repo(tmp_path)
     file = write(tmp_path / "back.nc", days(0, 4).isel(time=order))
 
@@ -121,36 +121,36 @@ def test_a_time_that_goes_back_is_not_published(tmp_path: Path, order: list[int]
 def test_sql_without_spark_is_refused_before_any_work(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match="the check sql runs on Spark"):
+    with pytest.raises(InvalidInputError, match="the check sql requires Spark"):
         run(repo, archive(tmp_path), checks=(Check("sql", query="SELECT 1"),))
     assert repo.list_branches() == {"main"}
 
 
-def test_values_that_are_not_those_of_the_files(tmp_path: Path) -> None:
-    """A fan-out that spoils what tasks wrote: the sample is compared with the files."""
+def test_values_that_differ_from_the_files_are_not_published(tmp_path: Path) -> None:
+    """The executor damages the written data: samples are compared with the files."""
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
 
     class Spoiling(Travelling):
         def map(self, task: Any, items: Any, /) -> Any:
-            if task.run.__name__ == "compare_block":
+            if task.run.__name__ == "compare_blocks":
                 for file in files:
                     write(Path(file), xr.open_dataset(file).load() + 1)
             return super().map(task, items)
 
     report = ingest(repo, files, make_options(), Spoiling())
 
-    assert "is not what" in report.checks[1].text
+    assert "differs from" in report.checks[1].text
     assert len(list(repo.ancestry(branch="main"))) == 1
 
 
-def test_checks_that_make_no_sense() -> None:
+def test_invalid_checks_are_refused() -> None:
     for name, call in (("luck", ""), ("range", ""), ("python", "x"), ("sql", "")):
         with pytest.raises(InvalidInputError, match="check"):
             Check(name, call=call)
 
 
-def test_a_branch_that_moved_is_merged_into(tmp_path: Path) -> None:
+def test_staged_data_is_merged_if_the_branch_moved(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = archive(tmp_path)
     run(repo, files[0])
@@ -172,8 +172,8 @@ def test_a_branch_that_moved_is_merged_into(tmp_path: Path) -> None:
     assert len(tip.metadata["icefloe"]["merged"]) == 1
 
 
-def test_a_branch_that_got_its_first_groups_meanwhile(tmp_path: Path) -> None:
-    """Both make the root group: what was staged is staged anew, on top of what others did."""
+def test_data_is_staged_again_if_the_branch_gained_groups(tmp_path: Path) -> None:
+    """Both writers create the root group: the data is staged again on top of the other commit."""
     repo = new_repo(tmp_path)
     files = archive(tmp_path)
 
@@ -192,7 +192,7 @@ def test_a_branch_that_got_its_first_groups_meanwhile(tmp_path: Path) -> None:
     assert repo.list_branches() == {"main"}
 
 
-def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
+def test_conflicting_change_on_the_branch_is_kept(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = archive(tmp_path)
     after = []
@@ -214,10 +214,11 @@ def test_a_branch_that_moved_in_the_same_place_is_left(tmp_path: Path) -> None:
     ("mode", "moment"),
     [("native", "1 file into"), ("virtual", "1 file into"), ("native", "commit"), ("native", "published")],
 )
-def test_a_killed_driver_is_run_again(tmp_path: Path, mode: str, moment: str) -> None:
-    """Whenever it was killed: the branch had nothing or all, and the next run makes it whole, once.
+def test_run_after_a_killed_driver_completes_the_ingest(tmp_path: Path, mode: str, moment: str) -> None:
+    """The branch has nothing or everything whenever the driver is killed, and the next run completes it.
 
-    What it had put aside for its own tasks is garbage; a run with the same files takes it up, and away.
+    Spilled data of the killed run is garbage; a run with the same files reuses and deletes the stored
+    inspection.
     """
     files = archive(tmp_path / "data", (3, 3, 3))
     place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
@@ -242,7 +243,7 @@ def unneeded(repo: Repository) -> set[str]:
     return {info.key for info in repo.storage.list_prefix("chunks")} - reachable(repo)
 
 
-def test_what_a_killed_ingest_put_aside_is_collected(tmp_path: Path) -> None:
+def test_spill_of_a_killed_ingest_is_collected(tmp_path: Path) -> None:
     archive(tmp_path / "data", (3, 3))
     place, pattern = str(tmp_path / "repo"), str(tmp_path / "data" / "*.nc")
     repo = Repository.create(storage_from_url(place, sync=False))
@@ -258,19 +259,19 @@ def test_what_a_killed_ingest_put_aside_is_collected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("check", "said"),
     [
-        (Check("range", "t2m", low=0, high=10), "allowed is 0 to 10"),
-        (Check("source"), "is not what"),
+        (Check("range", "t2m", low=0, high=10), "outside of 0 to 10"),
+        (Check("source"), "differs from"),
         (Check("gaps"), "1 gap"),
     ],
 )
-def test_what_a_broken_run_staged_is_checked_by_the_next(tmp_path: Path, check: Check, said: str) -> None:
+def test_data_staged_by_a_failed_run_is_checked_by_the_next(tmp_path: Path, check: Check, said: str) -> None:
     files = archive(tmp_path / "data", (2, 2))
     files.append(write(tmp_path / "data" / "late.nc", days(9, 3).transpose("lon", "time", "lat")))
     repo = new_repo(tmp_path)
 
     class Broken(Travelling):
         def map(self, task: Any, items: Any, /) -> Any:
-            if task.run.__name__ == "compare_block":
+            if task.run.__name__ == "compare_blocks":
                 raise KeyboardInterrupt
             return super().map(task, items)
 
@@ -292,7 +293,7 @@ def test_what_a_broken_run_staged_is_checked_by_the_next(tmp_path: Path, check: 
     assert repo.list_branches() == {"main", "main.ingest-failed"}
 
 
-def test_staged_data_of_a_branch_that_went_on_is_staged_again(tmp_path: Path) -> None:
+def test_data_staged_for_an_old_tip_is_staged_again(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = archive(tmp_path)
     repo.create_branch("main.ingest", repo.lookup_branch("main"))

@@ -63,7 +63,7 @@ class CheckFailedError(icefloe.IcechunkError):
 
 
 SERIES = {"chunks": {"time": -1, "lat": 5, "lon": 5}, "memory_bytes": 40_000}
-"""Every old chunk is needed by every new one: data is put aside in between."""
+"""Every old chunk is needed by every new one: data is spilled."""
 JOBS = {
     job.name: job
     for job in (

@@ -39,11 +39,11 @@ KINDS: dict[str, Callable[[Path, int], Any]] = {
     "mixed-alike": partial(MixedArchive, alike=True),
 }
 REFUSALS = (
-    "several have .* for the same place",
-    "is true or false, and some files lack it",
-    "there is no way to say in Zarr's attributes",
+    "several files have .* at the same position",
+    "is boolean and some files lack it",
+    "Zarr attributes cannot describe its values",
 )
-CANNOT_REFER = "cannot be referred to"
+CANNOT_REFER = "cannot be referenced"
 
 
 def outcome(

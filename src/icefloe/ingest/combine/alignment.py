@@ -28,37 +28,37 @@ def combine_aligned(datasets: Sequence[xr.Dataset], how: Combining) -> Any:
     Datasets with different variables are merged afterwards. Unless a join is chosen, variables may lack
     labels along the dimensions in which files follow each other: a file may not be there yet.
     """
-    arguments = how.arguments()
+    arguments = how.to_arguments()
     join = arguments["join"]
     if how.concat_dim is not None:
-        groups = _with_common_variables(datasets)
+        groups = _group_by_common_variables(datasets)
         found: list[Any] = [_combine_along(how.concat_dim, group, arguments) for group in groups]
     else:
         # combine_by_coords concatenates datasets with the same variables, and then merges the results. Both
         # steps align. In the first one, tiles that begin with the same label lie in one row of the grid.
-        groups = _with_same_variables(datasets)
+        groups = _group_by_variables(datasets)
         found = [_combine_by_coords(_align(each, join, lambda i: str(i[0])), arguments) for each in groups]
     if len(found) == 1:
         return found[0]
     merging = {name: arguments[name] for name in ("compat", "join", "combine_attrs")}
     if how.join is None:
-        moving = [dim for dim in _moving_dimensions(groups) if _may_have_holes(dim, datasets)]
+        moving = [dim for dim in _find_moving_dimensions(groups) if _may_have_holes(dim, datasets)]
         found = _align(found, "outer", lambda _: 0, only=moving)
     return xr.merge(_align(found, join, lambda _: 0), **merging)
 
 
 def _combine_along(dim: str, datasets: Sequence[xr.Dataset], arguments: Mapping[str, Any]) -> xr.Dataset:
     aligned = _align(datasets, arguments["join"], lambda _: 0, exclude=dim)
-    complete = _with_missing_variables(aligned, dim)
+    complete = _add_missing_variables(aligned, dim)
     return xr.combine_nested(complete, concat_dim=dim, **arguments)
 
 
 def _combine_by_coords(datasets: Sequence[xr.Dataset], arguments: Mapping[str, Any]) -> Any:
-    """Combine by coordinates, also if places of the grid are empty, as in the last run of a forecast."""
+    """Combine by coordinates, even if parts of the grid are empty, as in the last run of a forecast."""
     try:
         return xr.combine_by_coords(list(datasets), **arguments)
     except ValueError as error:
-        moving = set(_moving_dimensions([datasets]))
+        moving = set(_find_moving_dimensions([datasets]))
         may_have_holes = all(_may_have_holes(dim, datasets) for dim in moving)
         if not may_have_holes or not any(text in str(error) for text in _HOLES):
             raise
@@ -66,23 +66,23 @@ def _combine_by_coords(datasets: Sequence[xr.Dataset], arguments: Mapping[str, A
     return xr.merge(_align(datasets, "outer", lambda _: 0, only=moving), **merging)
 
 
-def _with_same_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
+def _group_by_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
     groups: dict[tuple[str, ...], list[xr.Dataset]] = {}
-    for each in sorted(datasets, key=_names):
-        groups.setdefault(_names(each), []).append(each)
+    for each in sorted(datasets, key=_list_data_variables):
+        groups.setdefault(_list_data_variables(each), []).append(each)
     return list(groups.values())
 
 
-def _with_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
+def _group_by_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
     """Split datasets into groups that have no variable in common, in their order."""
     numbers = list(range(len(datasets)))  # of the first dataset of the group that each belongs to
     first: dict[str, int] = {}
     for number, dataset in enumerate(datasets):
-        met = {numbers[first[name]] for name in _names(dataset) if name in first}
+        met = {numbers[first[name]] for name in _list_data_variables(dataset) if name in first}
         least = min(met, default=number)
         numbers = [least if each in met else each for each in numbers]
         numbers[number] = least
-        for name in _names(dataset):
+        for name in _list_data_variables(dataset):
             first.setdefault(name, number)
     groups: dict[int, list[xr.Dataset]] = {}
     for number, dataset in zip(numbers, datasets, strict=True):
@@ -90,7 +90,7 @@ def _with_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Datas
     return list(groups.values())
 
 
-def _moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[str]:
+def _find_moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[str]:
     """Yield the dimensions in which datasets with the same variables follow each other."""
     for datasets in groups:
         for dim in dict.fromkeys(str(dim) for each in datasets for dim in each.indexes if dim in each.dims):
@@ -108,7 +108,7 @@ def _may_have_holes(dim: str, datasets: Sequence[xr.Dataset]) -> bool:
     return dim in levels or (dim == "number" and levels != {None})
 
 
-def _names(dataset: xr.Dataset) -> tuple[str, ...]:
+def _list_data_variables(dataset: xr.Dataset) -> tuple[str, ...]:
     return tuple(sorted(map(str, dataset.data_vars)))
 
 
@@ -119,7 +119,7 @@ def _align(
     exclude: str | None = None,
     only: Collection[str] | None = None,
 ) -> list[xr.Dataset]:
-    """Align datasets along each dimension with those for whose labels `row` returns the same value."""
+    """Align, along each dimension, the datasets for whose labels `row` returns the same value."""
     found = list(datasets)
     if join not in _REINDEXING or len(found) < 2:
         return found
@@ -151,22 +151,22 @@ def _reindex(dataset: xr.Dataset, dim: str, labels: xr.DataArray) -> xr.Dataset:
         if name not in pieces:
             variables[name] = small.variables[name]
         elif dim in each.dims:
-            data: Any = each.data.picked(each.dims.index(dim), cells)
+            data: Any = each.data.pick(each.dims.index(dim), cells)
             if (cells < 0).any():
-                data = data.astype(_with_missing(each.dtype))
+                data = data.astype(_promote_dtype(each.dtype))
             variables[name] = xr.Variable(each.dims, data, each.attrs)
         else:
             variables[name] = each
-    return _dataset(variables, dataset)
+    return _make_dataset(variables, dataset)
 
 
-def _dataset(variables: Mapping[Hashable, xr.Variable], like: xr.Dataset) -> xr.Dataset:
+def _make_dataset(variables: Mapping[Hashable, xr.Variable], like: xr.Dataset) -> xr.Dataset:
     coords = {name: each for name, each in variables.items() if name in like.coords}
     data = {name: each for name, each in variables.items() if name not in coords}
     return xr.Dataset(data, coords, like.attrs)
 
 
-def _with_missing_variables(datasets: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
+def _add_missing_variables(datasets: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
     """Add variables that only other datasets have, without any cells: xarray would create masks for them."""
     known = {
         name: each
@@ -174,22 +174,22 @@ def _with_missing_variables(datasets: Sequence[xr.Dataset], dim: str) -> list[xr
         for name, each in dataset.data_vars.variables.items()
         if dim in each.dims and isinstance(each.data, PieceArray)
     }
-    return [_with_variables(dataset, known) for dataset in datasets]
+    return [_add_variables(dataset, known) for dataset in datasets]
 
 
-def _with_variables(dataset: xr.Dataset, known: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
+def _add_variables(dataset: xr.Dataset, known: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
     new = {}
     for name, each in known.items():
         if name not in dataset and set(each.dims) <= set(dataset.dims):
             shape = [dataset.sizes[dim] for dim in each.dims]
-            pieces = each.data.pieces.taken(slice(0, 0))
-            data: Any = PieceArray(str(name), shape, _with_missing(each.dtype), pieces, {})
+            pieces = each.data.pieces.select(slice(0, 0))
+            data: Any = PieceArray(str(name), shape, _promote_dtype(each.dtype), pieces, {})
             new[name] = xr.Variable(each.dims, data, each.attrs)
     return dataset.assign(new) if new else dataset
 
 
 @cache
-def _with_missing(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that xarray gives values of a type if some of them are missing."""
+def _promote_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type to which xarray converts values of a type if some of them are missing."""
     one = xr.DataArray(np.zeros(1, dtype), {"x": [0]}, ("x",))
     return one.reindex(x=[1]).dtype

@@ -1,4 +1,4 @@
-"""What the repository has already: arrays that new files are added to, seen as one more source."""
+"""Read the target group, and split its arrays into parts that are combined with new files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zarr.errors import GroupNotFoundError
 
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.open import stored_dataset
-from icefloe.ingest.inspect.packing import signature
-from icefloe.ingest.inspect.schema import schema_of
+from icefloe.ingest.inspect.open import open_stored
+from icefloe.ingest.inspect.packing import make_signature
+from icefloe.ingest.inspect.schema import describe_dataset
 from icefloe.ingest.ledger import Ledger, LedgerRow
-from icefloe.ingest.records import FileSchema, Stored, Target, join
+from icefloe.ingest.records import FileSchema, Stored, Target, VariableSchema, join_path
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -31,7 +31,7 @@ class Part:
 
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
-    """Along the dimensions in which it is not all that is there."""
+    """The region of the part, along the dimensions that it does not cover."""
 
     @property
     def begin(self) -> dict[str, int]:
@@ -65,26 +65,29 @@ class TargetState:
         """The rows of the ledger for this group."""
         return [row for row in self.ledger.rows if row.target_group == self.below]
 
-    def at(self, path: str) -> TargetState:
+    def select_group(self, path: str) -> TargetState:
         """Return the state of a group below the target group."""
         if path == self.below:
             return self
-        group = join(self.group.removesuffix(self.below), path)
+        group = join_path(self.group.removesuffix(self.below), path)
         return replace(self, group=group, existing=inspect_group(self.session, group), below=path)
 
-    def schemas(self) -> dict[str, FileSchema]:
-        """Return the schemas of the target group and of the groups below it that the ledger names."""
-        states = [self.at(group) for group in sorted({"", *(row.target_group for row in self.ledger.rows)})]
+    def list_schemas(self) -> dict[str, FileSchema]:
+        """Return the schemas of the target group and of all groups below it that the ledger lists."""
+        states = [
+            self.select_group(group)
+            for group in sorted({"", *(row.target_group for row in self.ledger.rows)})
+        ]
         return {each.below: each.existing.schema for each in states if each.existing is not None}
 
-    def seen_by(self, session: Session) -> TargetState:
-        """Return the same state, read through another session on the same snapshot."""
+    def with_session(self, session: Session) -> TargetState:
+        """Return the state, read through another session on the same snapshot."""
         existing = self.existing and replace(self.existing, stored=Stored(session, self.group))
         return replace(self, session=session, existing=existing)
 
-    def renamed(self, names: Mapping[str, str]) -> TargetState:
-        """Return the same state with new names for some sources of the ledger."""
-        return replace(self, ledger=self.ledger.renamed(names)) if names else self
+    def rename_sources(self, names: Mapping[str, str]) -> TargetState:
+        """Return the state with new names for some sources of the ledger."""
+        return replace(self, ledger=self.ledger.rename_sources(names)) if names else self
 
 
 def read_target(
@@ -92,14 +95,14 @@ def read_target(
 ) -> TargetState:
     """Inspect the arrays of a group on a branch, unless `known` describes them in the same snapshot.
 
-    The ledger is read if `ledger` is the one of another snapshot.
+    The ledger is read only if `ledger` belongs to another snapshot.
     """
     session = repo.readonly_session(branch=branch)
     if known is not None and known.session.snapshot_id == session.snapshot_id:
-        return known.seen_by(session)
+        return known.with_session(session)
     if ledger.snapshot_id != session.snapshot_id:
         ledger = Ledger.read(session, group)
-    return TargetState(session, join(group, ""), inspect_group(session, group), ledger)
+    return TargetState(session, join_path(group, ""), inspect_group(session, group), ledger)
 
 
 def inspect_group(session: Session, group: str) -> Existing | None:
@@ -111,53 +114,53 @@ def inspect_group(session: Session, group: str) -> Existing | None:
             return None
         if not arrays:
             return None
-        schema = schema_of(Source("", 0, 0), stored_dataset(session, group), "")
-    targets = {each.name: _target(each.name, arrays[each.name], schema) for each in schema.variables}
+        schema = describe_dataset(Source("", 0, 0), open_stored(session, group), "")
+    targets = {each.name: describe_array(arrays[each.name], each) for each in schema.variables}
     return Existing(Stored(session, group), schema, targets)
 
 
-def _target(name: str, array: zarr.Array[Any], schema: FileSchema) -> Target:
-    found = schema.variable(name)
-    if found is None:
-        raise KeyError(name)
-    dtype = "string" if array.dtype.kind in "TO" else np.dtype(array.dtype).str
+def describe_array(array: zarr.Array[Any], schema: VariableSchema) -> Target:
+    """Describe a stored array by its metadata and by the schema that xarray sees."""
     return Target(
-        name,
-        found.dims,
+        schema.name,
+        schema.dims,
         tuple(array.shape),
-        dtype,
+        "string" if array.dtype.kind in "TO" else np.dtype(array.dtype).str,
         dict(array.attrs),
-        found.packing,
-        signature(found),
+        schema.packing,
+        make_signature(schema),
         tuple(array.chunks),
         tuple(array.shards) if array.shards else None,
-        None,
+        array.fill_value,
         is_new=False,
         document=json.dumps(array.metadata.to_dict(), default=str) if array.shards is None else None,
     )
 
 
-def parts(
+def split_existing(
     existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema], *, replacing: bool = False
 ) -> list[Part]:
-    """What is there, without what new files replace, and cut where new files go between.
+    """Split the stored arrays into parts around new files.
 
-    What sources brought is cut between two of them only; what the ledger does not know, anywhere. With
-    `replacing` new files also take the place of what it does not know.
+    Regions that new files replace are left out, and parts are divided where new files are inserted. Regions
+    of ledger rows are divided only between rows; regions that the ledger does not list are divided anywhere.
+    With `replacing`, new files also replace regions that the ledger does not list.
     """
     schema, sizes = existing.schema, existing.schema.sizes
     again = {file.source.url for file in new}
     kept: dict[tuple[str, ...], list[Mapping[str, tuple[int, int]]]] = {}
     for row in rows:
         if row.source not in again:
-            kept.setdefault(row.names(), []).append(row.box())
-    groups = {row.names() for row in rows}
-    unnamed = _names(schema) - {name for names in groups for name in names}
-    left = [cut for box in _by_hand(schema, rows) for cut in _cut_anywhere(box, schema, new)]
+            kept.setdefault(row.names, []).append(row.box)
+    groups = {row.names for row in rows}
+    unnamed = _list_data_variables(schema) - {name for names in groups for name in names}
+    left = [cut for box in _find_foreign_boxes(schema, rows) for cut in _split_box(box, schema, new)]
     by_hand = [box for box, is_repeated in left if not (is_repeated and replacing)]
-    others = _names(schema) - {each.name for file in new for each in file.variables}
+    others = _list_data_variables(schema) - {each.name for file in new for each in file.variables}
     found = [
-        _part(_only(schema, others), box) for box, is_repeated in left if is_repeated and replacing and others
+        _make_part(_keep_variables(schema, others), box)
+        for box, is_repeated in left
+        if is_repeated and replacing and others
     ]
     for names, boxes in kept.items():
         cut = [dim for dim in sizes if any(box.get(dim, (0, sizes[dim])) != (0, sizes[dim]) for box in boxes)]
@@ -166,23 +169,25 @@ def parts(
         if len(groups) == 1:
             boxes_cut += by_hand
             by_hand = []
-        mine = schema if len(groups) == 1 else _only(schema, {*names, *unnamed})
-        found += [_part(mine, box) for box in _joined(boxes_cut, schema, new)]
-    return [*found, *(_part(schema, box) for box in by_hand)]
+        mine = schema if len(groups) == 1 else _keep_variables(schema, {*names, *unnamed})
+        found += [_make_part(mine, box) for box in _join_boxes(boxes_cut, schema, new)]
+    return [*found, *(_make_part(schema, box) for box in by_hand)]
 
 
-def left_by(state: TargetState, new: Sequence[FileSchema]) -> Existing | None:
-    """Return the stored group, or None if new files replace all that it was made of."""
+def find_remaining(state: TargetState, new: Sequence[FileSchema]) -> Existing | None:
+    """Return the stored group, or None if new files replace everything in it."""
     again = {file.source.url for file in new}
     if state.rows and all(row.source in again for row in state.rows):
         return None
     return state.existing
 
 
-def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
-    """Describe the regions that are not in the ledger and that new files contain as well."""
+def find_overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
+    """Describe the regions that the ledger does not list and that new files contain as well."""
     left = (
-        cut for box in _by_hand(existing.schema, rows) for cut in _cut_anywhere(box, existing.schema, new)
+        cut
+        for box in _find_foreign_boxes(existing.schema, rows)
+        for cut in _split_box(box, existing.schema, new)
     )
     return [
         ", ".join(f"{dim} {start} to {stop - 1}" for dim, (start, stop) in box.items()) or "all of it"
@@ -191,11 +196,11 @@ def overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[Fil
     ]
 
 
-def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
+def _find_foreign_boxes(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
     """Return the boxes that no source of the ledger covers: other programs wrote them."""
     if not rows:
         return [{}]
-    boxes = [row.box() for row in rows]
+    boxes = [row.box for row in rows]
     runs: dict[str, list[tuple[int, int, bool]]] = {}
     for dim, size in schema.sizes.items():
         spans = np.array([box[dim] for box in boxes if dim in box], np.int64).reshape(-1, 2)
@@ -203,7 +208,7 @@ def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tu
         known = (begins - ends).cumsum()[:size] > 0
         if len(spans) and not known.all():
             borders = np.concatenate([[False], known[1:] != known[:-1], [False]])
-            runs[dim] = [(start, stop, bool(known[start])) for start, stop in _pieces(size, borders)]
+            runs[dim] = [(start, stop, bool(known[start])) for start, stop in _split_at(size, borders)]
     return [
         {dim: (start, stop) for dim, (start, stop, _) in zip(runs, box, strict=True)}
         for box in product(*runs.values())
@@ -211,16 +216,16 @@ def _by_hand(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tu
     ]
 
 
-def _cut_anywhere(
+def _split_box(
     box: dict[str, tuple[int, int]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
     """Split a box where new files begin or end, and mark the parts whose labels new files repeat."""
-    dims = list(_unlike(schema, new))
+    dims = list(_find_differing_dimensions(schema, new))
     if len(dims) != 1 or set(box) - set(dims):
         yield box, not dims
         return
     (dim,) = dims
-    repeated, borders = _repeated(schema, dim, new), _between(schema, dim, new)
+    repeated, borders = _mark_repeated_labels(schema, dim, new), _mark_insertions(schema, dim, new)
     borders[1:-1] |= repeated[1:] != repeated[:-1]
     start, stop = box.get(dim, (0, schema.sizes[dim]))
     inside = [at for at in np.flatnonzero(borders).tolist() if start < at < stop]
@@ -228,7 +233,7 @@ def _cut_anywhere(
         yield ({dim: span} if inside or box else {}), bool(repeated[span[0]])
 
 
-def _unlike(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
+def _find_differing_dimensions(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
     """Yield the dimensions along which the labels of new files differ from the stored ones."""
     for dim, size in schema.sizes.items():
         labels = schema.values.get(dim)
@@ -238,18 +243,18 @@ def _unlike(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
                 yield dim
 
 
-def _repeated(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+def _mark_repeated_labels(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
     """Return a mask of the cells whose label new files repeat."""
     theirs = np.concatenate([file.values[dim].reshape(-1) for file in new if dim in file.values])
     found: npt.NDArray[np.bool_] = xr.Variable(dim, schema.values[dim]).to_index().isin(theirs)
     return found
 
 
-def _part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Part:
-    return Part(_cut(schema, box), dict(box))
+def _make_part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Part:
+    return Part(_cut_schema(schema, box), dict(box))
 
 
-def _between(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+def _mark_insertions(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
     """Return a mask of the borders between cells at which a new file must be inserted."""
     values = schema.values.get(dim)
     firsts = [file.values[dim].reshape(-1)[0] for file in new if dim in file.values and file.values[dim].size]
@@ -261,38 +266,38 @@ def _between(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDA
     return np.concatenate([[False], inside, [False]])
 
 
-def _pieces(size: int, borders: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _split_at(size: int, borders: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     edges = [0, *np.flatnonzero(borders).tolist(), size]
     return list(pairwise(edges))
 
 
-def _joined(
+def _join_boxes(
     boxes: Sequence[dict[str, tuple[int, int]]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> list[dict[str, tuple[int, int]]]:
-    """Boxes that follow each other along a dimension and are alike otherwise become one, if no new file goes
-    between.
+    """Join adjacent boxes, unless a new file is inserted between them.
 
-    In a grid of several dimensions a new file may also fill a hole: boxes stay cut where it begins and ends.
+    Boxes are joined along one dimension if they are equal along all others. In a grid of several dimensions a
+    new file may also fill a hole: boxes stay divided where it begins and ends.
     """
     found = list(boxes)
     if len({frozenset(box) for box in boxes}) != 1:
         return found
     dims = list(boxes[0])
     for dim in dims:
-        between = _between(schema, dim, new)
+        between = _mark_insertions(schema, dim, new)
         if len(dims) > 1:
-            between |= _beside(schema, dim, new)
+            between |= _mark_ends_of_files(schema, dim, new)
         rows: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
         for box in found:
             rest = tuple((other, box[other]) for other in dims if other != dim)
             rows.setdefault(rest, []).append(box[dim])
         found = [
-            {**dict(rest), dim: span} for rest, spans in rows.items() for span in _in_a_row(spans, between)
+            {**dict(rest), dim: span} for rest, spans in rows.items() for span in _join_spans(spans, between)
         ]
     return found
 
 
-def _beside(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
+def _mark_ends_of_files(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
     """Return a mask of the borders at which a new file begins or ends; all borders without labels."""
     labels = schema.values.get(dim)
     theirs = [file.values[dim] for file in new if dim in file.values and file.values[dim].size]
@@ -306,7 +311,7 @@ def _beside(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDAr
     return found
 
 
-def _in_a_row(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _join_spans(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(spans):
         if joined and joined[-1][1] == start and not between[start]:
@@ -316,23 +321,23 @@ def _in_a_row(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]) 
     return joined
 
 
-def without_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
+def drop_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
     """Return a schema without some of its data variables."""
-    return _only(schema, _names(schema) - set(names))
+    return _keep_variables(schema, _list_data_variables(schema) - set(names))
 
 
-def _names(schema: FileSchema) -> set[str]:
+def _list_data_variables(schema: FileSchema) -> set[str]:
     return {each.name for each in schema.variables if not each.is_coordinate}
 
 
-def _only(schema: FileSchema, names: Collection[str]) -> FileSchema:
+def _keep_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
     variables = tuple(each for each in schema.variables if each.is_coordinate or each.name in names)
     dims = {dim for each in variables for dim in each.dims}
     values = {name: schema.values[name] for name in schema.values if any(name == v.name for v in variables)}
     return replace(schema, variables=variables, sizes={d: schema.sizes[d] for d in dims}, values=values)
 
 
-def _cut(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> FileSchema:
+def _cut_schema(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> FileSchema:
     sizes = {dim: box[dim][1] - box[dim][0] if dim in box else size for dim, size in schema.sizes.items()}
     dims = {each.name: each.dims for each in schema.variables}
     values = {

@@ -1,4 +1,4 @@
-"""What all the files make together: xarray combines their empty_datasets, and no value is read for it."""
+"""Combine files with the stored arrays: xarray combines datasets without data, so that no values are read."""
 
 from __future__ import annotations
 
@@ -10,32 +10,39 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import Hint
-from icefloe.ingest.combine.existing import Part, TargetState, left_by, overwritten, parts, without_variables
+from icefloe.ingest.combine.existing import (
+    Part,
+    TargetState,
+    drop_variables,
+    find_overwritten,
+    find_remaining,
+    split_existing,
+)
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray, Pieces, UndigestedError
 from icefloe.ingest.combine.runs import (
     NAME_DIMENSION,
     CannotCombineError,
     Digests,
-    combined,
-    empty_dataset,
-    runs_of,
+    combine_datasets,
+    find_runs,
+    make_empty_dataset,
 )
 from icefloe.ingest.combine.static_fields import (
     Given,
-    differing_fields,
-    differing_labels,
+    find_differing_fields,
+    find_differing_labels,
+    find_stored_only,
     find_stored_tiles,
-    only_stored,
-    undigested_fields,
+    find_undigested,
 )
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.agreement import Finding, bad_files, order_problems
-from icefloe.ingest.inspect.scalar_coordinates import expand
+from icefloe.ingest.inspect.agreement import Finding, collect_bad_files, find_order_problems
+from icefloe.ingest.inspect.scalar_coordinates import add_dimensions
 from icefloe.ingest.options import Combining, Options
-from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, Stored, VariableSchema, first_label
+from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, Stored, VariableSchema, make_label_key
 
 _LEAVE_OUT = Hint(
-    "leave one out, or name the dimension that they follow each other along with {concat_dim}",
+    "leave one of them out, or name the dimension to concatenate along with {concat_dim}",
     concat_dim=None,
 )
 
@@ -46,10 +53,10 @@ Box = Mapping[str, tuple[int, int]]
 """The first cell and the one after the last, by dimension."""
 
 
-def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
+def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
     """Return the region of each source in the dataset."""
     found: dict[int, dict[str, tuple[int, int]]] = {}
-    for dims, pieces in _all_pieces(dataset):
+    for _, dims, pieces in _iterate_pieces(dataset):
         columns = (pieces.source.tolist(), pieces.starts.tolist(), pieces.stops.tolist())
         for source, starts, stops in zip(*columns, strict=True):
             if source == EXISTING:
@@ -61,20 +68,20 @@ def boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
     return found
 
 
-def side_by_side(dataset: xr.Dataset) -> tuple[str, ...]:
+def find_partial_dimensions(dataset: xr.Dataset) -> tuple[str, ...]:
     """Return the dimensions along which sources cover only a part."""
     found: set[str] = set()
-    for dims, pieces in _all_pieces(dataset):
+    for _, dims, pieces in _iterate_pieces(dataset):
         partial = (pieces.shape != [dataset.sizes[dim] for dim in dims]).any(axis=0).tolist()
         found.update(dim for dim, is_partial in zip(dims, partial, strict=True) if is_partial)
     return tuple(str(dim) for dim in dataset.sizes if dim in found)
 
 
-def moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
+def find_moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
     """Return how far stored cells move: start, stop and offset of each span, by dimension."""
     found: dict[str, set[tuple[int, int, int]]] = {}
-    for dims, pieces in _all_pieces(dataset):
-        mine = pieces.taken(pieces.source == EXISTING)
+    for _, dims, pieces in _iterate_pieces(dataset):
+        mine = pieces.select(pieces.source == EXISTING)
         for axis, dim in enumerate(dims):
             begin, size = mine.source_starts[:, axis], mine.shape[:, axis]
             rows = np.stack([begin, begin + size, mine.starts[:, axis] - begin], axis=1)
@@ -82,25 +89,26 @@ def moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
     return {dim: sorted(spans) for dim, spans in found.items()}
 
 
-def _all_pieces(dataset: xr.Dataset) -> Iterator[tuple[tuple[str, ...], Pieces]]:
-    for variable in dataset.variables.values():
+def _iterate_pieces(dataset: xr.Dataset) -> Iterator[tuple[str, tuple[str, ...], Pieces]]:
+    """Yield the name, the dimensions and the pieces of each variable that has pieces."""
+    for name, variable in dataset.variables.items():
         if isinstance(variable.data, PieceArray):
-            yield tuple(map(str, variable.dims)), variable.data.pieces
+            yield str(name), tuple(map(str, variable.dims)), variable.data.pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What some files make together with what the repository has."""
+    """The dataset that files and the stored arrays form together."""
 
     dataset: xr.Dataset
     files: tuple[FileSchema, ...]
     """A piece's source is a number in this."""
     boxes: Mapping[int, Mapping[str, tuple[int, int]]]
     moves: Mapping[str, Sequence[tuple[int, int, int]]]
-    """Where what is in the repository goes, by dimension; see `combining.moves`."""
+    """How far stored cells move, by dimension; see `find_moves`."""
     findings: tuple[Finding, ...]
     state: TargetState
-    """The group that they go to, as it is."""
+    """The target group before the files are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +119,12 @@ class DigestRequest:
     sources: Mapping[int, Source | Stored]
     """All sources by their numbers."""
 
-    def answered(self, known: Digests, more: Digests) -> dict[tuple[int, str], str]:
+    def merge_digests(self, known: Digests, more: Digests) -> dict[tuple[int, str], str]:
         """Return all digests together. InvalidInputError if there are no new ones, which could not help."""
         if more.keys() - known.keys():
             return {**known, **more}
-        hint = Hint.any_of(Hint("leave out those that others repeat"), NAME_DIMENSION)
-        raise CannotCombineError(f"several have {self.names[0]} for the same place").with_hint(hint)
+        hint = Hint.any_of(Hint("leave out files that repeat others"), NAME_DIMENSION)
+        raise CannotCombineError(f"several files have {self.names[0]} at the same position").with_hint(hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +144,16 @@ def combine_files(
 ) -> Combined | DigestRequest | Misfits:
     """Combine files with the arrays that exist, without reading data.
 
-    Parts of the repository that came from files that are ingested again are left out. Where xarray has to
-    know whether values are equal, hashes of them are requested: call again with those `digests`. In a static
-    group no file follows another: they must agree, and each variable is that of the first source that has it.
-    ProblemsError if they do not fit together and no file can be named that does not fit.
+    Regions of files that are ingested again are left out. If xarray has to compare values, their hashes are
+    requested: call again with those `digests`. In a static group files are not concatenated: they must agree,
+    and each variable is that of the first source that has it. Raise ProblemsError if the files cannot be
+    combined and the problem cannot be attributed to a file.
     """
     combine = _merge if is_static else _combine
     try:
         return combine(files, state, options, digests)
     except _MisfitError as error:
-        bad = bad_files(error.findings, files)
+        bad = collect_bad_files(error.findings, files)
         if named := [each for each in bad if each.source.url]:
             return Misfits(tuple(named))
         raise ProblemsError(bad) from error
@@ -165,15 +173,15 @@ def _combine(
     how, replacing = options.combining, options.on_change == "ingest"
     existing, rows = state.existing, state.rows
     new = list(files)
-    old = parts(existing, rows, new, replacing=replacing) if existing is not None else []
-    old = [replace(part, schema=_with_dimensions_of(part.schema, new)) for part in old]
-    new, old = _read_alike(new, old)
+    old = split_existing(existing, rows, new, replacing=replacing) if existing is not None else []
+    old = [replace(part, schema=_add_dimensions_of(part.schema, new)) for part in old]
+    new, old = _unify_coordinates(new, old)
     given = [Given(EXISTING, part.schema, part.box) for part in old]
     given += [Given(number, file, {}) for number, file in enumerate(new)]
-    if left_alone := only_stored(given, how):
-        old = [replace(part, schema=without_variables(part.schema, left_alone)) for part in old]
+    if left_alone := find_stored_only(given, how):
+        old = [replace(part, schema=drop_variables(part.schema, left_alone)) for part in old]
         given[: len(old)] = [Given(EXISTING, part.schema, part.box) for part in old]
-    twice = overwritten(existing, rows, new) if existing is not None else []
+    twice = find_overwritten(existing, rows, new) if existing is not None else []
     sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
     if existing is not None:
         sources[EXISTING] = existing.stored
@@ -182,88 +190,85 @@ def _combine(
     if existing is not None:
         here = existing.stored
         sources |= {tile.number: replace(here, region=region) for region, tile in stored.tiles.items()}
-    if unknown := undigested_fields([*given, *tiles], how, digests):
+    if unknown := find_undigested([*given, *tiles], how, digests):
         return DigestRequest(unknown, sources)
-    if differing := list(differing_fields([*given, *tiles], how, digests)):
+    if differing := list(find_differing_fields([*given, *tiles], how, digests)):
         raise _MisfitError(differing)
-    old = [replace(part, schema=without_variables(part.schema, stored.names)) for part in old]
-    added = [without_variables(file, stored.names) for file in new] if stored.names else new
+    old = [replace(part, schema=drop_variables(part.schema, stored.names)) for part in old]
+    added = [drop_variables(file, stored.names) for file in new] if stored.names else new
     try:
-        dataset = combined(_empty_datasets(added, old, how, digests), how)
+        dataset = combine_datasets(_make_empty_datasets(added, old, how, digests), how)
     except UndigestedError as error:
         return DigestRequest((error.name,), sources)
     except CannotCombineError as error:
-        if error.cause == "labels" and (wrong := list(differing_labels(given, how.concat_dim))):
+        if error.cause == "labels" and (wrong := list(find_differing_labels(given, how.concat_dim))):
             raise _MisfitError(wrong) from error
-        found = overlaps(given) if error.cause == "overlap" else []
+        found = find_overlaps(given) if error.cause == "overlap" else []
         if not found:
             raise
         raise _MisfitError([_offer_to_replace(each, twice) for each in found]) from error
     if how.compat != "override" and how.join in (None, "outer", "exact"):
-        lost = [_offer_to_replace(each, twice) for each in losses(dataset, given, digests)]
+        lost = [_offer_to_replace(each, twice) for each in find_losses(dataset, given, digests)]
         if lost:
             raise _MisfitError(lost)
-    where = boxes(dataset)
-    where |= {n: place_of(file, dataset) for n, file in enumerate(new) if n not in where}
+    where = find_boxes(dataset)
+    where |= {n: locate_file(file, dataset) for n, file in enumerate(new) if n not in where}
     names = {number: file.source.url for number, file in enumerate(new)}
-    findings = tuple(order_problems(dataset, side_by_side(dataset), where, names))
+    findings = tuple(find_order_problems(dataset, find_partial_dimensions(dataset), where, names))
     if any(finding.severity == "error" for finding in findings):
         raise _MisfitError([_offer_to_replace(each, twice) for each in findings])
     if replacing:
-        findings += tuple(
-            Finding("", "", f"what was in the repository before is replaced: {each}", "note")
-            for each in twice
-        )
-    return Combined(dataset, tuple(new), where, moves(dataset), findings, state)
+        findings += tuple(Finding("", "", f"existing data is replaced: {each}", "note") for each in twice)
+    return Combined(dataset, tuple(new), where, find_moves(dataset), findings, state)
 
 
 def _merge(
     files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
 ) -> Combined | DigestRequest:
     """Combine the sources of a static group."""
-    existing = left_by(state, files)
+    existing = find_remaining(state, files)
     old = [] if existing is None else [Part(existing.schema, {})]
-    new, old = _read_alike(files, old)
+    new, old = _unify_coordinates(files, old)
     given = [Given(EXISTING, part.schema, {}) for part in old]
     given += [Given(number, file, {}) for number, file in enumerate(new)]
     how = replace(options.combining, concat_dim=_NO_DIMENSION, data_vars="minimal")
-    if unknown := undigested_fields(given, how, digests):
+    if unknown := find_undigested(given, how, digests):
         sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
         return DigestRequest(unknown, sources | ({EXISTING: existing.stored} if existing is not None else {}))
-    differing = [*differing_labels(given, _NO_DIMENSION), *differing_fields(given, how, digests)]
+    differing = [*find_differing_labels(given, _NO_DIMENSION), *find_differing_fields(given, how, digests)]
     if differing:
         raise _MisfitError(differing)
-    dataset, *others = (empty_dataset(each.number, each.schema, digests) for each in given)
+    dataset, *others = (make_empty_dataset(each.number, each.schema, digests) for each in given)
     try:
         for each in others:
             dataset = dataset.merge(each.drop_vars(dataset.variables.keys(), errors="ignore"))
     except ValueError as error:
         raise CannotCombineError(" ".join(str(error).split())) from error
-    where = {number: place_of(file, dataset) for number, file in enumerate(new)}
-    return Combined(dataset, tuple(new), where, moves(dataset), (), state)
+    where = {number: locate_file(file, dataset) for number, file in enumerate(new)}
+    return Combined(dataset, tuple(new), where, find_moves(dataset), (), state)
 
 
-def _empty_datasets(
+def _make_empty_datasets(
     new: Sequence[FileSchema], old: Sequence[Part], how: Combining, digests: Digests
 ) -> list[xr.Dataset]:
     """Describe files and parts of the repository as datasets without data, in their order."""
-    datasets = [empty_dataset(EXISTING, part.schema, digests, part.begin) for part in old]
-    runs = runs_of(new, [part.schema for part in old], how, digests)
+    datasets = [make_empty_dataset(EXISTING, part.schema, digests, part.begin) for part in old]
+    runs = find_runs(new, [part.schema for part in old], how, digests)
     if runs is None:
-        datasets += [empty_dataset(number, file, digests) for number, file in enumerate(new)]
+        datasets += [make_empty_dataset(number, file, digests) for number, file in enumerate(new)]
     else:
-        datasets += runs.empty_datasets(digests)
-    return _in_order(datasets, how.concat_dim)
+        datasets += runs.make_datasets(digests)
+    return _sort_datasets(datasets, how.concat_dim)
 
 
-def _with_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSchema:
+def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSchema:
     """Turn scalar coordinates of a part of the repository into dimensions, if they are in new files."""
     dims = dict.fromkeys(dim for file in new for dim in file.sizes)
     added = {each.name for file in new for each in file.variables if each.dims != each.own_dims}
-    return expand(schema, list(dims), added)
+    return add_dimensions(schema, list(dims), added)
 
 
-def _read_alike(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[list[FileSchema], list[Part]]:
+def _unify_coordinates(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[list[FileSchema], list[Part]]:
     """Leave coordinates whose values are not known everywhere to the tasks, as data."""
     schemas = [*new, *(part.schema for part in old)]
     unknown = {
@@ -283,35 +288,35 @@ def _read_alike(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[list[Fi
 
 
 def _offer_to_replace(finding: Finding, twice: Sequence[str]) -> Finding:
-    """Add a hint: data that the ledger does not know is replaced if the user asks for it."""
+    """Add a hint: on request, the files replace data that the ledger does not list."""
     if not twice:
         return finding
     return replace(
         finding,
-        text=f"{finding.text}; the repository has that from elsewhere ({twice[0]})",
-        hint=Hint("leave those files out, or have them take its place with {on_change}", on_change="ingest"),
+        text=f"{finding.text}; the ledger does not list this region of the repository ({twice[0]})",
+        hint=Hint("leave those files out, or replace the data with {on_change}", on_change="ingest"),
     )
 
 
-def _in_order(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
+def _sort_datasets(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Dataset]:
     if dim is None or any(dim not in each.coords for each in datasets):
         return datasets
-    return sorted(datasets, key=lambda each: first_label(each[dim].values))
+    return sorted(datasets, key=lambda each: make_label_key(each[dim].values))
 
 
-def losses(
+def find_losses(
     dataset: xr.Dataset, given: Sequence[Given], digests: Mapping[tuple[int, str], str]
 ) -> Iterator[Finding]:
     """Find sources whose values are missing from the combined dataset, and equal to none in it."""
-    along = set(_along(dataset, given))
-    by_name = {name: _Found(name, pieces, digests) for name, pieces in _pieces(dataset)}
+    along = set(_find_dimensions_of_parts(dataset, given))
+    by_name = {name: _Found(name, pieces, digests) for name, _, pieces in _iterate_pieces(dataset)}
     for each in given:
         for variable in each.schema.variables:
-            if not _counts(each.schema, variable, along) or variable.name not in by_name:
+            if not _has_position(each.schema, variable, along) or variable.name not in by_name:
                 continue
             found = by_name[variable.name]
             if not found.has(each, variable) and not found.has_equal(each.number):
-                yield _told(each, given, along)
+                yield _describe_loss(each, given, along)
                 break
 
 
@@ -321,7 +326,7 @@ class _Found:
     def __init__(self, name: str, pieces: Pieces, digests: Mapping[tuple[int, str], str]) -> None:
         self._name, self._pieces, self._digests = name, pieces, digests
         self._numbers = set(np.unique(pieces.source).tolist())
-        self._here = pieces.taken(pieces.source == EXISTING)
+        self._here = pieces.select(pieces.source == EXISTING)
 
     def has(self, given: Given, variable: VariableSchema) -> bool:
         if given.number != EXISTING:
@@ -342,13 +347,7 @@ class _Found:
         )
 
 
-def _pieces(dataset: xr.Dataset) -> Iterator[tuple[str, Pieces]]:
-    for name, variable in dataset.variables.items():
-        if isinstance(variable.data, PieceArray):
-            yield str(name), variable.data.pieces
-
-
-def _along(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
+def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
     """Yield the dimensions along which a source is only a part of the dataset."""
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items()):
         index = dataset.indexes.get(dim)
@@ -361,13 +360,13 @@ def _along(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
             yield dim
 
 
-def _counts(schema: FileSchema, variable: VariableSchema, along: set[str]) -> bool:
+def _has_position(schema: FileSchema, variable: VariableSchema, along: set[str]) -> bool:
     """Return whether a variable has a position along the given dimensions and is not empty."""
     sizes = [schema.sizes[dim] for dim in variable.dims]
     return variable.name not in schema.values and bool(along & set(variable.dims)) and 0 not in sizes
 
 
-def _told(lost: Given, given: Sequence[Given], along: set[str]) -> Finding:
+def _describe_loss(lost: Given, given: Sequence[Given], along: set[str]) -> Finding:
     for dim in sorted(along):
         mine = lost.schema.values.get(dim)
         if mine is None or not mine.size:
@@ -376,15 +375,13 @@ def _told(lost: Given, given: Sequence[Given], along: set[str]) -> Finding:
             theirs = other.schema.values.get(dim)
             if other is not lost and theirs is not None and theirs.size and theirs[0] == mine[0]:
                 one, two = (other, lost) if lost.number == EXISTING else (lost, other)
-                return Finding(
-                    one.name, dim, f"begins at {mine[0]}, as that of {two.name}: they overlap", "error"
-                )
+                return Finding(one.name, dim, f"begins at {mine[0]}, like {two.name}: they overlap", "error")
     return Finding(
-        lost.name, "", "is not in what the files make together: leave out what others repeat", "error"
+        lost.name, "", "is missing from the combined dataset: leave out files that repeat others", "error"
     )
 
 
-def place_of(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
+def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
     """Find the region of a file by its labels, if its values came from an equal file."""
     found = {}
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items() if dim in schema.sizes):
@@ -394,8 +391,8 @@ def place_of(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, in
     return found
 
 
-def overlaps(given: Sequence[Given]) -> list[Finding]:
-    """Find the files that overlap others along a dimension in which all have labels, or in all of them."""
+def find_overlaps(given: Sequence[Given]) -> list[Finding]:
+    """Find files that overlap others along a labelled dimension, or have equal labels along all of them."""
     labelled: list[str] = []
     places: list[list[Any]] = [[] for _ in given]
     for dim in sorted({dim for each in given for dim in each.schema.sizes}):
@@ -403,7 +400,7 @@ def overlaps(given: Sequence[Given]) -> list[Finding]:
         if len(labels) < len(given) or any(mine.ndim != 1 or not mine.size for mine in labels):
             continue
         spans = [(min(mine[0], mine[-1]), max(mine[0], mine[-1])) for mine in labels]
-        if found := list(_overlaps_along(dim, given, spans)):
+        if found := list(_find_overlaps_along(dim, given, spans)):
             return found
         labelled.append(dim)
         for place, span in zip(places, spans, strict=True):
@@ -412,12 +409,12 @@ def overlaps(given: Sequence[Given]) -> list[Finding]:
     twins = []
     for each, place in zip(given, places, strict=True):
         if place and (twin := known.setdefault((each.names, *place), each)) is not each:
-            text = f"has the labels of {twin.name} along {', '.join(labelled)}"
+            text = f"has the same labels as {twin.name} along {', '.join(labelled)}"
             twins.append(Finding(each.name, "", text, "error", _LEAVE_OUT))
     return twins
 
 
-def _overlaps_along(dim: str, given: Sequence[Given], spans: Sequence[Any]) -> Iterator[Finding]:
+def _find_overlaps_along(dim: str, given: Sequence[Given], spans: Sequence[Any]) -> Iterator[Finding]:
     """Yield the files that begin before an earlier one ends. A file that was yielded is left out then."""
     before: int | None = None
     for number in sorted(range(len(given)), key=lambda number: spans[number]):
@@ -426,6 +423,6 @@ def _overlaps_along(dim: str, given: Sequence[Given], spans: Sequence[Any]) -> I
             before = number
             continue
         late, other = (before, number) if given[number].number == EXISTING else (number, before)
-        text = f"begins at {spans[late][0]}, but that of {given[other].name} goes on to {spans[other][1]}"
+        text = f"begins at {spans[late][0]}, but {given[other].name} extends to {spans[other][1]}"
         yield Finding(given[late].name, dim, f"{text}: they overlap", "error")
         before = other

@@ -1,7 +1,7 @@
-"""An array that is not there yet: which part of which source its cells come from.
+"""Arrays without values: each cell is described by its source and its position there.
 
-xarray combines datasets of such arrays as it combines real ones, so that what it would make of all the files
-is known, to the cell, before one of them is read.
+xarray combines datasets of such arrays like real ones. The result shows, to the cell, what it would combine
+from all the files before one of them is read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from icefloe.format.extents import have_overlap
 Column = npt.NDArray[np.int64]
 
 _MOST_PAIRS = 1 << 22
-"""So many pieces are compared with each other."""
+"""The largest number of pairs of pieces that are compared."""
 EXISTING = -1
-"""The number of the source that is the repository itself."""
+"""The source number of the repository itself."""
 
 
 class UndigestedError(Exception):
-    """Whether arrays with this name are equal cannot be said before somebody has looked at their values."""
+    """Raised to request hashes: arrays with this name must be compared, and their values are unknown."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -37,10 +37,10 @@ class Pieces:
 
     source: Column
     starts: Column
-    """Where a box begins."""
+    """The first cell of each box."""
     shape: Column
     source_starts: Column
-    """Where it begins in its source, by the dimensions of this array."""
+    """The first cell in the source, by the dimensions of this array."""
     axes: Column
     """Which dimension of the source each dimension of this array is; -1 for one that the source lacks."""
 
@@ -49,24 +49,24 @@ class Pieces:
 
     @property
     def stops(self) -> Column:
-        """Where each box ends."""
+        """The cell after the last one of each box."""
         return self.starts + self.shape
 
-    def taken(self, rows: Any) -> Pieces:
+    def select(self, rows: Any) -> Pieces:
         """Select boxes."""
         return Pieces(*(column[rows] for column in self._columns()))
 
-    def reordered(self, order: Sequence[int]) -> Pieces:
+    def reorder(self, order: Sequence[int]) -> Pieces:
         """Reorder the dimensions."""
         columns = (column[:, list(order)] for column in self._columns()[1:])
         return Pieces(self.source, *columns)
 
-    def within(self, axis: int, first: int, count: int) -> Pieces:
+    def clip(self, axis: int, first: int, count: int) -> Pieces:
         """Cut the boxes to an interval along a dimension."""
         starts = np.maximum(self.starts[:, axis], first)
         stops = np.minimum(self.stops[:, axis], first + count)
         rows = starts < stops
-        found = self.taken(rows)
+        found = self.select(rows)
         columns = [column.copy() for column in found._columns()[1:]]
         skipped = starts[rows] - found.starts[:, axis]
         columns[0][:, axis] = starts[rows]
@@ -74,24 +74,24 @@ class Pieces:
         columns[2][:, axis] += np.where(found.axes[:, axis] >= 0, skipped, 0)
         return Pieces(found.source, *columns)
 
-    def parted(self, unit: Sequence[int], cells: int, axis: int = 0) -> Iterator[Pieces]:
+    def split(self, unit: Sequence[int], cells: int, axis: int = 0) -> Iterator[Pieces]:
         """Split one box into parts of about `cells` cells, without dividing a `unit` of the source."""
         size = int(self.shape.prod())
         if size <= cells or axis == len(unit):
             yield self
             return
         if self.axes[0, axis] < 0:  # each part would read all of the source
-            yield from self.parted(unit, cells, axis + 1)
+            yield from self.split(unit, cells, axis + 1)
             return
         first, length = int(self.starts[0, axis]), int(self.shape[0, axis])
         step = max(1, cells * length // size // unit[axis]) * unit[axis]
         at = first
         while at < first + length:
             end = at + step - (int(self.source_starts[0, axis]) + at - first) % unit[axis]
-            yield from self.within(axis, at, end - at).parted(unit, cells, axis + 1)
+            yield from self.clip(axis, at, end - at).split(unit, cells, axis + 1)
             at = end
 
-    def moved(self, axis: int, by: int) -> Pieces:
+    def shift(self, axis: int, by: int) -> Pieces:
         """Move the boxes along a dimension."""
         starts = self.starts.copy()
         starts[:, axis] += by
@@ -109,7 +109,7 @@ class Pieces:
         return Pieces(np.array([source], np.int64), np.zeros_like(sizes), sizes, starts, axes)
 
     @staticmethod
-    def joined(parts: Sequence[Pieces]) -> Pieces:
+    def concatenate(parts: Sequence[Pieces]) -> Pieces:
         """Concatenate boxes."""
         columns = zip(*(part._columns() for part in parts), strict=True)
         return Pieces(*(np.concatenate(column) for column in columns))
@@ -124,11 +124,11 @@ class Origin:
 
     shape: tuple[int, ...]
     digest: str | None = None
-    """Equal for variables with equal values; None where nobody has looked."""
+    """A hash of the values; None if it was not computed."""
 
 
 class PieceArray:
-    """What numpy and xarray take for an array: shape, type, and how such arrays are put together."""
+    """An array of pieces, with the part of numpy's interface that xarray uses to combine arrays."""
 
     def __init__(
         self,
@@ -147,17 +147,17 @@ class PieceArray:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions there are."""
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the cells would take."""
+        """The number of bytes that the cells would take."""
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, copy: bool = True) -> PieceArray:
@@ -172,22 +172,22 @@ class PieceArray:
         order = [each for axis in axes for each in (axis if isinstance(axis, Sequence) else (axis,))]
         order = order or list(range(self.ndim))[::-1]
         shape = [self.shape[axis] for axis in order]
-        return PieceArray(self.name, shape, self.dtype, self.pieces.reordered(order), self.origins)
+        return PieceArray(self.name, shape, self.dtype, self.pieces.reorder(order), self.origins)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all cells come from somewhere."""
+        """True if every cell has a source."""
         return self.missing == 0
 
     @property
     def missing(self) -> int:
-        """How many cells come from nowhere."""
+        """The number of cells without a source."""
         return self.size - int(self.pieces.shape.prod(axis=1).sum())
 
     def __getitem__(self, key: Any) -> PieceArray:
-        """Some of it, dimension by dimension, with new dimensions where the key has None.
+        """Index each dimension in turn; None inserts a new dimension.
 
-        An array of numbers picks cells; -1 stands for one that is missing, as xarray has it.
+        An array of integers picks cells, and -1 stands for a missing cell, as in xarray.
         """
         keys = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in [each for each in keys if not isinstance(each, np.ndarray)]:
@@ -197,27 +197,27 @@ class PieceArray:
         result = self
         for axis, each in enumerate(keys):
             if each is None:
-                result = result.expanded(axis)
+                result = result.expand(axis)
             elif not (isinstance(each, slice) and each == slice(None)):
                 wanted = np.arange(result.shape[axis])[each] if isinstance(each, slice) else np.asarray(each)
                 if not wanted.ndim and not isinstance(each, np.ndarray):
                     raise NotImplementedError("unread values cannot be indexed with a single number")
-                result = result.picked(axis, wanted.reshape(-1))
+                result = result.pick(axis, wanted.reshape(-1))
         return result
 
-    def picked(self, axis: int, wanted: npt.NDArray[Any]) -> PieceArray:
+    def pick(self, axis: int, wanted: npt.NDArray[Any]) -> PieceArray:
         """Select cells along a dimension by index; -1 selects a missing cell."""
         shape = (*self.shape[:axis], len(wanted), *self.shape[axis + 1 :])
         edges = np.flatnonzero(np.diff(wanted) != 1) + 1
-        parts = [self.pieces.taken(slice(0, 0))]
+        parts = [self.pieces.select(slice(0, 0))]
         for at, run in zip(np.append(0, edges).tolist(), np.split(wanted, edges), strict=True):
-            numbers = run[run >= 0]  # what follows a missing cell may seem to go on with cell 0
+            numbers = run[run >= 0]  # cell 0 after a missing cell (-1) looks like the next cell
             if len(numbers):
                 first, skipped = int(numbers[0]), len(run) - len(numbers)
-                parts.append(self.pieces.within(axis, first, len(numbers)).moved(axis, at + skipped - first))
-        return PieceArray(self.name, shape, self.dtype, Pieces.joined(parts), self.origins)
+                parts.append(self.pieces.clip(axis, first, len(numbers)).shift(axis, at + skipped - first))
+        return PieceArray(self.name, shape, self.dtype, Pieces.concatenate(parts), self.origins)
 
-    def expanded(self, axis: int, size: int = 1) -> PieceArray:
+    def expand(self, axis: int, size: int = 1) -> PieceArray:
         """Insert a dimension that the sources lack."""
         pieces = self.pieces
         columns = [
@@ -241,7 +241,9 @@ class PieceArray:
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if function in (np.isnan, np.isnat):
-            return np.array(False)  # asked only to find missing values equal; equal digests do that
+            return np.array(
+                False
+            )  # xarray only tests whether missing values are equal, which equal digests imply
         if function in (np.equal, np.not_equal) and all(isinstance(each, PieceArray) for each in inputs):
             return np.array(_equal(*inputs) == (function is np.equal))
         return NotImplemented
@@ -255,31 +257,31 @@ class PieceArray:
     __hash__ = None  # type: ignore[assignment]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise TypeError("an array that is not there yet has no values")
+        raise TypeError("a PieceArray has no values")
 
 
 def _concatenate(arrays: Sequence[Any], axis: int = 0, **_: Any) -> PieceArray:
     first = arrays[0]
     begins = np.cumsum([0, *(array.shape[axis] for array in arrays)])
-    parts = [array.pieces.moved(axis, int(begin)) for array, begin in zip(arrays, begins, strict=False)]
+    parts = [array.pieces.shift(axis, int(begin)) for array, begin in zip(arrays, begins, strict=False)]
     shape = (*first.shape[:axis], int(begins[-1]), *first.shape[axis + 1 :])
     dtype = np.result_type(*(array.dtype for array in arrays))
     origins = {number: origin for array in arrays for number, origin in array.origins.items()}
-    return PieceArray(first.name, shape, dtype, Pieces.joined(parts), origins)
+    return PieceArray(first.name, shape, dtype, Pieces.concatenate(parts), origins)
 
 
 def _stack(arrays: Sequence[PieceArray], axis: int = 0) -> PieceArray:
     place = axis % (arrays[0].ndim + 1)
-    return _concatenate([array.expanded(place) for array in arrays], place)
+    return _concatenate([array.expand(place) for array in arrays], place)
 
 
 def _broadcast_to(array: PieceArray, shape: Sequence[int]) -> PieceArray:
     extra = len(shape) - array.ndim
     for axis, (size, wanted) in enumerate(zip(array.shape, shape[extra:], strict=True)):
         if size != wanted:
-            array = array.picked(axis, np.zeros(wanted, np.int64))
+            array = array.pick(axis, np.zeros(wanted, np.int64))
     for axis, size in enumerate(shape[:extra]):
-        array = array.expanded(axis, size)
+        array = array.expand(axis, size)
     return array
 
 
@@ -291,39 +293,39 @@ def _where(condition: Any, array: Any, other: Any) -> Any:
     if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
         if not isinstance(array, PieceArray) or not np.all(condition):
             raise NotImplementedError("values that have not been read cannot be compared cell by cell")
-        return _together(array, other)
+        return _fill_missing(array, other)
     if np.size(condition) - np.count_nonzero(condition) not in (0, array.missing):
         raise NotImplementedError("values that have not been read cannot be replaced cell by cell")
     return array.astype(np.result_type(array.dtype, other))
 
 
 def _equal(one: PieceArray, other: PieceArray) -> bool:
-    """Whether two arrays agree wherever both have cells: a missing value is equal to any other.
+    """Return whether two arrays are equal wherever both have cells. Missing values equal all others.
 
-    UndigestedError where that cannot be said, or not yet: only whole variables have digests.
+    Raise UndigestedError if that is unknown: only whole variables have digests.
     """
     if one.shape != other.shape:
         return False
-    for first, second in _overlapping_pairs(one, other):
+    for first, second in _find_overlapping_pairs(one, other):
         mine, theirs = (
             one.origins[int(one.pieces.source[first])],
             other.origins[int(other.pieces.source[second])],
         )
-        if _is_the_same(one.pieces, first, other.pieces, second):
+        if _is_same_source(one.pieces, first, other.pieces, second):
             continue
         if not _is_whole(one.pieces, first, mine) or not _is_whole(other.pieces, second, theirs):
             raise UndigestedError(one.name)
-        if not _lie_alike(one.pieces, first, other.pieces, second) or None in (mine.digest, theirs.digest):
+        if not _is_aligned(one.pieces, first, other.pieces, second) or None in (mine.digest, theirs.digest):
             raise UndigestedError(one.name)
         if mine.digest != theirs.digest:
             return False
     return True
 
 
-def _overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
+def _find_overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
     """Find the pairs of pieces of two arrays that overlap."""
     if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
-        both = Pieces.joined([one.pieces, other.pieces])
+        both = Pieces.concatenate([one.pieces, other.pieces])
         if not one.ndim or have_overlap(both.starts, both.stops):
             raise UndigestedError(one.name)
         return []
@@ -332,7 +334,7 @@ def _overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, in
     return [(int(i), int(j)) for i, j in np.argwhere((low < high).all(axis=2))]
 
 
-def _is_the_same(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
+def _is_same_source(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
     """Return whether two pieces contain the same cells of the same source where they overlap."""
     return (
         one.source[row] == other.source[its_row]
@@ -352,7 +354,7 @@ def _is_whole(pieces: Pieces, row: int, origin: Origin) -> bool:
     return not pieces.source_starts[row][real].any() and pieces.shape[row][real].tolist() == sizes
 
 
-def _lie_alike(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
+def _is_aligned(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
     """Return whether two pieces begin at the same cell along the dimensions of their sources."""
     real = one.axes[row] >= 0
     if not (one.axes[row] == other.axes[its_row]).all():
@@ -360,33 +362,33 @@ def _lie_alike(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
     return bool((one.starts[row] == other.starts[its_row])[real].all())
 
 
-def _together(one: PieceArray, other: PieceArray) -> PieceArray:
-    """Fill the missing cells of an array from another one that agrees with it."""
+def _fill_missing(one: PieceArray, other: PieceArray) -> PieceArray:
+    """Fill the missing cells of an array from another array that is equal elsewhere."""
     shape = np.broadcast_shapes(one.shape, other.shape)
     one, other = _broadcast_to(one, shape), _broadcast_to(other, shape)
     if one.is_complete:
         return one
-    left = {row: [other.pieces.taken(slice(row, row + 1))] for row in range(len(other.pieces))}
-    for first, second in _overlapping_pairs(one, other):
+    left = {row: [other.pieces.select(slice(row, row + 1))] for row in range(len(other.pieces))}
+    for first, second in _find_overlapping_pairs(one, other):
         box = one.pieces.starts[first].tolist(), one.pieces.stops[first].tolist()
-        left[second] = [rest for piece in left[second] for rest in _outside(piece, *box)]
-    new = Pieces.joined([one.pieces, *(piece for pieces in left.values() for piece in pieces)])
+        left[second] = [rest for piece in left[second] for rest in _subtract_box(piece, *box)]
+    new = Pieces.concatenate([one.pieces, *(piece for pieces in left.values() for piece in pieces)])
     dtype = np.result_type(one.dtype, other.dtype)
     origins = {**other.origins, **one.origins}
     return PieceArray(one.name, one.shape, dtype, new, origins)
 
 
-def _outside(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Iterator[Pieces]:
+def _subtract_box(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Iterator[Pieces]:
     """Yield the parts of a piece that are outside a box."""
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
         start, stop = int(piece.starts[0, axis]), int(piece.stops[0, axis])
         for begin, end in ((start, min(first, stop)), (max(last, start), stop)):
             if begin < end:
-                yield piece.within(axis, begin, end - begin)
+                yield piece.clip(axis, begin, end - begin)
         begin, end = max(start, first), min(stop, last)
         if begin >= end:
             return
-        piece = piece.within(axis, begin, end - begin)
+        piece = piece.clip(axis, begin, end - begin)
 
 
 def _result_type(*arrays: Any) -> np.dtype[Any]:
@@ -406,7 +408,7 @@ _FUNCTIONS.update(
         np.transpose: _transpose,
         np.full_like: lambda array, fill_value, dtype=None, **_: np.array(fill_value, dtype),
         np.where: _where,
-        np.expand_dims: lambda array, axis: array.expanded(axis % (array.ndim + 1)),
+        np.expand_dims: lambda array, axis: array.expand(axis % (array.ndim + 1)),
         np.shape: lambda array: array.shape,
         np.ndim: lambda array: array.ndim,
     }

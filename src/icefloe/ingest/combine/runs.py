@@ -1,8 +1,8 @@
-"""Files that are alike and follow each other, outlined as one.
+"""Describe files that differ only along one dimension as a single dataset.
 
-xarray compares every dataset that it combines with every other, variable by variable, which for thousands of
-files takes longer than all that they bring. Most archives are files that differ in nothing but their place
-along one dimension, or rows of such files; of those it is plain what xarray would make. Any other file is
+xarray compares every dataset that it combines with every other, variable by variable. For thousands of files
+this takes longer than ingesting them. In most archives, files differ only in their labels along one
+dimension, or form rows of such files. The result of combining those is known in advance. All other files are
 left to xarray.
 """
 
@@ -21,11 +21,11 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.alignment import combine_aligned
 from icefloe.ingest.combine.pieces import Origin, PieceArray, Pieces
 from icefloe.ingest.options import Combining
-from icefloe.ingest.records import FileSchema, VariableSchema, attribute_key
+from icefloe.ingest.records import FileSchema, VariableSchema, make_attrs_key
 
 Digests = Mapping[tuple[int, str], str]
 """The hash over the values of a variable, by the number of its source and its name."""
-NAME_DIMENSION = Hint("name the dimension they follow each other along with {concat_dim}", concat_dim=None)
+NAME_DIMENSION = Hint("name the dimension to concatenate along with {concat_dim}", concat_dim=None)
 _OVERLAPS = (
     "monotonic global indexes",
     "Could not find any dimension coordinates",
@@ -56,36 +56,36 @@ class Runs:
     dim: str
     runs: Sequence[Sequence[Numbered]]
     dims: Mapping[str, tuple[str, ...]]
-    """The dimensions that variables have in all files together, of those that lack the dimension in each."""
+    """The dimensions, after combining, of variables that lack the concatenation dimension."""
 
-    def empty_datasets(self, digests: Digests) -> list[xr.Dataset]:
+    def make_datasets(self, digests: Digests) -> list[xr.Dataset]:
         """Return one dataset without data for each run."""
-        return [empty_dataset_of_run(run, self.dim, self.dims, digests) for run in self.runs]
+        return [make_run_dataset(run, self.dim, self.dims, digests) for run in self.runs]
 
 
-def runs_of(
+def find_runs(
     files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining, digests: Digests
 ) -> Runs | None:
-    """Files that can be outlined as one.
+    """Find the files that can be described as one dataset.
 
-    No run reaches over one of the `others`, which are outlined for themselves. None where xarray has to see
-    every file. UndigestedError where it would want to know whether values are equal.
+    No run extends over one of the `others`, which are described separately. Return None if xarray has to see
+    every file. Raise UndigestedError if xarray would compare values whose hashes are unknown.
     """
     if len(files) < 2 or how.coords == "all":
         return None
     try:
-        found = _rows(files) if how.concat_dim is None else _row(files, how.concat_dim)
+        found = _make_rows(files) if how.concat_dim is None else _make_row(files, how.concat_dim)
         if found is None:
             return None
         dim, rows = found
-        dims = _given_dimensions(dim, rows, others, how, digests)
-        runs = None if dims is None else _runs(dim, rows, files, others)
+        dims = _find_given_dimensions(dim, rows, others, how, digests)
+        runs = None if dims is None else _split_rows(dim, rows, files, others)
         return None if runs is None or dims is None else Runs(dim, runs, dims)
-    except TypeError:  # times of different calendars: xarray will say so
+    except TypeError:  # times of different calendars: xarray reports them
         return None
 
 
-def _given_dimensions(
+def _find_given_dimensions(
     dim: str,
     rows: Sequence[Sequence[Numbered]],
     others: Sequence[FileSchema],
@@ -100,11 +100,11 @@ def _given_dimensions(
     _, first = rows[0][0]
     left = [each for each in first.variables if dim not in each.dims and each.name not in first.values]
     if len(rows) > 1:
-        moving = _moving_dimensions([file for row in rows for _, file in row])
+        moving = _find_moving_dimensions([file for row in rows for _, file in row])
         if any(not set(moving).issubset({*each.dims, dim}) for each in left):
             return None  # which of its new dimensions comes first depends on more than two files
     try:
-        made = combined([empty_dataset(*each, digests) for each in rows[0][:2]], how)
+        made = combine_datasets([make_empty_dataset(*each, digests) for each in rows[0][:2]], how)
     except InvalidInputError:
         return None
     for each in left:
@@ -116,35 +116,35 @@ def _given_dimensions(
     return found | {each.name: each.dims for each in stored if dim in each.dims}
 
 
-def _runs(
+def _split_rows(
     dim: str,
     rows: Sequence[Sequence[Numbered]],
     files: Sequence[FileSchema],
     others: Sequence[FileSchema],
 ) -> Sequence[Sequence[Numbered]] | None:
     if dim not in files[0].values:
-        return rows  # nobody says where files belong: they come as they are given, behind what is there
+        return rows  # without labels, files are appended in the given order
     if not all(dim in each.values and each.values[dim].size for each in (*files, *others)):
         return None
-    breaks = sorted(_first(each, dim) for each in others)
+    breaks = sorted(_get_first_label(each, dim) for each in others)
     runs: dict[tuple[int, int], list[Numbered]] = {}
     for number, row in enumerate(rows):
         for each in row:
-            runs.setdefault((number, bisect_right(breaks, _first(each[1], dim))), []).append(each)
+            runs.setdefault((number, bisect_right(breaks, _get_first_label(each[1], dim))), []).append(each)
     return list(runs.values())
 
 
-def _row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
+def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
     """Return all files as one row if they differ only along a dimension."""
-    return (dim, [list(enumerate(files))]) if _alike(files, dim) else None
+    return (dim, [list(enumerate(files))]) if _is_alike_but_for(files, dim) else None
 
 
-def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
-    """Files in order along the dimension in which they are in most places.
+def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
+    """Sort files along the dimension with the most distinct labels.
 
-    Those of a grid, such as tiles, make several rows, which all have the same places.
+    The files of a grid, such as tiles, form several rows with the same labels.
     """
-    moving = _moving_dimensions(files)
+    moving = _find_moving_dimensions(files)
     if not moving:
         return None
     dim = max(moving, key=lambda each: len({id(file.values.get(each)) for file in files}))
@@ -154,7 +154,7 @@ def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | Non
         groups.setdefault(place, []).append((number, file))
     rows = []
     for group in groups.values():
-        ordered = _in_a_row(group, dim) if _alike([file for _, file in group], dim) else None
+        ordered = _sort_row(group, dim) if _is_alike_but_for([file for _, file in group], dim) else None
         if ordered is None:
             return None
         rows.append(ordered)
@@ -162,23 +162,23 @@ def _rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | Non
     return (dim, rows) if len(places) == 1 < len(rows[0]) else None
 
 
-def empty_dataset_of_run(
+def make_run_dataset(
     run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
 ) -> xr.Dataset:
     """Describe the files of a run as the dataset that xarray would combine from them."""
     if len(run) == 1:
-        return empty_dataset(*run[0], digests)
+        return make_empty_dataset(*run[0], digests)
     (_, first), files = run[0], [file for _, file in run]
-    alone = empty_dataset(*run[0], digests)
+    alone = make_empty_dataset(*run[0], digests)
     variables: dict[str, xr.Variable] = {}
     for each in first.variables:
         dims = given.get(each.name, each.dims)
         data: Any = first.values.get(each.name)
         if dim not in dims:
-            variables[each.name] = alone.variables[each.name]  # the same in all of them
+            variables[each.name] = alone.variables[each.name]  # equal in all files
             continue
         if data is None:
-            data = _joined(run, each, dims, dim, digests)
+            data = _join_variable(run, each, dims, dim, digests)
         else:
             data = np.concatenate([file.values[each.name] for file in files], each.dims.index(dim))
         variables[each.name] = xr.Variable(dims, data, dict(each.attrs))
@@ -186,7 +186,7 @@ def empty_dataset_of_run(
     return xr.Dataset(variables, coords, dict(first.attrs))
 
 
-def _joined(
+def _join_variable(
     run: Sequence[Numbered], variable: VariableSchema, dims: Sequence[str], dim: str, digests: Digests
 ) -> PieceArray:
     axis = dims.index(dim)
@@ -197,7 +197,7 @@ def _joined(
     shape[:, axis] = lengths
     starts = np.zeros_like(shape)
     starts[:, axis] = lengths.cumsum() - lengths
-    axes = np.tile(np.array(_axes(variable, dims), np.int64), (len(run), 1))
+    axes = np.tile(np.array(_find_axes(variable, dims), np.int64), (len(run), 1))
     pieces = Pieces(numbers, starts, shape, np.zeros_like(shape), axes)
     origins = {}
     for number, file in run:
@@ -207,7 +207,7 @@ def _joined(
     return PieceArray(variable.name, whole, np.dtype(variable.dtype), pieces, origins)
 
 
-def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
+def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
     """Return the dimensions along which some file has other labels than the first."""
     first = files[0]
     return [
@@ -217,8 +217,8 @@ def _moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
     ]
 
 
-def _alike(files: Sequence[FileSchema], dim: str) -> bool:
-    """Return whether files differ only in their labels along a dimension and in data that is not read."""
+def _is_alike_but_for(files: Sequence[FileSchema], dim: str) -> bool:
+    """Return whether files differ only in labels along a dimension, and in values that are not read here."""
     kind = _Kinds()
     first = files[0]
     by_value = first.values.keys()
@@ -248,16 +248,16 @@ class _Kinds:
         found = self._numbers.get(id(variable))
         if found is None:
             shown = (variable.name, variable.dims, variable.dtype, variable.is_coordinate)
-            key = (*shown, attribute_key(variable.attrs))
+            key = (*shown, make_attrs_key(variable.attrs))
             found = self._numbers[id(variable)] = self._known.setdefault(key, len(self._known))
         return found
 
 
-def _in_a_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
+def _sort_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
     """Sort files by their labels, if these are strictly monotonic across all files."""
     if not all(file.values[dim].size for _, file in files):
         return None
-    ordered = sorted(files, key=lambda each: _first(each[1], dim))
+    ordered = sorted(files, key=lambda each: _get_first_label(each[1], dim))
     for order, ahead in ((ordered, np.greater), (ordered[::-1], np.less)):
         values = np.concatenate([file.values[dim] for _, file in order])
         if bool(np.all(ahead(values[1:], values[:-1]))):
@@ -265,50 +265,54 @@ def _in_a_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
     return None
 
 
-def _first(file: FileSchema, dim: str) -> Any:
+def _get_first_label(file: FileSchema, dim: str) -> Any:
     return file.values[dim].reshape(-1)[0]
 
 
-def empty_dataset(
+def make_empty_dataset(
     number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
 ) -> xr.Dataset:
-    """A file as a dataset whose coordinates are there and whose data is not.
+    """Describe a file as a dataset with coordinates and without data.
 
-    `begin` says where it begins in its source, by dimension: for parts of what the repository has.
+    `begin` is the first cell in the source by dimension, for parts of the stored arrays.
     """
     variables = {
-        each.name: _empty_variable(number, schema, each, digests, begin or {}) for each in schema.variables
+        each.name: _make_variable(number, schema, each, digests, begin or {}) for each in schema.variables
     }
     coords = {each.name: variables.pop(each.name) for each in schema.variables if each.is_coordinate}
     return xr.Dataset(variables, coords, dict(schema.attrs))
 
 
-def _empty_variable(
+def _make_variable(
     number: int, schema: FileSchema, variable: VariableSchema, digests: Digests, begin: Mapping[str, int]
 ) -> xr.Variable:
     data: Any = schema.values.get(variable.name)
     if data is None:
         shape = [schema.sizes[dim] for dim in variable.dims]
         pieces = Pieces.whole(number, shape, [begin.get(dim, 0) for dim in variable.dims])
-        pieces = replace(pieces, axes=np.array([_axes(variable, variable.dims)], np.int64).reshape(1, -1))
+        pieces = replace(
+            pieces, axes=np.array([_find_axes(variable, variable.dims)], np.int64).reshape(1, -1)
+        )
         dtype = np.dtype(variable.dtype)
-        origin = Origin(_stored_shape(schema, variable, begin), digests.get((number, variable.name)))
+        origin = Origin(_get_stored_shape(schema, variable, begin), digests.get((number, variable.name)))
         data = PieceArray(variable.name, shape, dtype, pieces, {number: origin})
     return xr.Variable(variable.dims, data, dict(variable.attrs))
 
 
-def _stored_shape(schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]) -> tuple[int, ...]:
+def _get_stored_shape(
+    schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]
+) -> tuple[int, ...]:
     """Return the shape of a stored variable; -1 along dimensions of which the source is a part."""
     return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.own_dims)
 
 
-def _axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
+def _find_axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
     """Return which dimension of the source each of these is; -1 for one that it lacks."""
     own = variable.own_dims
     return [own.index(dim) if dim in own else -1 for dim in dims]
 
 
-def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
+def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
     """Combine datasets without data as xarray does, and translate its errors."""
     try:
         with ignore_warnings():
@@ -322,5 +326,7 @@ def combined(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
         cause: Any = "overlap" if overlaps else "labels" if _DIFFERENT_LABELS in reason else ""
         raise CannotCombineError(reason, cause=cause).with_hint(hint) from error
     if not isinstance(found, xr.Dataset):
-        raise InvalidInputError("the files do not make a dataset", ErrorKind.INVALID_ARRAY_METADATA)
+        raise InvalidInputError(
+            "the files cannot be combined into one dataset", ErrorKind.INVALID_ARRAY_METADATA
+        )
     return found

@@ -1,8 +1,8 @@
 """Compare static fields between files, and labels along dimensions that are not concatenated.
 
 Static fields are variables without the concatenation dimension, such as an orography. They are stored once.
-Files must agree in their values: xarray would take those of the first file without a word
-(`compat="override"`) or name only the variable. Here every file that differs is reported.
+Files must agree in their values. xarray would silently use the values of the first file (`compat="override"`)
+or name only the variable; this module reports every file that differs.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Given:
 
 
 def find_static_groups(groups: Mapping[str, Sequence[FileSchema]], how: Combining) -> set[str]:
-    """Return the groups whose sources all have the same labels, if those of other groups follow each other.
+    """Return the groups that are stored once: all sources have the same labels, unlike those of other groups.
 
-    They are given with the schemas of files and of the repository. Such a group is stored once.
+    `groups` are the schemas of files and of the repository, by path.
     """
     dim = how.concat_dim
     if how.data_vars == "all":
@@ -61,16 +61,16 @@ def find_static_groups(groups: Mapping[str, Sequence[FileSchema]], how: Combinin
     moving = {
         path
         for path, schemas in groups.items()
-        if (_have(schemas, dim) if dim is not None else _follow_each_other(schemas))
+        if (_has_dimension(schemas, dim) if dim is not None else _has_different_labels(schemas))
     }
     return groups.keys() - moving if moving else set()
 
 
-def _have(schemas: Sequence[FileSchema], dim: str) -> bool:
+def _has_dimension(schemas: Sequence[FileSchema], dim: str) -> bool:
     return any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas)
 
 
-def _follow_each_other(schemas: Sequence[FileSchema]) -> bool:
+def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
     """Return whether sources have different labels or sizes along a dimension."""
     for dim in {dim for schema in schemas for dim in schema.sizes}:
         mine = [schema for schema in schemas if dim in schema.sizes]
@@ -82,9 +82,9 @@ def _follow_each_other(schemas: Sequence[FileSchema]) -> bool:
     return False
 
 
-def only_stored(given: Sequence[Given], how: Combining) -> set[str]:
+def find_stored_only(given: Sequence[Given], how: Combining) -> set[str]:
     """Return the static data variables of the repository that no file has: they stay as they are."""
-    moving = _moving_dimensions(given, how.concat_dim)
+    moving = _find_moving_dimensions(given, how.concat_dim)
     files = {variable.name for each in given if each.number != EXISTING for variable in each.schema.variables}
     return {
         variable.name
@@ -112,7 +112,7 @@ class StoredTiles:
 
 def find_stored_tiles(given: Sequence[Given], how: Combining) -> StoredTiles:
     """Find the static fields that need not be stored again, and where the repository has their tiles."""
-    moving = _moving_dimensions(given, how.concat_dim)
+    moving = _find_moving_dimensions(given, how.concat_dim)
     stored, files = ([each for each in given if each.is_stored is wanted] for wanted in (True, False))
     here = {variable.name for each in stored for variable in each.schema.variables}
     regions: dict[str, list[tuple[Region | None, Given]]] = {}
@@ -150,54 +150,56 @@ def _span_in(part: Given, schema: FileSchema, dim: str) -> tuple[int, int] | Non
     return start, start + len(mine)
 
 
-def undigested_fields(given: Sequence[Given], how: Combining, digests: Mapping[Any, str]) -> tuple[str, ...]:
+def find_undigested(given: Sequence[Given], how: Combining, digests: Mapping[Any, str]) -> tuple[str, ...]:
     """Return the static fields whose values must be hashed before files can be compared."""
     unknown = {
         name: None
-        for name, members in _static(given, how)
+        for name, members in _find_static_fields(given, how)
         for each in members
         if name not in each.schema.values and (each.number, name) not in digests
     }
     return tuple(unknown)
 
 
-def differing_fields(
+def find_differing_fields(
     given: Sequence[Given], how: Combining, digests: Mapping[tuple[int, str], str]
 ) -> Iterator[Finding]:
     """Yield a finding for each file whose static field differs from that of the repository or most files."""
-    for name, members in _static(given, how):
+    for name, members in _find_static_fields(given, how):
         values = [each.schema.values.get(name) for each in members]
         if values[0] is not None and all(value is values[0] for value in values):
             continue  # as in most archives
-        keys = [_value_key(each, name, digests) for each in members]
-        known = [key for key, each in zip(keys, members, strict=True) if each.is_stored]
-        usual = known[0] if known else Counter(keys).most_common(1)[0][0]
-        first = members[keys.index(usual)]
-        for key, each in zip(keys, members, strict=True):
-            if key != usual and not each.is_stored:
-                yield _finding(each, first, name)
+        for each, usual in _find_unusual(members, name, digests):
+            yield _describe_difference(each, usual, name)
 
 
-def differing_labels(given: Sequence[Given], concat_dim: str | None) -> Iterator[Finding]:
+def find_differing_labels(given: Sequence[Given], concat_dim: str | None) -> Iterator[Finding]:
     """Yield the reasons why `join="exact"` fails: other labels, or variables that lack some labels."""
-    files = [each for each in given if each.number != EXISTING]
     for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
         if concat_dim == dim:
             continue
         if concat_dim is None:
-            yield from _uncovered(given, dim)
+            yield from _find_uncovered(given, dim)
             continue
         members = [each for each in given if dim in each.schema.values]
-        keys = [_value_key(each, dim, {}) for each in members]
-        known = [key for key, each in zip(keys, members, strict=True) if each.number == EXISTING]
-        usual = known[0] if known else Counter(keys).most_common(1)[0][0]
-        first = members[keys.index(usual)]
-        for key, each in zip(keys, members, strict=True):
-            if key != usual and each in files:
-                yield Finding(each.name, dim, f"has other labels than {first.name}", "error", _JOIN)
+        for each, usual in _find_unusual(members, dim, {}):
+            yield Finding(each.name, dim, f"has other labels than {usual.name}", "error", _JOIN)
 
 
-def _uncovered(given: Sequence[Given], dim: str) -> Iterator[Finding]:
+def _find_unusual(
+    members: Sequence[Given], name: str, digests: Mapping[tuple[int, str], str]
+) -> Iterator[tuple[Given, Given]]:
+    """Yield each file that differs from the repository or from most files, with one that does not differ."""
+    keys = [_make_value_key(each, name, digests) for each in members]
+    known = [key for key, each in zip(keys, members, strict=True) if each.is_stored]
+    usual = known[0] if known else Counter(keys).most_common(1)[0][0]
+    first = members[keys.index(usual)]
+    for key, each in zip(keys, members, strict=True):
+        if key != usual and not each.is_stored:
+            yield each, first
+
+
+def _find_uncovered(given: Sequence[Given], dim: str) -> Iterator[Finding]:
     """Yield the variables of which a file has no values for its labels, although they have the dimension."""
     labels: dict[str, set[Any]] = {}
     for each in given:
@@ -218,7 +220,7 @@ def _uncovered(given: Sequence[Given], dim: str) -> Iterator[Finding]:
                     yield Finding(other.name, name, f"{text}, which the repository has", "error", _JOIN)
 
 
-def _finding(one: Given, other: Given, name: str) -> Finding:
+def _describe_difference(one: Given, other: Given, name: str) -> Finding:
     variable = one.schema.variable(name)
     is_coordinate = variable is not None and variable.is_coordinate
     option = {"coords": "different"} if is_coordinate else {"data_vars": "all"}
@@ -235,14 +237,14 @@ def _finding(one: Given, other: Given, name: str) -> Finding:
     return Finding(one.name, name, text, "error", hint)
 
 
-def _static(given: Sequence[Given], how: Combining) -> Iterator[tuple[str, list[Given]]]:
-    """Yield the name of each static field with the sources that must agree in its values.
+def _find_static_fields(given: Sequence[Given], how: Combining) -> Iterator[tuple[str, list[Given]]]:
+    """Yield each static field with the sources that must have equal values.
 
     In a grid of tiles, these are the sources with the same labels along the dimensions of the field.
     """
     if how.compat == "override" or len(given) < 2:
         return
-    moving = _moving_dimensions(given, how.concat_dim)
+    moving = _find_moving_dimensions(given, how.concat_dim)
     is_new = how.concat_dim is not None and not any(how.concat_dim in each.schema.sizes for each in given)
     members: dict[str, list[tuple[Given, VariableSchema]]] = {}
     for each in given:
@@ -255,15 +257,15 @@ def _static(given: Sequence[Given], how: Combining) -> Iterator[tuple[str, list[
             continue
         rows: dict[Any, list[Given]] = {}
         for each, variable in found:
-            if dims.isdisjoint(each.box):  # hashes are known of whole variables only
-                place = tuple(_label_key(each.schema, dim) for dim in variable.dims if dim in moving)
+            if dims.isdisjoint(each.box):  # only whole variables have hashes
+                place = tuple(_make_label_key(each.schema, dim) for dim in variable.dims if dim in moving)
                 rows.setdefault((variable.dims, place), []).append(each)
         for row in rows.values():
             if len({each.number for each in row}) > 1:
                 yield name, row
 
 
-def _moving_dimensions(given: Sequence[Given], concat_dim: str | None) -> set[str]:
+def _find_moving_dimensions(given: Sequence[Given], concat_dim: str | None) -> set[str]:
     if concat_dim is not None:
         return {concat_dim}
     found = set()
@@ -274,12 +276,12 @@ def _moving_dimensions(given: Sequence[Given], concat_dim: str | None) -> set[st
     return found
 
 
-def _label_key(schema: FileSchema, dim: str) -> Any:
+def _make_label_key(schema: FileSchema, dim: str) -> Any:
     labels = schema.values.get(dim)
     return schema.sizes[dim] if labels is None else (labels.shape, repr(labels.reshape(-1)[:1]))
 
 
-def _value_key(given: Given, name: str, digests: Mapping[tuple[int, str], str]) -> Any:
+def _make_value_key(given: Given, name: str, digests: Mapping[tuple[int, str], str]) -> Any:
     """Return a value that is equal for equal fields. Missing values are equal."""
     value = given.schema.values.get(name)
     if value is None:

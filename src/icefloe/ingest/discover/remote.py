@@ -1,4 +1,4 @@
-"""Files elsewhere: what a bucket or a web server has, and copies of it for readers that want a path."""
+"""Read remote files: list buckets, read ranges, and make local copies for readers that need a path."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from urllib.parse import unquote
 from icefloe.config import StorageRetriesSettings, StorageSettings, VirtualChunkContainer
 from icefloe.errors import ErrorKind, StorageError
 from icefloe.ingest.discover.urls import (
+    get_bucket_key,
+    get_origin,
     is_web,
-    key_in_bucket,
-    origin_of,
-    reference_location,
+    make_reference_url,
+    redact,
     refuse_password,
-    shown,
 )
-from icefloe.ingest.discover.web_server import Seen, WebServer, plain_etag, seconds
+from icefloe.ingest.discover.web_server import FileVersion, WebServer, strip_etag, to_whole_seconds
 from icefloe.storage.external.access import get_access, split_query
 from icefloe.storage.external.base import Fetched
 from icefloe.storage.external.sources import ObjectSource, open_source
@@ -36,23 +36,23 @@ _FOLDERS = "icefloe-sources"
 
 
 class Server(Protocol):
-    """A bucket or a web server, with the files in it by their URLs."""
+    """A bucket or a web server. Its files are addressed by URL."""
 
-    def look(self, url: str) -> Seen:
-        """A file as it is now; ObjectNotFoundError where there is none."""
+    def look_up(self, url: str) -> FileVersion:
+        """Return the current version of a file. Raise ObjectNotFoundError if it does not exist."""
 
-    def below(self, folder: str) -> Iterator[tuple[str, Seen]]:
-        """All files below a URL that ends in a slash, by their paths from there."""
+    def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
+        """Yield all files below a URL that ends in a slash, with their relative paths."""
 
-    def part(self, url: str, start: int, stop: int) -> bytes:
-        """Some bytes of a file."""
+    def read_range(self, url: str, start: int, stop: int) -> bytes:
+        """Read a byte range of a file."""
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Write the bytes of a file into another."""
+        """Copy a remote file into an open file."""
 
 
-def server_of(url: str, options: Mapping[str, Any]) -> Server:
-    """Return the server of a URL. Options are those of `storage_from_url`."""
+def open_server(url: str, options: Mapping[str, Any]) -> Server:
+    """Return the server of a URL. `options` are those of `storage_from_url`."""
     if is_web(url):
         check_web_url(url)
         return WebServer(options)
@@ -65,55 +65,55 @@ class Bucket:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         access = get_access(url, options)
-        origin = reference_location(origin_of(url))
+        origin = make_reference_url(get_origin(url))
         container = VirtualChunkContainer(f"{origin}/", access.store)
         source = open_source(container, access.credential, _RETRIES)
         if not isinstance(source, ObjectSource):
-            raise StorageError(f"{origin} is no bucket", kind=ErrorKind.CANNOT_PARSE_URL)
+            raise StorageError(f"{origin} is not a bucket", kind=ErrorKind.CANNOT_PARSE_URL)
         self._source = source
 
-    def look(self, url: str) -> Seen:
+    def look_up(self, url: str) -> FileVersion:
         # docstring inherited
-        return _seen(self._source.fetch(key_in_bucket(url), 0, 1))
+        return _to_version(self._source.fetch(get_bucket_key(url), 0, 1))
 
-    def below(self, folder: str) -> Iterator[tuple[str, Seen]]:
+    def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
         # docstring inherited
-        prefix = key_in_bucket(folder)
+        prefix = get_bucket_key(folder)
         for key, found in self._source.list_files(prefix):
-            yield key.removeprefix(prefix), _seen(found)
+            yield key.removeprefix(prefix), _to_version(found)
 
-    def part(self, url: str, start: int, stop: int) -> bytes:
+    def read_range(self, url: str, start: int, stop: int) -> bytes:
         # docstring inherited
-        return self._source.fetch(key_in_bucket(url), start, stop).data
+        return self._source.fetch(get_bucket_key(url), start, stop).data
 
     def copy(self, url: str, file: IO[bytes]) -> None:
         # docstring inherited
-        size = self.look(url).size_bytes
+        size = self.look_up(url).size_bytes
         for start in range(0, size, _RANGE_BYTES):
-            file.write(self.part(url, start, min(start + _RANGE_BYTES, size)))
+            file.write(self.read_range(url, start, min(start + _RANGE_BYTES, size)))
 
 
-def _seen(found: Fetched) -> Seen:
-    return Seen(found.size_bytes or 0, seconds(found.last_modified), plain_etag(found.e_tag))
+def _to_version(found: Fetched) -> FileVersion:
+    return FileVersion(found.size_bytes or 0, to_whole_seconds(found.last_modified), strip_etag(found.e_tag))
 
 
 # Copies
 
 
-def copied(url: str, expected: Seen, open_server: Callable[[], Server]) -> str:
+def make_copy(url: str, expected: FileVersion, open_server: Callable[[], Server]) -> str:
     """Copy a remote file to this process's temporary folder. StorageError if the file changed."""
     server = open_server()
     name = unquote(split_query(url)[0].rpartition("/")[2]).replace("/", "_") or "file"
-    target = Path(tempfile.mkdtemp(dir=_folder())) / name
+    target = Path(tempfile.mkdtemp(dir=_get_folder())) / name
     try:
         with open(target, "wb") as file:
             server.copy(url, file)
         size = target.stat().st_size
         cut_short = 0 <= expected.size_bytes != size
-        if cut_short or not server.look(url).is_same(expected):
+        if cut_short or not server.look_up(url).is_same(expected):
             raise StorageError(
-                f"{shown(url)} changed while it was read, or was cut short: it had {expected.size_bytes} "
-                f"bytes, {size} came",
+                f"{redact(url)} changed while it was read, or the transfer was incomplete: expected "
+                f"{expected.size_bytes} bytes, received {size}",
                 kind=ErrorKind.INVALID_OBJECT_SIZE,
             )
     except (StorageError, OSError):
@@ -128,7 +128,7 @@ def drop_copy(path: str) -> None:
 
 
 @cache
-def _folder_of(process: int) -> str:
+def _make_folder(process: int) -> str:
     """Create a folder for this process, and remove the folders of processes that were killed."""
     mine = f"{_FOLDERS}-{socket.gethostname()}."  # a temporary folder may be shared by machines
     for old in Path(tempfile.gettempdir()).glob(f"{mine}*"):
@@ -140,14 +140,14 @@ def _folder_of(process: int) -> str:
     return made
 
 
-def _folder() -> str:
-    return _folder_of(os.getpid())
+def _get_folder() -> str:
+    return _make_folder(os.getpid())
 
 
-def index_of(path: str) -> str:
+def make_index_path(path: str) -> str:
     """Return the path of cfgrib's index of a file, in the temporary folder."""
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
-    return f"{_folder()}/{name}.{{short_hash}}.idx"
+    return f"{_get_folder()}/{name}.{{short_hash}}.idx"
 
 
 def _is_alive(process: int) -> bool:

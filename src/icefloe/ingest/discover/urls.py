@@ -1,4 +1,4 @@
-"""URLs of sources: as they are shown and kept, without secrets, and as references have them."""
+"""Format URLs of sources: without secrets to print and store them, and as locations of references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BESIDE_SIGNATURES = frozenset(
         *("skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid"),
     }
 )
-"""What a signature covers. It differs from one signed URL to the next for the same file."""
+"""Query parameters that accompany a signature. They differ between signed URLs of one file."""
 
 
 def is_web(url: str) -> bool:
@@ -26,14 +26,14 @@ def is_web(url: str) -> bool:
     return urlsplit(url).scheme.lower() in ("http", "https")
 
 
-def shown(url: str) -> str:
+def redact(url: str) -> str:
     """Remove passwords, signatures and tokens from a URL, so that it can be printed and stored."""
     whole, query = split_query(url)
     if not is_web(whole):
-        return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_host(urlsplit(whole))}", 1) + (
+        return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_strip_login(urlsplit(whole))}", 1) + (
             f"?{query}" if query else ""
         )
-    whole = urlsplit(whole)._replace(netloc=_host(urlsplit(whole))).geturl()
+    whole = urlsplit(whole)._replace(netloc=_strip_login(urlsplit(whole))).geturl()
     pairs = parse_qsl(query, keep_blank_values=True)
     signed = any(is_signature(name) for name, _ in pairs)
     kept = [
@@ -45,13 +45,13 @@ def shown(url: str) -> str:
     return f"{whole}?{urlencode(kept)}" if kept else whole
 
 
-def _host(parts: SplitResult) -> str:
+def _strip_login(parts: SplitResult) -> str:
     """Return the host or bucket of a URL without user and password; keep Azure's `container@account`."""
     who, _, host = parts.netloc.rpartition("@")
     return host if ":" in who or is_web(f"{parts.scheme}://") else parts.netloc
 
 
-def without_password(url: str) -> tuple[str, dict[str, str]]:
+def split_password(url: str) -> tuple[str, dict[str, str]]:
     """Split `user:password@` from a web address, and return it as an HTTP header."""
     parts = urlsplit(url)
     who, at, host = parts.netloc.rpartition("@")
@@ -67,26 +67,26 @@ def refuse_password(url: str) -> None:
     parts = urlsplit(url)
     if not is_web(url) and ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(
-            f"{shown(url)}: keys must not stand in the URL of a bucket: give them as source options",
+            f"{redact(url)}: the URL of a bucket must not contain keys: pass them as source options",
             ErrorKind.INVALID_CREDENTIALS,
         )
 
 
-def origin_of(url: str) -> str:
+def get_origin(url: str) -> str:
     """Return the part that all URLs of a server share."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")
 
 
-def reference_location(url: str) -> str:
+def make_reference_url(url: str) -> str:
     """Return the location for references into a file: without options, with a standard scheme."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     if is_web(whole) and (query or "@" in parts.netloc):
         what = "the query" if query else "the password"
         raise InvalidInputError(
-            f"{shown(url)}: references cannot have {what} of a web address: copy the data instead",
+            f"{redact(url)}: references cannot contain {what} of a URL: copy the data instead",
             ErrorKind.INVALID_VIRTUAL_REF,
         )
     container, at, _ = parts.netloc.partition("@")
@@ -95,11 +95,11 @@ def reference_location(url: str) -> str:
     return f"s3://{parts.netloc}{parts.path}" if parts.scheme == "r2" else whole
 
 
-def key_in_bucket(url: str) -> str:
+def get_bucket_key(url: str) -> str:
     """Return the key of an object in its bucket."""
-    return decode_key(reference_location(url))
+    return decode_key(make_reference_url(url))
 
 
-def quoted(key: str) -> str:
+def quote_key(key: str) -> str:
     """Quote a key for the path of a URL."""
     return quote(key, safe="/!$&'()*+,;=:@~")

@@ -1,4 +1,4 @@
-"""Files of web servers: these need not know ranges, may lead on to others, and break off now and then."""
+"""Read files of web servers, which may not support ranges, may redirect, and may break off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from icefloe._internal.retry import iterate_attempts
 from icefloe._internal.times import to_microseconds
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.ingest.discover.urls import shown, without_password
+from icefloe.ingest.discover.urls import redact, split_password
 from icefloe.storage.base import ObjectNotFoundError
 from icefloe.storage.external.access import get_access
 
@@ -25,7 +25,7 @@ _TRIES = 4
 _BACKOFF_S = 0.1
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_HEAD = frozenset({400, 401, 403, 405, 501})
-"""What servers answer that know no HEAD, and those for whom a URL is signed for GET only."""
+"""Status codes of servers that do not support HEAD, or for a URL that is signed for GET only."""
 T = TypeVar("T")
 
 
@@ -33,43 +33,43 @@ class WebServer:
     """Web servers."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        access = get_access("http://any", options)  # of no use but to know wrong options
+        access = get_access("http://any", options)  # only to check the options
         self._headers = dict(getattr(access.store, "headers", None) or {})
 
-    def look(self, url: str) -> Seen:
-        """A file as it is now; ObjectNotFoundError where there is none."""
+    def look_up(self, url: str) -> FileVersion:
+        """Return the current version of a file. Raise ObjectNotFoundError if it does not exist."""
         try:
-            return self._tried(lambda: self._looked(url, "HEAD"))
+            return self._retry(lambda: self._request_version(url, "HEAD"))
         except _RefusedError:
-            return self._tried(lambda: self._looked(url, "GET"))
+            return self._retry(lambda: self._request_version(url, "GET"))
 
-    def below(self, folder: str) -> Iterator[tuple[str, Seen]]:
-        """InvalidInputError: web servers have no listings."""
+    def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
+        """Raise InvalidInputError: web servers cannot list files."""
         raise InvalidInputError(
-            f"{shown(folder)}: a web server cannot be asked which files it has: name them, or give a text "
-            "file with their URLs",
+            f"{redact(folder)}: a web server cannot list its files: name them, or pass a text file with "
+            "their URLs",
             ErrorKind.INVALID_PATH,
         )
 
-    def part(self, url: str, start: int, stop: int) -> bytes:
+    def read_range(self, url: str, start: int, stop: int) -> bytes:
         """Read a byte range of a file, which may end earlier."""
 
         def read() -> bytes:
-            with closing(self._answer(url, "GET", {"Range": f"bytes={start}-{stop - 1}"})) as answer:
-                if answer.status != 206:  # all of it comes, from the beginning
+            with closing(self._request(url, "GET", {"Range": f"bytes={start}-{stop - 1}"})) as answer:
+                if answer.status != 206:  # the server sent the whole file
                     _read(answer, start)
                 return _read(answer, stop - start)
 
-        return self._tried(read)
+        return self._retry(read)
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Write the bytes of a file into another. Where the server breaks off, the rest is asked for."""
+        """Copy a remote file into an open file. If the server breaks off, request the rest."""
         version: dict[str, str] = {}
 
         def go_on() -> None:
             at = file.tell()
             wanted = {"Range": f"bytes={at}-", "If-Range": version["is"]} if at and version else {}
-            with closing(self._answer(url, "GET", wanted)) as answer:
+            with closing(self._request(url, "GET", wanted)) as answer:
                 if answer.status != 206:
                     file.seek(0)
                     file.truncate()
@@ -79,24 +79,24 @@ class WebServer:
                 while part := _read(answer, _PART_BYTES):
                     file.write(part)
                 if answer.length:
-                    raise _TransientError(f"{shown(url)}: the answer of the web server was cut short")
+                    raise _TransientError(f"{redact(url)}: the response of the web server was incomplete")
 
-        self._tried(go_on)
+        self._retry(go_on)
 
-    def _looked(self, url: str, method: str) -> Seen:
+    def _request_version(self, url: str, method: str) -> FileVersion:
         wanted = {"Range": "bytes=0-0"} if method == "GET" else {}
-        with closing(self._answer(url, method, wanted)) as answer:
+        with closing(self._request(url, method, wanted)) as answer:
             size = answer.headers.get("Content-Length")
             if answer.status == 206:
                 size = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
             modified = None
             with suppress(TypeError, ValueError):
                 modified = parsedate_to_datetime(answer.headers.get("Last-Modified") or "")
-            etag = plain_etag(answer.headers.get("ETag"))
-        return Seen(int(size) if size and size.isdigit() else -1, seconds(modified), etag)
+            etag = strip_etag(answer.headers.get("ETag"))
+        return FileVersion(int(size) if size and size.isdigit() else -1, to_whole_seconds(modified), etag)
 
-    def _answer(self, url: str, method: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        address, login = without_password(url)
+    def _request(self, url: str, method: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        address, login = split_password(url)
         own = {**login, **self._headers, **headers}
         request = urllib.request.Request(address, headers=own, method=method)
         try:
@@ -104,20 +104,20 @@ class WebServer:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code in (404, 410):
-                raise ObjectNotFoundError(shown(url)) from None
+                raise ObjectNotFoundError(redact(url)) from None
             if error.code in _NO_HEAD and method == "HEAD":
                 raise _RefusedError from None
-            advice = ": give the headers it wants as an option" if error.code in (401, 403) else ""
-            text = f"{shown(url)}: the web server answered {error.code} {error.reason}{advice}"
+            advice = ": pass the required headers as an option" if error.code in (401, 403) else ""
+            text = f"{redact(url)}: the web server answered {error.code} {error.reason}{advice}"
             if error.code in _TRANSIENT:
                 raise _TransientError(text) from None
             raise StorageError(text, kind=ErrorKind.OBJECT_STORE) from None
         except (OSError, http.client.HTTPException) as error:
             said = getattr(error, "reason", None) or error
-            raise _TransientError(f"{shown(url)}: the web server cannot be reached: {said}") from None
+            raise _TransientError(f"{redact(url)}: the web server cannot be reached: {said}") from None
         return answer
 
-    def _tried(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         """Retry transient errors with increasing pauses."""
         for _ in iterate_attempts(_TRIES, _BACKOFF_S, 60, factor=3):
             try:
@@ -131,16 +131,18 @@ def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
     try:
         return answer.read(count)
     except (OSError, http.client.HTTPException) as error:
-        raise _TransientError(f"{shown(answer.url)}: the web server broke off: {error}") from None
+        raise _TransientError(
+            f"{redact(answer.url)}: the web server closed the connection: {error}"
+        ) from None
 
 
-def seconds(moment: datetime | None) -> int:
+def to_whole_seconds(moment: datetime | None) -> int:
     """Convert a time to microseconds, rounded down to the second."""
     return to_microseconds(moment.replace(microsecond=0).astimezone(UTC)) if moment is not None else 0
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Another server gets no header of ours: they may say who we are."""
+    """A redirect handler that sends our headers, which may contain secrets, only to the original server."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -160,24 +162,24 @@ _opener = urllib.request.build_opener(_Redirects)
 
 
 class _RefusedError(Exception):
-    """A server does not answer such requests."""
+    """A server refuses requests with this method."""
 
 
 class _TransientError(Exception):
-    """Worth another try."""
+    """An error after which the request is repeated."""
 
 
-class Seen(NamedTuple):
-    """A file as it was when somebody looked."""
+class FileVersion(NamedTuple):
+    """The properties that identify a version of a file."""
 
     size_bytes: int
-    """-1 where a web server does not tell."""
+    """-1 if the web server does not report it."""
     modified_us: int = 0
-    """0 where nobody tells. Of a file elsewhere to the second, since some tell no more."""
+    """0 if unknown; in whole seconds for remote files, because some servers report no more."""
     etag: str = ""
-    """What an object store or a web server calls this version of the file; nothing on this machine."""
+    """The entity tag of an object store or web server; empty for a local file."""
 
-    def is_same(self, other: Seen) -> bool:
+    def is_same(self, other: FileVersion) -> bool:
         """Return whether both are the same version, by etag if both have one, otherwise by time."""
         if self.size_bytes != other.size_bytes:
             return False
@@ -186,6 +188,6 @@ class Seen(NamedTuple):
         return self.modified_us == other.modified_us
 
 
-def plain_etag(given: str | None) -> str:
+def strip_etag(given: str | None) -> str:
     """Remove the quotes of an etag, which listings of some stores omit."""
     return (given or "").strip().removeprefix("W/").strip('"')

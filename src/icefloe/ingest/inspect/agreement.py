@@ -1,4 +1,4 @@
-"""Whether files fit together: what differs is named by file and variable before anything is written."""
+"""Compare the schemas of files, and report differences by file and variable before anything is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import xarray as xr
 
 from icefloe.errors import Hint
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.packing import signature
+from icefloe.ingest.inspect.packing import make_signature
 from icefloe.ingest.records import BadFile, FileSchema, VariableSchema
 
 Severity = Literal["error", "note"]
@@ -21,14 +21,13 @@ _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m":
 _TOLD_ATTRIBUTES = ("standard_name", "cell_methods", "positive", "grid_mapping")
 _CFTIME = "cftime"
 _SHOWN = 5
-_FOLLOW = ", and files follow each other along this coordinate"
+_FOLLOW = ", and files are concatenated along this coordinate"
 _SORT = Hint(
-    "sort its rows and remove those that are repeated, or put files together along another dimension with "
-    "{concat_dim}",
+    "sort the labels and remove repeated ones, or concatenate along another dimension with {concat_dim}",
     concat_dim=None,
 )
 _OTHER_TARGET = Hint(
-    "put files together along another dimension with {concat_dim}, or into another group with {group}",
+    "concatenate along another dimension with {concat_dim}, or use another group with {group}",
     concat_dim=None,
     group=None,
 )
@@ -38,7 +37,7 @@ _GAP = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about a file, or one of its variables, that is not as in the others."""
+    """A difference between a file, or one of its variables, and the other files."""
 
     source: str
     variable: str
@@ -55,7 +54,7 @@ class Finding:
         return self.sentence if self.hint is None else f"{self.sentence}; {self.hint}"
 
 
-def bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[BadFile]:
+def collect_bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[BadFile]:
     """Return the errors among findings as problems of files."""
     sources = {file.source.url: file.source for file in files}
     nowhere = Source("", 0, 0)
@@ -66,11 +65,11 @@ def bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[
     ]
 
 
-def compare(
+def compare_variables(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[Finding]:
     """Compare the variables of files with the repository, or with most of the files."""
-    usual = _usual(files, concat_dim)
+    usual = _find_usual(files, concat_dim)
     if existing is not None:
         usual |= {each.name: (existing, each) for each in existing.variables}
     often = Counter(each.name for file in files for each in file.variables)
@@ -80,15 +79,15 @@ def compare(
         found = {each.name: each for each in file.variables}
         if concat_dim is not None:
             for name in sorted(common - found.keys()):
-                yield Finding(file.source.url, name, "is not here: other files have it", "note")
+                yield Finding(file.source.url, name, "is missing, but other files have it", "note")
         for name, variable in found.items():
             if usual[name][0] is not file:
-                yield from _differences(file, variable, *usual[name], concat_dim)
+                yield from _find_differences(file, variable, *usual[name], concat_dim)
             if concat_dim is not None and name not in common:
-                yield Finding(file.source.url, name, "is only here: other files lack it", "note")
+                yield Finding(file.source.url, name, "is missing from other files", "note")
 
 
-def _usual(
+def _find_usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
     """Return each variable as most files have it, or as the first file has it."""
@@ -99,13 +98,13 @@ def _usual(
             unlabelled = [
                 file.sizes[dim] for dim in each.dims if dim not in file.values and dim != concat_dim
             ]
-            way = (each.dims, each.dtype, _calendar(each), str(each.attrs.get("units")), *unlabelled)
+            way = (each.dims, each.dtype, _get_calendar(each), str(each.attrs.get("units")), *unlabelled)
             counts.setdefault(each.name, Counter())[way] += 1
             firsts.setdefault((each.name, way), (file, each))
     return {name: firsts[name, ways.most_common(1)[0][0]] for name, ways in counts.items()}
 
 
-def _differences(
+def _find_differences(
     file: FileSchema,
     one: VariableSchema,
     reference: FileSchema,
@@ -115,80 +114,84 @@ def _differences(
     def finding(text: str, severity: Severity = "error") -> Finding:
         return Finding(file.source.url, one.name, text, severity)
 
-    # xarray gives a variable that files have without it the dimension along which they are put together.
+    # xarray adds the concatenation dimension to variables without it.
     if not (set(one.dims) <= set(other.dims) or set(other.dims) <= set(one.dims)):
-        yield finding(f"has the dimensions {_listed(one.dims)}, others have {_listed(other.dims)}")
+        yield finding(f"has the dimensions {_format(one.dims)}, others have {_format(other.dims)}")
         return
     for dim in one.dims:
         here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
         if here != there and dim != concat_dim and dim not in file.values:
             yield finding(f"has {here} cells along {dim}, others have {there}")
-        elif here < min(there, 1) and concat_dim is None:  # xarray finds no place for it
+        elif here < min(there, 1) and concat_dim is None:  # xarray cannot determine its position
             yield finding(f"has no cells along {dim}")
     if one is other:  # as in most files of most archives
         return
-    calendars = _calendar(one), _calendar(other)
+    calendars = _get_calendar(one), _get_calendar(other)
     if None not in calendars and calendars[0] != calendars[1]:
-        # Those of datetime64 differ before 1582, and xarray has decoded that.
-        is_cftime = _CFTIME in (_kind(one), _kind(other))
+        # Calendars of datetime64 differ before 1582 only, and xarray has decoded the values.
+        is_cftime = _CFTIME in (_name_kind(one), _name_kind(other))
         told = "has the calendar {}, others have {}".format(*calendars)
         yield finding(told, "error" if is_cftime else "note")
-    elif _kind(one) != _kind(other):
-        yield finding(f"is of type {_type(one)}, others are of {_type(other)}{_way_out(one, other)}")
+    elif _name_kind(one) != _name_kind(other):
+        yield finding(
+            f"is of type {_name_type(one)}, others are of {_name_type(other)}{_explain_dates(one, other)}"
+        )
     elif one.dtype != other.dtype:
-        yield finding(f"is of type {_type(one)}, others are of {_type(other)}", "note")
+        yield finding(f"is of type {_name_type(one)}, others are of {_name_type(other)}", "note")
     if one.attrs.get("units") != other.attrs.get("units"):
         units = [str(each.attrs.get("units", "no units")) for each in (one, other)]
-        is_known = "units" in one.attrs and "units" in other.attrs and _plain(units[0]) != _plain(units[1])
+        is_known = (
+            "units" in one.attrs and "units" in other.attrs and _normalize(units[0]) != _normalize(units[1])
+        )
         yield finding("is in {}, others are in {}".format(*units), "error" if is_known else "note")
     if (
         one.name not in file.values
-        and signature(one) != signature(other)
+        and make_signature(one) != make_signature(other)
         and one.raw_dtype[1:] != one.dtype[1:]
     ):
-        yield finding("is packed or counted in another way than in others, and is stored anew", "note")
+        yield finding("is packed or counted differently than in other files, and is encoded again", "note")
     for name in _TOLD_ATTRIBUTES:
         if one.attrs.get(name) != other.attrs.get(name):
             yield finding(f"has {name} {one.attrs.get(name)!r}, others {other.attrs.get(name)!r}", "note")
 
 
-def _plain(units: str) -> str:
+def _normalize(units: str) -> str:
     """Normalize the notation of units, such as `m s**-1` and `m.s^-1`."""
     return " ".join(units.replace("**", "").replace("^", "").replace(".", " ").split())
 
 
-def _kind(variable: VariableSchema) -> str:
+def _name_kind(variable: VariableSchema) -> str:
     return _CFTIME if _is_cftime(variable) else _KINDS.get(np.dtype(variable.dtype).kind, "text")
 
 
-def _type(variable: VariableSchema) -> str:
+def _name_type(variable: VariableSchema) -> str:
     if _is_cftime(variable):
         return _CFTIME
     return "text" if variable.dtype == "O" else str(np.dtype(variable.dtype))
 
 
 def _is_cftime(variable: VariableSchema) -> bool:
-    return variable.dtype == "O" and _calendar(variable) is not None
+    return variable.dtype == "O" and _get_calendar(variable) is not None
 
 
-def _way_out(one: VariableSchema, other: VariableSchema) -> str:
-    if None in (_calendar(one), _calendar(other)):
+def _explain_dates(one: VariableSchema, other: VariableSchema) -> str:
+    if None in (_get_calendar(one), _get_calendar(other)):
         return ""
-    return ": some times are before 1678 or after 2262, and those files have to be taken for themselves"
+    return ": some times are before 1678 or after 2262; ingest those files separately"
 
 
-def _calendar(variable: VariableSchema) -> str | None:
+def _get_calendar(variable: VariableSchema) -> str | None:
     calendar = variable.packing.get("calendar")
     if calendar is None and " since " in str(variable.packing.get("units", "")):
         return "standard"
     return {"gregorian": "standard"}.get(str(calendar), str(calendar)) if calendar is not None else None
 
 
-def _listed(dims: Sequence[str]) -> str:
+def _format(dims: Sequence[str]) -> str:
     return "(" + ", ".join(dims) + ")"
 
 
-def label_problems(
+def find_label_problems(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[Finding]:
     """Find files with repeated or unsorted labels along a dimension in which files follow each other."""
@@ -197,13 +200,15 @@ def label_problems(
     for dim in sorted(dims):
         labels = [each.values[dim] for each in schemas if dim in each.sizes and dim in each.values]
         if len(labels) < (2 if concat_dim is None else 1):
-            continue  # a single file follows no other, unless others are announced
-        if _is_same_everywhere(labels, several=concat_dim is None):
+            continue  # a single file needs no order, unless `concat_dim` announces more files
+        if _has_same_labels(labels, several=concat_dim is None):
             continue
         for file in files:
-            if dim in file.sizes and (wrong := _disorder(dim, file.values.get(dim), "in the file")):
+            if dim in file.sizes and (wrong := _find_disorder(dim, file.values.get(dim), "in the file")):
                 yield Finding(file.source.url, dim, wrong + _FOLLOW, "error", _SORT)
-        if existing is not None and (wrong := _disorder(dim, existing.values.get(dim), "in the repository")):
+        if existing is not None and (
+            wrong := _find_disorder(dim, existing.values.get(dim), "in the repository")
+        ):
             yield from (
                 Finding(file.source.url, dim, f"cannot be appended to: {wrong}", "error", _OTHER_TARGET)
                 for file in files
@@ -211,7 +216,7 @@ def label_problems(
             )
 
 
-def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
+def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
     """Return whether all files have the same labels; unless `several` is set, the same single label."""
     first = labels[0]
     if several:
@@ -219,7 +224,7 @@ def _is_same_everywhere(labels: Sequence[Any], *, several: bool) -> bool:
     return all(each.size and bool((each == first.reshape(-1)[0]).all()) for each in labels)
 
 
-def _disorder(dim: str, labels: Any, where: str) -> str:
+def _find_disorder(dim: str, labels: Any, where: str) -> str:
     """Say which label is repeated, or follows a larger and a smaller one; nothing if all is well."""
     if labels is None or labels.ndim != 1 or labels.size < 2:
         return ""
@@ -231,14 +236,14 @@ def _disorder(dim: str, labels: Any, where: str) -> str:
     if not index.is_unique:
         twice = index[index.duplicated()][0]
         return f"{twice} appears twice {where}"
-    if goes_one_way(index):
+    if is_strictly_monotonic(index):
         return ""
     rises = index[1] > index[0]
     row = next(at for at in range(len(index) - 1) if (index[at + 1] > index[at]) != rises)
     return f"{index[row + 1]} follows {index[row]} {where}"
 
 
-def order_problems(
+def find_order_problems(
     dataset: xr.Dataset,
     side_by_side: Sequence[str],
     boxes: Mapping[int, Mapping[str, tuple[int, int]]],
@@ -250,26 +255,28 @@ def order_problems(
             continue
         values = dataset.indexes[dim]
         if len(values) > 1 and values.nunique() == 1:
-            yield Finding("", dim, f"is {values[0]} in all files, which are taken in the order given", "note")
+            yield Finding(
+                "", dim, f"is {values[0]} in all files, which are concatenated in the given order", "note"
+            )
             continue
-        if not goes_one_way(values):
-            yield _overlap(dim, values, boxes, names)
+        if not is_strictly_monotonic(values):
+            yield _describe_overlap(dim, values, boxes, names)
             continue
-        yield from _gaps(dim, values, boxes, names)
+        yield from _find_gaps(dim, values, boxes, names)
 
 
-def goes_one_way(index: Any) -> bool:
+def is_strictly_monotonic(index: Any) -> bool:
     """Return whether labels are strictly monotonic; names only have to be unique."""
     is_monotonic = index.is_monotonic_increasing or index.is_monotonic_decreasing
-    return bool(index.is_unique and (is_monotonic or is_of_names(index)))
+    return bool(index.is_unique and (is_monotonic or is_text_index(index)))
 
 
-def is_of_names(index: Any) -> bool:
+def is_text_index(index: Any) -> bool:
     """Return whether labels are text."""
     return index.inferred_type in ("string", "bytes")
 
 
-def _overlap(
+def _describe_overlap(
     dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
 ) -> Finding:
     spans = sorted((box[dim], number) for number, box in boxes.items() if dim in box)
@@ -278,7 +285,7 @@ def _overlap(
             return Finding(
                 names[other],
                 dim,
-                f"begins at {values[begin]}, but {names[one]} goes on to {values[stop - 1]}: they overlap",
+                f"begins at {values[begin]}, but {names[one]} extends to {values[stop - 1]}: they overlap",
                 "error",
             )
     first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
@@ -286,10 +293,10 @@ def _overlap(
     return Finding("", dim, text, "error", _SORT)
 
 
-def _gaps(
+def _find_gaps(
     dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
 ) -> Iterator[Finding]:
-    if len(values) < 3 or values.dtype == object or is_of_names(values):
+    if len(values) < 3 or values.dtype == object or is_text_index(values):
         return
     steps = np.abs(np.diff(values.to_numpy()).astype(float))
     for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_SHOWN].tolist():

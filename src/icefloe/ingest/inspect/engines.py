@@ -1,4 +1,4 @@
-"""Which of xarray's engines are installed, and how to install the others."""
+"""Choose an xarray engine for a file, and say how to install a missing one."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _SKIPPED = re.compile(r"skipping variable: .*shortName='([^']*)'")
 _heard = threading.local()
 
 Reader = Literal["any", "h5netcdf", "references"]
-"""Whatever xarray takes first, h5netcdf, or references to chunks, whose codecs know filters of their own."""
+"""The engine that xarray chooses, h5netcdf, or references to chunks, for filters that only our codecs decode.
+"""
 _OF_HDF5 = range(7)
-"""The numbers of the filters that HDF5 has itself."""
+"""The ids of the filters that are part of HDF5."""
 _OF_NETCDF = frozenset({307, 32001, 32015})
-"""bzip2, Blosc and Zstandard: netCDF has them too, where it was built so."""
+"""bzip2, Blosc and Zstandard, which netCDF-C may have been built with."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -52,11 +53,11 @@ _NONE_FITS: Final = (
     "found the following matches with the input file in xarray's IO backends",  # but they are not installed
     "it has no currently installed IO backends",
 )
-"""How xarray says that no installed engine reads a file."""
+"""Parts of xarray's messages that no installed engine reads a file."""
 
 
 class MissingEngineError(Exception):
-    """An engine was named that is not installed, or does not exist."""
+    """A named engine that is not installed, or does not exist."""
 
     def __init__(self, reason: str, remedy: str | Hint) -> None:
         super().__init__(reason, remedy)
@@ -73,26 +74,26 @@ def refuse_missing(engine: str) -> None:
         reason = f"the engine {engine} is not installed"
         raise MissingEngineError(reason, format_install_command(*_PACKAGES[engine]))
     near = difflib.get_close_matches(engine.lower(), [*installed, *_PACKAGES], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"installed are {', '.join(installed)}"
+    hint = f"did you mean {near[0]}?" if near else f"installed engines are {', '.join(installed)}"
     raise MissingEngineError(f"xarray has no engine {engine!r}", hint)
 
 
-def none_fits(error: Exception) -> bool:
+def is_no_engine_error(error: Exception) -> bool:
     """Return whether xarray could not open a file because no installed engine reads it."""
     return any(text in str(error) for text in _NONE_FITS)
 
 
-def reader_of(path: str, group: str | None) -> Reader:
+def choose_reader(path: str, group: str | None) -> Reader:
     """Choose a reader for all datasets of a group of a local file; "any" if it is not HDF5."""
     try:
         status = os.stat(path)
-        return _reader_of(path, group or "/", status.st_mtime_ns, status.st_size)
+        return _choose_reader(path, group or "/", status.st_mtime_ns, status.st_size)
     except (OSError, ImportError, KeyError, RuntimeError, ValueError):
-        return "any"  # who opens it will say what is wrong
+        return "any"  # the problem is reported when the file is opened
 
 
 @lru_cache(maxsize=256)
-def _reader_of(path: str, group: str, modified_ns: int, size: int) -> Reader:
+def _choose_reader(path: str, group: str, modified_ns: int, size: int) -> Reader:
     with open(path, "rb") as file:
         if file.read(len(_SIGNATURE)) != _SIGNATURE:
             return "any"
@@ -100,13 +101,13 @@ def _reader_of(path: str, group: str, modified_ns: int, size: int) -> Reader:
         return "any"
     h5py = importlib.import_module("h5py")
     with suppress(ImportError):
-        importlib.import_module("hdf5plugin")  # whose filters h5py has then
+        importlib.import_module("hdf5plugin")  # it registers its filters with h5py
     needed: Reader = "any"
     with h5py.File(path, "r") as opened:
-        for dataset in _datasets(opened[group], h5py):
+        for dataset in _iterate_datasets(opened[group], h5py):
             if _mixes_dimensions(dataset):
                 return "references"
-            filters = _filters(dataset)
+            filters = _list_filters(dataset)
             if not all(number in _OF_NETCDF or h5py.h5z.filter_avail(number) for number in filters):
                 return "references"
             if filters - _OF_NETCDF or dataset.dtype == "f2" or dataset.dtype.kind == "c":
@@ -114,9 +115,9 @@ def _reader_of(path: str, group: str, modified_ns: int, size: int) -> Reader:
     return needed
 
 
-def _datasets(group: Any, h5py: Any) -> Any:
+def _iterate_datasets(group: Any, h5py: Any) -> Any:
     for name in group:
-        with suppress(KeyError):  # a link to what is not there
+        with suppress(KeyError):  # a broken link
             found = group[name]
             if isinstance(found, h5py.Dataset):
                 yield found
@@ -128,7 +129,7 @@ def _mixes_dimensions(dataset: Any) -> bool:
     return any(len(each) for each in scales) and not all(len(each) for each in scales)
 
 
-def _filters(dataset: Any) -> set[int]:
+def _list_filters(dataset: Any) -> set[int]:
     """Return the ids of filters that are not part of HDF5."""
     plist = dataset.id.get_create_plist()
     numbers = {plist.get_filter(place)[0] for place in range(plist.get_nfilters())}
@@ -151,10 +152,10 @@ _ear = _Ear()
 
 
 @contextmanager
-def left_out() -> Iterator[list[str]]:
+def collect_skipped_variables() -> Iterator[list[str]]:
     """Collect the names of variables that cfgrib skips in this thread."""
     for name in _LOGS:
-        logging.getLogger(name).addFilter(_ear)  # the same filter is added but once
+        logging.getLogger(name).addFilter(_ear)  # adding a filter again has no effect
     before: list[str] | None = getattr(_heard, "names", None)
     _heard.names = names = list[str]() if before is None else before
     try:
@@ -171,7 +172,7 @@ def is_zip(path: str) -> bool:
         return file.read(4) in ZIP_MAGIC
 
 
-def zipped_store(path: str) -> StorePath:
+def open_zip(path: str) -> StorePath:
     """Open the Zarr store in a zip file, which may be inside a folder of it."""
     with zipfile.ZipFile(path) as opened:
         root = find_root(opened.namelist(), path)

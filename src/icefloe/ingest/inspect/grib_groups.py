@@ -1,7 +1,8 @@
-"""Groups for GRIB files: decided for all files of a run and the repository, so that later files join them.
+"""Choose the groups for parts of GRIB files, from all files of a run and the stored arrays.
 
-A part of a file goes where the repository has its variables. Files that all fit into one dataset, and fit
-together, need no groups. Otherwise groups are named by what distinguishes parts in any of the files.
+A part of a file goes to the group that has its variables. Files that all fit into one dataset, and fit
+together, need no groups. Otherwise groups are named after the properties that distinguish parts in any of the
+files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _UNKNOWN = ("unknown", "~", "")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A variable of a file or of the repository: what it is, and the levels it is on."""
+    """A GRIB variable of a file or of the repository, with its levels."""
 
     name: str
     level_type: str
@@ -35,9 +36,9 @@ class _Field:
 
 
 def choose_groups(files: Sequence[FileSchema], stored: Mapping[str, FileSchema]) -> list[FileSchema]:
-    """Choose between each GRIB file as a whole and its parts, and the group that each part goes to.
+    """Choose between each GRIB file as a whole and its parts, and choose the group of each part.
 
-    Other files are returned as they are.
+    Other files are returned unchanged.
     """
     by_url: dict[str, list[FileSchema]] = {}
     for file in files:
@@ -47,33 +48,33 @@ def choose_groups(files: Sequence[FileSchema], stored: Mapping[str, FileSchema])
         return list(files)
     wholes = {url: each for url, some in by_url.items() for each in some if not each.source.group}
     parts = {url: [each for each in some if each.part] for url, some in by_url.items()}
-    known = [each for path, schema in stored.items() for each in _fields(schema, path)]
-    fields = [*known, *(each for some in parts.values() for part in some for each in _fields(part))]
+    known = [each for path, schema in stored.items() for each in _list_fields(schema, path)]
+    fields = [*known, *(each for some in parts.values() for part in some for each in _list_fields(part))]
     if len(wholes) == len(by_url) and not any(each.path for each in known) and _fit_together(fields):
         chosen = list(wholes.values())
     else:
-        chosen = list(_named(parts.values(), fields))
+        chosen = list(_name_parts(parts.values(), fields))
     return [*(file for file in files if file.part is None), *chosen]
 
 
-def _fields(schema: FileSchema, path: str | None = None) -> Iterator[_Field]:
+def _list_fields(schema: FileSchema, path: str | None = None) -> Iterator[_Field]:
     for each in schema.variables:
         level_type = each.attrs.get("GRIB_typeOfLevel")
         if level_type is None or each.is_coordinate:
             continue
         level_type = "level" if level_type in _UNKNOWN else str(level_type)
-        levels = _levels(schema, each, level_type)
+        levels = _get_levels(schema, each, level_type)
         yield _Field(each.name, level_type, str(each.attrs.get("GRIB_stepType")), levels, path)
 
 
-def _levels(schema: FileSchema, variable: VariableSchema, level_type: str) -> frozenset[float]:
+def _get_levels(schema: FileSchema, variable: VariableSchema, level_type: str) -> frozenset[float]:
     values: Any = schema.values.get(level_type)
-    if values is None or not _dims(schema, level_type) <= set(variable.dims):
+    if values is None or not _get_dimensions(schema, level_type) <= set(variable.dims):
         return frozenset()
     return frozenset(np.asarray(values, "f8").reshape(-1).tolist())
 
 
-def _dims(schema: FileSchema, name: str) -> set[str]:
+def _get_dimensions(schema: FileSchema, name: str) -> set[str]:
     found = schema.variable(name)
     return set() if found is None else set(found.dims)
 
@@ -86,10 +87,12 @@ def _fit_together(fields: Sequence[_Field]) -> bool:
     types: dict[str, set[tuple[str, str]]] = {}
     for each in fields:
         types.setdefault(each.name, set()).add(each.types)
-    return all(len(each) == 1 for each in types.values()) and not _apart(fields, lambda each: each.level_type)
+    return all(len(each) == 1 for each in types.values()) and not _find_separate_levels(
+        fields, lambda each: each.level_type
+    )
 
 
-def _apart(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
+def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
     """Find the types of level on which variables are on different levels, some on a single one."""
     found: dict[Hashable, dict[str, frozenset[float]]] = {}
     for each in fields:
@@ -102,24 +105,26 @@ def _apart(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[H
     }
 
 
-def _named(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field]) -> Iterator[FileSchema]:
+def _name_parts(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field]) -> Iterator[FileSchema]:
     """Yield the parts of files with their groups."""
     numbers = _Numbers(fields)
     kinds: list[tuple[FileSchema, Kind]] = []
     for parts in files:
-        kinds += numbers.kinds_of(parts)
+        kinds += numbers.assign_kinds(parts)
     left_out = {text for part, _ in kinds for text in part.kinds} - {part.part for part, _ in kinds}
-    others = [numbers.kind_of(kind) for text in sorted(left_out) if (kind := Kind.parse(text)) is not None]
+    others = [
+        numbers.reduce_kind(kind) for text in sorted(left_out) if (kind := Kind.parse(text)) is not None
+    ]
     names = name_groups([*(kind for _, kind in kinds), *others], numbers.named)
     for part, kind in kinds:
         yield replace(part, group=names[kind])
 
 
 class _Numbers:
-    """Numbers of parts whose kinds are alike otherwise: a variable keeps the number that it has."""
+    """Numbers that distinguish parts of the same kind. A variable keeps the number that it has."""
 
     def __init__(self, fields: Sequence[_Field]) -> None:
-        self._apart = _apart(fields, lambda each: each.types)
+        self._apart = _find_separate_levels(fields, lambda each: each.types)
         self._levels: dict[tuple[str, str, str], frozenset[float]] = {}
         for each in fields:
             levels = self._levels.get((each.name, *each.types), frozenset())
@@ -133,7 +138,7 @@ class _Numbers:
             self._remember(each)
 
     def _remember(self, field: _Field) -> None:
-        kind = self._kind(field.types, [field.name])
+        kind = self._make_kind(field.types, [field.name])
         numbers = self._numbers.setdefault(kind, {})
         known = [
             number
@@ -144,7 +149,7 @@ class _Numbers:
         numbers[field.name] = number
         self.named[replace(kind, number=number)] = field.path or ""
 
-    def _kind(self, types: tuple[str, str], names: Sequence[str]) -> Kind:
+    def _make_kind(self, types: tuple[str, str], names: Sequence[str]) -> Kind:
         if types not in self._apart:
             return Kind(*types)
         levels: frozenset[float] = frozenset().union(
@@ -152,17 +157,17 @@ class _Numbers:
         )
         return Kind(*types, format_level(levels))
 
-    def kind_of(self, kind: Kind) -> Kind:
+    def reduce_kind(self, kind: Kind) -> Kind:
         """Return the kind of a part whose variables are not wanted, as far as it matters for the others."""
         is_apart = (kind.level_type, kind.step_type) in self._apart
         return Kind(kind.level_type, kind.step_type, kind.level if is_apart else "")
 
-    def kinds_of(self, parts: Sequence[FileSchema]) -> Iterator[tuple[FileSchema, Kind]]:
+    def assign_kinds(self, parts: Sequence[FileSchema]) -> Iterator[tuple[FileSchema, Kind]]:
         """Yield the parts of a file with their kinds."""
         used: dict[Kind, set[int]] = {}
         for part in parts:
-            fields = list(_fields(part))
-            kind = self._kind(fields[0].types, [each.name for each in fields])
+            fields = list(_list_fields(part))
+            kind = self._make_kind(fields[0].types, [each.name for each in fields])
             numbers, taken = self._numbers.setdefault(kind, {}), used.setdefault(kind, set())
             known = {numbers[each.name] for each in fields if each.name in numbers} - taken
             number = min(known) if known else next(n for n in range(1, len(taken) + 2) if n not in taken)

@@ -1,4 +1,4 @@
-"""Groups of files: a file whose data is in several groups is ingested as one source for each of them."""
+"""List the groups of a file. A file with data in several groups is ingested as one source per group."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import zarr
 
 from icefloe._internal.warnings import ignore_warnings
-from icefloe.ingest.discover.sources import Source, local_path
-from icefloe.ingest.inspect.engines import is_zip, zipped_store
-from icefloe.ingest.inspect.open import hdf5_elsewhere, virtualized
+from icefloe.ingest.discover.sources import Source, get_local_path
+from icefloe.ingest.inspect.engines import is_zip, open_zip
+from icefloe.ingest.inspect.open import open_remote_hdf5, virtualize_source
 from icefloe.ingest.ledger import HIDDEN
 from icefloe.ingest.records import Reading
 from icefloe.virtual import VirtualDataset
@@ -24,7 +24,7 @@ from icefloe.virtual.parsers.kerchunk import is_parquet
 from icefloe.virtual.parsers.tiff import OVERVIEW
 
 ENGINES = (None, "netcdf4", "h5netcdf", "zarr")
-"""Engines that take the path of a group."""
+"""Engines that accept the path of a group."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
@@ -33,9 +33,9 @@ class Groups:
     """The groups of a file below its root."""
 
     with_arrays: tuple[str, ...] = ()
-    """Their paths."""
+    """The paths of groups with arrays."""
     without_arrays: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The attributes of the others, by path."""
+    """The attributes of groups without arrays, by path."""
 
 
 _Found = Iterator[tuple[str, Mapping[str, Any] | None]]
@@ -43,28 +43,28 @@ _Found = Iterator[tuple[str, Mapping[str, Any] | None]]
 
 
 def find_groups(source: Source, reading: Reading) -> Groups:
-    """Find the groups below the root of a source. Data is not read.
+    """Find the groups below the root of a source. No data is read.
 
-    There are none if the reading selects a group, or names an engine that knows no groups.
+    There are none if the reading selects a group, or names an engine without groups.
     """
     if reading.group or reading.engine not in ENGINES:
         return Groups()
     if _is_of_references(source):
         with ignore_warnings():
-            return groups_of(virtualized(source, reading))
-    if source.is_remote and (file := hdf5_elsewhere(source, reading)) is not None:
-        return _without_hidden(_hdf5_groups(file))
-    path = local_path(source, reading.storage_options)
+            return list_parsed_groups(virtualize_source(source, reading))
+    if source.is_remote and (file := open_remote_hdf5(source, reading)) is not None:
+        return _drop_hidden(_list_hdf5_groups(file))
+    path = get_local_path(source, reading.storage_options)
     if os.path.isdir(path) or is_zip(path):
         with ignore_warnings():
-            opened = zarr.open_group(zipped_store(path) if is_zip(path) else path, mode="r")
-            return _without_hidden(_zarr_groups(opened))
+            opened = zarr.open_group(open_zip(path) if is_zip(path) else path, mode="r")
+            return _drop_hidden(_list_zarr_groups(opened))
     with open(path, "rb") as head:
         is_hdf5 = head.read(len(_HDF5)) == _HDF5
-    return _without_hidden(_hdf5_groups(path)) if is_hdf5 else Groups()
+    return _drop_hidden(_list_hdf5_groups(path)) if is_hdf5 else Groups()
 
 
-def _without_hidden(found: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Groups:
+def _drop_hidden(found: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Groups:
     shown = {path: attrs for path, attrs in found if path and path.partition("/")[0] != HIDDEN}
     with_arrays = tuple(path for path, attrs in shown.items() if attrs is None)
     return Groups(with_arrays, {path: attrs for path, attrs in shown.items() if attrs is not None})
@@ -77,16 +77,16 @@ def _is_of_references(source: Source) -> bool:
     return source.url.lower().endswith((".json", ".dmrpp"))
 
 
-def groups_of(dataset: VirtualDataset) -> Groups:
+def list_parsed_groups(dataset: VirtualDataset) -> Groups:
     """Return the groups of a parsed file, without smaller versions of an image."""
-    return _without_hidden(
+    return _drop_hidden(
         (path, None if group.variables or group.refused else group.attributes)
         for path, group in dataset.walk()
         if not path.startswith(OVERVIEW)
     )
 
 
-def _zarr_groups(group: zarr.Group) -> _Found:
+def _list_zarr_groups(group: zarr.Group) -> _Found:
     members = dict(group.members(max_depth=None))
     above = {name.rpartition("/")[0] for name, each in members.items() if isinstance(each, zarr.Array)}
     for path, each in sorted(members.items()):
@@ -94,10 +94,10 @@ def _zarr_groups(group: zarr.Group) -> _Found:
             yield path, None if path in above else dict(each.attrs)
 
 
-def _hdf5_groups(file: Any) -> _Found:
+def _list_hdf5_groups(file: Any) -> _Found:
     if importlib.util.find_spec("h5py") is None:
         with closing(importlib.import_module("netCDF4").Dataset(file)) as opened:
-            yield from _netcdf_groups(opened, "")
+            yield from _list_netcdf_groups(opened, "")
         return
     h5py = importlib.import_module("h5py")
     try:
@@ -105,20 +105,20 @@ def _hdf5_groups(file: Any) -> _Found:
     except OSError:  # this process has it open with other locking flags
         opened = h5py.File(file, "r")
     with opened:
-        yield from _groups_below(opened, "", frozenset(), h5py)
+        yield from _list_h5py_groups(opened, "", frozenset(), h5py)
 
 
-def _netcdf_groups(group: Any, path: str) -> _Found:
+def _list_netcdf_groups(group: Any, path: str) -> _Found:
     yield path, None if group.variables else {name: group.getncattr(name) for name in group.ncattrs()}
     for name, each in group.groups.items():
-        yield from _netcdf_groups(each, f"{path}/{name}".strip("/"))
+        yield from _list_netcdf_groups(each, f"{path}/{name}".strip("/"))
 
 
-def _groups_below(group: Any, path: str, above: frozenset[int], h5py: Any) -> _Found:
+def _list_h5py_groups(group: Any, path: str, above: frozenset[int], h5py: Any) -> _Found:
     above |= {h5py.h5o.get_info(group.id).addr}
     kinds = {name: group.get(name, getclass=True) for name in group}
     yield path, None if h5py.Dataset in kinds.values() else group_attributes(group)
     for name in (name for name, kind in kinds.items() if kind is h5py.Group):
         each = group[name]
-        if h5py.h5o.get_info(each.id).addr not in above:  # links can make circles
-            yield from _groups_below(each, f"{path}/{name}".strip("/"), above, h5py)
+        if h5py.h5o.get_info(each.id).addr not in above:  # links can form cycles
+            yield from _list_h5py_groups(each, f"{path}/{name}".strip("/"), above, h5py)

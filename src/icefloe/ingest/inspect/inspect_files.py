@@ -1,6 +1,6 @@
-"""Looking into files, some at a time: what they have in common is sent home once.
+"""Inspect files: tasks return the schemas of some files each, the driver compares and sorts them.
 
-Those that may be referred to are opened once, for their schema and their references.
+In virtual and hybrid mode a task parses each file once, for its schema and for the references to its chunks.
 """
 
 from __future__ import annotations
@@ -13,28 +13,26 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, TypeAlias
 
-import xarray as xr
-
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.discover.sources import Source, local_path
-from icefloe.ingest.discover.urls import reference_location
+from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.urls import make_reference_url
 from icefloe.ingest.inspect.agreement import (
     Finding,
-    bad_files,
-    compare,
-    label_problems,
+    collect_bad_files,
+    compare_variables,
+    find_label_problems,
 )
 from icefloe.ingest.inspect.grib_groups import choose_groups
-from icefloe.ingest.inspect.groups import ENGINES, Groups, find_groups, groups_of
+from icefloe.ingest.inspect.groups import ENGINES, Groups, find_groups, list_parsed_groups
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
-from icefloe.ingest.inspect.open import grib_parts, is_grib, open_virtualized, virtualized
-from icefloe.ingest.inspect.plain_hdf5 import Known, is_plain, plain_schema
+from icefloe.ingest.inspect.open import is_grib, open_virtualized, parse_grib_parts, virtualize_source
+from icefloe.ingest.inspect.plain_hdf5 import Known, describe_plain_file, is_plain
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
 from icefloe.ingest.inspect.scalar_coordinates import expand_scalars
-from icefloe.ingest.inspect.schema import DigestTask, InspectFileTask, content_id, digest, inspect_file
+from icefloe.ingest.inspect.schema import DigestTask, digest_variables, hash_ends, inspect_file
 from icefloe.ingest.ledger import LedgerRow, Renamed, Selection, find_renamed
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import (
@@ -45,104 +43,139 @@ from icefloe.ingest.records import (
     Stored,
     VariableSchema,
     Ways,
-    left_over,
-    reason,
-    shared,
-    sorted_along,
+    collect_ways,
+    drop_bad_files,
+    explain,
+    share_equal_parts,
+    sort_along,
     split_by_group,
-    ways_of,
 )
 from icefloe.storage.base import Storage
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.sources import get_container_prefix, to_location
 from icefloe.virtual.variables import VirtualVariable, make_document
 
-_LEFT_OUT = "is left out: it does not fit beside the others in one dataset"
+_LEFT_OUT = "is left out: it does not fit into one dataset with the others"
 _TAKE_ALONE = Hint(
-    "take it by itself with {source_group} or with {engine} {open_options}",
+    "ingest it separately with {source_group} or with {engine} {open_options}",
     source_group=None,
     engine="cfgrib",
     open_options={"filter_by_keys": "{...}"},
 )
 _FILES_TOGETHER = 64
-"""So many files are parsed for one answer, at most: what they have in common is sent once."""
+"""The largest number of files in a task. Their common parts are sent once."""
 _LOOKS_PER_CORE = 4
 
 _MOST = 8
-"""Longer lists of names are cut off."""
+"""Longer lists of names are shortened in messages."""
 _SELECT = Hint("select one as source group ({source_group})", source_group=None)
 _NO_GROUPS = Groups()
 _Offered: TypeAlias = Mapping[str, Sequence[str]]
 """The paths of groups in a file, and the data variables of each."""
 
-_NOT_IN_CHUNKS = "its values are not in chunks that can be referred to"
+_NOT_IN_CHUNKS = "its values are not in chunks that can be referenced"
 _MADE_UP = "phony_dim_"
-_TEXT = "it is text of any length, which is not in its chunks"
+_TEXT = "it is variable-length text, which is not stored in its chunks"
 
 
 @dataclass(frozen=True, slots=True)
 class InspectTask:
-    """Files to look at."""
+    """A task: inspect files."""
 
     sources: tuple[Source, ...]
     reading: Reading
+    with_references: bool
+    """True to parse files, and to describe how their chunks could be referenced."""
     storage: Storage | None = None
-    """Where references are put aside; None where nobody will want them."""
+    """The storage for spilled references; None if they are not needed."""
 
 
 def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
-    """Look into some files. Whatever goes wrong with one is an answer, not an exception."""
-    found = [each for source in task.sources for each in _inspect_groups(source, task.reading)]
-    files = iter(shared([each for each in found if isinstance(each, FileSchema)]))
+    """Inspect some files. A file that cannot be read is a result, not an exception. Runs on executors."""
+    writer = SpillWriter(task.storage)
+    known = Known() if task.with_references else None
+    described: dict[Any, tuple[VariableSchema, VariableSchema]] = {}
+    found: list[FileSchema | BadFile] = []
+    for source in task.sources:
+        schemas, dataset, why = _inspect_source(source, task.reading, known)
+        by_path = {} if dataset is None else dict(dataset.walk())
+        for schema in schemas:
+            if isinstance(schema, FileSchema) and known is not None:
+                mine = by_path.get(schema.source.group)
+                if mine is not None:
+                    writer.put(len(found), Parsed.of(mine))
+                    schema = replace(schema, places=_find_places(source, mine))
+                schema = _add_documents(schema, mine, why, described)
+            found.append(schema)
+    writer.flush()
+    spilled = [
+        replace(each, spilled=writer.ranges.get(number))
+        for number, each in enumerate(found)
+        if isinstance(each, FileSchema)
+    ]
+    files = iter(share_equal_parts(spilled))
     return [each if isinstance(each, BadFile) else next(files) for each in found]
 
 
-def _inspect_groups(source: Source, reading: Reading) -> list[FileSchema | BadFile]:
-    """Look into all groups of a file: a schema for each that has data, or a single bad file."""
+def _inspect_source(
+    source: Source, reading: Reading, known: Known | None
+) -> tuple[list[FileSchema | BadFile], VirtualDataset | None, str]:
+    """Inspect all groups of a file: a schema for each that has data, or a single bad file.
+
+    With `known`, also return the references to its chunks, or the reason why there are none.
+    """
     try:
-        parts = grib_parts(source, reading) if not reading.group and is_grib(source, reading) else None
+        parts = parse_grib_parts(source, reading) if not reading.group and is_grib(source, reading) else None
     except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
-        return [BadFile(source, reason(error))]
+        if known is None:
+            return [BadFile(source, explain(error))], None, ""
+        parts = None
     if parts is not None:
-        return _inspect_parts(source, parts, reading)
-    root = inspect_file(InspectFileTask(source, reading))
+        return _inspect_parts(source, parts, reading), parts, ""
+    root, dataset, why = (
+        (inspect_file(source, reading), None, "") if known is None else _parse(source, reading, known)
+    )
+    groups = _find_groups_below(source, reading, dataset)
+    members = [_inspect_group(source, path, reading) for path in groups.with_arrays]
+    return _select_with_data(root, members, reading, groups), dataset, why
+
+
+def _find_groups_below(source: Source, reading: Reading, dataset: VirtualDataset | None) -> Groups:
+    """Find the groups below the root of a file, which a parser may have found already."""
+    if reading.group or reading.engine not in ENGINES:
+        return Groups()
     try:
-        groups = find_groups(source, reading)
-    except Exception:  # noqa: BLE001 - whoever opened it has said what is wrong
-        groups = Groups()
-    return _with_data(root, _inspect_each(source, groups, reading), reading, groups)
-
-
-def _inspect_each(source: Source, groups: Groups, reading: Reading) -> list[FileSchema | BadFile]:
-    return [_inspect_group(source, path, reading) for path in groups.with_arrays]
+        return list_parsed_groups(dataset) if dataset is not None else find_groups(source, reading)
+    except Exception:  # noqa: BLE001 - the error was reported when the file was opened
+        return Groups()
 
 
 def _inspect_group(source: Source, path: str, reading: Reading) -> FileSchema | BadFile:
-    found = inspect_file(InspectFileTask(replace(source, group=path), reading))
+    found = inspect_file(replace(source, group=path), reading)
     if isinstance(found, BadFile):
         return replace(found, reason=f"group {path}: {found.reason}")
     return replace(found, group=path)
 
 
 def _inspect_parts(source: Source, parsed: VirtualDataset, reading: Reading) -> list[FileSchema | BadFile]:
-    """Look into a GRIB file: a schema for all of it if it fits into one dataset, and one for each part.
+    """Inspect a GRIB file: a schema for all of it if it fits into one dataset, and one for each part.
 
-    A single part is that of all.
+    A single part is the whole file.
     """
     found: list[FileSchema | BadFile] = []
     kinds = list(parsed.groups)
     if parsed.variables or not kinds:
-        whole = inspect_file(InspectFileTask(source, reading))
+        whole = inspect_file(source, reading)
         part = kinds[0] if len(kinds) == 1 else ""
         found.append(whole if isinstance(whole, BadFile) else replace(whole, part=part, kinds=tuple(kinds)))
     if len(kinds) > 1:
         for kind in kinds:
-            each = inspect_file(InspectFileTask(replace(source, group=kind), reading))
+            each = inspect_file(replace(source, group=kind), reading)
             found.append(each if isinstance(each, BadFile) else replace(each, part=kind, kinds=tuple(kinds)))
-    return _with_data(found[0], found[1:], reading)
+    return _select_with_data(found[0], found[1:], reading)
 
 
-def _with_data(
+def _select_with_data(
     root: FileSchema | BadFile,
     members: Sequence[FileSchema | BadFile],
     reading: Reading,
@@ -155,7 +188,7 @@ def _with_data(
     if bad := [each for each in (root, *members) if isinstance(each, BadFile)]:
         return [refuse_without_data(bad[0], reading)]
     files = [each for each in (root, *members) if isinstance(each, FileSchema)]
-    if found := [each for each in files if data_variables(each, reading.variables)]:
+    if found := [each for each in files if list_data_variables(each, reading.variables)]:
         others = {**groups.without_arrays, **{each.group: each.attrs for each in files if not each.variables}}
         if reading.variables:
             others = {path: attrs for path, attrs in others.items() if _is_above(path, found)}
@@ -170,64 +203,19 @@ def _is_above(path: str, files: Sequence[FileSchema]) -> bool:
     return any(f"{each.group}/".startswith(f"{path}/" if path else "") for each in files)
 
 
-def inspect_for_references(task: InspectTask) -> list[FileSchema | BadFile]:
-    """Look into some files, and at what of them can be referred to; each is parsed once."""
-    writer = SpillWriter(task.storage)
-    known, shared = Known(), _Shared()
-    found: list[FileSchema | BadFile] = []
-    for source in task.sources:
-        schemas, dataset, why = _inspect_with_references(source, task.reading, known)
-        by_path = {} if dataset is None else dict(dataset.walk())
-        for schema in schemas:
-            if isinstance(schema, BadFile):
-                found.append(schema)
-                continue
-            mine = by_path.get(schema.source.group)
-            if mine is not None:
-                writer.put(len(found), Parsed.of(mine))
-                schema = replace(schema, places=_places(source, mine))
-            found.append(shared.with_documents(schema, mine, why))
-    writer.flush()
-    return [
-        replace(each, spilled=writer.ranges.get(number)) if isinstance(each, FileSchema) else each
-        for number, each in enumerate(found)
-    ]
-
-
-def _inspect_with_references(
-    source: Source, reading: Reading, known: Known
-) -> tuple[list[FileSchema | BadFile], VirtualDataset | None, str]:
-    """Look into all groups of a file, and parse it: the schemas, its references, and why it has none."""
-    with suppress(Exception):  # whoever opens it will say what is wrong
-        if not reading.group and is_grib(source, reading):
-            parsed = grib_parts(source, reading)
-            return _inspect_parts(source, parsed, reading), parsed, ""
-    root, dataset, why = _looked(source, reading, known)
-    groups = _find_parsed_groups(source, reading, dataset)
-    return _with_data(root, _inspect_each(source, groups, reading), reading, groups), dataset, why
-
-
-def _find_parsed_groups(source: Source, reading: Reading, dataset: VirtualDataset | None) -> Groups:
-    """Find the groups below the root of a file, which a parser may have found already."""
-    if reading.group or reading.engine not in ENGINES:
-        return Groups()
-    try:
-        return groups_of(dataset) if dataset is not None else find_groups(source, reading)
-    except Exception:  # noqa: BLE001 - whoever opened it has said what is wrong
-        return Groups()
-
-
-def _places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
-    """A location in each place that references lead to, other than the file or the store itself."""
-    own = to_location(reference_location(source.address) if source.is_remote else source.url)
+def _find_places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
+    """Return one location in each container that references lead to, other than the file or store itself."""
+    own = to_location(make_reference_url(source.address) if source.is_remote else source.url)
     found: dict[str, str] = {}
-    for each in dataset.sources:  # of Zarr stores each is a chunk, and begins as the store does
+    for each in (
+        dataset.sources
+    ):  # the sources of a Zarr store are its chunks, whose locations begin with that of the store
         if not each.location.startswith(own):
             found.setdefault(get_container_prefix(each.location), each.location)
     return tuple(found.values())
 
 
-def _looked(
+def _parse(
     source: Source, reading: Reading, known: Known
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
     """Return the schema of a source, its references, and the reason if it has none."""
@@ -237,16 +225,16 @@ def _looked(
             if members is not None and is_plain(reading):
                 # If this fails, xarray reads the schema instead and reports what is wrong.
                 with suppress(Exception):
-                    schema = plain_schema(members, source, reading, content_id(source, reading), known)
+                    schema = describe_plain_file(members, source, reading, hash_ends(source, reading), known)
     except Exception as error:  # noqa: BLE001 - what cannot be parsed can still be copied
-        return inspect_file(InspectFileTask(source, reading)), None, reason(error)
-    return schema or inspect_file(InspectFileTask(source, reading)), dataset, ""
+        return inspect_file(source, reading), None, explain(error)
+    return schema or inspect_file(source, reading), dataset, ""
 
 
-def _named_alike(
+def _adopt_names(
     virtual: VirtualVariable, variable: VariableSchema, sizes: Mapping[str, int]
 ) -> VirtualVariable:
-    """With the engine's names for dimensions that have none in the file: each counts in its own way."""
+    """Adopt the engine's names for unnamed dimensions. Each engine numbers them in its own way."""
     names = variable.raw_dims
     if len(names) != len(virtual.dimensions):
         return virtual
@@ -259,67 +247,67 @@ def _named_alike(
     return virtual
 
 
-class _Shared:
-    """Says of variables how they would be referred to; what files have alike is one object, sent as one."""
+def _add_documents(
+    schema: FileSchema, dataset: VirtualDataset | None, why: str, described: dict[Any, Any]
+) -> FileSchema:
+    """Add to each variable the zarr.json that its chunks fit, or the reason why they cannot be referenced.
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, str | None, str], VariableSchema] = {}
-        self._alive: list[VariableSchema] = []
-
-    def with_documents(self, schema: FileSchema, dataset: VirtualDataset | None, why: str) -> FileSchema:
-        """What a inspect_file found, and how each variable would be referred to, or why it cannot be."""
-        refused = {} if dataset is None else {each.variable: each.sentence for each in dataset.refused}
-        found = []
-        for variable in schema.variables:
-            virtual = None if dataset is None else dataset.variables.get(variable.name)
-            if virtual is None or virtual.loaded:
-                told = _TEXT if variable.dtype == "O" and virtual is not None else _NOT_IN_CHUNKS
-                text = why or refused.get(variable.name, told)
-                found.append(self._one(variable, None, text))
-            else:
-                named = _named_alike(virtual, variable, schema.sizes)
-                found.append(self._one(variable, json.dumps(make_document(named)), ""))
-        return replace(schema, variables=tuple(found))
-
-    def _one(self, variable: VariableSchema, document: str | None, refusal: str) -> VariableSchema:
+    `described` has the results so far: equal variables of many files become one object, which is sent once.
+    """
+    refused = {} if dataset is None else {each.variable: each.sentence for each in dataset.refused}
+    found = []
+    for variable in schema.variables:
+        virtual = None if dataset is None else dataset.variables.get(variable.name)
+        document, refusal = None, ""
+        if virtual is None or virtual.loaded:
+            told = _TEXT if variable.dtype == "O" and virtual is not None else _NOT_IN_CHUNKS
+            refusal = why or refused.get(variable.name, told)
+        else:
+            document = json.dumps(make_document(_adopt_names(virtual, variable, schema.sizes)))
         key = (id(variable), document, refusal)
-        if key not in self._known:
-            self._alive.append(variable)  # so that nothing else gets its number
-            self._known[key] = replace(variable, document=document, refusal=refusal)
-        return self._known[key]
+        if key not in described:  # the value keeps the variable alive, and with it its id
+            described[key] = variable, replace(variable, document=document, refusal=refusal)
+        found.append(described[key][1])
+    return replace(schema, variables=tuple(found))
 
 
 def refuse_without_data(found: FileSchema | BadFile, reading: Reading) -> FileSchema | BadFile:
     """Turn a file that contributes no data variable into a bad file."""
     if isinstance(found, BadFile):
-        return _without_group(found, reading) if reading.group and not found.is_sound else found
-    if data_variables(found, reading.variables):
+        return _explain_missing_group(found, reading) if reading.group and not found.is_sound else found
+    if list_data_variables(found, reading.variables):
         return found
     bad = BadFile(found.source, "", offered=found.offered)
     if reading.variables:
-        has = f"it has {_listed(found.offered)}" if found.offered else "they are coordinates"
+        has = f"it has {_format_names(found.offered)}" if found.offered else "they are coordinates"
         named = ", ".join(reading.variables)
         return replace(bad, reason=f"no data variable was selected by {named}: {has}")
     here = f"the group {reading.group} has no data variables" if reading.group else "it has no data variables"
-    groups = _groups_below(found.source, reading)
+    groups = _find_groups(found.source, reading)
+    if reading.group:
+        groups = {path: each for path, each in groups.items() if _is_below(path, reading.group)}
     if any(groups.values()):
-        return replace(bad, reason=f"{here}; its groups do: {_shown(groups)}", remedy=_SELECT)
+        return replace(bad, reason=f"{here}; its groups do: {_format_groups(groups)}", remedy=_SELECT)
     names = [variable.name for variable in found.variables]
     return replace(
-        bad, reason=f"{here}, only {_listed(names)}" if names else f"{here} and no groups with any"
+        bad, reason=f"{here}, only {_format_names(names)}" if names else f"{here} and no groups with any"
     )
 
 
-def _without_group(bad: BadFile, reading: Reading) -> BadFile:
-    """Say that the file lacks the source group, if that is why it cannot be opened."""
-    groups = _groups_below(bad.source, replace(reading, group=None))
-    if not groups or any(f"{path}/".startswith(f"{(reading.group or '').strip('/')}/") for path in groups):
+def _explain_missing_group(bad: BadFile, reading: Reading) -> BadFile:
+    """Explain that the file lacks the source group, if that is why it cannot be opened."""
+    groups = _find_groups(bad.source, reading)
+    if not groups or any(_is_below(path, reading.group or "") for path in groups):
         return bad
-    has = f"its groups with data are {_shown(groups)}" if any(groups.values()) else "its groups have no data"
+    has = (
+        f"its groups with data are {_format_groups(groups)}"
+        if any(groups.values())
+        else "its groups have no data"
+    )
     return replace(bad, reason=f"it has no group {reading.group!r}; {has}", remedy=_SELECT)
 
 
-def data_variables(schema: FileSchema, named: Sequence[str] = ()) -> list[str]:
+def list_data_variables(schema: FileSchema, named: Sequence[str] = ()) -> list[str]:
     """List the variables that hold data: no coordinates, and unless named no bounds and no grid mappings."""
     bounds = {each.attrs.get("bounds") for each in schema.variables if each.is_coordinate}
     return [
@@ -334,76 +322,49 @@ def _is_grid_mapping(variable: VariableSchema) -> bool:
     return not variable.dims and "grid_mapping_name" in variable.attrs
 
 
-def _groups_below(source: Source, reading: Reading) -> _Offered:
-    """Find the groups below the source group; none if nothing can list them."""
+def _find_groups(source: Source, reading: Reading) -> _Offered:
+    """Return the data variables of all groups of a source, without the root; none if nothing lists them."""
+    everything = replace(reading, group=None, variables=())
     try:
-        groups = _groups_by_parser(source, reading)
-    except Exception:  # noqa: BLE001 - parsers raise whatever they like; xarray may know the file
-        groups = _groups_by_xarray(source, reading)
-    return {path: names for path, names in groups.items() if path}
-
-
-def _groups_by_parser(source: Source, reading: Reading) -> _Offered:
-    above = f"{reading.group.strip('/')}/" if reading.group else ""
-    with ignore_warnings():
-        dataset = virtualized(source, reading)
-    return {
-        f"{above}{path}" if path else "": [
-            *_not_coordinates(group),
-            *(each.variable for each in group.refused),
-        ]
-        for path, group in dataset.walk()
-    }
-
-
-def _not_coordinates(group: VirtualDataset) -> Iterator[str]:
-    """Yield the variables that are neither dimensions nor named as coordinates of the others."""
-    everything = [group.attributes, *(each.attributes for each in group.variables.values())]
-    named = {name for attributes in everything for name in str(attributes.get("coordinates", "")).split()}
-    for name, variable in group.variables.items():
-        if name not in named and variable.dimensions != (name,):
-            yield name
-
-
-def _groups_by_xarray(source: Source, reading: Reading) -> _Offered:
-    options: Any = {"engine": reading.engine, "group": reading.group}
-    path = local_path(source, reading.storage_options)
-    try:
-        with ignore_warnings():
-            groups = xr.open_groups(path, **options)
+        parsed = virtualize_source(source, everything) if is_grib(source, everything) else None
     except Exception:  # noqa: BLE001 - the file is refused with or without the names of its groups
         return {}
-    here = f"/{(reading.group or '').strip('/')}"
-    return {path.strip("/"): list(map(str, each.data_vars)) for path, each in groups.items() if path != here}
+    paths = _find_groups_below(source, everything, parsed).with_arrays
+    found = [_inspect_group(source, path, everything) for path in paths]
+    return {each.group: list_data_variables(each) for each in found if isinstance(each, FileSchema)}
 
 
-def _shown(groups: _Offered) -> str:
-    return _listed([f"{path} ({_listed(names)})" for path, names in groups.items() if names])
+def _is_below(path: str, group: str) -> bool:
+    return f"{path}/".startswith(f"{group.strip('/')}/")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_groups(groups: _Offered) -> str:
+    return _format_names([f"{path} ({_format_names(names)})" for path, names in groups.items() if names])
+
+
+def _format_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(names[:_MOST]) + more
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """Files that can be read, in order, those that cannot, and what was noticed."""
+    """The inspected files: readable files in order, bad files, and findings."""
 
     files: tuple[FileSchema, ...]
     bad: tuple[BadFile, ...]
     findings: tuple[Finding, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Files that the repository has under other names. Those that references lead to are among `files`."""
+    """Files that were ingested under other names. Files that references point to are in `files` as well."""
     variables: frozenset[str] = frozenset()
     """The names of all variables, of the files and of the target group."""
     ways: Mapping[str, Ways] = field(default_factory=dict)
-    """The ways in which the files have each variable, by the group that they go to."""
+    """The distinct schemas of each variable, by the target group of the files."""
     dims: frozenset[str] = frozenset()
-    """All dimensions of the files."""
+    """The dimensions of all files."""
 
-    def batches(self, size: int | None) -> Iterator[Sequence[FileSchema]]:
-        """Yield the files of each commit: so many, or all. The groups of a file stay together."""
+    def split_batches(self, size: int | None) -> Iterator[Sequence[FileSchema]]:
+        """Yield the files of each commit: `size` files, or all. The groups of a file stay together."""
         by_url: dict[str, list[FileSchema]] = {}
         for file in self.files:
             by_url.setdefault(file.source.url, []).append(file)
@@ -414,7 +375,7 @@ class Inspected:
 
     @property
     def new_names(self) -> dict[str, str]:
-        """The new names of files that references lead to, by their old names."""
+        """The new names of files that references point to, by their old names."""
         return {each.was: each.source.url for each in self.renamed if each.is_referred_to}
 
 
@@ -429,22 +390,21 @@ def inspect_sources(
     """Inspect the selected files, and compare them with each other and with the target group.
 
     `stored` are the schemas of the target group and of groups below it. References that parsers find are
-    spilled. Files that the `cache` knows are not opened.
+    spilled. Files in the `cache` are not opened.
     """
     sources, rows = selection.outcome.wanted, selection.ledger.rows
     if not sources:
         return Inspected((), (), ())
-    native = options.mode == "native"
+    with_references = options.mode != "native"
     known = cache.find(sources) if cache is not None else {}
     left = [source for source in sources if source.url not in known]
     share = max(1, min(_FILES_TOGETHER, -(-len(left) // (_LOOKS_PER_CORE * executor.parallelism))))
-    storage = None if spill is None or native else spill.storage
+    storage = spill.storage if spill is not None and with_references else None
     tasks = [
-        InspectTask(tuple(left[at : at + share]), options.reading, storage)
+        InspectTask(tuple(left[at : at + share]), options.reading, with_references, storage)
         for at in range(0, len(left), share)
     ]
-    look = inspect_files if native else inspect_for_references
-    inspected = executor.map(Task(look, "groups of files", per_core=4, items_per_task=8), tasks)
+    inspected = executor.map(Task(inspect_files, "groups of files", per_core=4, items_per_task=8), tasks)
     by_url = {**dict.fromkeys(source.url for source in sources), **known}
     for each in chain.from_iterable(inspected):
         by_url[each.source.url] = [*(by_url[each.source.url] or []), each]
@@ -456,11 +416,11 @@ def inspect_sources(
     bad = [each for each in found if isinstance(each, BadFile)]
     _refuse_unknown_variables(options.reading.variables, found, list(stored.values()))
     files = choose_groups([each for each in found if isinstance(each, FileSchema)], stored)
-    bad += _without_former_groups(files, rows)
+    bad += _find_lost_groups(files, rows)
     lost = {each.source.url for each in bad}
     files = [each for each in files if each.source.url not in lost]
     concat_dim = options.combining.concat_dim
-    files = shared(
+    files = share_equal_parts(
         [
             each
             for group, mine in split_by_group(files).items()
@@ -473,17 +433,17 @@ def inspect_sources(
         for name in file.left_out
     ]
     if files:
-        findings += _new_dimension([*files, *stored.values()], concat_dim)
+        findings += _note_new_dimension([*files, *stored.values()], concat_dim)
     is_replaced = bool(rows) and {row.source for row in rows} <= {each.url for each in sources}
     for group, mine in split_by_group(files).items():
-        findings += compare(mine, stored.get(group), concat_dim)
-        findings += label_problems(mine, None if is_replaced else stored.get(group), concat_dim)
-    bad += bad_files(findings, files)
-    kept = left_over(files, bad)
+        findings += compare_variables(mine, stored.get(group), concat_dim)
+        findings += find_label_problems(mine, None if is_replaced else stored.get(group), concat_dim)
+    bad += collect_bad_files(findings, files)
+    kept = drop_bad_files(files, bad)
     names = {variable.name for schema in (*kept, *stored.values()) for variable in schema.variables}
     renamed = find_renamed(kept, stored, rows, selection.urls)
     there = {each.source.url for each in renamed if not each.is_referred_to}
-    new = sorted_along([file for file in kept if file.source.url not in there], concat_dim)
+    new = sort_along([file for file in kept if file.source.url not in there], concat_dim)
     count = len({file.source.url for file in kept})
     LOGGER.info("%s inspected, %d left out", counted(count, "file"), len(bad))
     return Inspected(
@@ -492,13 +452,13 @@ def inspect_sources(
         tuple(findings),
         tuple(renamed),
         frozenset(names),
-        {group: ways_of(mine) for group, mine in split_by_group(new).items()},
+        {group: collect_ways(mine) for group, mine in split_by_group(new).items()},
         frozenset(dim for file in new for dim in file.sizes),
     )
 
 
-def _without_former_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) -> Iterator[BadFile]:
-    """Find changed files that lack a group that they had: what the repository has of it would stay."""
+def _find_lost_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) -> Iterator[BadFile]:
+    """Find changed files that lack a group that they had: its old data would remain in the repository."""
     before: dict[str, set[str]] = {}
     for row in rows:
         before.setdefault(row.source, set()).add(row.target_group)
@@ -509,14 +469,16 @@ def _without_former_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow
     for file in {each.source.url: each for each in files}.values():
         url = file.source.url
         if gone := sorted(before[url] - now[url]):
-            has, had = (_listed([group or "the root" for group in each]) for each in (sorted(now[url]), gone))
+            has, had = (
+                _format_names([group or "the root" for group in each]) for each in (sorted(now[url]), gone)
+            )
             yield BadFile(file.source, f"its data was in {had} when it was ingested, and now is in {has}")
 
 
 def _refuse_unknown_variables(
     names: Sequence[str], found: Sequence[FileSchema | BadFile], stored: Sequence[FileSchema]
 ) -> None:
-    """Raise InvalidInputError for a name that is a variable of no file, nor of the repository."""
+    """Raise InvalidInputError for a name that is not a variable of any file or of the repository."""
     files = [each for each in found if isinstance(each, FileSchema)]
     known = {variable.name for schema in (*files, *stored) for variable in schema.variables}
     offered = sorted({name for each in found for name in each.offered})
@@ -529,8 +491,8 @@ def _refuse_unknown_variables(
             )
 
 
-def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Finding]:
-    """A dimension to put files together along that none of them has: wanted, or mistyped."""
+def _note_new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Finding]:
+    """Note that no file has the dimension to concatenate along, or suggest a similar name."""
     if dim is None or any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas):
         return []
     dims = sorted({each for schema in schemas for each in schema.sizes})
@@ -539,7 +501,7 @@ def _new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Findi
         raise InvalidInputError(
             f"no file has the dimension {dim!r}; did you mean {near[0]}?", ErrorKind.INVALID_ARRAY_METADATA
         )
-    told = f"is in no file, which have {', '.join(dims)}: it is made, and each file is one step along it"
+    told = f"is not in any file (they have {', '.join(dims)}): it is created, with one step per file"
     return [Finding("", dim, told, "note")]
 
 
@@ -548,7 +510,7 @@ def digest_values(
 ) -> dict[tuple[int, str], str]:
     """Hash the values of variables in all sources that have them, by the number of the source."""
     tasks = [DigestTask(source, reading, names) for source in sources.values()]
-    results = executor.map(Task(digest, "files compared", per_core=4, items_per_task=256), tasks)
+    results = executor.map(Task(digest_variables, "files compared", per_core=4, items_per_task=256), tasks)
     return {
         (number, name): value
         for number, found in zip(sources, results, strict=True)

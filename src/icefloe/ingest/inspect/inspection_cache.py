@@ -37,7 +37,7 @@ class InspectionCache:
 
     def __init__(self, storage: Storage, options: Options) -> None:
         self._storage = storage
-        self._path = _object_path(options)
+        self._path = _make_object_path(options)
         self._stored = False
         self._schemas: dict[str, list[FileSchema]] = {}
 
@@ -45,9 +45,9 @@ class InspectionCache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Keep the schemas if the run failed, delete them if it succeeded. Storage errors are ignored.
+        """Store the schemas if the run failed, delete them if it succeeded. Storage errors are ignored.
 
-        A wrong option is no reason to keep them: a repository that was created for the run stays empty then,
+        They are not stored after a wrong option: a repository that was created for the run stays empty then,
         and is removed.
         """
         is_option = isinstance(error, InvalidInputError) and not isinstance(error, ProblemsError)
@@ -55,7 +55,7 @@ class InspectionCache:
             if kind is None and self._stored:
                 self._storage.delete([self._path])
             elif kind is not None and self._schemas and not is_option:
-                packed = msgpack.pack([_VERSION, dict(_encoded(self._schemas))])
+                packed = msgpack.pack([_VERSION, dict(_encode_schemas(self._schemas))])
                 data = zstandard.ZstdCompressor(_LEVEL).compress(packed)
                 self._storage.put(self._path, data, kind=ObjectKind.CHUNK)
 
@@ -66,7 +66,11 @@ class InspectionCache:
             self._stored = True
             unpacked: Any = msgpack.unpack(zstandard.ZstdDecompressor().decompress(bytes(data)))
             version, stored = unpacked
-            known = {each.url: _decoded(stored[_key(each)], each) for each in sources if _key(each) in stored}
+            known = {
+                each.url: _decode_schemas(stored[_make_key(each)], each)
+                for each in sources
+                if _make_key(each) in stored
+            }
         except (ObjectNotFoundError, FormatError, zstandard.ZstdError, ValueError, TypeError, KeyError):
             return {}  # there is none, or another version of icefloe wrote it
         return known if version == _VERSION else {}
@@ -77,7 +81,7 @@ class InspectionCache:
             self._schemas.setdefault(each.source.url, []).append(each)
 
 
-def _object_path(options: Options) -> str:
+def _make_object_path(options: Options) -> str:
     """Name the object. Storage options are left out: they may be secrets and do not change a schema."""
     reading = options.reading
     how = [options.branch, options.group, options.mode, reading.engine, reading.group, reading.variables]
@@ -86,18 +90,18 @@ def _object_path(options: Options) -> str:
     return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
 
 
-def _key(source: Source) -> str:
+def _make_key(source: Source) -> str:
     """Identify a version of a source, by its etag or its time of change."""
     return f"{source.url}\n{source.size_bytes}\n{source.etag or source.modified_us}"
 
 
-def _encoded(schemas: Mapping[str, Sequence[FileSchema]]) -> Iterable[tuple[str, Any]]:
+def _encode_schemas(schemas: Mapping[str, Sequence[FileSchema]]) -> Iterable[tuple[str, Any]]:
     for members in schemas.values():
         with suppress(_NotEncodableError):  # such a file is inspected again
-            yield _key(members[0].source), [[each.source.group, _encode(each)] for each in members]
+            yield _make_key(members[0].source), [[each.source.group, _encode(each)] for each in members]
 
 
-def _decoded(members: Any, source: Source) -> list[FileSchema]:
+def _decode_schemas(members: Any, source: Source) -> list[FileSchema]:
     return [FileSchema(replace(source, group=group), **_decode_schema(schema)) for group, schema in members]
 
 
@@ -108,7 +112,7 @@ def _decode_schema(encoded: Any) -> dict[str, Any]:
 
 
 class _NotEncodableError(Exception):
-    """A value of a type that is not kept, such as a date of a calendar of its own."""
+    """A value of a type that is not stored, such as a date of a non-standard calendar."""
 
 
 def _encode(value: Any) -> Any:

@@ -14,17 +14,17 @@ import xarray as xr
 
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import Hint, IcechunkError
-from icefloe.ingest.discover.remote import index_of, server_of
-from icefloe.ingest.discover.sources import Source, local_path
-from icefloe.ingest.discover.urls import reference_location
+from icefloe.ingest.discover.remote import make_index_path, open_server
+from icefloe.ingest.discover.sources import Source, get_local_path
+from icefloe.ingest.discover.urls import make_reference_url
 from icefloe.ingest.inspect.engines import (
     MissingEngineError,
+    choose_reader,
+    collect_skipped_variables,
+    is_no_engine_error,
     is_zip,
-    left_out,
-    none_fits,
-    reader_of,
+    open_zip,
     refuse_missing,
-    zipped_store,
 )
 from icefloe.ingest.records import Reading, Stored
 from icefloe.session import Session
@@ -38,41 +38,41 @@ if TYPE_CHECKING:
 
 _CHUNK_CACHE_BYTES = 1 << 20
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
-"""What xarray takes cfgrib for."""
+"""Endings for which xarray chooses cfgrib."""
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
-"""Beginnings of files that may contain the name of the format."""
+"""Beginnings of files of other formats that may contain the bytes `GRIB`."""
 _UNNAMED = {"phony_dims": "sort"}
-"""Dimensions without a name get those that netCDF4 gives them."""
+"""Dimensions without a name get the same names as with netCDF4."""
 
 
 @contextmanager
-def opened(
+def open_raw(
     source: Source | Stored, reading: Reading, *, glance: bool = False, whole: bool = False
 ) -> Iterator[xr.Dataset]:
-    """A source as it is stored, not decoded, not loaded: what is asked for, and its coordinates.
+    """Open a source without decoding or loading it: the selected variables and their coordinates.
 
-    With `glance` little of its data will be wanted, and a file elsewhere is not copied if that can be. With
-    `whole` it has the variables that were not asked for, too.
+    With `glance`, little of the data is needed, and a remote file is not copied if that can be avoided. With
+    `whole`, all variables are included.
     """
     if isinstance(source, Stored):
         with ignore_warnings():
-            stored = stored_dataset(source.session, source.group)
+            stored = open_stored(source.session, source.group)
             yield stored.isel({dim: slice(*span) for dim, span in source.region})
         return
     options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
-    reading = reading.of(source)
+    reading = reading.for_source(source)
     if reading.group:
         options["group"] = reading.group
     with ignore_warnings():
-        with left_out():  # no longer: files are closed in any order
-            dataset = _dataset(source, reading, options, glance=glance)
+        with collect_skipped_variables():  # not while the file is open: files are closed in any order
+            dataset = _open(source, reading, options, glance=glance)
         with dataset as raw:
-            raw = _with_inherited(raw, source, reading, options, glance=glance)
-            yield raw if whole else chosen(raw, reading.variables)
+            raw = _add_inherited_coordinates(raw, source, reading, options, glance=glance)
+            yield raw if whole else select_variables(raw, reading.variables)
 
 
-def _with_inherited(
+def _add_inherited_coordinates(
     raw: xr.Dataset, source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool
 ) -> xr.Dataset:
     """Add the coordinates of dimensions that a group of a file has from the groups above it."""
@@ -85,9 +85,9 @@ def _with_inherited(
         if path:
             above["group"] = path
         try:
-            opened = _dataset(source, replace(reading, group=path or None), above, glance=glance)
+            opened = _open(source, replace(reading, group=path or None), above, glance=glance)
         except (OSError, KeyError, ValueError, CannotVirtualizeError):
-            break  # what is above is no group
+            break  # there is no such group
         with opened as parent:
             for dim in lacking:
                 found = parent.variables.get(dim)
@@ -96,7 +96,7 @@ def _with_inherited(
     return raw
 
 
-def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
+def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
     """Open a file with an engine of xarray, or through references if no engine reads it."""
     engine: Any = reading.engine
     if engine is not None:
@@ -105,58 +105,60 @@ def _dataset(source: Source, reading: Reading, options: Mapping[str, Any], *, gl
         if engine is not None:
             reason = f"an Icechunk repository is not read by the engine {engine}"
             raise MissingEngineError(reason, Hint("leave {engine} out", engine=None))
-        return _referred(source, reading, options)
+        return _open_references(source, reading, options)
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
-        return _referred(source, reading, options)
+        return _open_references(source, reading, options)
     in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
-    if in_parts and (file := hdf5_elsewhere(source, reading)) is not None:
+    if in_parts and (file := open_remote_hdf5(source, reading)) is not None:
         return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED, **options})
-    path: Any = local_path(source, reading.storage_options)
+    path: Any = get_local_path(source, reading.storage_options)
     if source.is_store and engine is None:
         engine = "zarr"
     if engine in (None, "zarr") and is_zip(path):
-        path, engine = zipped_store(path), "zarr"
+        path, engine = open_zip(path), "zarr"
     if "group" in options and is_grib(source, reading):  # cfgrib has no groups
-        return _referred(source, reading, options)
+        return _open_references(source, reading, options)
     if engine is None and path.lower().endswith(_GRIB) and importlib.util.find_spec("cfgrib") is not None:
         engine = "cfgrib"
     if engine == "cfgrib":
-        options = {"indexpath": index_of(path), **options}
+        options = {"indexpath": make_index_path(path), **options}
     if engine is None and path.lower().endswith(".json"):
-        return _referred(source, reading, options)  # kerchunk's engine, if installed, ignores our credentials
+        return _open_references(
+            source, reading, options
+        )  # kerchunk's engine, if installed, ignores our credentials
     if engine is None:
-        reader = reader_of(path, options.get("group"))
+        reader = choose_reader(path, options.get("group"))
         if reader == "references":
-            return _referred(source, reading, options)
+            return _open_references(source, reading, options)
         if reader == "h5netcdf":
             engine, options = reader, {**_UNNAMED, **options}
     try:
-        with _small_chunk_caches():
+        with _shrink_chunk_caches():
             return xr.open_dataset(path, engine=engine, **options)
     except (ValueError, AttributeError) as error:
         # Neither netCDF4 nor h5netcdf reads all files in which only some dimensions have names.
-        is_unread = engine == "h5netcdf" or isinstance(error, AttributeError) or none_fits(error)
+        is_unread = engine == "h5netcdf" or isinstance(error, AttributeError) or is_no_engine_error(error)
         if reading.engine is not None or not is_unread:
             raise
         options = {name: value for name, value in options.items() if name not in _UNNAMED}
-        return _referred(source, reading, options)
+        return _open_references(source, reading, options)
 
 
 def is_grib(source: Source, reading: Reading) -> bool:
-    """Return whether a source is a GRIB file that is opened without options of an engine."""
+    """Return whether a source is a GRIB file, opened without engine options."""
     if source.is_store or reading.engine not in (None, "cfgrib") or reading.open_options:
         return False
     if source.is_remote and source.size_bytes > 0:
-        server = server_of(source.address, reading.storage_options)
-        head = server.part(source.address, 0, min(_HEAD_BYTES, source.size_bytes))
+        server = open_server(source.address, reading.storage_options)
+        head = server.read_range(source.address, 0, min(_HEAD_BYTES, source.size_bytes))
     else:
-        with open(local_path(source, reading.storage_options), "rb") as file:
+        with open(get_local_path(source, reading.storage_options), "rb") as file:
             head = file.read(_HEAD_BYTES)
     return b"GRIB" in head and head[:4] not in _NOT_GRIB
 
 
 @contextmanager
-def _small_chunk_caches() -> Iterator[None]:
+def _shrink_chunk_caches() -> Iterator[None]:
     """Shrink netCDF4's chunk cache of 64 MiB per variable: each chunk is read only once."""
     try:
         library: Any = importlib.import_module("netCDF4")
@@ -171,17 +173,17 @@ def _small_chunk_caches() -> Iterator[None]:
         library.set_chunk_cache(*before)
 
 
-def _referred(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
+def _open_references(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
     """Open a source through references to its chunks."""
     from icefloe.virtual.values import open_dataset
 
-    dataset = virtualized(source, reading)
+    dataset = virtualize_source(source, reading)
     refused = [each.sentence for each in dataset.refused if each.variable in reading.variables]
     if refused or (dataset.refused and not reading.variables):
         told = "; ".join(refused or [each.sentence for each in dataset.refused])
-        raise ValueError(f"{told}: name the variables that are wanted without it, or another engine")
+        raise ValueError(f"{told}: select other variables, or another engine")
     rest = {name: value for name, value in options.items() if name != "group"}
-    found: xr.Dataset = open_dataset(dataset, reading.reach_from(source), **rest)
+    found: xr.Dataset = open_dataset(dataset, reading.make_access_finder(source), **rest)
     return found
 
 
@@ -189,7 +191,7 @@ _grib_files: OrderedDict[Source, VirtualDataset] = OrderedDict()
 _KEPT_FILES = 4
 
 
-def grib_parts(source: Source, reading: Reading) -> VirtualDataset:
+def parse_grib_parts(source: Source, reading: Reading) -> VirtualDataset:
     """Parse a GRIB file into references, its parts as groups. A few files are kept for their other parts."""
     whole = replace(source, group="")
     found = _grib_files.get(whole)
@@ -202,11 +204,11 @@ def grib_parts(source: Source, reading: Reading) -> VirtualDataset:
     return found
 
 
-def virtualized(source: Source, reading: Reading) -> VirtualDataset:
+def virtualize_source(source: Source, reading: Reading) -> VirtualDataset:
     """Parse a source into references to its chunks."""
-    group = reading.of(source).group or ""
+    group = reading.for_source(source).group or ""
     if Kind.parse(group) is not None:
-        return grib_parts(source, reading).groups[group]
+        return parse_grib_parts(source, reading).groups[group]
     with open_virtualized(source, reading) as (dataset, _):
         return dataset
 
@@ -218,37 +220,37 @@ def open_virtualized(
     from icefloe.virtual.open import parse_and_keep_open
     from icefloe.virtual.parsers import ParseOptions
 
-    group = (reading.of(source).group or "").strip("/")
+    group = (reading.for_source(source).group or "").strip("/")
     wanted = ParseOptions(group or None, grib_parts=grib_parts)
-    reach = reading.reach_from(source)
+    reach = reading.make_access_finder(source)
     if source.is_repository:
         # The branch may have moved since it was found.
         address = source.repository_address
-        location = reference_location(address) if source.is_remote else address
+        location = make_reference_url(address) if source.is_remote else address
         pinned = replace(wanted, version=f"snapshot:{source.etag}")
         return parse_and_keep_open(location, pinned, "icechunk", reach)
     if not source.is_remote:
         return parse_and_keep_open(source.url, wanted, access=reach)
-    location = reference_location(source.address)
+    location = make_reference_url(source.address)
     return parse_and_keep_open(location, wanted, "zarr" if source.is_store else None, reach)
 
 
-def hdf5_elsewhere(source: Source, reading: Reading) -> Any:
-    """A file elsewhere to be read in parts; None for one of another kind, or at a server without ranges."""
+def open_remote_hdf5(source: Source, reading: Reading) -> Any:
+    """Open a remote HDF5 file for reading in parts; None for other formats and servers without ranges."""
     from icefloe.virtual.open import recognize
     from icefloe.virtual.sources import open_file, to_location
 
-    access = reading.access_to(source)
+    access = reading.find_access(source)
     if access is None or importlib.util.find_spec("h5netcdf") is None:
         return None
     try:
-        file = open_file(to_location(reference_location(source.address)), access.store, access.credential)
+        file = open_file(to_location(make_reference_url(source.address)), access.store, access.credential)
         return file.as_binary() if recognize(file) == "hdf5" else None
     except (IcechunkError, CannotVirtualizeError):
-        return None  # a copy of it will tell what is wrong
+        return None  # the problem is reported when a copy is opened
 
 
-def stored_dataset(session: Session, group: str) -> xr.Dataset:
+def open_stored(session: Session, group: str) -> xr.Dataset:
     """Open a group of a repository without decoding or loading it."""
     options: Any = {"group": group or None, "consolidated": False, "chunks": None, "decode_cf": False}
     found: xr.Dataset = xr.open_zarr(session.store, **options)
@@ -261,10 +263,10 @@ def decode(raw: xr.Dataset) -> xr.Dataset:
         return xr.decode_cf(raw)
 
 
-def chosen(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
-    """Those of the named variables that a stored dataset has, their coordinates and the bounds of these.
+def select_variables(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
+    """Select named variables of a stored dataset, their coordinates, and the bounds of these.
 
-    Without names these are all variables.
+    Without names, all variables are selected.
     """
     if not names:
         return raw

@@ -1,4 +1,4 @@
-"""How values are stored: whether a file's bytes can be taken as they are, and how they are stored if not."""
+"""Compare how variables are stored, and encode values: without loss, and as xarray reads them from Zarr."""
 
 from __future__ import annotations
 
@@ -22,33 +22,35 @@ _COPIED_KINDS = "iuf"
 _fill_values = get_xarray_fill_value_coder()
 
 
-def signature(schema: VariableSchema) -> str | None:
+def make_signature(schema: VariableSchema) -> str | None:
     """Return a key that is equal for variables whose stored values are interchangeable, or None."""
     dtype = np.dtype(schema.raw_dtype)
     if dtype.kind not in _COPIED_KINDS or schema.raw_dims != schema.dims or "dtype" in schema.packing:
         return None
-    parts = {name: _comparable(name, value) for name, value in sorted(schema.packing.items())}
+    parts = {name: _normalize(name, value) for name, value in sorted(schema.packing.items())}
     return json.dumps([dtype.newbyteorder("=").str, parts])
 
 
-def _comparable(name: str, value: Any) -> str:
-    if name in ("scale_factor", "add_offset"):  # xarray takes the type of the values from these
+def _normalize(name: str, value: Any) -> str:
+    if name in ("scale_factor", "add_offset"):  # these determine the type of the decoded values
         return f"{np.asarray(value).dtype.str} {np.asarray(value).tolist()!r}"
     return repr(np.asarray(value).tolist())
 
 
-def survives(schema: VariableSchema) -> bool:
+def is_preserved_by_json(schema: VariableSchema) -> bool:
     """Return whether values keep their meaning when attributes are stored as JSON, as in Zarr."""
     raw = np.dtype(schema.raw_dtype).newbyteorder("=")
-    before = xr.Variable(("x",), _sample(raw, schema.packing), dict(schema.packing))
-    after = xr.Variable(("x",), before.values, attributes_of_zarr(zarr_attributes(schema.packing, raw), raw))
-    return same_meaning(before, after)
+    before = xr.Variable(("x",), _make_sample(raw, schema.packing), dict(schema.packing))
+    after = xr.Variable(
+        ("x",), before.values, from_zarr_attributes(to_zarr_attributes(schema.packing, raw), raw)
+    )
+    return has_same_meaning(before, after)
 
 
-def same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
+def has_same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
     """Return whether xarray decodes two stored variables to equal values of the same type."""
     try:
-        first, second = (decoded(variable) for variable in (one, other))
+        first, second = (decode_variable(variable) for variable in (one, other))
     except (ValueError, OverflowError, TypeError):
         return False
     return first.dtype == second.dtype and _equal(first, second)
@@ -58,14 +60,14 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one.equals(other))
 
 
-def decoded(variable: xr.Variable) -> xr.Variable:
+def decode_variable(variable: xr.Variable) -> xr.Variable:
     """Decode and load a stored variable."""
     with ignore_warnings():
         found = xr.decode_cf(xr.Dataset({"v": (tuple(variable.dims), variable.values, dict(variable.attrs))}))
         return found.variables["v"].load()
 
 
-def _sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+def _make_sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return sample values of a stored type, including the missing values."""
     if "units" in packing:
         values = np.arange(64).astype(dtype)
@@ -73,31 +75,31 @@ def _sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any,
         values = np.linspace(-1e3, 1e3, 64).astype(dtype)
     else:
         limits = np.iinfo(dtype)
-        span = limits.max - limits.min  # Python's numbers: floats would round beyond the limits of int64
+        span = limits.max - limits.min  # Python integers: floats would round beyond the limits of int64
         values = np.array([limits.min + span * step // 63 for step in range(64)], dtype)
     missing = [np.atleast_1d(packing[name]) for name in (_FILL, "missing_value") if name in packing]
     numbers = [each for each in missing if each.dtype.kind in "iuf"]
     return np.concatenate([values, *numbers]).astype(dtype)
 
 
-def zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+def to_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Convert attributes to JSON values, as xarray reads them from a Zarr array."""
     found = {}
     for name, value in attrs.items():
         if name == _FILL:
             if dtype.kind in "biufcSU":
-                found[name] = _fill_values.encode(_scalar(value, dtype), dtype)
-        elif (plain := _plain(value)) is not None:
+                found[name] = _fill_values.encode(_to_scalar(value, dtype), dtype)
+        elif (plain := _to_json(value)) is not None:
             found[name] = plain
     return found
 
 
-def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+def _to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     scalar = np.asarray(value).reshape(-1)[0]
     return bytes(scalar) if dtype.kind == "S" else scalar.item()
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Convert a value for JSON, which has no bytes and no infinite numbers."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -106,13 +108,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_json(each) for each in value]
     if value is None or isinstance(value, str | int | float | bool | dict):
         return value
     return str(value)
 
 
-def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+def from_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Convert attributes of a Zarr array as xarray does."""
     found = dict(attrs)
     if _FILL in found:
@@ -120,7 +122,7 @@ def attributes_of_zarr(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[s
     return found
 
 
-def stored(
+def encode_variable(
     variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
 ) -> xr.Variable:
     """Encode values with their packing if nothing is lost, else as finer times, else unpacked."""
@@ -128,18 +130,18 @@ def stored(
     dtype = np.dtype(raw_dtype)
     if dtype.kind in _COPIED_KINDS:
         wanted["dtype"] = dtype.newbyteorder("=")
-    for encoding in (wanted, *_finer_times(variable, packing), {}):
-        found = _encoded(variable, encoding)
+    for encoding in (wanted, *_list_finer_times(variable, packing), {}):
+        found = _try_encoding(variable, encoding)
         if found is not None:
             return found
     raise InvalidInputError(
-        f"{name} cannot be stored: there is no way to say in Zarr's attributes what its values "
+        f"{name} cannot be stored: Zarr attributes cannot describe its values "
         f"({variable.dtype}) mean, or that some are missing; leave it out, or complete the files",
         ErrorKind.INVALID_ARRAY_METADATA,
     )
 
 
-def _finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict[str, Any]]:
     units = packing.get("units", "")
     if " since " not in units:
         return []
@@ -148,7 +150,7 @@ def _finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict
     return [{"units": f"{unit} since {since}", "dtype": "int64", **calendar} for unit in _UNITS_SINCE]
 
 
-def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
+def _try_encoding(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
     """Encode a variable; None if decoding would return other values."""
     whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
     if is_text(whole):
@@ -159,13 +161,13 @@ def _encoded(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable 
     except (ValueError, OverflowError, TypeError):
         return None
     if found.dtype == object:
-        return None  # times of a calendar of their own, some of them missing
+        return None  # times of a non-standard calendar, some of them missing
     if found.dtype.kind == "b" or ("dtype" in found.attrs and variable.dtype.kind != "m"):
         return whole if variable.dtype.kind == "b" else None
-    attrs = attributes_of_zarr(zarr_attributes(found.attrs, found.dtype), found.dtype)
+    attrs = from_zarr_attributes(to_zarr_attributes(found.attrs, found.dtype), found.dtype)
     back = xr.Variable(found.dims, found.values, attrs)
     try:
-        shown = decoded(back)
+        shown = decode_variable(back)
     except (ValueError, OverflowError, TypeError):
         return None
     same = _equal(shown, variable) and (shown.dtype == variable.dtype or variable.dtype == object)

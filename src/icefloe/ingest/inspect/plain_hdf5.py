@@ -1,8 +1,8 @@
-"""HDF5 files as xarray shows them, from what the parser of references has read of them anyway.
+"""Describe plain HDF5 files like xarray, from what the reference parser has read already.
 
-Only files that are plain are looked at so: numbers of the usual kinds, dimensions with scales, attributes
-that are texts or numbers. In them netCDF4, h5netcdf and the parser see the same. The files of an archive are
-alike: what decoding makes of a variable is kept, and of the next file only coordinates are decoded.
+A file is plain if it has numbers of common types, dimensions with scales, and attributes that are text or
+numbers. netCDF4, h5netcdf and the parser see such a file in the same way. The files of an archive are alike:
+the decoded description of a variable is kept, and only the coordinates of the next file are decoded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from xarray.backends import BackendArray
 from icefloe._internal.private_imports import get_xarray_indexing
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.schema import schema_of, variable_schema
-from icefloe.ingest.records import FileSchema, Reading, VariableSchema, attribute_key
+from icefloe.ingest.inspect.schema import describe_dataset, describe_variable
+from icefloe.ingest.records import FileSchema, Reading, VariableSchema, make_attrs_key
 from icefloe.virtual.parsers.hdf5.dimensions import HIDDEN_ATTRIBUTES
 from icefloe.virtual.parsers.hdf5.file import Member, Members
 
@@ -31,14 +31,14 @@ _TYPES = frozenset(
     np.dtype(each).str for each in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 )
 _SEEN_BY_SOME = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
-"""Attributes that not all engines hide."""
+"""Attributes that only some engines hide."""
 _KEPT = 64
 _KEPT_BYTES = 1 << 16
-"""Coordinates larger than this are decoded anew in every file."""
+"""Larger coordinates are decoded again in every file."""
 
 
 class _OddError(Exception):
-    """Something that engines may see in different ways."""
+    """A property that engines may interpret differently."""
 
 
 def is_plain(reading: Reading) -> bool:
@@ -46,38 +46,38 @@ def is_plain(reading: Reading) -> bool:
     return reading.engine in _ENGINES and not reading.open_options
 
 
-def plain_schema(
+def describe_plain_file(
     members: Members, source: Source, reading: Reading, content_id: str, known: Known
 ) -> FileSchema | None:
-    """What a inspect_file would find in the group of an open file; None where xarray has to look itself."""
+    """Describe the group of an open file as `inspect_file` does; return None if xarray has to open it."""
     try:
         stored = {name: _Stored.of(name, each) for name, each in members.variables.items()}
-        attrs = _attributes(members.attributes)
+        attrs = _convert_attributes(members.attributes)
         if not members.is_whole or not stored:
             return None
-        sizes = _sizes(stored)
+        sizes = _collect_sizes(stored)
     except _OddError:
         return None
-    key = _key(stored, attrs, reading)
+    key = _make_key(stored, attrs, reading)
     template = known.templates.get(key)
     if template is not None:
         known.templates.move_to_end(key)
-        return _filled_in(template, stored, sizes, attrs, source, content_id, known)
-    raw = xr.Dataset({name: each.variable() for name, each in stored.items()}, attrs=attrs)
-    found = schema_of(source, raw, content_id, reading.variables)
+        return _fill_template(template, stored, sizes, attrs, source, content_id, known)
+    raw = xr.Dataset({name: each.to_variable() for name, each in stored.items()}, attrs=attrs)
+    found = describe_dataset(source, raw, content_id, reading.variables)
     if _is_like_others(found, stored):
         _keep(known.templates, key, found)
     return found
 
 
 def _is_like_others(schema: FileSchema, stored: Mapping[str, _Stored]) -> bool:
-    """Whether what decoding makes of variables depends on nothing that may be another in the next file."""
-    apart = (each.name for each in schema.variables if _counts_apart(stored[each.name], stored))
+    """Return whether the description of all variables can be reused for similar files."""
+    apart = (each.name for each in schema.variables if _has_own_epoch(stored[each.name], stored))
     return all(name in schema.values for name in apart)
 
 
 class Known:
-    """What is known of files of an archive after some of them."""
+    """Descriptions that are reused for similar files."""
 
     def __init__(self) -> None:
         self.templates: OrderedDict[Any, FileSchema] = OrderedDict()
@@ -92,7 +92,7 @@ def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """A variable as it is stored."""
+    """A stored variable of an open file."""
 
     name: str
     dims: tuple[str, ...]
@@ -115,24 +115,24 @@ class _Stored:
             and (len(dims) == 1 or name not in dims)
             and ("CLASS" not in member.attributes or len(dims) == 1)
         )
-        attrs = _attributes(member.attributes)
+        attrs = _convert_attributes(member.attributes)
         fill = attrs.get("_FillValue")
         if not is_plain or (fill is not None and np.asarray(fill).dtype != dtype):
             raise _OddError
         return _Stored(name, dims, shape, dtype, dataset.chunks, attrs, member)
 
-    def values(self) -> Any:
+    def read(self) -> Any:
         return np.asarray(self.member.dataset[()])
 
-    def variable(self) -> xr.Variable:
-        """The variable, of which values are read when they are wanted."""
+    def to_variable(self) -> xr.Variable:
+        """Return the variable. Its values are read on access."""
         data = _indexing.LazilyIndexedArray(_Values(self))
         encoding = {} if self.chunks is None else {"chunksizes": self.chunks}
         return xr.Variable(self.dims, data, dict(self.attrs), encoding)
 
 
 class _Values(BackendArray):
-    """The values of a variable of an open file."""
+    """The lazily read values of a variable of an open file."""
 
     def __init__(self, stored: _Stored) -> None:
         self._dataset = stored.member.dataset
@@ -145,14 +145,14 @@ class _Values(BackendArray):
         )
 
 
-def _attributes(found: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
     if any(name in found for name in _SEEN_BY_SOME):
         raise _OddError
-    return {name: _value(value) for name, value in found.items() if name not in HIDDEN_ATTRIBUTES}
+    return {name: _convert_value(value) for name, value in found.items() if name not in HIDDEN_ATTRIBUTES}
 
 
-def _value(value: Any) -> Any:
-    """A text, a number, or several numbers."""
+def _convert_value(value: Any) -> Any:
+    """Convert an attribute to text, a number, or an array of numbers."""
     if isinstance(value, np.ndarray):
         if value.ndim != 1 or value.dtype.str not in _TYPES or not value.size:
             raise _OddError
@@ -171,7 +171,7 @@ def _value(value: Any) -> Any:
     raise _OddError
 
 
-def _sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
+def _collect_sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for each in stored.values():
         for dim, size in zip(each.dims, each.shape, strict=True):
@@ -180,26 +180,26 @@ def _sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
     return sizes
 
 
-def _key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: Reading) -> Any:
-    """The same for files in which the same variables are decoded in the same way, but for coordinates."""
+def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: Reading) -> Any:
+    """Return a key that is equal for files whose variables are decoded alike, except coordinates."""
     variables = []
     for each in stored.values():
         told = each.attrs
-        if _counts_apart(each, stored):
+        if _has_own_epoch(each, stored):
             told = {name: value for name, value in told.items() if name != "units"}
-        variables.append((each.name, each.dims, each.dtype.str, each.chunks, attribute_key(told)))
+        variables.append((each.name, each.dims, each.dtype.str, each.chunks, make_attrs_key(told)))
     return tuple(variables), attrs.get("coordinates"), reading.variables
 
 
-def _counts_apart(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Whether times are counted from a date that may be another one in every file, and nobody else's."""
+def _has_own_epoch(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
+    """Return whether times have units that may differ between files, and are not shared with large bounds."""
     if len(each.dims) > 1 or " since " not in str(each.attrs.get("units", "")):
         return False
     bounds = stored.get(str(each.attrs.get("bounds", "")))
     return bounds is None or len(bounds.dims) <= 2
 
 
-def _filled_in(
+def _fill_template(
     template: FileSchema,
     stored: Mapping[str, _Stored],
     sizes: Mapping[str, int],
@@ -208,8 +208,8 @@ def _filled_in(
     content_id: str,
     known: Known,
 ) -> FileSchema:
-    """A file like another one, with its own coordinates."""
-    coordinates = dict(_coordinates(template, stored, known))
+    """Describe a file by the template of a similar file and its own coordinates."""
+    coordinates = dict(_decode_coordinates(template, stored, known))
     variables = tuple(
         coordinates[each.name][0] if each.name in coordinates else each for each in template.variables
     )
@@ -219,50 +219,50 @@ def _filled_in(
     return FileSchema(source, variables, mine, values, shown, content_id, offered=template.offered)
 
 
-def _coordinates(
+def _decode_coordinates(
     template: FileSchema, stored: Mapping[str, _Stored], known: Known
 ) -> Iterator[tuple[str, tuple[VariableSchema, Any]]]:
-    """What goes home with values, decoded: times and their bounds together, all else one by one."""
+    """Decode the coordinates: times and their bounds together, all others one by one."""
     together: dict[str, _Stored] = {}
     like = {each.name: each for each in template.variables}
     for name in template.values:
         each = stored[name]
-        if _is_of_times(each, stored) or each.member.dataset.size * each.dtype.itemsize > _KEPT_BYTES:
+        if _is_time_or_bounds(each, stored) or each.member.dataset.size * each.dtype.itemsize > _KEPT_BYTES:
             together[name] = each
             continue
-        values = each.values()
-        key = (name, each.dims, each.chunks, values.dtype.str, values.tobytes(), attribute_key(each.attrs))
+        values = each.read()
+        key = (name, each.dims, each.chunks, values.dtype.str, values.tobytes(), make_attrs_key(each.attrs))
         if key not in known.coordinates:
-            _keep(known.coordinates, key, _decoded([(each, values)], like)[name])
+            _keep(known.coordinates, key, _decode_variables([(each, values)], like)[name])
         yield name, known.coordinates[key]
-    yield from _decoded([(each, each.values()) for each in together.values()], like).items()
+    yield from _decode_variables([(each, each.read()) for each in together.values()], like).items()
 
 
-def _is_of_times(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Whether values are times, or the bounds of something, which are counted as that is."""
+def _is_time_or_bounds(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
+    """Return whether values are times, or bounds, which have the units of their coordinate."""
     is_time = " since " in str(each.attrs.get("units", ""))
     return is_time or any(each.name == other.attrs.get("bounds") for other in stored.values())
 
 
-def _decoded(
+def _decode_variables(
     variables: Iterable[tuple[_Stored, Any]], like: Mapping[str, VariableSchema]
 ) -> dict[str, tuple[VariableSchema, Any]]:
     raw = {}
     for each, values in variables:
-        # Whether it names coordinates that there are was seen in the file that this one is like.
-        told = {name: value for name, value in each.attrs.items() if name not in _named_elsewhere(each, like)}
+        # Whether the named coordinates exist was determined for the template.
+        told = {name: value for name, value in each.attrs.items() if name not in _list_hidden(each, like)}
         encoding = {} if each.chunks is None else {"chunksizes": each.chunks}
         raw[each.name] = xr.Variable(each.dims, values, told, encoding)
     with ignore_warnings():
         decoded, _, _ = _conventions.decode_cf_variables(dict(raw), {}, decode_coords=False)
         return {
             name: (
-                variable_schema(name, raw[name], variable, like[name].is_coordinate),
+                describe_variable(name, raw[name], variable, like[name].is_coordinate),
                 np.asarray(variable.values),
             )
             for name, variable in decoded.items()
         }
 
 
-def _named_elsewhere(each: _Stored, like: Mapping[str, VariableSchema]) -> tuple[str, ...]:
+def _list_hidden(each: _Stored, like: Mapping[str, VariableSchema]) -> tuple[str, ...]:
     return () if "coordinates" in like[each.name].attrs else ("coordinates",)

@@ -56,7 +56,7 @@ class Parsed:
             ]
             for each in self.sources
         ]
-        variables = {name: each.packed() for name, each in self.variables.items()}
+        variables = {name: each.pack() for name, each in self.variables.items()}
         return zstandard.ZstdCompressor(_LEVEL).compress(msgpack.pack([sources, variables]))
 
     @staticmethod
@@ -69,7 +69,7 @@ class Parsed:
                 Source(location, size, e_tag, None if modified is None else datetime.fromisoformat(modified))
                 for location, size, e_tag, modified in sources
             ),
-            {name: ReferredVariable.unpacked(*each) for name, each in variables.items()},
+            {name: ReferredVariable.unpack(*each) for name, each in variables.items()},
         )
 
 
@@ -86,7 +86,7 @@ class ReferredVariable:
         """Take the chunk references of a parsed variable."""
         return ReferredVariable(variable.grid_shape, variable.chunk_shape, variable.references)
 
-    def in_chunks(
+    def fit_to(
         self, chunks: tuple[int, ...], lacking: Sequence[int], sizes: Sequence[int]
     ) -> ReferredVariable:
         """Fit the references to a box of an array, which may have more dimensions or smaller chunks."""
@@ -97,14 +97,14 @@ class ReferredVariable:
         parts = tuple(size // cut for size, cut in zip(shape, chunks, strict=True))
         grid = tuple(-(-size // cut) for size, cut in zip(sizes, chunks, strict=True))
         if any(count > 1 for count in parts):
-            found = found.divide(parts).clip(grid)  # without what the last chunk has beyond the end
+            found = found.divide(parts).clip(grid)  # without the part of the last chunk beyond the end
         return ReferredVariable(grid, chunks, found)
 
-    def packed(self) -> list[Any]:
+    def pack(self) -> list[Any]:
         """Encode as numbers and bytes, without coordinates if the grid is complete and in order."""
         chunks = self.chunks
         is_dense = len(chunks.coords) == np.prod(self.grid_shape, dtype=np.int64) and np.array_equal(
-            chunks.coords, _all_of(self.grid_shape)
+            chunks.coords, _list_coords(self.grid_shape)
         )
         return [
             self.grid_shape,
@@ -119,7 +119,7 @@ class ReferredVariable:
         ]
 
     @staticmethod
-    def unpacked(
+    def unpack(
         grid: Sequence[int],
         chunk: Sequence[int],
         count: int,
@@ -132,7 +132,9 @@ class ReferredVariable:
     ) -> ReferredVariable:
         """Decode the result of `packed`."""
         rank = len(grid)
-        places = np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _all_of(grid)[:count]
+        places = (
+            np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _list_coords(grid)[:count]
+        )
         return ReferredVariable(
             tuple(grid),
             tuple(chunk),
@@ -147,7 +149,7 @@ class ReferredVariable:
         )
 
 
-def _all_of(grid: Sequence[int]) -> Any:
+def _list_coords(grid: Sequence[int]) -> Any:
     return np.indices(tuple(grid), np.uint32).reshape(len(grid), -1).T
 
 

@@ -26,15 +26,15 @@ def expand_scalars(
     """
     schemas = [*files, *([stored] if stored is not None else [])]
     if concat_dim is not None:
-        dims = [concat_dim] if concat_dim in _scalars(files) else []
+        dims = [concat_dim] if concat_dim in _list_scalars(files) else []
     else:
-        dims = _new_dimensions(schemas)
+        dims = _find_new_dimensions(schemas)
     if not dims:
         return list(files)
-    return [expand(file, dims, set(_moving_coordinates(schemas, dims))) for file in files]
+    return [add_dimensions(file, dims, set(_find_moving_coordinates(schemas, dims))) for file in files]
 
 
-def _moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str]) -> Iterator[str]:
+def _find_moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str]) -> Iterator[str]:
     """Yield the coordinates that are different along the new dimensions, or are so in the repository."""
     names = dict.fromkeys(
         each.name
@@ -44,11 +44,11 @@ def _moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str]) -> I
     )
     for name in names:
         found = [each for schema in schemas if (each := schema.variable(name)) is not None]
-        if name in dims or _varies(name, schemas) or any(set(dims) & set(each.dims) for each in found):
+        if name in dims or _is_varying(name, schemas) or any(set(dims) & set(each.dims) for each in found):
             yield name
 
 
-def expand(schema: FileSchema, dims: Sequence[str], coordinates: Collection[str]) -> FileSchema:
+def add_dimensions(schema: FileSchema, dims: Sequence[str], coordinates: Collection[str]) -> FileSchema:
     """Add dimensions that are scalar coordinates of a file to its data, and to some other coordinates."""
     new = [dim for dim in dims if dim not in schema.sizes and dim in schema.values]
     if not new:
@@ -72,23 +72,23 @@ def expand(schema: FileSchema, dims: Sequence[str], coordinates: Collection[str]
     return replace(schema, variables=tuple(variables), sizes=sizes, values=values)
 
 
-def _new_dimensions(schemas: Sequence[FileSchema]) -> list[str]:
+def _find_new_dimensions(schemas: Sequence[FileSchema]) -> list[str]:
     """List the scalar coordinates that become dimensions, in the order of GRIB, or as files have them."""
-    scalars = list(_scalars(schemas))
+    scalars = list(_list_scalars(schemas))
     elsewhere = {dim for schema in schemas for dim in schema.sizes}
-    levels = [str(level) for level in dict.fromkeys(_level_types(schemas))]
+    levels = [str(level) for level in dict.fromkeys(_list_level_types(schemas))]
     if levels:
         axes = [name for name in (*_GRIB_AXES, *levels) if name in scalars]
-        return [name for name in axes if name in elsewhere or _varies(name, schemas)]
+        return [name for name in axes if name in elsewhere or _is_varying(name, schemas)]
     found = [name for name in scalars if name in elsewhere]
-    if found or not _repeat_labels(schemas):
+    if found or not _has_repeated_labels(schemas):
         return found
-    varying = [name for name in scalars if _varies(name, schemas)]
+    varying = [name for name in scalars if _is_varying(name, schemas)]
     times = [name for name in varying if _is_time(name, schemas)]
     return times[:1] or (varying if len(varying) == 1 else [])
 
 
-def _scalars(schemas: Iterable[FileSchema]) -> Iterator[str]:
+def _list_scalars(schemas: Iterable[FileSchema]) -> Iterator[str]:
     seen: dict[str, None] = {}
     for schema in schemas:
         for each in schema.variables:
@@ -97,38 +97,38 @@ def _scalars(schemas: Iterable[FileSchema]) -> Iterator[str]:
     yield from seen
 
 
-def _level_types(schemas: Iterable[FileSchema]) -> Iterator[Any]:
+def _list_level_types(schemas: Iterable[FileSchema]) -> Iterator[Any]:
     for schema in schemas:
         for each in schema.variables:
             if not each.is_coordinate and "GRIB_typeOfLevel" in each.attrs:
                 yield each.attrs["GRIB_typeOfLevel"]
 
 
-def _varies(name: str, schemas: Sequence[FileSchema]) -> bool:
+def _is_varying(name: str, schemas: Sequence[FileSchema]) -> bool:
     """Return whether a scalar coordinate differs between files that have a data variable in common."""
     found: dict[str, Any] = {}
     for schema in schemas:
         value = schema.values.get(name)
         if value is None or name in schema.sizes:
             continue
-        for each in _data(schema):
+        for each in _list_data_variables(schema):
             first = found.setdefault(each.name, value)
             if first is not value and not np.array_equal(first, value):
                 return True
     return False
 
 
-def _repeat_labels(schemas: Sequence[FileSchema]) -> bool:
+def _has_repeated_labels(schemas: Sequence[FileSchema]) -> bool:
     """Return whether files that have a data variable in common have the same labels along all dimensions."""
     found: dict[str, list[FileSchema]] = {}
     for schema in schemas:
-        for each in _data(schema):
+        for each in _list_data_variables(schema):
             found.setdefault(each.name, []).append(schema)
     alike = [same for same in found.values() if len(same) > 1]
-    return any(all(_same_labels(same[0], other) for other in same[1:]) for same in alike)
+    return any(all(_has_same_labels(same[0], other) for other in same[1:]) for same in alike)
 
 
-def _same_labels(one: FileSchema, other: FileSchema) -> bool:
+def _has_same_labels(one: FileSchema, other: FileSchema) -> bool:
     return one.sizes == other.sizes and all(
         one.values.get(dim) is other.values.get(dim)
         or np.array_equal(one.values.get(dim, ()), other.values.get(dim, ()))
@@ -136,7 +136,7 @@ def _same_labels(one: FileSchema, other: FileSchema) -> bool:
     )
 
 
-def _data(schema: FileSchema) -> Iterator[VariableSchema]:
+def _list_data_variables(schema: FileSchema) -> Iterator[VariableSchema]:
     return (each for each in schema.variables if not each.is_coordinate)
 
 

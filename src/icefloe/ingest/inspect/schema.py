@@ -1,85 +1,75 @@
-"""What is in a file: an executor looks, and sends home names, shapes, types and coordinates, but no data."""
+"""Describe files: names, shapes, types and coordinates, but no data. Tasks run this on executors."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from icefloe._internal.extras import find_missing_package
-from icefloe.ingest.discover.remote import server_of
+from icefloe.ingest.discover.remote import open_server
 from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.engines import (
     MissingEngineError,
-    left_out,
+    collect_skipped_variables,
 )
-from icefloe.ingest.inspect.open import chosen, decode, opened
-from icefloe.ingest.records import PACKING, BadFile, FileSchema, Reading, Stored, VariableSchema, reason
-
-if TYPE_CHECKING:
-    pass
+from icefloe.ingest.inspect.open import decode, open_raw, select_variables
+from icefloe.ingest.records import PACKING, BadFile, FileSchema, Reading, Stored, VariableSchema, explain
 
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
 _TABLE_CELLS = 1 << 20
-"""Times in a table, such as those of runs and steps of a forecast, are as small as this."""
-
-
-@dataclass(frozen=True, slots=True)
-class InspectFileTask:
-    """A file to look at."""
-
-    source: Source
-    reading: Reading
+"""The largest 2-D table of times, such as valid times of forecasts, that is sent to the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestTask:
-    """Variables of a file whose values are to be compared with those of other files."""
+    """A task: hash the values of variables, to compare them with other files."""
 
     source: Source | Stored
     reading: Reading
     names: tuple[str, ...]
 
 
-def inspect_file(task: InspectFileTask) -> FileSchema | BadFile:
-    """Look into one file. Whatever goes wrong with it is an answer, not an exception."""
+def inspect_file(source: Source, reading: Reading) -> FileSchema | BadFile:
+    """Describe one file. A file that cannot be read is a result, not an exception."""
     try:
-        with left_out() as names, opened(task.source, task.reading, glance=True, whole=True) as raw:
-            id = content_id(task.source, task.reading)
-            found = schema_of(task.source, raw, id, task.reading.variables)
+        with collect_skipped_variables() as names, open_raw(source, reading, glance=True, whole=True) as raw:
+            found = describe_dataset(source, raw, hash_ends(source, reading), reading.variables)
             return replace(found, left_out=tuple(dict.fromkeys(names)))
     except MissingEngineError as error:
-        return BadFile(task.source, error.reason, error.remedy, is_sound=True)
+        return BadFile(source, error.reason, error.remedy, is_sound=True)
     except ModuleNotFoundError as error:
         missing = find_missing_package(error)
         if missing is None:
-            return BadFile(task.source, reason(error))
-        return BadFile(task.source, f"this needs {missing.module}", missing.command, is_sound=True)
+            return BadFile(source, explain(error))
+        return BadFile(source, f"this needs {missing.module}", missing.command, is_sound=True)
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
-        return BadFile(task.source, reason(error))
+        return BadFile(source, explain(error))
 
 
-def digest(task: DigestTask) -> dict[str, str]:
+def digest_variables(task: DigestTask) -> dict[str, str]:
     """Hash the values of variables."""
-    with opened(task.source, task.reading, glance=True) as raw:
+    with open_raw(task.source, task.reading, glance=True) as raw:
         decoded = decode(raw)
         return {name: _digest(decoded[name].values) for name in task.names if name in decoded.variables}
 
 
-def schema_of(source: Source, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()) -> FileSchema:
+def describe_dataset(
+    source: Source, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()
+) -> FileSchema:
     """Describe the named variables of a stored dataset, or all variables."""
     lacks = any(name not in raw.variables for name in names)
     offered = tuple(str(name) for name in decode(raw).data_vars) if lacks else ()
-    raw = chosen(raw, names)
+    raw = select_variables(raw, names)
     decoded = decode(raw)
-    small = set(by_value(decoded))
+    small = set(list_small(decoded))
     variables = tuple(
-        variable_schema(str(name), raw.variables[name], decoded.variables[name], name in decoded.coords)
+        describe_variable(str(name), raw.variables[name], decoded.variables[name], name in decoded.coords)
         for name in decoded.variables
     )
     values = {name: np.asarray(decoded.variables[name].values) for name in sorted(small)}
@@ -87,10 +77,10 @@ def schema_of(source: Source, raw: xr.Dataset, content_id: str, names: tuple[str
     return FileSchema(source, variables, sizes, values, dict(decoded.attrs), content_id, offered=offered)
 
 
-def by_value(dataset: xr.Dataset) -> Iterator[str]:
-    """The variables that go home with values: coordinates of one dimension, tables and bounds of times.
+def list_small(dataset: xr.Dataset) -> Iterator[str]:
+    """Yield the variables whose values are sent to the driver: 1-D coordinates, tables and bounds of times.
 
-    Bounds of times may be counted in units that differ from file to file, without saying so themselves.
+    Bounds of times may have units that differ between files, without an attribute of their own.
     """
     for name, variable in dataset.coords.items():
         is_table = variable.ndim == 2 and variable.size <= _TABLE_CELLS and is_time(variable.variable)
@@ -101,7 +91,9 @@ def by_value(dataset: xr.Dataset) -> Iterator[str]:
                 yield str(variable.attrs.get("bounds", variable.encoding.get("bounds")))
 
 
-def variable_schema(name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool) -> VariableSchema:
+def describe_variable(
+    name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool
+) -> VariableSchema:
     """Describe a variable, as it is stored and as xarray decodes it."""
     names: tuple[Hashable, ...] = (*PACKING, *(_TIMES if is_time(decoded) else ()))
     chunks = raw.encoding.get("chunksizes") or raw.encoding.get("chunks")
@@ -124,22 +116,22 @@ def is_time(decoded: xr.Variable) -> bool:
     return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
 
 
-def content_id(source: Source, reading: Reading) -> str:
+def hash_ends(source: Source, reading: Reading) -> str:
     """Hash the first and last bytes and the size of a file; empty for a store."""
     if source.size_bytes <= 0:
         return ""
     found = hashlib.sha256(str(source.size_bytes).encode())
-    for part in _ends(source, reading):
+    for part in _read_ends(source, reading):
         found.update(part)
     return found.hexdigest()[:32]
 
 
-def _ends(source: Source, reading: Reading) -> Iterator[bytes]:
+def _read_ends(source: Source, reading: Reading) -> Iterator[bytes]:
     last = max(0, source.size_bytes - _SAMPLE_BYTES)
     if source.is_remote:
-        server = server_of(source.address, reading.storage_options)
+        server = open_server(source.address, reading.storage_options)
         for start in (0, last):
-            yield server.part(source.address, start, min(start + _SAMPLE_BYTES, source.size_bytes))
+            yield server.read_range(source.address, start, min(start + _SAMPLE_BYTES, source.size_bytes))
         return
     with open(source.url, "rb") as file:
         yield file.read(_SAMPLE_BYTES)

@@ -1,4 +1,4 @@
-"""The arrays of the repository that the data goes into: types, attributes, chunks, codecs."""
+"""Design the arrays of the repository: types, attributes, chunks and codecs."""
 
 from __future__ import annotations
 
@@ -17,70 +17,75 @@ from icefloe._internal.private_imports import run_zarr_coroutine
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.combine.pieces import PieceArray
-from icefloe.ingest.inspect.packing import signature, stored, survives, zarr_attributes
-from icefloe.ingest.options import Layout, compressors
+from icefloe.ingest.inspect.packing import (
+    encode_variable,
+    is_preserved_by_json,
+    make_signature,
+    to_zarr_attributes,
+)
+from icefloe.ingest.options import Layout, make_compressors
 from icefloe.ingest.records import Target, VariableSchema
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB
-"""What a chunk is cut down to where nobody says."""
+"""The size down to which chunks are divided by default."""
 _SMALL_CHUNK_BYTES = 2 * _MIB
 _MOST_CHUNK_BYTES = (1 << 31) - 1
-"""Codecs take no more at once."""
+"""The largest chunk that codecs accept."""
 _LONGEST_COORDINATE_CHUNK = 1 << 16
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
-def new_target(
+def design_array(
     name: str,
     variable: xr.Variable,
     schemas: Sequence[VariableSchema],
     layout: Layout,
     attrs: Mapping[str, Any],
 ) -> Target:
-    """The array for a variable that the repository does not have yet.
+    """Design the array for a variable that the repository does not have yet.
 
-    `schemas` are those of the variable in all files that have it. If all store it in the same way, so does
-    the repository; if not, or where Zarr could not tell what the bytes mean, values are stored as users see
-    them.
+    `schemas` are those of the variable in all files that have it. If all files store it in the same way, so
+    does the repository. Otherwise, or if Zarr attributes cannot describe the stored values, decoded values
+    are stored.
     """
     dims, shape = tuple(map(str, variable.dims)), variable.shape
-    common = {signature(schema) for schema in schemas}
+    common = {make_signature(schema) for schema in schemas}
     first = schemas[0]
     holes = isinstance(variable.data, PieceArray) and not variable.data.is_complete
     if holes and variable.dtype == object and np.dtype(first.dtype).kind == "b":
         raise InvalidInputError(
-            f"{name} is true or false, and some files lack it: there is no third value to fill it with",
+            f"{name} is boolean and some files lack it: booleans have no missing value",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     alike = len(common) == 1 and None not in common and np.dtype(first.dtype) == variable.dtype
-    if alike and survives(first) and (not holes or can_miss(first)):
+    if alike and is_preserved_by_json(first) and (not holes or can_be_missing(first)):
         dtype, packing = np.dtype(first.raw_dtype).newbyteorder("="), dict(first.packing)
         target = Target(name, dims, shape, dtype.str, {}, packing, common.pop(), ())
     else:
-        dtype, packing = _plain_storage(variable, schemas)
+        dtype, packing = _choose_storage(variable, schemas)
         if holes and dtype.kind == "i" and "units" in packing:
             packing["_FillValue"] = np.iinfo(dtype).min
         text = "string" if dtype.kind == "O" else dtype.str
         target = Target(name, dims, shape, text, {}, packing, None, ())
-    chunks, shards = grid(variable, target.itemsize, schemas, layout, name)
+    chunks, shards = choose_chunks(variable, target.itemsize, schemas, layout, name)
     return replace(
         target,
-        attrs=zarr_attributes({**attrs, **target.packing}, dtype),
+        attrs=to_zarr_attributes({**attrs, **target.packing}, dtype),
         chunks=chunks,
         shards=shards,
-        fill_value=fill_value(dtype, target.packing),
+        fill_value=choose_fill_value(dtype, target.packing),
     )
 
 
-def can_miss(schema: VariableSchema) -> bool:
+def can_be_missing(schema: VariableSchema) -> bool:
     """Return whether the stored type can represent missing values."""
     dtype = np.dtype(schema.raw_dtype)
     missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
     return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"
 
 
-def missing_value(target: Target) -> Any:
+def get_missing_value(target: Target) -> Any:
     """Return the stored value for cells that no source has; "" for text."""
     if target.dtype == "string":
         return ""
@@ -94,36 +99,39 @@ def missing_value(target: Target) -> Any:
         missing = math.nan if dtype.kind in "fc" else None
     if missing is None:
         raise InvalidInputError(
-            f"{target.name} has no value that stands for missing ones ({dtype}), and some files lack it",
+            f"{target.name} has a type without missing values ({dtype}), and some files lack it",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return np.asarray(missing).reshape(-1)[0].astype(dtype)
 
 
-def _plain_storage(
+def _choose_storage(
     variable: xr.Variable, schemas: Sequence[VariableSchema]
 ) -> tuple[np.dtype[Any], dict[str, Any]]:
     """Choose a stored type for decoded values; text and times need a special one in Zarr."""
     times = [schema.packing for schema in schemas if "units" in schema.packing]
     if variable.dtype.kind == "M" or (variable.dtype == object and times):
         calendar = str(times[0].get("calendar", "standard")) if times else "standard"
-        return np.dtype("i8"), {"units": f"{_unit(variable.dtype)} since 1970-01-01", "calendar": calendar}
+        return np.dtype("i8"), {
+            "units": f"{_choose_unit(variable.dtype)} since 1970-01-01",
+            "calendar": calendar,
+        }
     if variable.dtype.kind == "m":
-        return np.dtype("i8"), {"units": _unit(variable.dtype), "dtype": str(variable.dtype)}
+        return np.dtype("i8"), {"units": _choose_unit(variable.dtype), "dtype": str(variable.dtype)}
     if variable.dtype.kind in "U":
         return np.dtype(object), {}
     own = [np.dtype(schema.dtype) for schema in schemas]
     if variable.dtype == object and all(dtype.kind == "S" for dtype in own):
-        return np.result_type(*own), {}  # xarray makes objects of bytes where some files lack them
+        return np.result_type(*own), {}  # xarray converts bytes to objects if some files lack them
     return variable.dtype, {"_FillValue": np.nan} if variable.dtype.kind == "f" else {}
 
 
-def _unit(dtype: np.dtype[Any]) -> str:
+def _choose_unit(dtype: np.dtype[Any]) -> str:
     """Return the unit that stores times of a type without loss; microseconds for cftime."""
     return _UNITS.get(np.datetime_data(dtype)[0], "microseconds") if dtype.kind in "mM" else "microseconds"
 
 
-def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
+def choose_fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
     """Return the fill value of an array: a missing value, if the type has one."""
     missing = packing.get("_FillValue", packing.get("missing_value"))
     if np.asarray(missing).dtype.kind in "iuf" and dtype.kind in "iuf":
@@ -133,30 +141,30 @@ def fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
     return complex(math.nan, math.nan) if dtype.kind == "c" else None
 
 
-def grid(
+def choose_chunks(
     variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema], layout: Layout, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Choose the chunks and shards of an array."""
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     if layout.chunks is None:
-        chunks = _own_chunks(variable, itemsize, schemas)
+        chunks = _fit_chunks(variable, itemsize, schemas)
     else:
-        chunks = _named(layout.chunks, dims, shape, shape)
+        chunks = _resolve_sizes(layout.chunks, dims, shape, shape)
     check_chunk_bytes(name, dims, chunks, itemsize)
-    return chunks, shards_of(name, dims, shape, chunks, layout.shards)
+    return chunks, choose_shards(name, dims, shape, chunks, layout.shards)
 
 
 def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
     """Refuse chunks that are too large for codecs."""
     if math.prod(chunks) * itemsize > _MOST_CHUNK_BYTES:
         raise InvalidInputError(
-            f"a chunk of {name} ({_sizes(dims, chunks)}) would take {math.prod(chunks) * itemsize} bytes, "
-            "more than codecs take at once: choose smaller ones",
+            f"a chunk of {name} ({_format(dims, chunks)}) would take {math.prod(chunks) * itemsize} bytes, "
+            "more than codecs accept: choose smaller chunks",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
 
 
-def shards_of(
+def choose_shards(
     name: str,
     dims: Sequence[str],
     shape: Sequence[int],
@@ -167,10 +175,11 @@ def shards_of(
     if given is None or not dims:
         return None
     whole = tuple(-(-size // chunk) * chunk for size, chunk in zip(shape, chunks, strict=True))
-    shards = _named(given, dims, whole, chunks)
+    shards = _resolve_sizes(given, dims, whole, chunks)
     if any(shard % chunk for shard, chunk in zip(shards, chunks, strict=True)):
         raise InvalidInputError(
-            f"shards of {name} ({_sizes(dims, shards)}) must be of whole chunks ({_sizes(dims, chunks)})",
+            f"shards of {name} ({_format(dims, shards)}) must consist of whole chunks "
+            f"({_format(dims, chunks)})",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return shards
@@ -182,11 +191,11 @@ def check_layout(layout: Layout, dims: Collection[str]) -> None:
         for dim in given or {}:
             if dim not in dims:
                 raise _wrong(
-                    f"{what} are given for {dim!r}, which is no dimension; there are {', '.join(dims)}"
+                    f"{what} are given for {dim!r}, which is not a dimension; there are {', '.join(dims)}"
                 )
 
 
-def _named(
+def _resolve_sizes(
     given: Mapping[str, int], dims: Sequence[str], whole: Sequence[int], default: Sequence[int]
 ) -> tuple[int, ...]:
     sizes = []
@@ -196,7 +205,7 @@ def _named(
     return tuple(sizes)
 
 
-def _own_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema]) -> tuple[int, ...]:
+def _fit_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema]) -> tuple[int, ...]:
     """Use the chunks of the files, or the extent of a file, divided or multiplied to a good size."""
     data, shape = variable.data, variable.shape
     own = schemas[0].chunks
@@ -219,12 +228,12 @@ def _own_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[Variable
     return tuple(max(1, size) for size in chunks)
 
 
-def coordinate_target(
+def design_coordinate(
     name: str, variable: xr.Variable, schema: VariableSchema, attrs: Mapping[str, Any]
 ) -> tuple[Target, xr.Variable]:
     """Describe the array of a coordinate, and encode its values."""
     plain = xr.Variable(variable.dims, variable.values, dict(attrs))
-    values = stored(plain, schema.packing, schema.raw_dtype, name)
+    values = encode_variable(plain, schema.packing, schema.raw_dtype, name)
     text = values.dtype.kind in "OUT"
     dtype = np.dtype(object) if text else values.dtype
     chunks = tuple(
@@ -238,12 +247,12 @@ def coordinate_target(
             tuple(map(str, variable.dims)),
             variable.shape,
             "string" if text else dtype.str,
-            zarr_attributes(values.attrs, dtype),
+            to_zarr_attributes(values.attrs, dtype),
             {},
             None,
             chunks,
             None,
-            fill_value(dtype, values.attrs),
+            choose_fill_value(dtype, values.attrs),
         ),
         values,
     )
@@ -253,8 +262,8 @@ def _wrong(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_ARRAY_METADATA)
 
 
-def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
-    """Make the array, empty."""
+def create_array(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
+    """Create the array, without chunks."""
     if target.document is not None:
         return _create_by_document(group, target)
     dtype: Any = str if target.dtype == "string" else np.dtype(target.dtype)
@@ -265,7 +274,7 @@ def create(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
             dtype=dtype,
             chunks=target.chunks,
             shards=target.shards,
-            compressors=compressors(codec),
+            compressors=make_compressors(codec),
             fill_value=target.fill_value,
             attributes=dict(target.attrs),
             dimension_names=target.dims,
@@ -281,5 +290,5 @@ def _create_by_document(group: zarr.Group, target: Target) -> zarr.Array[Any]:
     return array  # type: ignore[no-any-return]
 
 
-def _sizes(dims: Sequence[str], sizes: Sequence[int]) -> str:
+def _format(dims: Sequence[str], sizes: Sequence[int]) -> str:
     return ", ".join(f"{dim}={size}" for dim, size in zip(dims, sizes, strict=True))

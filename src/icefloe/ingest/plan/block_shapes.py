@@ -1,4 +1,4 @@
-"""Shapes of blocks: whole chunks or shards joined, so that what is cut in another way is read least often."""
+"""Choose the shapes of blocks: whole chunks or shards, so that source chunks are read least often."""
 
 from __future__ import annotations
 
@@ -12,68 +12,69 @@ import numpy.typing as npt
 import zarr
 
 READ_COPIES = 3
-"""A chunk as it is stored, decoded, and what the allocator keeps of the ones before."""
+"""The stored chunk, the decoded chunk, and what the allocator retains of earlier chunks."""
 WRITE_COPIES = 3
-"""A chunk cut out of its block, the room that a codec wants for it, and what comes out."""
+"""The chunk copied from its block, the buffer of the codec, and the encoded chunk."""
 _MOST_AT_ONCE = 16
-"""Where they are small enough. Requests over 20 ms take 4.0 s for 200 chunks two at a time, 0.9 s so."""
+"""The most chunks in progress. With a latency of 20 ms, 200 chunks take 4.0 s two at a time, 0.9 s with 16.
+"""
 
 Column = npt.NDArray[np.int64]
 
 _TRIED = 100_000
-"""Shapes that are compared at most."""
+"""The largest number of shapes that are compared."""
 _COMFORT_BYTES = 16 << 20
-"""Blocks are made larger up to this where it costs nothing: each has a price of its own."""
+"""The preferred size of a block if reads do not decide: every block has a fixed cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """How an array is cut: the cells of a unit along each dimension, which is read or written whole."""
+    """An array and the shape of its units: boxes that are read or written as a whole."""
 
     shape: tuple[int, ...]
-    """Of the array."""
+    """The shape of the array."""
     unit: tuple[int, ...]
     itemsize: int
 
     @property
     def unit_bytes(self) -> int:
-        """What a unit takes; one that is larger than the array is encoded whole too."""
+        """The bytes of a unit. A unit that is larger than the array is encoded as a whole."""
         return math.prod(self.unit) * self.itemsize
 
     @property
     def nbytes(self) -> int:
-        """What all cells take."""
+        """The bytes of all cells."""
         return math.prod(self.shape) * self.itemsize
 
     @property
     def units(self) -> int:
-        """How many units there are."""
+        """The number of units."""
         parts = zip(self.shape, self.unit, strict=True)
         return math.prod(-(-size // unit) for size, unit in parts)
 
-    def block_bytes(self, block: Sequence[int]) -> int:
-        """What a block of such a shape takes at most."""
+    def count_block_bytes(self, block: Sequence[int]) -> int:
+        """Return the largest size of a block of this shape."""
         return math.prod(map(min, block, self.shape)) * self.itemsize
 
 
-def read_factor(read: Grain, block: Sequence[int]) -> float:
+def compute_read_factor(read: Grain, block: Sequence[int]) -> float:
     """Return how often blocks of this shape read a unit, on average."""
-    return overlaps(read.shape, read.unit, block) / read.units if read.units else 1.0
+    return count_overlaps(read.shape, read.unit, block) / read.units if read.units else 1.0
 
 
-def overlaps(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> int:
+def count_overlaps(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> int:
     """Count the pairs of boxes of two shapes that overlap."""
     axes = zip(shape, one, other, strict=True)
-    return math.prod(int(_segments(size, a, np.array([b]))[0]) for size, a, b in axes)
+    return math.prod(int(_count_segments(size, a, np.array([b]))[0]) for size, a, b in axes)
 
 
-def best_block(
+def choose_block(
     grain: Grain, other: Sequence[int], budget_bytes: int, common: tuple[Sequence[int], int] | None = None
 ) -> tuple[int, ...] | None:
-    """The shape of blocks within a budget that meets the fewest boxes of another shape; None if none fits.
+    """Choose the block shape within a budget that overlaps the fewest boxes of another shape.
 
-    Among equals larger ones win while they are small, and smaller ones after that. `common` is a shape with
-    which blocks may have no more than some bytes in common.
+    Return None if none fits. Among equals, sizes close to 16 MiB are preferred. `common` is a shape and the
+    number of bytes that a block may have in common with it.
     """
     if not grain.shape:
         return () if grain.itemsize <= budget_bytes else None
@@ -81,9 +82,9 @@ def best_block(
     tried = max(2, int(_TRIED ** (1 / dims)))
     extents, costs = [], []
     for size, unit, cut in zip(grain.shape, grain.unit, other, strict=True):
-        mine = _counts(-(-size // unit), math.lcm(unit, cut) // unit, tried) * unit
+        mine = _list_counts(-(-size // unit), math.lcm(unit, cut) // unit, tried) * unit
         extents.append(mine)
-        costs.append(_segments(size, cut, mine).astype(float))
+        costs.append(_count_segments(size, cut, mine).astype(float))
     boxes = np.stack(np.meshgrid(*extents, indexing="ij"), axis=-1).reshape(-1, dims)
     cost = costs[0]
     for each in costs[1:]:
@@ -102,17 +103,18 @@ def best_block(
     return tuple(boxes[found].tolist())
 
 
-def _segments(size: int, one: int, others: Column) -> Column:
+def _count_segments(size: int, one: int, others: Column) -> Column:
     """Count, along a dimension, the pairs of intervals of two lengths that overlap."""
     both: Column = np.lcm(np.int64(one), others)
     found: Column = -(-size // one) + -(-size // others) - -(-size // both)
     return found
 
 
-def _counts(units: int, even: int, most: int) -> Column:
-    """Numbers of units in a block: all, or some of those that give another number of blocks or come out even.
+def _list_counts(units: int, even: int, most: int) -> Column:
+    """Return the candidates for the number of units in a block.
 
-    Of `even` units blocks begin where the boxes of the other shape do.
+    If all numbers are too many, they are those that change the number of blocks, and multiples of `even`,
+    with which blocks begin where boxes of the other shape do.
     """
     units = max(1, units)
     if units <= most:
@@ -122,23 +124,23 @@ def _counts(units: int, even: int, most: int) -> Column:
     return np.unique(np.concatenate([-(-units // blocks), multiples[multiples <= units]]))
 
 
-def at_once(unit_bytes: int, copies: int, memory_bytes: int) -> int:
+def count_concurrent_chunks(unit_bytes: int, copies: int, memory_bytes: int) -> int:
     """Return how many chunks may be processed at once: about a quarter of the memory, at least one."""
     return max(1, min(_MOST_AT_ONCE, memory_bytes // 4 // max(1, copies * unit_bytes)))
 
 
-def under_way(unit_bytes: int, copies: int, memory_bytes: int) -> int:
+def estimate_chunk_memory(unit_bytes: int, copies: int, memory_bytes: int) -> int:
     """Return the bytes that chunks in progress take."""
-    return at_once(unit_bytes, copies, memory_bytes) * copies * unit_bytes
+    return count_concurrent_chunks(unit_bytes, copies, memory_bytes) * copies * unit_bytes
 
 
-def part_bytes(memory_bytes: int) -> int:
+def compute_part_bytes(memory_bytes: int) -> int:
     """Return how many bytes of a file are read at once: a quarter of the memory, with copies."""
     return max(1, memory_bytes // 4 // READ_COPIES)
 
 
 @contextmanager
-def chunks_at_once(count: int) -> Iterator[None]:
-    """Let zarr have no more chunks under way than this; for all of the process, which is a task's own."""
+def limit_concurrency(count: int) -> Iterator[None]:
+    """Limit the number of chunks that zarr processes at once, in the whole process."""
     with zarr.config.set({"async.concurrency": count}):
         yield

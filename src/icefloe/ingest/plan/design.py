@@ -1,4 +1,4 @@
-"""Decide how each variable is stored, what its cells come from, and which task writes them."""
+"""Design the arrays of a group, and assign their blocks to tasks."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.inspect_files import Inspected
-from icefloe.ingest.inspect.packing import signature
+from icefloe.ingest.inspect.packing import make_signature
 from icefloe.ingest.options import Mode, Options
-from icefloe.ingest.plan.arrays import check_layout, coordinate_target, new_target
+from icefloe.ingest.plan.arrays import check_layout, design_array, design_coordinate
 from icefloe.ingest.plan.references import (
     Referral,
-    as_document,
-    bounds_in,
-    keeps_chunks,
-    refer,
+    adopt_file_layout,
+    can_keep_chunks,
+    choose_references,
+    find_bounds,
     refuse_misfits,
 )
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, ways_of
+from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, collect_ways
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _LEAST_CHUNK_BYTES = 16 << 10
-"""Files are copied rather than cut into smaller chunks than this to be referred to."""
+"""Files are copied if referencing them would require smaller chunks than this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """The arrays as they will be, what their cells come from, and who writes them."""
+    """The arrays after a commit, the sources of their cells, and the tasks that write them."""
 
     combined: Combined
     targets: tuple[Target, ...]
-    """Those that tasks write."""
+    """The arrays that tasks write."""
     coordinates: tuple[tuple[Target, xr.Variable], ...]
-    """Those that are small and written here, with their stored values."""
+    """Small arrays that the driver writes, with their stored values."""
     copied: frozenset[tuple[int, str]]
     plan: Plan
     attrs: Mapping[str, Any]
     referral: Referral
     kept: frozenset[str]
-    """Arrays that get more dimensions and keep their chunks."""
+    """Arrays that gain dimensions and keep their chunks."""
 
     @property
     def group(self) -> str:
@@ -58,37 +58,37 @@ class Design:
 
 
 def design_arrays(combined: Combined, inspected: Inspected, options: Options, executor: Executor) -> Design:
-    """Decide how each variable of a group is stored, and which task of the executor writes it.
+    """Design the arrays of a group, and assign their blocks to tasks of the executor.
 
-    `inspected` are all files of the job, also those that come in a later batch.
+    `inspected` are all files of the job, including those of later batches.
     """
     existing, ways = combined.state.existing, inspected.ways.get(combined.state.below, {})
     dataset = combined.dataset
     if existing is None:
         check_layout(options.layout, dict.fromkeys([*map(str, dataset.sizes), *inspected.dims]))
     known = existing.targets if existing is not None else {}
-    here = _existing_ways(existing, options.mode) if existing is not None else {}
+    here = _describe_existing(existing, options.mode) if existing is not None else {}
     by_name = {name: (*ways.get(name, ()), *here.get(name, ())) for name in (*ways, *here)}
-    attrs, group_attrs = _coordinate_attributes(dataset)
-    bounds = bounds_in(dataset)
+    attrs, group_attrs = _collect_attributes(dataset)
+    bounds = find_bounds(dataset)
     targets, coordinates = [], []
     for name, variable in ((str(name), variable) for name, variable in dataset.variables.items()):
         found = known.get(name)
         if not isinstance(variable.data, PieceArray):
-            coordinates.append(_coordinate(name, variable, by_name[name], attrs[name], existing))
+            coordinates.append(_design_coordinate(name, variable, by_name[name], attrs[name], existing))
         elif found is None or found.dims != tuple(map(str, variable.dims)):
-            target = new_target(name, variable, by_name[name], options.layout, attrs[name])
+            target = design_array(name, variable, by_name[name], options.layout, attrs[name])
             if options.mode == "virtual" or target.signature is not None:
                 least = 0 if options.mode == "virtual" else _LEAST_CHUNK_BYTES
                 is_bounds = name in bounds
-                target = as_document(
+                target = adopt_file_layout(
                     target, by_name[name], variable.data, is_bounds=is_bounds, least_bytes=least
                 )
             targets.append(target)
         else:
-            targets.append(_longer(found, variable, options))
+            targets.append(_lengthen(found, variable, options))
     check_changed_chunks(
-        [(_new_chunks(target, known.get(target.name)), len(target.shape)) for target in targets],
+        [(_count_new_chunks(target, known.get(target.name)), len(target.shape)) for target in targets],
         "commit the files in parts with commit_every, or choose larger chunks or shards",
     )
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
@@ -96,7 +96,7 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
     referral = Referral(frozenset(), ())
     if options.mode != "native":
         documents = {target.name: json.loads(target.document) for target in targets if target.document}
-        referral = refer(targets, dataset, combined.files, documents)
+        referral = choose_references(targets, dataset, combined.files, documents)
         if options.mode == "virtual":
             refuse_misfits(referral)
     kept = frozenset(
@@ -104,19 +104,19 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
         for target in targets
         if target.is_new
         and target.name in known
-        and keeps_chunks(known[target.name], target, arrays[target.name])
+        and can_keep_chunks(known[target.name], target, arrays[target.name])
     )
     settled = referral.chosen | {(EXISTING, name) for name in kept}
     plan = make_plan(targets, arrays, cuts, options.memory_bytes, executor.parallelism, settled)
     _refuse_compounds(targets, plan)
-    copied = frozenset(_copied(targets, combined.files, existing))
+    copied = frozenset(_find_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
     return Design(combined, tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral, kept)
 
 
-def _existing_ways(existing: Existing, mode: Mode) -> Ways:
+def _describe_existing(existing: Existing, mode: Mode) -> Ways:
     """Describe the existing arrays like variables of a file, which they become if they get a dimension."""
-    found = ways_of([existing.schema])
+    found = collect_ways([existing.schema])
     if mode == "native":
         return found
     return {
@@ -125,7 +125,7 @@ def _existing_ways(existing: Existing, mode: Mode) -> Ways:
     }
 
 
-def _new_chunks(target: Target, existing: Target | None) -> int:
+def _count_new_chunks(target: Target, existing: Target | None) -> int:
     """Count the chunks or shards that will be added to an array."""
     before = existing.count_units() if existing is not None and not target.is_new else 0
     return max(0, target.count_units() - before)
@@ -137,13 +137,12 @@ def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
     for target in targets:
         if target.name in copied and target.dtype.startswith("|V"):
             raise InvalidInputError(
-                f"{target.name} has values of several parts (a compound or opaque type), which are not "
-                "copied",
+                f"{target.name} has a compound or opaque type, whose values cannot be copied",
                 ErrorKind.INVALID_ARRAY_METADATA,
-            ).with_hint(Hint("name the other variables, or refer to it with {mode}", mode="virtual"))
+            ).with_hint(Hint("select the other variables, or reference it with {mode}", mode="virtual"))
 
 
-def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+def _collect_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Return the attributes of all variables, with `coordinates` for non-dimension coordinates."""
     others = [str(name) for name in dataset.coords if name not in dataset.dims]
     attrs, named = {}, set()
@@ -157,7 +156,7 @@ def _coordinate_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any
     return attrs, {"coordinates": " ".join(left)} if left else {}
 
 
-def _coordinate(
+def _design_coordinate(
     name: str,
     variable: xr.Variable,
     schemas: Sequence[VariableSchema],
@@ -167,10 +166,10 @@ def _coordinate(
     schema = (existing.schema.variable(name) if existing is not None else None) or schemas[0]
     if len({str(each.attrs.get(GEO_TRANSFORM)) for each in schemas}) > 1:
         attrs = {key: value for key, value in attrs.items() if key != GEO_TRANSFORM}
-    return coordinate_target(name, variable, schema, attrs)
+    return design_coordinate(name, variable, schema, attrs)
 
 
-def _longer(target: Target, variable: xr.Variable, options: Options) -> Target:
+def _lengthen(target: Target, variable: xr.Variable, options: Options) -> Target:
     if options.layout.chunks is not None:
         wanted = {
             dim: size for dim, size in options.layout.chunks.items() if dim in target.dims and size != -1
@@ -178,13 +177,13 @@ def _longer(target: Target, variable: xr.Variable, options: Options) -> Target:
         has = dict(zip(target.dims, target.chunks, strict=True))
         if any(has[dim] != size for dim, size in wanted.items()):
             raise InvalidInputError(
-                f"{target.name} is in the repository with chunks of {has}: leave them out, or rechunk it",
+                f"{target.name} exists with chunks of {has}: do not give chunks, or rechunk it",
                 ErrorKind.INVALID_ARRAY_METADATA,
             )
     return replace(target, shape=variable.shape)
 
 
-def _copied(
+def _find_copied(
     targets: Sequence[Target], files: Sequence[FileSchema], existing: Existing | None
 ) -> Iterator[tuple[int, str]]:
     sources = list(enumerate(files))
@@ -200,7 +199,7 @@ def _copied(
             variable = file.variable(target.name)
             if variable is None:
                 continue
-            if id(variable) not in signatures:  # most files have the same one
-                signatures[id(variable)] = signature(variable)
+            if id(variable) not in signatures:  # equal for most files
+                signatures[id(variable)] = make_signature(variable)
             if signatures[id(variable)] == target.signature:
                 yield number, target.name

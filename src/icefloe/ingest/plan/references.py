@@ -34,7 +34,7 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.format.snapshot import ArrayNodeData, DimensionShape, NodeSnapshot
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.agreement import Finding
-from icefloe.ingest.inspect.packing import attributes_of_zarr, decoded
+from icefloe.ingest.inspect.packing import decode_variable, from_zarr_attributes
 from icefloe.ingest.records import FileSchema, Target, VariableSchema
 from icefloe.repository import Repository
 from icefloe.virtual.codecs import GRIB, TIFF
@@ -47,45 +47,45 @@ from icefloe.virtual.zarr_metadata import (
 )
 
 _KNOW_DIMENSIONS = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
-"""Codecs whose bytes tell how many dimensions there are."""
+"""Codecs whose bytes contain the number of dimensions."""
 _KNOW_ROWS = (GRIB, TIFF)
-"""Codecs for which the last dimensions are those of a grid."""
+"""Codecs that require the dimensions of a grid to be the last ones."""
 
 _PLAIN_CHUNK_BYTES = 16 << 20
-"""Larger chunks of plain bytes are cut: a reader takes whole chunks."""
+"""Larger uncompressed chunks are divided, because readers read whole chunks."""
 _TINY_BYTES = 1 << 10
 _MANY_CHUNKS = 1000
 _SCALED_BY_FLOAT32 = (
-    "is scaled by a number of 32 bits, which references cannot say: values have 64 bits and may differ in "
-    "the last digits of those of the file"
+    "has a 32-bit scale factor or offset, which references cannot represent: values have 64 bits and may "
+    "differ from the file in the last digits"
 )
-_RECHUNK = Hint("{function} makes larger ones of it", function="icefloe.spark.rechunk")
+_RECHUNK = Hint("{function} creates larger chunks", function="icefloe.spark.rechunk")
 _COPY_MISFITS = Hint("{mode} copies what does not fit", mode="hybrid")
 
 
 @dataclass(frozen=True, slots=True)
 class Referral:
-    """Which variables of which files are referred to, and why others are not."""
+    """The variables of files that are referenced, and the reasons why others are not."""
 
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
     """File, variable and reason."""
     notes: tuple[Finding, ...] = ()
-    """File, variable, and in what references are not quite what the file has."""
+    """Differences between references and the files."""
 
 
-def refer(
+def choose_references(
     targets: Sequence[Target], dataset: xr.Dataset, files: Sequence[FileSchema], documents: Mapping[str, Any]
 ) -> Referral:
-    """Decide it for every piece: type, codecs and chunks must be the array's, and borders those of chunks.
+    """Choose the variables of files to reference.
 
-    What has no dimensions in a file is copied and needs no reason, as coordinates of one are: descriptions of
-    grids, mostly. So are bounds of coordinates that do not fit. xarray gives both the times of the files.
-    Coordinates of more dimensions that do not fit are copied, and noted.
+    Type, codecs and chunks must be those of the array, and pieces must consist of whole chunks. Scalars, 1-D
+    coordinates, and bounds that do not fit are copied without a reason: they are small, and xarray may repeat
+    them for each file. Other coordinates that do not fit are copied and noted.
     """
     chosen: set[tuple[int, str]] = set()
     reasons, notes = [], []
-    bounds = bounds_in(dataset)
+    bounds = find_bounds(dataset)
     for target in targets:
         if not target.dims:
             continue
@@ -93,7 +93,7 @@ def refer(
         array = variable.data
         fits = _Fits(target, documents.get(target.name), None if array.is_complete else variable.dtype)
         mine: list[int] = []
-        for number, why in _misfits(target, array, files, fits):
+        for number, why in _find_misfits(target, array, files, fits):
             if not why:
                 mine.append(number)
             elif target.name in dataset.coords:
@@ -105,24 +105,24 @@ def refer(
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             note = Finding(first.source.url, target.name, _SCALED_BY_FLOAT32, "note", _COPY_MISFITS)
             notes.append(note)
-        if first is not None and (told := _tiny_chunks(target)):
+        if first is not None and (told := _describe_tiny_chunks(target)):
             notes.append(Finding("", target.name, told, "note", _RECHUNK))
     return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
 
 
-def bounds_in(dataset: xr.Dataset) -> set[str]:
+def find_bounds(dataset: xr.Dataset) -> set[str]:
     """Return the names of variables that are bounds of coordinates."""
     return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
 
 
-def _tiny_chunks(target: Target) -> str:
+def _describe_tiny_chunks(target: Target) -> str:
     """Describe an array with many small chunks, which is slow to read; empty otherwise."""
     size = math.prod(target.chunks) * target.itemsize
     sizes = zip(target.shape, target.chunks, strict=True)
     count = math.prod(-(-length // chunk) for length, chunk in sizes)
     if size >= _TINY_BYTES or count < _MANY_CHUNKS:
         return ""
-    return f"is {count:,} chunks of {format_bytes(size)}, slow to read"
+    return f"is {count:,} chunks of {format_bytes(size)}, which are slow to read"
 
 
 def _has_dimensions(file: FileSchema, name: str) -> bool:
@@ -136,7 +136,7 @@ def _is_scaled_by_float32(variable: VariableSchema | None) -> bool:
     return any(np.asarray(value).dtype == np.float32 for value in given)
 
 
-def _misfits(
+def _find_misfits(
     target: Target, array: PieceArray, files: Sequence[FileSchema], fits: _Fits
 ) -> Iterator[tuple[int, str]]:
     pieces = array.pieces
@@ -144,7 +144,7 @@ def _misfits(
     stops = pieces.stops
     ends = (stops % chunks == 0) | (stops == target.shape) if target.dims else np.ones((len(pieces), 0), bool)
     aligned = ((pieces.starts % chunks == 0) & ends).all(axis=1)
-    own = pieces.axes >= 0  # those that a source lacks have its chunks again and again
+    own = pieces.axes >= 0  # chunks are repeated along dimensions that a source lacks
     straight = (~own | (pieces.axes == own.cumsum(axis=1) - 1)).all(axis=1)
     often = Counter(pieces.source.tolist())
     for row, number in enumerate(pieces.source.tolist()):
@@ -155,19 +155,19 @@ def _misfits(
         if variable is None or variable.document is None:
             yield number, variable.refusal if variable is not None else "it is not there"
         elif variable.is_text_in_characters:
-            yield number, "it is text in single characters, which xarray shows as words"
+            yield number, "it is stored as single characters, which xarray decodes to strings"
         elif fits.document is None:
-            yield number, "the array is not stored in a way that can be referred to"
+            yield number, "the array is stored in a way that does not allow references"
         elif not variable.own_dims:
             yield number, "it has no dimensions"
         elif not straight[row]:
             yield number, "its dimensions are in another order than those of the array"
-        elif wrong := fits.differences(variable.document):
+        elif wrong := fits.describe(variable.document):
             yield number, wrong
         elif not fits.holes_are_missing:
-            yield number, "some files lack cells of it, and what stands for them is not a missing value"
+            yield number, "some files lack cells of it, and the fill value is not a missing value"
         elif often[number] > 1 or pieces.shape[row].tolist() != sizes:
-            yield number, "its cells do not lie together in the array"
+            yield number, "its cells are not adjacent in the array"
         else:
             yield number, "" if aligned[row] else "it does not begin and end with chunks of the array"
 
@@ -178,20 +178,20 @@ class _Fits:
     def __init__(
         self, target: Target, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None
     ) -> None:
-        """`holes` is the type of the values in all files together, where some cells are in no file."""
+        """Create a comparison. `holes` is the type of the combined values if no file has some cells."""
         self._target = target
         self.document = document
-        self.holes_are_missing = holes is None or document is None or _misses(document, holes)
+        self.holes_are_missing = holes is None or document is None or _is_decoded_as_missing(document, holes)
         self._known: dict[str, str] = {}
 
-    def differences(self, of_file: str) -> str:
+    def describe(self, of_file: str) -> str:
         """Describe the differences; empty if the chunks of a file fit."""
         if of_file not in self._known:
-            self._known[of_file] = self._differences(json.loads(of_file))
+            self._known[of_file] = self._describe(json.loads(of_file))
         return self._known[of_file]
 
-    def _differences(self, of_file: Mapping[str, Any]) -> str:
-        mine = fitted(of_file, self._target.dims, self._target.chunks)
+    def _describe(self, of_file: Mapping[str, Any]) -> str:
+        mine = fit_document(of_file, self._target.dims, self._target.chunks)
         if mine is None:
             return "its dimensions are not those of the array"
         there, here = (list_properties(each, loaded=False) for each in (self.document or {}, mine))
@@ -199,61 +199,60 @@ class _Fits:
         return "; ".join(f"its {name} is {now}, the array's {was}" for name, was, now in wrong)
 
 
-def _misses(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
+def _is_decoded_as_missing(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether unwritten cells are decoded as missing values of the expected type."""
     metadata = parse_array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
         return False
-    attrs = attributes_of_zarr(document.get("attributes", {}), raw)
+    attrs = from_zarr_attributes(document.get("attributes", {}), raw)
     try:
-        shown = decoded(xr.Variable(("x",), np.array([metadata.fill_value], raw), attrs))
+        shown = decode_variable(xr.Variable(("x",), np.array([metadata.fill_value], raw), attrs))
     except (ValueError, OverflowError, TypeError):
         return False
     return shown.dtype == dtype and bool(shown.isnull().all())
 
 
-def as_document(
+def adopt_file_layout(
     target: Target, schemas: Sequence[VariableSchema], array: PieceArray, *, is_bounds: bool, least_bytes: int
 ) -> Target:
-    """The array as files store it, the first to begin with, so that their chunks can be referred to.
+    """Describe an array in the way that the first file stores it, so that chunks of files can be referenced.
 
-    Files that are plain bytes are cut so that all fit, and no chunk is large, but not into chunks of fewer
-    bytes than the least. Bounds that xarray gives the times of the files are copied: they are small, and
-    would be there once for each.
+    Uncompressed files are divided into chunks that fit all files and are not large, but not smaller than
+    `least_bytes`. Bounds that xarray would repeat for each file are copied.
     """
     first = schemas[0]
     if first.document is None or not first.own_dims or first.is_text_in_characters:
-        return target  # text in single characters, say
+        return target  # for example text in single characters
     document = json.loads(first.document)
     if tuple(document["dimension_names"]) != first.own_dims or (is_bounds and first.dims != target.dims):
-        return target  # an engine may see a file in another way than the parser of references
-    wide = widened(document, target.dims)
+        return target  # an engine and the reference parser may interpret a file differently
+    wide = widen_document(document, target.dims)
     if wide is None:
         return target
     documents = dict.fromkeys(each.document for each in schemas if each.document is not None)
-    all_wide = [widened(json.loads(each), target.dims) for each in documents]
-    common = common_chunks([each for each in all_wide if each is not None], array)
+    all_wide = [widen_document(json.loads(each), target.dims) for each in documents]
+    common = find_common_chunks([each for each in all_wide if each is not None], array)
     if common is not None:
         common = ParseOptions(contiguous_chunk_bytes=_PLAIN_CHUNK_BYTES).chunks_of_contiguous(
             common, target.itemsize
         )
     if common is not None and math.prod(common) * target.itemsize >= least_bytes:
-        wide = with_chunks(wide, common)
+        wide = replace_chunks(wide, common)
     told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
     attrs = {**told, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
-    return replace(target, chunks=chunks_of(wide), shards=None, attrs=attrs, document=json.dumps(wide))
+    return replace(target, chunks=get_chunks(wide), shards=None, attrs=attrs, document=json.dumps(wide))
 
 
-def keeps_chunks(found: Target, target: Target, array: PieceArray) -> bool:
+def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
     """Return whether an array that gets more dimensions can keep its chunks, each at other coordinates."""
     if found.document is None or target.document is None:
         return False
-    mine = fitted(json.loads(found.document), target.dims, target.chunks)
-    if mine is None or chunks_of(mine) != target.chunks:
+    mine = fit_document(json.loads(found.document), target.dims, target.chunks)
+    if mine is None or get_chunks(mine) != target.chunks:
         return False
     there, here = (list_properties(each, loaded=False) for each in (json.loads(target.document), mine))
-    pieces = array.pieces.taken(array.pieces.source == EXISTING)
+    pieces = array.pieces.select(array.pieces.source == EXISTING)
     chunks = np.array(target.chunks, np.int64)
     sizes = np.array([dict(zip(found.dims, found.shape, strict=True)).get(dim, 1) for dim in target.dims])
     ends = pieces.source_starts + pieces.shape
@@ -269,22 +268,24 @@ def refuse_misfits(referral: Referral) -> None:
         source, name, why = referral.reasons[0]
         more = f"; and {len(referral.reasons) - 1} more" if len(referral.reasons) > 1 else ""
         raise InvalidInputError(
-            f"{source}: {name} cannot be referred to: {why}{more}", ErrorKind.INVALID_VIRTUAL_REF
+            f"{source}: {name} cannot be referenced: {why}{more}", ErrorKind.INVALID_VIRTUAL_REF
         ).with_hint(_COPY_MISFITS)
 
 
-def fitted(document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[int]) -> dict[str, Any] | None:
-    """The zarr.json of a file's array, as one with these dimensions and chunks, or with its own if need be.
+def fit_document(
+    document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[int]
+) -> dict[str, Any] | None:
+    """Adapt the zarr.json of a file to the dimensions and chunks of an array, as far as possible.
 
-    None where dimensions do not allow it.
+    Return None if the dimensions do not allow it.
     """
-    wide = widened(document, dims)
-    if wide is None or not is_plain(wide) or not _is_run(chunks_of(wide), chunks):
+    wide = widen_document(document, dims)
+    if wide is None or not is_plain(wide) or not _is_run(get_chunks(wide), chunks):
         return wide
-    return with_chunks(wide, chunks)
+    return replace_chunks(wide, chunks)
 
 
-def widened(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] | None:
+def widen_document(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] | None:
     """Add dimensions of chunk size 1 to a zarr.json; None if its codecs do not allow it."""
     own, codecs = list(document["dimension_names"]), document["codecs"]
     names = [codec["name"] for codec in codecs]
@@ -294,18 +295,18 @@ def widened(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] 
         return None
     if not set(names).isdisjoint(_KNOW_ROWS) and list(dims[len(dims) - len(own) :]) != own:
         return None
-    chunks = dict(zip(own, chunks_of(document), strict=True))
+    chunks = dict(zip(own, get_chunks(document), strict=True))
     shape = dict(zip(own, document["shape"], strict=True))
     wide = {
         **document,
         "dimension_names": list(dims),
         "shape": [shape.get(dim, 1) for dim in dims],
-        "codecs": [_turned(codec, own, dims) for codec in codecs],
+        "codecs": [_widen_codec(codec, own, dims) for codec in codecs],
     }
-    return with_chunks(wide, [chunks.get(dim, 1) for dim in dims])
+    return replace_chunks(wide, [chunks.get(dim, 1) for dim in dims])
 
 
-def _turned(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[str]) -> Mapping[str, Any]:
+def _widen_codec(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[str]) -> Mapping[str, Any]:
     if codec["name"] != "transpose":
         return codec
     new = [axis for axis, dim in enumerate(dims) if dim not in own]
@@ -313,11 +314,11 @@ def _turned(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[str]) -
     return {"name": "transpose", "configuration": {"order": order}}
 
 
-def common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> tuple[int, ...] | None:
+def find_common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> tuple[int, ...] | None:
     """Return a chunk shape into which all files can be divided, if they store plain bytes."""
     if not all(map(is_plain, documents)):
         return None
-    sizes = np.array([chunks_of(document) for document in documents if 0 not in document["shape"]], np.int64)
+    sizes = np.array([get_chunks(document) for document in documents if 0 not in document["shape"]], np.int64)
     if not len(sizes):
         return None
     found = np.gcd.reduce(np.concatenate([sizes, array.pieces.starts]), axis=0)
@@ -325,12 +326,12 @@ def common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> 
     return common if all(_is_run(size, common) for size in sizes.tolist()) else None
 
 
-def chunks_of(document: Mapping[str, Any]) -> tuple[int, ...]:
+def get_chunks(document: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the chunk shape."""
     return tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
 
 
-def with_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str, Any]:
+def replace_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str, Any]:
     """Replace the chunk shape."""
     return {**document, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}}
 
@@ -354,24 +355,24 @@ Extents = tuple[range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Windows of all arrays whose references are parted, along one dimension."""
+    """The windows of large arrays along one dimension."""
 
     dim: str
     size: int
-    """Of a window, in cells."""
+    """The size of a window in cells."""
     arrays: tuple[Target, ...]
 
-    def spans(self) -> Iterator[tuple[int, int]]:
+    def list_spans(self) -> Iterator[tuple[int, int]]:
         """Yield start and stop of each window."""
-        length = max(_length(target, self.dim) for target in self.arrays)
+        length = max(_get_length(target, self.dim) for target in self.arrays)
         for start in range(0, length, self.size):
             yield start, min(start + self.size, length)
 
-    def extents(self, span: tuple[int, int]) -> dict[str, Extents]:
+    def compute_extents(self, span: tuple[int, int]) -> dict[str, Extents]:
         """Return the part of each array's chunk grid inside a window."""
         found = {}
         for target in self.arrays:
-            grid = [range(count) for count in _grid(target)]
+            grid = [range(count) for count in _compute_grid(target)]
             axis = target.dims.index(self.dim)
             chunk = target.chunks[axis]
             grid[axis] = range(span[0] // chunk, -(-span[1] // chunk))
@@ -379,27 +380,27 @@ class Windows:
         return found
 
 
-def windows_of(
+def plan_windows(
     targets: Sequence[Target], group: str, config: RepositoryConfig, references: int
 ) -> Windows | None:
     """Plan windows for arrays with more than `references` references; None if there are none."""
     large = sorted(
-        (each for each in targets if each.dims and math.prod(_grid(each)) > references),
-        key=lambda each: -math.prod(_grid(each)),
+        (each for each in targets if each.dims and math.prod(_compute_grid(each)) > references),
+        key=lambda each: -math.prod(_compute_grid(each)),
     )
     if not large:
         return None
     first = large[0]
-    axis = next(axis for axis, count in enumerate(_grid(first)) if count > 1)
+    axis = next(axis for axis, count in enumerate(_compute_grid(first)) if count > 1)
     dim = first.dims[axis]
     arrays = [each for each in large if dim in each.dims]
     rules = config.effective().split_sizes
-    unit = math.lcm(*(_unit(each, dim, split_sizes(rules, _node(each, group))) for each in arrays))
-    per_unit = math.prod(_grid(first)) * unit / max(1, _length(first, dim))
+    unit = math.lcm(*(_get_unit(each, dim, split_sizes(rules, _make_node(each, group))) for each in arrays))
+    per_unit = math.prod(_compute_grid(first)) * unit / max(1, _get_length(first, dim))
     return Windows(dim, unit * max(1, int(references / per_unit)), tuple(arrays))
 
 
-def with_splitting(repo: Repository, windows: Windows | None, group: str) -> Repository:
+def configure_splitting(repo: Repository, windows: Windows | None, group: str) -> Repository:
     """Configure the splitting of manifests for arrays without a rule."""
     if windows is None:
         return repo
@@ -408,7 +409,7 @@ def with_splitting(repo: Repository, windows: Windows | None, group: str) -> Rep
     known = config.manifest.splitting.to_dict() if config.manifest and config.manifest.splitting else {}
     new: SplitSizesDict = {}
     for target in windows.arrays:
-        node, axis = _node(target, group), target.dims.index(windows.dim)
+        node, axis = _make_node(target, group), target.dims.index(windows.dim)
         if split_sizes(rules, node)[axis] == UNSPLIT:
             condition = ManifestSplitCondition.path_matches(f"^{re.escape(node.path)}$")
             size = windows.size // target.chunks[axis]
@@ -421,28 +422,28 @@ def with_splitting(repo: Repository, windows: Windows | None, group: str) -> Rep
     return opened
 
 
-def _grid(target: Target) -> tuple[int, ...]:
+def _compute_grid(target: Target) -> tuple[int, ...]:
     return tuple(max(1, -(-size // chunk)) for size, chunk in zip(target.shape, target.chunks, strict=True))
 
 
-def _length(target: Target, dim: str) -> int:
+def _get_length(target: Target, dim: str) -> int:
     return target.shape[target.dims.index(dim)]
 
 
-def _unit(target: Target, dim: str, sizes: Sequence[int]) -> int:
+def _get_unit(target: Target, dim: str, sizes: Sequence[int]) -> int:
     """Return the cells per window of an array's rule, or per chunk without a rule."""
     axis = target.dims.index(dim)
     return target.chunks[axis] * (1 if sizes[axis] == UNSPLIT else sizes[axis])
 
 
-def _node(target: Target, group: str) -> NodeSnapshot:
+def _make_node(target: Target, group: str) -> NodeSnapshot:
     """Describe an array for splitting rules."""
-    shape = tuple(map(DimensionShape, target.shape, _grid(target)))
+    shape = tuple(map(DimensionShape, target.shape, _compute_grid(target)))
     path = f"/{group.strip('/')}/{target.name}".replace("//", "/")
     return NodeSnapshot(NodeId(bytes(NodeId.SIZE)), path, b"", ArrayNodeData(shape, (), target.dims))
 
 
-def files_within(
+def find_files_within(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]], dim: str, span: tuple[int, int]
 ) -> Iterator[int]:
     """Yield the files that overlap a window; files without the dimension belong to the first one."""

@@ -1,4 +1,4 @@
-"""Who writes what: blocks of whole chunks, small enough for a task, with the pieces of files in them."""
+"""Plan the tasks: blocks of whole chunks that fit into memory, with the pieces of files in them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from icefloe.ingest.plan.block_shapes import (
     READ_COPIES,
     WRITE_COPIES,
     Grain,
-    best_block,
-    overlaps,
-    part_bytes,
-    read_factor,
-    under_way,
+    choose_block,
+    compute_part_bytes,
+    compute_read_factor,
+    count_overlaps,
+    estimate_chunk_memory,
 )
 from icefloe.ingest.records import Target
 
 _TASK_BYTES = 256 << 20
-"""What a task should have to do at most, if there are enough tasks."""
+"""The largest amount of data per task, if there are enough tasks."""
 _OBJECT_BYTES = 16 << 20
-"""Small pieces are put into objects of about this size."""
+"""Small pieces are stored together in objects of about this size."""
 _SPILL_COST = 2.0
-"""What it costs to put a byte aside and take it up again, if decoding it costs 1. Measured on a folder."""
+"""The cost of spilling a byte and reading it back, relative to decoding it. Measured on a local disk."""
 _REQUEST_BYTES = 128 << 10
-"""What could be decoded in the time that a request takes."""
+"""The number of bytes that can be decoded in the time of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Block:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     pieces: Pieces
-    """Within the block: they begin where they begin in it."""
+    """The pieces, with positions relative to the block."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -60,11 +60,11 @@ class SourceCut:
     """The chunks of a variable in its source."""
 
     unit: tuple[int, ...] | None = None
-    """What is decoded at once; None: a part of any shape is read by itself."""
+    """The shape of a chunk; None if any part can be read by itself."""
     partial: bool = False
-    """Whether units lie in something larger, of which a part is read."""
+    """True if chunks are parts of shards, which can be read in part."""
     in_parts: bool = False
-    """Whether parts are read beside the block, as of files; zarr reads into the block itself."""
+    """True if parts are read into buffers, as from files; zarr reads into the block itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class Plan:
     nbytes: int
     """Bytes of all blocks, as they are stored but not compressed."""
     memory_bytes: int
-    """What a task holds at most: a block, and the chunks that are under way while it is read or written."""
+    """The largest memory of a task: a block, and the chunks in progress while it is read or written."""
     read_factor: float
-    """How often a chunk of a file is decoded, on average; 1 where blocks and files fit."""
+    """The average number of times that a chunk of a file is decoded."""
     spills: Mapping[str, ArraySpill]
-    """Arrays that are spilled. Their blocks are made of the spilled data."""
+    """Arrays that are spilled. Their blocks are read from the spilled data."""
     readings: tuple[Block, ...]
-    """The blocks that are put aside, array by array."""
+    """The blocks that are spilled, array by array."""
     reading_tasks: tuple[range, ...]
-    """Those of each task."""
+    """The spilled blocks of each task."""
 
     @property
     def spilled_bytes(self) -> int:
@@ -101,10 +101,10 @@ def make_plan(
     parallelism: int,
     referred: Collection[tuple[int, str]] = (),
 ) -> Plan:
-    """Blocks for all arrays that are not what they were, and tasks of about equal size.
+    """Plan the blocks of all arrays that change, and assign them to tasks of about equal size.
 
-    The variables of sources that are `referred` to need none: a chunk is all theirs, or not at all. An array
-    whose chunks would be read many times over is spilled if that is cheaper.
+    Variables of sources that are `referred` to need no blocks. An array whose chunks would be read many times
+    over is spilled if that is cheaper.
     """
     blocks: list[Block] = []
     weights: list[int] = []
@@ -116,14 +116,14 @@ def make_plan(
         array, cut = arrays[target.name], cuts.get(target.name, SourceCut())
         mine = [number for number, name in referred if name == target.name]
         layout = _Layout(target, array, cut, memory_bytes, parallelism)
-        way = layout.direct() if mine else layout.best()
-        found = list(_changed(target, array, target.unit if mine else way.block, mine))
-        if way.reading is not None and not _fills_a_box(found):
-            way = layout.direct()
-            found = list(_changed(target, array, way.block, mine))
+        way = layout.plan_direct() if mine else layout.choose()
+        found = list(_find_changed_blocks(target, array, target.unit if mine else way.block, mine))
+        if way.reading is not None and not _is_box(found):
+            way = layout.plan_direct()
+            found = list(_find_changed_blocks(target, array, way.block, mine))
         if way.reading is not None and found:
-            spills[target.name] = spill = _array_spill(target, array, cut, way.reading, way.together, found)
-            readings += _readings(spill, array)
+            spills[target.name] = spill = _plan_spill(target, array, cut, way.reading, way.together, found)
+            readings += _list_readings(spill, array)
         blocks += found
         new = [math.prod(block.shape) * target.itemsize for block in found]
         weights += new
@@ -134,13 +134,13 @@ def make_plan(
     heavy = [math.prod(block.shape) * spills[block.name].itemsize for block in readings]
     return Plan(
         tuple(blocks),
-        _dealt(weights, parallelism),
+        _assign_to_tasks(weights, parallelism),
         total,
         most,
         factor,
         spills,
         tuple(readings),
-        _dealt(heavy, parallelism),
+        _assign_to_tasks(heavy, parallelism),
     )
 
 
@@ -152,11 +152,11 @@ class _Way:
     memory_bytes: int
     read_factor: float
     cost: float
-    """In bytes that could be decoded."""
+    """The cost in bytes: what could be decoded in the same time."""
     reading: tuple[int, ...] | None = None
-    """The shape of what is put aside."""
+    """The shape of the blocks that are spilled."""
     together: int = 1
-    """So many pieces of it are put into one object."""
+    """The number of spilled pieces in one object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class _Layout:
     @property
     def read(self) -> Grain:
         """The chunks of the source."""
-        unit = tuple(_source_extent(self.array, self.cut.unit).tolist())
+        unit = tuple(_find_source_extent(self.array, self.cut.unit).tolist())
         return Grain(self.target.shape, unit, self.target.itemsize)
 
     @property
@@ -185,60 +185,62 @@ class _Layout:
         """The bytes in progress while a block is read."""
         unit = self.read.unit_bytes
         if self.cut.in_parts:
-            part = min(part_bytes(self.memory_bytes), self.read.nbytes)
+            part = min(compute_part_bytes(self.memory_bytes), self.read.nbytes)
             return READ_COPIES * (part if self.cut.unit is None else max(part, unit))
-        if self.cut.partial or self.cut.unit is None:  # no more than of the block, which then is as large
+        if self.cut.partial or self.cut.unit is None:  # limited by the size of the block
             unit = min(unit, self.memory_bytes // (READ_COPIES + 1))
-        return under_way(unit, READ_COPIES, self.memory_bytes)
+        return estimate_chunk_memory(unit, READ_COPIES, self.memory_bytes)
 
     @property
     def writing_bytes(self) -> int:
         """The bytes in progress while a block is written."""
-        return under_way(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
+        return estimate_chunk_memory(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
 
-    def best(self) -> _Way:
+    def choose(self) -> _Way:
         """Choose the cheaper way."""
-        direct = self.direct()
-        aside = self.aside() if direct.read_factor > 1 and self.target.dtype != "string" else None
+        direct = self.plan_direct()
+        aside = self.plan_spill() if direct.read_factor > 1 and self.target.dtype != "string" else None
         return aside if aside is not None and aside.cost < direct.cost else direct
 
-    def direct(self) -> _Way:
+    def plan_direct(self) -> _Way:
         """Plan blocks that read what they need, even if other blocks read the same chunks."""
         beside = max(self.reading_bytes, self.writing_bytes)
-        block = best_block(self.write, self.read.unit, self.memory_bytes - beside)
+        block = choose_block(self.write, self.read.unit, self.memory_bytes - beside)
         if block is None:
-            raise self._too_little(beside)
-        factor = read_factor(self.read, block)
-        return _Way(block, beside + self.write.block_bytes(block), factor, factor * self._reading_cost)
+            raise self._make_error(beside)
+        factor = compute_read_factor(self.read, block)
+        return _Way(block, beside + self.write.count_block_bytes(block), factor, factor * self._reading_cost)
 
-    def aside(self) -> _Way | None:
+    def plan_spill(self) -> _Way | None:
         """Plan to read each chunk once, spill it in pieces, and read these back."""
         memory = self.memory_bytes
         beside = max(self.writing_bytes, memory // 3)
         room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
-        block = best_block(self.write, self.read.unit, room)
+        block = choose_block(self.write, self.read.unit, room)
         if block is None:
             return None
-        # Twice: as it is laid down or found, and as the client of a storage may copy it.
+        # Two copies: the piece itself, and a copy that the storage client may make.
         piece = memory // 3 // 2
         aside = max(self.reading_bytes, 2 * piece)
-        reading = best_block(self.read, block, memory - aside, (block, piece))
+        reading = choose_block(self.read, block, memory - aside, (block, piece))
         if reading is None:
             return None
         common = math.prod(map(min, reading, block, self.read.shape)) * self.target.itemsize
         together = max(1, min(piece, _OBJECT_BYTES) // common)
-        pieces = overlaps(self.read.shape, reading, block)
+        pieces = count_overlaps(self.read.shape, reading, block)
         cost = self._reading_cost + _SPILL_COST * self.write.nbytes + _REQUEST_BYTES * pieces
-        holds = max(self.write.block_bytes(block) + beside, self.read.block_bytes(reading) + aside)
+        holds = max(
+            self.write.count_block_bytes(block) + beside, self.read.count_block_bytes(reading) + aside
+        )
         return _Way(block, holds, 1.0, cost, reading, together)
 
     @property
     def _reading_cost(self) -> float:
         return float(self.read.nbytes + _REQUEST_BYTES * self.read.units)
 
-    def _too_little(self, beside: int) -> InvalidInputError:
+    def _make_error(self, beside: int) -> InvalidInputError:
         name, unit = self.target.name, self.write.unit_bytes
-        need = self.write.block_bytes(self.write.unit) + beside
+        need = self.write.count_block_bytes(self.write.unit) + beside
         return InvalidInputError(
             f"one chunk or shard of {name} takes {unit} bytes and a task may use {self.memory_bytes}, but "
             f"needs {need} to read, encode and write it: choose smaller chunks or more memory per task",
@@ -246,7 +248,7 @@ class _Layout:
         )
 
 
-def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
+def _find_source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
     """Return the extent that is decoded at once: a chunk of the file, or the whole file."""
     files = array.pieces.source != EXISTING
     whole: Column = array.pieces.shape[files].max(axis=0, initial=1)
@@ -255,7 +257,7 @@ def _source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> C
     return np.minimum(whole, np.array(source_chunk, np.int64))
 
 
-def _fills_a_box(blocks: Sequence[Block]) -> bool:
+def _is_box(blocks: Sequence[Block]) -> bool:
     """Return whether blocks fill their bounding box."""
     if not blocks:
         return True
@@ -266,7 +268,7 @@ def _fills_a_box(blocks: Sequence[Block]) -> bool:
     return math.prod(extent) == sum(math.prod(block.shape) for block in blocks)
 
 
-def _array_spill(
+def _plan_spill(
     target: Target,
     array: PieceArray,
     cut: SourceCut,
@@ -278,15 +280,15 @@ def _array_spill(
     high = np.max([block.stop for block in blocks], axis=0).tolist()
     rows, columns = [], []
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
-        borders = _source_borders(array, cut.unit, axis)
-        rows.append(_joined(borders[(borders > first) & (borders < last)], first, last, reading[axis]))
+        borders = _find_source_borders(array, cut.unit, axis)
+        rows.append(_join_borders(borders[(borders > first) & (borders < last)], first, last, reading[axis]))
         starts = np.unique([block.start[axis] for block in blocks])
         columns.append(np.append(starts, last).astype(np.int64))
     return ArraySpill(target.name, target.dtype, tuple(rows), tuple(columns), together, os.urandom(16).hex())
 
 
-def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
-    """Return the positions along a dimension that lie inside no chunk of a source."""
+def _find_source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
+    """Return the positions along a dimension that are not inside a chunk of a source."""
     pieces = array.pieces
     spans = np.unique(
         np.stack([pieces.starts[:, axis], pieces.shape[:, axis], pieces.source_starts[:, axis]], axis=1),
@@ -295,12 +297,12 @@ def _source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axi
     step = source_chunk[axis] if source_chunk is not None and len(source_chunk) == array.ndim else None
     found = [spans[:, 0], spans[:, 0] + spans[:, 1]]
     if step is not None:
-        for start, size, begin in spans.tolist():  # as many as there are files side by side
+        for start, size, begin in spans.tolist():  # as many as there are files along the dimension
             found.append(np.arange(start + -begin % step, start + size, step, dtype=np.int64))
     return np.unique(np.concatenate(found))
 
 
-def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
+def _join_borders(borders: Column, first: int, last: int, extent: int) -> Column:
     """Select borders between first and last that are at most an extent apart."""
     allowed = np.append(borders, last)
     edges = [first]
@@ -311,15 +313,15 @@ def _joined(borders: Column, first: int, last: int, extent: int) -> Column:
     return np.array(edges, np.int64)
 
 
-def _readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
+def _list_readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
     """Yield the blocks to spill, with their pieces."""
     finder = _Finder(array.pieces)
     for number in range(spill.blocks):
-        start, stop = (np.array(ends, np.int64) for ends in zip(*spill.row(number).box, strict=True))
-        yield Block(spill.name, tuple(start.tolist()), tuple(stop.tolist()), finder.within(start, stop))
+        start, stop = (np.array(ends, np.int64) for ends in zip(*spill.get_row(number).box, strict=True))
+        yield Block(spill.name, tuple(start.tolist()), tuple(stop.tolist()), finder.find_within(start, stop))
 
 
-def _changed(
+def _find_changed_blocks(
     target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
 ) -> Iterator[Block]:
     """Yield the blocks of an array that are not yet stored at their position."""
@@ -330,20 +332,20 @@ def _changed(
     if not target.is_new:
         settled |= (pieces.source == EXISTING) & (pieces.source_starts == pieces.starts).all(axis=1)
     finder = _Finder(pieces)
-    new = pieces.taken(~settled)
+    new = pieces.select(~settled)
     if not target.is_new and len(new) and not array.is_complete:
-        new = Pieces.whole(EXISTING, target.shape)  # what lies where nothing is now must be overwritten
-    # Blocks begin with the first chunk that is written: those before it stay as they are.
+        new = Pieces.whole(EXISTING, target.shape)  # existing cells without a source must be overwritten
+    # Blocks begin with the first chunk that is written: earlier chunks do not change.
     first: Column = new.starts.min(axis=0, initial=math.prod(target.shape)) // target.unit * target.unit
     left = tuple((np.array(target.shape, np.int64) - first).tolist())
-    for begin in _touched(replace(new, starts=new.starts - first), shape, left):
+    for begin in _find_touched(replace(new, starts=new.starts - first), shape, left):
         start = first + begin
         stop = np.minimum(start + shape, target.shape)
-        found = finder.within(start, stop)
+        found = finder.find_within(start, stop)
         yield Block(target.name, tuple(start.tolist()), tuple(stop.tolist()), found)
 
 
-def _touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
+def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
     """Yield the starts of all blocks that pieces overlap, in order."""
     if not len(pieces):
         return
@@ -367,27 +369,27 @@ class _Finder:
         distinct = [len(np.unique(column)) for column in pieces.starts.T]
         self._axis = int(np.argmax(distinct)) if distinct else None
         if self._axis is not None:
-            pieces = pieces.taken(np.argsort(pieces.starts[:, self._axis], kind="stable"))
+            pieces = pieces.select(np.argsort(pieces.starts[:, self._axis], kind="stable"))
             self._longest = int(pieces.shape[:, self._axis].max(initial=0))
         self._pieces = pieces
 
-    def within(self, start: Column, stop: Column) -> Pieces:
+    def find_within(self, start: Column, stop: Column) -> Pieces:
         """Cut the pieces to a box, with positions relative to it."""
         found = self._pieces
         if self._axis is not None:
             begins = found.starts[:, self._axis]
             first = begins.searchsorted(start[self._axis] - self._longest + 1)
             last = begins.searchsorted(stop[self._axis])
-            found = found.taken(slice(int(first), int(last)))
+            found = found.select(slice(int(first), int(last)))
         low, high = np.maximum(found.starts, start), np.minimum(found.stops, stop)
         rows = (low < high).all(axis=1)
-        inside = found.taken(rows)
+        inside = found.select(rows)
         low, high = low[rows], high[rows]
         moved = np.where(inside.axes >= 0, inside.source_starts + low - inside.starts, 0)
         return replace(inside, starts=low - start, shape=high - low, source_starts=moved)
 
 
-def _dealt(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:
+def _assign_to_tasks(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:
     """Assign neighbouring blocks to tasks: enough tasks for all cores, and not many more."""
     if not weights:
         return ()

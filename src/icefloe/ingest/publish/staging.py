@@ -1,7 +1,7 @@
-"""Write, audit, publish: data lands on a branch beside its target, which moves only if all checks pass.
+"""Write, audit, publish: the target branch moves only if all checks of the staged data pass.
 
-Every run has a branch of its own, named after its process, so that several may work for one target at once.
-What a run leaves that was killed or failed is taken over by the next one.
+Every run has its own staging branch, named after its process, so that several runs can write to one target at
+the same time. The next run continues with the staging branch of a run that failed or was killed.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from icefloe.ingest.ledger import Ledger, Selection, read_ledger, select_sources
 from icefloe.ingest.options import Options
 from icefloe.ingest.publish.audit import audit, find_staged
 from icefloe.ingest.records import LOGGER
-from icefloe.ingest.report import CheckResult, Report, Written
+from icefloe.ingest.report import CheckResult, Report, StagedRun
 from icefloe.ingest.write.batch import METADATA, StagedFiles
 from icefloe.repository import Repository
 from icefloe.session import Session
 
 _LEFT_FOR_GOOD = timedelta(days=1)
-"""A run on another machine that made no commit for so long counts as dead."""
+"""The time without a commit after which a run on another machine counts as dead."""
 _numbers = count()
 _at_work: set[str] = set()
-"""The branches of runs of this process."""
+"""The staging branches of the runs of this process."""
 
 
 class OvertakenError(Exception):
-    """Another ingest was published meanwhile, or groups were made: what is staged has to be made anew."""
+    """Raised if another ingest was published in the meantime: the staged data must be written again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The branch that an ingest writes to, and the one it is for."""
+    """The staging branch of an ingest, and its target branch."""
 
     repo: Repository
     target: str
     base: str
-    """Where the branch began: the tip of the target when the ingest did."""
+    """The tip of the target branch when the staging branch was created."""
     branch: str
-    """The branch that is written to."""
+    """The name of the staging branch."""
 
     @property
     def failed(self) -> str:
@@ -61,17 +61,17 @@ class Staging:
 
     @staticmethod
     def begin(repo: Repository, target: str) -> Staging:
-        """Start at the tip of the target; or go on where a run was broken off.
+        """Create a staging branch: at the tip of the target, or at the last commit of an interrupted run.
 
-        That can be if the target is as it was, or others changed other things: a week's work is not lost
-        because somebody has committed something.
+        An interrupted run is continued if the target has not changed, or if its changes can be merged: a
+        commit by somebody else must not discard the work of a week.
         """
-        left = left_behind(repo, target)
-        found = [each for name in left if (each := _left_on(repo, target, name)) is not None]
+        left = find_abandoned(repo, target)
+        found = [each for name in left if (each := _find_staged_commits(repo, target, name)) is not None]
         best = max(found, key=lambda each: each.commits, default=None)
         base = repo.lookup_branch(target) if best is None else best.base
         start = base if best is None else best.tip
-        staging = Staging(repo, target, base, f"{target}.ingest.{_owner()}.{next(_numbers)}")
+        staging = Staging(repo, target, base, f"{target}.ingest.{_describe_owner()}.{next(_numbers)}")
         _at_work.add(staging.branch)
         repo.create_branch(staging.branch, start)
         for name in left:
@@ -83,7 +83,7 @@ class Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Leave what was staged to the next run if this one failed."""
+        """Leave the staged data to the next run if this one failed."""
         try:
             if kind is not None and issubclass(kind, OvertakenError):
                 self.drop()
@@ -94,11 +94,11 @@ class Staging:
             self.end()
 
     def end(self) -> None:
-        """Mark the run as over, so that the next one takes over what is left of its branch."""
+        """Mark the run as ended, so that the next one continues with its branch."""
         _at_work.discard(self.branch)
 
     def resume(self, selection: Selection, options: Options) -> Resumed:
-        """Compare the sources with the ledger of the staging branch, if that is not the one they know.
+        """Compare the sources with the ledger of the staging branch, unless they were already.
 
         Files that changed since an interrupted run staged them are ingested again.
         """
@@ -111,7 +111,7 @@ class Staging:
             return Resumed(selection, ledger)
         session = self.repo.readonly_session(branch=self.branch)
         now = Ledger.read(session, options.group)
-        rows = now.rows_since(ledger)
+        rows = now.find_rows_since(ledger)
         sources = selection.found.sources
         stale = {source.url for source in sort_sources(sources, rows).changed}
         sound = [row for row in rows if row.source not in stale]
@@ -120,12 +120,12 @@ class Staging:
         return Resumed(selection, ledger, staged)
 
     def release(self) -> None:
-        """Leave what was staged to the next run."""
+        """Leave the staged data to the next run."""
         tip = self.repo.lookup_branch(self.branch)
         if tip != self.base:
             try:
-                self.repo.create_branch(_unowned(self.target), tip)
-            except AlreadyExistsError:  # by another run: this branch stays, and who comes next has the choice
+                self.repo.create_branch(_get_unowned_name(self.target), tip)
+            except AlreadyExistsError:  # created by another run: this branch stays, and the next run chooses
                 return
         self.drop()
 
@@ -139,30 +139,30 @@ class Staging:
         self.repo.delete_branch(self.branch)
 
     def check_and_publish(
-        self, resumed: Resumed, written: Written, options: Options, executor: Executor
+        self, resumed: Resumed, written: StagedRun, options: Options, executor: Executor
     ) -> Report:
-        """Publish what was staged if it passes all checks; keep it on a branch of its own if it does not."""
+        """Publish the staged data if it passes all checks; otherwise keep it on a branch for failed data."""
         report, staging = written.report, replace(self, repo=written.repo)
         if staging.is_empty:
             staging.drop()
             return report
         session = staging.repo.readonly_session(branch=staging.branch)
         before = staging.repo.readonly_session(snapshot_id=staging.base)
-        rows = written.ledger.rows_since(resumed.before)
+        rows = written.ledger.find_rows_since(resumed.before)
         staged = (*resumed.staged, *written.staged)
         results = tuple(audit(session, before, rows, staged, options, executor))
         for result in results:
             LOGGER.info("check %s: %s, %s", result.name, "passed" if result.passed else "FAILED", result.text)
         if not all(result.passed for result in results):
             staging.give_up(results)
-            LOGGER.info("%s is as it was; what was staged is on the branch %s", self.target, self.failed)
+            LOGGER.info("%s did not change; the staged data is on the branch %s", self.target, self.failed)
             return replace(report, checks=results, failed_branch=staging.failed)
         tip = staging.publish(results, options.message or "Publish what was ingested", options.group)
         LOGGER.info("published: %s is at %s", self.target, tip)
         return replace(report, checks=results, published=tip)
 
     def give_up(self, results: Sequence[CheckResult]) -> None:
-        """Leave what was staged, and what the checks said, under a name of its own, to be looked at."""
+        """Keep the staged data and the results of the checks on a branch for failed data."""
         self._record(results)
         tip = self.repo.lookup_branch(self.branch)
         if self.failed in self.repo.list_branches():
@@ -172,10 +172,10 @@ class Staging:
         self.drop()
 
     def publish(self, results: Sequence[CheckResult], message: str, group: str) -> str:
-        """Move the target to what was staged, or merge it in if the target moved meanwhile; its new tip.
+        """Move the target branch to the staged data, or merge the data if the branch moved.
 
-        OvertakenError where that cannot be because another ingest has written to the same group. The results
-        of the checks are in the metadata of the last commit, and of the merge.
+        Return the new tip. Raise OvertakenError if another ingest has written to the same group. The results
+        of the checks are stored in the metadata of the last commit, and of the merge.
         """
         metadata = self._record(results)
         tip = self.repo.lookup_branch(self.branch)
@@ -198,7 +198,7 @@ class Staging:
         except MergeConflictError as error:
             old = self.repo.readonly_session(snapshot_id=self.base)
             now = self.repo.readonly_session(branch=self.target)
-            arrays = [path for path in _paths_of(error) if not _is_group(now, path)]
+            arrays = [path for path in _list_conflict_paths(error) if not _is_group(now, path)]
             if not arrays or read_ledger(old, group) != read_ledger(now, group):
                 raise OvertakenError from error
             raise MergeConflictError(
@@ -226,36 +226,36 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run starts: the sources to ingest, and what an interrupted run has staged."""
+    """The start of a run: the sources to ingest, and the data that an interrupted run has staged."""
 
     selection: Selection
     before: Ledger
-    """The ledger of the target branch, without what is staged."""
+    """The ledger of the target branch, without staged rows."""
     staged: tuple[StagedFiles, ...] = ()
 
 
 def has_work(repo: Repository, selection: Selection, branch: str) -> bool:
     """Return whether there are sources to ingest, or an interrupted run to complete."""
-    if selection.outcome.wanted or left_behind(repo, branch):
+    if selection.outcome.wanted or find_abandoned(repo, branch):
         return True
     LOGGER.info("%s", selection.outcome)
     return False
 
 
-def always_overtaken(branch: str, attempts: int) -> ConflictError:
+def make_overtaken_error(branch: str, attempts: int) -> ConflictError:
     """Return the error about a branch that other writers kept changing."""
     return ConflictError(
-        message=f"{branch} was changed in the same places {attempts} times while this worked, and is as "
-        "others left it: run this again when they are done"
+        message=f"other writers changed the same arrays of {branch} {attempts} times during this ingest, "
+        "which was not published: run it again"
     )
 
 
-def left_behind(repo: Repository, target: str) -> list[str]:
+def find_abandoned(repo: Repository, target: str) -> list[str]:
     """List the staging branches of runs that have ended."""
-    return [name for name in sorted(repo.list_branches()) if _is_left(repo, target, name)]
+    return [name for name in sorted(repo.list_branches()) if _is_abandoned(repo, target, name)]
 
 
-def _paths_of(error: MergeConflictError) -> list[str]:
+def _list_conflict_paths(error: MergeConflictError) -> list[str]:
     return sorted({conflict.path for conflict in error.result.conflicts})
 
 
@@ -264,24 +264,24 @@ def _is_group(session: Session, path: str) -> bool:
     return node is not None and not isinstance(node.node_data, ArrayNodeData)
 
 
-def _unowned(target: str) -> str:
+def _get_unowned_name(target: str) -> str:
     """Return the name of the branch with the staged data of a failed run."""
     return f"{target}.ingest"
 
 
-def _is_left(repo: Repository, target: str, name: str) -> bool:
+def _is_abandoned(repo: Repository, target: str, name: str) -> bool:
     """Return whether a branch is the staging branch of a run that has ended."""
-    if name == _unowned(target):
+    if name == _get_unowned_name(target):
         return True
     owned = re.fullmatch(re.escape(target) + r"\.ingest\.([^.]+)\.(\d+)\.(\d+)\.\d+", name)
     if owned is None:
         return False
     host, process, started = owned[1], int(owned[2]), owned[3]
-    if host == _host():
-        return name not in _at_work if process == os.getpid() else _started(process) != started
+    if host == _get_host():
+        return name not in _at_work if process == os.getpid() else _get_start_time(process) != started
     try:
         tip = next(iter(repo.ancestry(branch=name)))
-    except RefNotFoundError:  # its run has just ended
+    except RefNotFoundError:  # the run has just ended
         return False
     return datetime.now(UTC) - tip.written_at > _LEFT_FOR_GOOD
 
@@ -292,11 +292,11 @@ class _Left:
 
     tip: str
     base: str
-    """Where it parted from its target."""
+    """The snapshot of the target branch from which the run started."""
     commits: int
 
 
-def _left_on(repo: Repository, target: str, name: str) -> _Left | None:
+def _find_staged_commits(repo: Repository, target: str, name: str) -> _Left | None:
     """Find staged commits that can still be merged into the target; None if there are none."""
     try:
         commits = [info.id for info in repo.ancestry(branch=name)]
@@ -308,32 +308,32 @@ def _left_on(repo: Repository, target: str, name: str) -> _Left | None:
         left = _Left(new[0], commits[len(new)], len(new))
         if left.base == here[0]:
             return left
-        # Up to date is what was published by a merge, and not yet removed.
+        # The outcome is "up to date" if the data was published by a merge, but its branch not yet deleted.
         outcome = repo.merge(left.tip, target, message="", dry_run=True).outcome
-    except IcechunkError:  # another run has taken it over, or the history between them has expired
+    except IcechunkError:  # another run continues it, or the common history has expired
         return None
     return left if outcome == "merged" else None
 
 
-def _owner() -> str:
+def _describe_owner() -> str:
     process = os.getpid()
-    return f"{_host()}.{process}.{_started(process) or 0}"
+    return f"{_get_host()}.{process}.{_get_start_time(process) or 0}"
 
 
-def _host() -> str:
+def _get_host() -> str:
     return re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname()) or "host"
 
 
-def _started(process: int) -> str | None:
+def _get_start_time(process: int) -> str | None:
     """Return the start time of a local process as text; None if it does not exist."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return None
-    except OSError:  # it is somebody else's
+    except OSError:  # the process of another user
         pass
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
-        return "0"  # no Linux: numbers of processes must do
+        return "0"  # not on Linux: only the process id is compared
     return text.rpartition(")")[2].split()[19]

@@ -1,4 +1,4 @@
-"""One commit: arrays are made or made longer, tasks write them, and the ledger says what came from where."""
+"""Write one batch and commit it: create or extend arrays, run the tasks, and update the ledger."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from icefloe._internal.warnings import ignore_warnings
 from icefloe.format.manifest import ArrayManifest
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.packing import zarr_attributes
-from icefloe.ingest.ledger import Ledger, LedgerRow, region_text, write_ledger
+from icefloe.ingest.inspect.packing import to_zarr_attributes
+from icefloe.ingest.ledger import Ledger, LedgerRow, encode_region, write_ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.plan.arrays import create
+from icefloe.ingest.plan.arrays import create_array
 from icefloe.ingest.plan.design import Design
-from icefloe.ingest.plan.references import Windows, files_within, windows_of, with_splitting
+from icefloe.ingest.plan.references import Windows, configure_splitting, find_files_within, plan_windows
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join
+from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join_path
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
 from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
 from icefloe.repository import Repository
@@ -32,27 +32,27 @@ from icefloe.session import ForkSession, Session
 
 _FILES_PER_TASK = 256
 METADATA = "icefloe_ingest"
-"""Where a commit's metadata has what the ingest says about it."""
+"""The key of the ingest in the metadata of a commit."""
 
 
 Moves = Mapping[str, Sequence[tuple[int, int, int]]]
-"""See `combining.moves`."""
+"""See `icefloe.ingest.combine.grid.find_moves`."""
 
 
-def batch_id(group: str, sources: Sequence[Source]) -> str:
+def make_batch_id(group: str, sources: Sequence[Source]) -> str:
     """Return an id that depends only on the sources and the target."""
-    identity = [group, *sorted([each.url, *each.seen] for each in sources)]
+    identity = [group, *sorted([each.url, *each.version] for each in sources)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Files on the staging branch, where they lie, and the blocks that were made of them."""
+    """Staged files of a group, with their regions and blocks."""
 
     stored: Stored
-    """The group as the commit left it: later ones may have put others before its blocks."""
+    """The group in the snapshot of the commit. Later commits may move its blocks."""
     sources: Sequence[Source]
-    """A piece's source is a number in this."""
+    """The sources of pieces, by number."""
     boxes: Sequence[Mapping[str, tuple[int, int]]]
     blocks: Sequence[Block]
 
@@ -85,28 +85,28 @@ def commit_batch(
     for design in designs:
         referred = {name for _, name in design.referral.chosen}
         targets = [target for target in design.targets if target.name in referred]
-        windows.append(windows_of(targets, design.group, splitting.config, options.manifest_references))
-        splitting = with_splitting(splitting, windows[-1], design.group)
+        windows.append(plan_windows(targets, design.group, splitting.config, options.manifest_references))
+        splitting = configure_splitting(splitting, windows[-1], design.group)
     session = splitting.writable_session(branch)
     if session.snapshot_id != ledger.snapshot_id:
         return None
     sources = {file.source.url: file.source for design in designs for file in design.combined.files}
-    batch, rows = batch_id(options.group, list(sources.values())), ledger.rows
+    batch, rows = make_batch_id(options.group, list(sources.values())), ledger.rows
     write_designs(session, designs, options, executor, windows)
     for design in designs:
         _write_groups_without_data(session, options.group, design.combined.files)
-        rows = _ledger(rows, batch, design)
+        rows = _update_rows(rows, batch, design)
     write_ledger(session, options.group, rows, ledger.rows)
     files = counted(len(sources), "file")
     about = {"batch": batch, "files": len(sources), "mode": options.mode}
     commit = session.commit(options.message or f"Ingest {files}", {**options.metadata, METADATA: about})
     LOGGER.info("commit %s: %s", commit, files)
     written = repo.readonly_session(snapshot_id=commit)
-    staged = tuple(_staged(Stored(written, design.group), design) for design in designs)
+    staged = tuple(_describe_staged(Stored(written, design.group), design) for design in designs)
     return Commit(staged, tuple(designs), Ledger(commit, rows))
 
 
-def _staged(stored: Stored, design: Design) -> StagedFiles:
+def _describe_staged(stored: Stored, design: Design) -> StagedFiles:
     sources = [file.source for file in design.combined.files]
     return StagedFiles(stored, sources, [*design.combined.boxes.values()], design.plan.blocks)
 
@@ -118,7 +118,7 @@ def write_designs(
     executor: Executor,
     windows: Sequence[Windows | None],
 ) -> None:
-    """Write what was designed for each group into a session, without committing it.
+    """Write the designed arrays of each group into a session, without committing.
 
     With windows, tasks write the manifests of large arrays.
     """
@@ -126,15 +126,15 @@ def write_designs(
         _make_room(session, design, options.layout.codec)
     fork = session.fork()
     results = Results()
-    # Manifests that tasks wrote come first: what is written after them may lie over them.
+    # Manifests that tasks wrote come first: later writes may overwrite some of their references.
     referrals = [
         task
         for design, parted in zip(designs, windows, strict=True)
         if design.referral.chosen
-        for task in _referrals(fork, design, options, parted, executor.parallelism)
+        for task in _make_reference_tasks(fork, design, options, parted, executor.parallelism)
     ]
     results.run(executor, Task(write_references, "tasks"), referrals)
-    write_groups([_group_blocks(fork, design, options) for design in designs], executor, results)
+    write_groups([_collect_blocks(fork, design, options) for design in designs], executor, results)
     if results.bad:
         raise ProblemsError([each for _, each in sorted(results.bad.items())])
     session._merge_receipts(results.receipts)
@@ -142,7 +142,7 @@ def write_designs(
         _write_coordinates(session, design, options.layout.codec)
 
 
-def _group_blocks(fork: ForkSession, design: Design, options: Options) -> GroupBlocks:
+def _collect_blocks(fork: ForkSession, design: Design, options: Options) -> GroupBlocks:
     sources: dict[int, Source | Stored] = {
         number: file.source for number, file in enumerate(design.combined.files)
     }
@@ -166,13 +166,13 @@ def _make_room(session: Session, designed: Design, codec: str) -> None:
         group = zarr.open_group(session.store, path=designed.group, mode="a")
         for target in designed.targets:
             if target.is_new:
-                path = f"/{join(designed.group, target.name)}"
+                path = f"/{join_path(designed.group, target.name)}"
                 refs = None
                 if target.name in designed.kept:
                     refs = session._workspace.refs(session._workspace.array(path))
                 if target.name in group:
                     del group[target.name]
-                create(group, target, codec)
+                create_array(group, target, codec)
                 if refs is not None:
                     _put_chunks(session, path, refs, target, designed)
             else:
@@ -182,9 +182,9 @@ def _make_room(session: Session, designed: Design, codec: str) -> None:
 
 
 def _put_chunks(session: Session, path: str, refs: ArrayManifest, target: Target, designed: Design) -> None:
-    """Put the chunks of an array that got more dimensions where they are now."""
+    """Move the chunks of an array that gained dimensions to their new coordinates."""
     array: Any = designed.combined.dataset.variables[target.name].data
-    pieces = array.pieces.taken(array.pieces.source == EXISTING)
+    pieces = array.pieces.select(array.pieces.source == EXISTING)
     chunks = np.array(target.chunks, np.int64)
     node = session._workspace.array(path)
     for starts, first, shape, axes in zip(
@@ -204,7 +204,7 @@ def _put_chunks(session: Session, path: str, refs: ArrayManifest, target: Target
         session._workspace.put_refs(node, replace(mine, coords=coords.astype(np.uint32)))
 
 
-def _referrals(
+def _make_reference_tasks(
     fork: ForkSession, designed: Design, options: Options, windows: Windows | None, parallelism: int
 ) -> Iterator[ReferenceTask]:
     combined = designed.combined
@@ -219,26 +219,28 @@ def _referrals(
         for number in numbers:
             file, box = combined.files[number], combined.boxes[number]
             mine = tuple(names[number])
-            files.append(Referred(number, file.source, mine, box, _lacking(file, mine, dims), file.spilled))
+            files.append(
+                Referred(number, file.source, mine, box, _find_lacking_axes(file, mine, dims), file.spilled)
+            )
         return ReferenceTask(
             fork.fork(), designed.group, tuple(files), options.reading, dims, chunks, extents
         )
 
     if windows is not None:
         boxes = {number: combined.boxes[number] for number in names}
-        for span in windows.spans():
-            if numbers := list(files_within(boxes, windows.dim, span)):
-                yield task(numbers, windows.extents(span))
+        for span in windows.list_spans():
+            if numbers := list(find_files_within(boxes, windows.dim, span)):
+                yield task(numbers, windows.compute_extents(span))
         return
     whole = list(names)
-    # Their references wait in few objects: a task that had less to do would take longer to start.
+    # References are spilled to few objects: smaller tasks would take longer to start than to run.
     each = -(-len(whole) // parallelism)
     share = max(1, -(-each // 4), min(_FILES_PER_TASK, each))
     for start in range(0, len(whole), share):
         yield task(whole[start : start + share], {})
 
 
-def _lacking(
+def _find_lacking_axes(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """Return the axes of arrays that variables of a file lack."""
@@ -257,7 +259,7 @@ def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
     with ignore_warnings():
         group = zarr.open_group(session.store, path=designed.group, mode="a")
         if existing is None:
-            group.attrs.update(zarr_attributes(designed.attrs, np.dtype("f8")))
+            group.attrs.update(to_zarr_attributes(designed.attrs, np.dtype("f8")))
         for target, values in designed.coordinates:
             found = known.get(target.name)
             if found is not None and (found.dtype, found.dims) == (target.dtype, target.dims):
@@ -273,7 +275,7 @@ def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
             else:
                 if found is not None:
                     del group[target.name]
-                array = create(group, target, codec)
+                array = create_array(group, target, codec)
             array[...] = values.values
 
 
@@ -284,9 +286,9 @@ def _write_groups_without_data(session: Session, group: str, files: Sequence[Fil
         for path, attrs in (each for file in files for each in file.groups_without_data.items()):
             if path not in done:
                 done.add(path)
-                found = zarr.open_group(session.store, path=join(group, path), mode="a")
+                found = zarr.open_group(session.store, path=join_path(group, path), mode="a")
                 if attrs and not found.attrs:
-                    found.attrs.update(zarr_attributes(attrs, np.dtype("f8")))
+                    found.attrs.update(to_zarr_attributes(attrs, np.dtype("f8")))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -295,14 +297,14 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other))
 
 
-def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
-    """List the rows after a batch: old ones where they have moved to, and those of a group of the batch."""
+def _update_rows(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
+    """Return the ledger rows after a batch: the old rows, moved if necessary, and the rows of a group."""
     combined, group = designed.combined, designed.combined.state.below
     mine = {file.source.url for file in combined.files}
     moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
-    added = _added_dimensions(designed)
+    added = _find_added_dimensions(designed)
     old = [
-        _moved(row, moves, added) if (moves or added) and row.target_group == group else row
+        _move_row(row, moves, added) if (moves or added) and row.target_group == group else row
         for row in rows
         if row.target_group != group or row.source not in mine
     ]
@@ -317,10 +319,10 @@ def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[Led
                 file.source.size_bytes,
                 file.source.modified_us,
                 file.content_id,
-                region_text(combined.boxes.get(number, {})),
+                encode_region(combined.boxes.get(number, {})),
                 json.dumps(names),
                 batch,
-                _mode_of(referred.get(number, set()), designed),
+                _get_mode(referred.get(number, set()), designed),
                 file.source.etag,
                 group,
                 file.source.group,
@@ -329,14 +331,14 @@ def _ledger(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[Led
     return old
 
 
-def _mode_of(referred: set[str], designed: Design) -> str:
+def _get_mode(referred: set[str], designed: Design) -> str:
     """Return whether a file is copied, referenced, or both."""
     if not referred:
         return "native"
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"
 
 
-def _added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
+def _find_added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
     """Find where existing data is along dimensions that it did not have."""
     combined = designed.combined
     existing = combined.state.existing
@@ -346,21 +348,21 @@ def _added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
     for variable in combined.dataset.variables.values():
         if not isinstance(variable.data, PieceArray):
             continue
-        mine = variable.data.pieces.taken(variable.data.pieces.source == EXISTING)
+        mine = variable.data.pieces.select(variable.data.pieces.source == EXISTING)
         for axis, dim in enumerate(map(str, variable.dims)):
             if len(mine) and (mine.axes[:, axis] < 0).all() and dim not in existing.schema.sizes:
                 found[dim] = int(mine.starts[:, axis].min()), int(mine.stops[:, axis].max())
     return found
 
 
-def _moved(row: LedgerRow, moves: Moves, added: Mapping[str, tuple[int, int]]) -> LedgerRow:
-    """Move a row whose cells lie further along now, because others were put before or between them."""
-    where = {dim: span for dim, span in added.items() if dim not in row.box()}
-    for dim, (start, stop) in row.box().items():
-        first, last = (_moved_by(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))
+def _move_row(row: LedgerRow, moves: Moves, added: Mapping[str, tuple[int, int]]) -> LedgerRow:
+    """Update the region of a row whose cells moved, because others were inserted before them."""
+    where = {dim: span for dim, span in added.items() if dim not in row.box}
+    for dim, (start, stop) in row.box.items():
+        first, last = (_get_offset(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))
         where[dim] = (start + first, stop + last)
-    return row if where == row.box() else replace(row, region=region_text(where))
+    return row if where == row.box else replace(row, region=encode_region(where))
 
 
-def _moved_by(at: int, moves: Sequence[tuple[int, int, int]]) -> int:
+def _get_offset(at: int, moves: Sequence[tuple[int, int, int]]) -> int:
     return next((by for low, high, by in moves if low <= at < high), 0)

@@ -22,19 +22,25 @@ from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source, refuse_changed
-from icefloe.ingest.inspect.open import decode, opened
-from icefloe.ingest.inspect.packing import is_text, stored
-from icefloe.ingest.plan.arrays import missing_value
-from icefloe.ingest.plan.block_shapes import READ_COPIES, WRITE_COPIES, at_once, chunks_at_once, part_bytes
+from icefloe.ingest.inspect.open import decode, open_raw
+from icefloe.ingest.inspect.packing import encode_variable, is_text
+from icefloe.ingest.plan.arrays import get_missing_value
+from icefloe.ingest.plan.block_shapes import (
+    READ_COPIES,
+    WRITE_COPIES,
+    compute_part_bytes,
+    count_concurrent_chunks,
+    limit_concurrency,
+)
 from icefloe.ingest.plan.tasks import Block, Plan
-from icefloe.ingest.records import BadFile, Reading, Stored, Target, join, reason
+from icefloe.ingest.records import BadFile, Reading, Stored, Target, explain, join_path
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
 _DECODED_BYTES = 8
-"""Of a cell, while it is decoded."""
+"""The size of a cell while it is decoded."""
 _SLABS = 2
-"""What may be read at once is decoded in so many parts, or more."""
+"""The smallest number of parts in which values are decoded."""
 _NUMBERS = frozenset("iuf")
 _MOMENT_S = 0.5
 _conventions: Any = xr.conventions
@@ -87,7 +93,9 @@ class GroupBlocks:
         plan = self.plan
         for task in plan.tasks:
             yield self._task(
-                replace(block, pieces=block.pieces.taken(slice(0, 0))) if block.name in plan.spills else block
+                replace(block, pieces=block.pieces.select(slice(0, 0)))
+                if block.name in plan.spills
+                else block
                 for block in plan.blocks[task.start : task.stop]
             )
 
@@ -166,7 +174,7 @@ def write_blocks(task: WriteTask) -> TaskResult:
     """Write the blocks through the fork. Runs on executors."""
     bad: dict[int, str] = {}
     with _Sources(task) as sources, ignore_warnings():
-        paths = {name: join(task.group, name.strip("/")) for name in task.targets}
+        paths = {name: join_path(task.group, name.strip("/")) for name in task.targets}
         arrays: dict[str, Any] = {
             name: zarr.open_array(task.fork.store, path=path, mode="r+") for name, path in paths.items()
         }
@@ -176,18 +184,18 @@ def write_blocks(task: WriteTask) -> TaskResult:
                 if spill is not None:
                     data = read_block(spill, block.box, task.fork._workspace.assets.storage)
                 else:
-                    data = _assembled(block, task.targets[block.name], sources)
+                    data = _assemble_block(block, task.targets[block.name], sources)
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
             array = arrays[block.name]
             unit = math.prod(array.shards or array.chunks) * task.targets[block.name].itemsize
-            with chunks_at_once(at_once(unit, WRITE_COPIES, task.memory_bytes)):
+            with limit_concurrency(count_concurrent_chunks(unit, WRITE_COPIES, task.memory_bytes)):
                 array[tuple(slice(start, stop) for start, stop in block.box)] = data
             gone = weakref.ref(data)
             del data
             _wait_for(gone)
-        bad |= sources.changed()
+        bad |= sources.find_changed()
     return TaskResult(receipt(task.fork), bad)
 
 
@@ -205,13 +213,13 @@ def spill_blocks(task: WriteTask) -> TaskResult:
     with _Sources(task) as sources, ignore_warnings():
         for number, block in zip(task.numbers, task.blocks, strict=True):
             try:
-                data = _assembled(block, task.targets[block.name], sources)
+                data = _assemble_block(block, task.targets[block.name], sources)
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
             spill_block(task.spills[block.name], number, data, storage)
             del data
-        bad |= sources.changed()
+        bad |= sources.find_changed()
     return TaskResult(None, bad)
 
 
@@ -221,7 +229,7 @@ class _Sources:
     def __init__(self, task: WriteTask) -> None:
         self._task = task
         self._open: dict[int, tuple[ExitStack, xr.Dataset, xr.Dataset | None]] = {}
-        self._read: set[int] = set()
+        self._used: set[int] = set()
 
     def __enter__(self) -> _Sources:
         return self
@@ -240,23 +248,23 @@ class _Sources:
         is_copied = (number, block.name) in self._task.copied
         if not (isinstance(source, Stored) and is_straight and is_whole and is_copied):
             return None
-        path = join(source.group, block.name.strip("/"))
+        path = join_path(source.group, block.name.strip("/"))
         array: Any = zarr.open_array(source.session.store, path=path, mode="r")
         unit = math.prod(array.shards or array.chunks) * array.dtype.itemsize
-        key = _key(pieces)
-        with chunks_at_once(at_once(unit, READ_COPIES, self._task.memory_bytes)):
+        key = _make_key(pieces)
+        with limit_concurrency(count_concurrent_chunks(unit, READ_COPIES, self._task.memory_bytes)):
             return np.asarray(array[tuple(key[axis] for axis in range(array.ndim))])
 
-    def values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
+    def read(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
         """Read a box of a variable, encoded as the target stores it."""
-        with self._told(number, target):
-            found = self._values(number, target, key)
-        if found.dtype == object and target.dtype != "string":  # whatever type the engine has told
-            raise _not_plain(target)
+        with self._report_errors(number, target):
+            found = self._read(number, target, key)
+        if found.dtype == object and target.dtype != "string":  # although the engine reported another type
+            raise _make_type_error(target)
         return found
 
     @contextmanager
-    def _told(self, number: int, target: Target) -> Iterator[None]:
+    def _report_errors(self, number: int, target: Target) -> Iterator[None]:
         try:
             yield
         except IcechunkError:
@@ -264,62 +272,62 @@ class _Sources:
         except Exception as error:  # engines raise whatever they like about a damaged file
             if number == EXISTING:
                 raise
-            raise _ReadError(number, f"{target.name} cannot be read: {reason(error)}") from error
+            raise _ReadError(number, f"{target.name} cannot be read: {explain(error)}") from error
 
-    def parts(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
+    def split(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
         """Split a piece into parts that fit into memory."""
         number = int(piece.source[0])
         copied = (number, target.name) in self._task.copied
-        with self._told(number, target):
-            unit = unit_of(piece, self._dataset(number, decoded=False).variables[target.name])
+        with self._report_errors(number, target):
+            unit = get_source_chunks(piece, self._open_dataset(number, decoded=False).variables[target.name])
         cell = target.itemsize if copied else max(_DECODED_BYTES, target.itemsize)
-        return piece.parted(unit, part_bytes(self._task.memory_bytes) // cell)
+        return piece.split(unit, compute_part_bytes(self._task.memory_bytes) // cell)
 
-    def changed(self) -> dict[int, str]:
+    def find_changed(self) -> dict[int, str]:
         """Return the sources that changed while they were read, by number, with the reason."""
         found = {}
-        for number in self._read:
+        for number in self._used:
             source = self._task.sources[number]
             try:
                 if not isinstance(source, Stored) and not source.is_remote:  # a copy of it was read
                     refuse_changed(source, {})
             except (OSError, ValueError) as error:
-                found[number] = reason(error)
+                found[number] = explain(error)
         return found
 
-    def _values(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
-        raw = self._dataset(number, decoded=False).variables[target.name]
+    def _read(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
+        raw = self._open_dataset(number, decoded=False).variables[target.name]
         box = tuple(key.get(axis, slice(None)) for axis in range(raw.ndim))
         if (number, target.name) in self._task.copied:
             return raw[box].load().values
-        shown = self._dataset(number, decoded=True).variables[target.name]
+        shown = self._open_dataset(number, decoded=True).variables[target.name]
         if {raw.dtype.kind, shown.dtype.kind} <= _NUMBERS and raw.dims == shown.dims:
-            return self._in_slabs(raw[box].load(), target)
+            return self._recode(raw[box].load(), target)
         box = tuple(key.get(axis, slice(None)) for axis in range(shown.ndim))
-        return transcoded(shown[box].load(), target)
+        return encode_for_target(shown[box].load(), target)
 
-    def _in_slabs(self, raw: xr.Variable, target: Target) -> Any:
+    def _recode(self, raw: xr.Variable, target: Target) -> Any:
         """Recode numbers for the target in small slabs, because decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)
-        cells = max(1, part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _SLABS)
+        cells = max(1, compute_part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _SLABS)
         for start in range(0, flat.size, cells):
             slab = xr.Variable(("x",), flat[start : start + cells], dict(raw.attrs))
             shown: xr.Variable = _conventions.decode_cf_variable(
                 target.name, slab, decode_times=False, decode_timedelta=False
             )
-            filled[start : start + cells] = transcoded(shown.load(), target)
+            filled[start : start + cells] = encode_for_target(shown.load(), target)
         return found
 
-    def _dataset(self, number: int, *, decoded: bool) -> xr.Dataset:
+    def _open_dataset(self, number: int, *, decoded: bool) -> xr.Dataset:
         if number not in self._open:
             if len(self._open) >= _OPEN_FILES:
                 oldest = next(iter(self._open))
                 self._open.pop(oldest)[0].close()
             stack = ExitStack()
-            raw = stack.enter_context(opened(self._task.sources[number], self._task.reading))
+            raw = stack.enter_context(open_raw(self._task.sources[number], self._task.reading))
             self._open[number] = (stack, raw, None)
-            self._read.add(number)
+            self._used.add(number)
         stack, raw, shown = self._open[number]
         if not decoded:
             return raw
@@ -329,11 +337,11 @@ class _Sources:
         return shown
 
 
-def transcoded(values: xr.Variable, target: Target) -> Any:
+def encode_for_target(values: xr.Variable, target: Target) -> Any:
     """Encode decoded values as the repository stores them."""
     if target.dtype == "string":
         if not is_text(values):
-            raise _not_plain(target)
+            raise _make_type_error(target)
         return values.values.astype(object)
     plain = xr.Variable(values.dims, values.values)
     dtype = np.dtype(target.dtype)
@@ -341,19 +349,18 @@ def transcoded(values: xr.Variable, target: Target) -> Any:
         dtype.kind == "f" and values.dtype.kind in "iufb" and "scale_factor" not in target.packing
     ):
         return _cast(plain.values, dtype, target)
-    found = stored(plain, target.packing, target.dtype, target.name)
+    found = encode_variable(plain, target.packing, target.dtype, target.name)
     if found.dtype != dtype or found.attrs.get("units") != target.packing.get("units"):
         raise InvalidInputError(
-            f"values of {target.name} do not fit the way the repository stores them ({_told(target)})",
+            f"values of {target.name} do not fit the way the repository stores them ({_format(target)})",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return found.values
 
 
-def _not_plain(target: Target) -> InvalidInputError:
+def _make_type_error(target: Target) -> InvalidInputError:
     return InvalidInputError(
-        f"values of {target.name} are neither numbers nor text (lists?), and cannot be copied: name the "
-        "variables that are wanted",
+        f"values of {target.name} are neither numbers nor text and cannot be copied: select other variables",
         ErrorKind.INVALID_ARRAY_METADATA,
     )
 
@@ -364,7 +371,7 @@ def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
         values = np.where(np.isnan(values), np.asarray(missing, dtype), values)
     cast = values.astype(dtype)
     if values.dtype.kind in "iub" and dtype.kind == "f":
-        return cast  # as xarray does where a whole number may be missing
+        return cast  # as xarray does if integers may be missing
     if not np.can_cast(values.dtype, dtype, "safe") and not np.array_equal(cast, values, equal_nan=True):
         raise InvalidInputError(
             f"values of {target.name} of type {values.dtype} do not fit into {dtype}",
@@ -373,35 +380,35 @@ def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
     return cast
 
 
-def _told(target: Target) -> str:
+def _format(target: Target) -> str:
     return ", ".join(f"{name} {value}" for name, value in {"dtype": target.dtype, **target.packing}.items())
 
 
-def _assembled(block: Block, target: Target, sources: _Sources) -> Any:
+def _assemble_block(block: Block, target: Target, sources: _Sources) -> Any:
     """Assemble a block from its pieces."""
     if (data := sources.read_stored(block)) is not None:
         return data
     dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
     pieces = block.pieces
     covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)
-    data = np.empty(block.shape, dtype) if covered else np.full(block.shape, missing_value(target), dtype)
+    data = np.empty(block.shape, dtype) if covered else np.full(block.shape, get_missing_value(target), dtype)
     for row in range(len(pieces)):
-        for part in sources.parts(pieces.taken(slice(row, row + 1)), target):
+        for part in sources.split(pieces.select(slice(row, row + 1)), target):
             place = zip(part.starts[0].tolist(), part.shape[0].tolist(), strict=True)
-            values = sources.values(int(part.source[0]), target, _key(part))
-            data[tuple(slice(start, start + size) for start, size in place)] = _turned(part, values)
+            values = sources.read(int(part.source[0]), target, _make_key(part))
+            data[tuple(slice(start, start + size) for start, size in place)] = _arrange_axes(part, values)
             del values  # before the next ones are read
     return data
 
 
 def read_piece(piece: Pieces, variable: xr.Variable) -> Any:
     """Read one piece, with its dimensions in the order of the array."""
-    key = _key(piece)
+    key = _make_key(piece)
     box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
-    return _turned(piece, variable[box].values)
+    return _arrange_axes(piece, variable[box].values)
 
 
-def unit_of(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
+def get_source_chunks(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
     """Return the chunk shape of a piece's source, by dimensions of the array; 1 without chunks."""
     chunks = variable.encoding.get("chunksizes") or variable.encoding.get("chunks")
     if chunks is None or variable.encoding.get("contiguous", False):
@@ -409,13 +416,13 @@ def unit_of(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
     return tuple(int(chunks[axis]) if axis >= 0 else 1 for axis in piece.axes[0].tolist())
 
 
-def _key(piece: Pieces) -> dict[int, slice]:
+def _make_key(piece: Pieces) -> dict[int, slice]:
     """Return the slices of the source, by axis."""
     spans = zip(piece.axes[0].tolist(), piece.source_starts[0].tolist(), piece.shape[0].tolist(), strict=True)
     return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
 
 
-def _turned(piece: Pieces, found: Any) -> Any:
+def _arrange_axes(piece: Pieces, found: Any) -> Any:
     values, axes = np.asarray(found), piece.axes[0].tolist()
     values = values.transpose([axis for axis in axes if axis >= 0])
     return values[tuple(slice(None) if axis >= 0 else None for axis in axes)]
