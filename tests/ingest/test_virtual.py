@@ -171,7 +171,7 @@ def test_float32_scale_factors_are_noted(tmp_path: Path) -> None:
 
     report = run(repo, file, mode="virtual")
 
-    assert [each.variable for each in report.findings if "32 bits" in each.text] == ["t2m"]
+    assert [each.variable for each in report.findings if "32-bit" in each.text] == ["t2m"]
     xr.testing.assert_allclose(read_all(repo), expected([file]))
 
 
