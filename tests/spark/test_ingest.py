@@ -100,7 +100,7 @@ def test_sql_checks_gate_publishing(spark: Any, tmp_path: Path) -> None:
         f"sql {each}" for each in good
     ]
     bad = {
-        "SELECT lat, max(t2m) FROM staged GROUP BY lat ORDER BY lat": "the first one -60.0, 50.375",
+        "SELECT lat, max(t2m) FROM staged GROUP BY lat ORDER BY lat": "the first one is -60.0, 50.375",
         "SELECT (SELECT count(*) FROM staged) = (SELECT count(*) FROM published)": "the query returned false",
         "SELECT count(*) FROM staged": "the query returned 100, not 0 or true",
     }
