@@ -74,7 +74,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """The commands in each section of the help, with their modules, which are imported on demand."""
 _SHARED_LINES: Mapping[tuple[str, ...], str] = {
-    ("append", "window"): "Append files along a dimension, or drop the oldest rows.",
+    ("append", "window"): "Append files to arrays, or drop the oldest rows.",
     ("head", "cat"): "Print values of an array: the first ones, or a region.",
     ("log", "show"): "List commits, newest first, or show one of them.",
     ("blame", "bisect"): "Find the commit that wrote a chunk, or changed a value.",

@@ -92,7 +92,8 @@ def watch(
     Raises
     ------
     InvalidInputError
-        If the bookmark cannot be read, or is older than the retained history: events would be missing.
+        If the bookmark cannot be read or written, or is older than the retained history, so that events
+        would be missing.
 
     Examples
     --------
@@ -105,6 +106,10 @@ def watch(
     tag-created v1
     """
     place = Path(bookmark)
+    if not place.parent.is_dir():
+        raise InvalidInputError(
+            f"the folder of the bookmark {os.fspath(bookmark)} does not exist", kind=ErrorKind.BAD_METADATA
+        )
     look = _Operations(repo) if _has_operations_log(repo) else _Refs(repo)
     state = _read(place)
     if state is None:
