@@ -197,5 +197,5 @@ def test_codes_beyond_the_locations_are_rejected() -> None:
     )
     changes = ChangeSet(chunks={NodeId(b"12345678"): ArrayDelta("/a", 1, segments=[broken])})
 
-    with pytest.raises(FormatError, match="location 9 of 2"):
+    with pytest.raises(FormatError, match="location 9, but there are only 2"):
         decode_changes(encode_changes(changes))
