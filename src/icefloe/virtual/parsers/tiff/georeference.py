@@ -42,8 +42,8 @@ _WITH_OTHER_PROJ: Final = ("eccodes", "gribapi")
 _PROGRAM: Final = """\
 import json, sys
 sys.path[:], keys = json.load(sys.stdin)
-from icefloe.virtual.parsers.tiff.georeference import grid_mapping_of
-print(json.dumps(grid_mapping_of(keys)))
+from icefloe.virtual.parsers.tiff.georeference import make_grid_mapping
+print(json.dumps(make_grid_mapping(keys)))
 """
 _USER_DEFINED: Final = 32767
 _PE_STRING: Final = "ESRI PE String = "
