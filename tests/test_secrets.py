@@ -172,8 +172,8 @@ def test_no_error_contains_a_secret_of_a_url(call: Callable[[str], Any], url: st
         call(url)
 
     error = caught.value
-    told = "".join(traceback.format_exception(error)) + str(error) + repr(error)
-    assert SECRET not in told
+    printed = "".join(traceback.format_exception(error)) + str(error) + repr(error)
+    assert SECRET not in printed
     assert SECRET.encode() not in pickle.dumps(error)
     before = error.__cause__ or error.__context__
     while before is not None:  # dask sends these along

@@ -53,7 +53,7 @@ class Inventory:
 def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
     """Read every snapshot and every reference."""
     found = Inventory()
-    told: dict[SnapshotId, SnapshotInfo] = {}
+    listed: dict[SnapshotId, SnapshotInfo] = {}
     damage: dict[SnapshotId, str] = {}
     for raw in sorted(assets.listing(assets.folders.snapshots)):
         id = SnapshotId(raw)
@@ -62,10 +62,10 @@ def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
         except (FormatError, SnapshotNotFoundError) as error:
             damage[id] = error.message
             continue
-        told[id] = refs.snapshot(id)
+        listed[id] = refs.snapshot(id)
         _note_uses(found, one.snapshot)
-    _take_refs(found, refs, told.keys())
-    _take_snapshots(found, told, damage, assets)
+    _take_refs(found, refs, listed.keys())
+    _take_snapshots(found, listed, damage, assets)
     if MAIN not in found.branches:
         raise SessionStateError(_MAIN_IS_MISSING, kind=ErrorKind.INVALID_REPOSITORY_MIGRATION)
     return found
@@ -98,31 +98,31 @@ def _take_refs(found: Inventory, refs: RefStoreLegacy, readable: Any) -> None:
 
 def _take_snapshots(
     found: Inventory,
-    told: Mapping[SnapshotId, SnapshotInfo],
+    listed: Mapping[SnapshotId, SnapshotInfo],
     damage: Mapping[SnapshotId, str],
     assets: LegacyAssets,
 ) -> None:
-    needed = _reachable(found, told)
-    for id, info in told.items():
+    needed = _reachable(found, listed)
+    for id, info in listed.items():
         parent = info.parent_id
-        if parent is not None and parent not in told:
+        if parent is not None and parent not in listed:
             reason = damage.get(parent, "its file is missing")
             text = f"snapshot {id} has the parent {parent}, which cannot be read: {reason}"
             if id in needed:
                 found.gaps.append(text)
             else:
                 assets.findings.note(text)
-            parent = next((one.id for one in assets.stored(id).history if one.id in told), None)
+            parent = next((one.id for one in assets.stored(id).history if one.id in listed), None)
         found.snapshots[id] = replace(info, parent_id=parent)
     for id, message in damage.items():
         assets.findings.note(f"ignored snapshot {id}: {message}")
 
 
-def _reachable(found: Inventory, told: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
+def _reachable(found: Inventory, listed: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
     seen: set[SnapshotId] = set()
     for tip in [*found.branches.values(), *found.tags.values()]:
         at: SnapshotId | None = tip
-        while at is not None and at in told and at not in seen:
+        while at is not None and at in listed and at not in seen:
             seen.add(at)
-            at = told[at].parent_id
+            at = listed[at].parent_id
     return seen

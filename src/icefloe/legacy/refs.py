@@ -76,25 +76,25 @@ class RefStoreLegacy(RefStore):
         return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
 
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
-        told: dict[SnapshotId, SnapshotInfo] = {}
+        listed: dict[SnapshotId, SnapshotInfo] = {}
         seen: set[SnapshotId] = set()
         at: SnapshotId | None = id
         while at is not None and at not in seen:
             seen.add(at)
-            info = self._known(at, told)
+            info = self._known(at, listed)
             yield info
             at = info.parent_id
 
-    def _known(self, id: SnapshotId, told: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
+    def _known(self, id: SnapshotId, listed: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
         """Return a snapshot from its own file, or from the history in its descendants."""
         try:
             stored = self._assets.stored(id)
         except SnapshotNotFoundError:
-            if id not in told:
+            if id not in listed:
                 raise
             self._findings.note(f"snapshot {id} is missing; its message and time come from descendants")
-            return told[id]
-        told.update({info.id: info for info in stored.history if info.id not in told})
+            return listed[id]
+        listed.update({info.id: info for info in stored.history if info.id not in listed})
         return self.snapshot(stored.snapshot.id)
 
     def config(self) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ class Given:
     """A file, or a part of the arrays that the repository has."""
 
     number: int
-    """That of a file; negative if the repository has it."""
+    """The number of the file; negative for a part that the repository already contains."""
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
     """The position of a part in the arrays of the repository; empty for a file."""
@@ -41,7 +41,7 @@ class Given:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the repository has it."""
+        """Whether this is a part of the stored arrays, not a file."""
         return self.number <= EXISTING
 
     @property

@@ -130,8 +130,8 @@ def discover(
         else:
             unfound.setdefault(each.url, each)
     if not found:
-        told = "; ".join(each.reason for each in unfound.values()) or "no source was given"
-        raise InvalidInputError(f"there is nothing to ingest: {told}", ErrorKind.INVALID_PATH)
+        reasons = "; ".join(each.reason for each in unfound.values()) or "no source was given"
+        raise InvalidInputError(f"there is nothing to ingest: {reasons}", ErrorKind.INVALID_PATH)
     return Discovered(tuple(found.values()), tuple(unfound.values()))
 
 

@@ -73,8 +73,8 @@ class WebServer:
                 if answer.status != 206:
                     file.seek(0)
                     file.truncate()
-                told = answer.headers.get("ETag") or ""
-                found = told if told.startswith('"') else answer.headers.get("Last-Modified")
+                etag = answer.headers.get("ETag") or ""
+                found = etag if etag.startswith('"') else answer.headers.get("Last-Modified")
                 version.update({"is": found} if found else {})
                 while part := _read(answer, _PART_BYTES):
                     file.write(part)

@@ -130,8 +130,8 @@ def _find_differences(
     if None not in calendars and calendars[0] != calendars[1]:
         # Calendars of datetime64 differ before 1582 only, and xarray has decoded the values.
         is_cftime = _CFTIME in (_name_kind(one), _name_kind(other))
-        told = "has the calendar {}, others have {}".format(*calendars)
-        yield finding(told, "error" if is_cftime else "note")
+        problem = "has the calendar {}, others have {}".format(*calendars)
+        yield finding(problem, "error" if is_cftime else "note")
     elif _name_kind(one) != _name_kind(other):
         yield finding(
             f"is of type {_name_type(one)}, others are of {_name_type(other)}{_explain_dates(one, other)}"

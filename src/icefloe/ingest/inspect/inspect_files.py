@@ -260,8 +260,8 @@ def _add_documents(
         virtual = None if dataset is None else dataset.variables.get(variable.name)
         document, refusal = None, ""
         if virtual is None or virtual.loaded:
-            told = _TEXT if variable.dtype == "O" and virtual is not None else _NOT_IN_CHUNKS
-            refusal = why or refused.get(variable.name, told)
+            default = _TEXT if variable.dtype == "O" and virtual is not None else _NOT_IN_CHUNKS
+            refusal = why or refused.get(variable.name, default)
         else:
             document = json.dumps(make_document(_adopt_names(virtual, variable, schema.sizes)))
         key = (id(variable), document, refusal)
@@ -501,8 +501,8 @@ def _note_new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[
         raise InvalidInputError(
             f"no file has the dimension {dim!r}; did you mean {near[0]}?", ErrorKind.INVALID_ARRAY_METADATA
         )
-    told = f"is not in any file (they have {', '.join(dims)}): it is created, with one step per file"
-    return [Finding("", dim, told, "note")]
+    note = f"is not in any file (they have {', '.join(dims)}): it is created, with one step per file"
+    return [Finding("", dim, note, "note")]
 
 
 def digest_values(

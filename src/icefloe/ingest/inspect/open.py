@@ -180,8 +180,8 @@ def _open_references(source: Source, reading: Reading, options: Mapping[str, Any
     dataset = virtualize_source(source, reading)
     refused = [each.sentence for each in dataset.refused if each.variable in reading.variables]
     if refused or (dataset.refused and not reading.variables):
-        told = "; ".join(refused or [each.sentence for each in dataset.refused])
-        raise ValueError(f"{told}: select other variables, or another engine")
+        reasons = "; ".join(refused or [each.sentence for each in dataset.refused])
+        raise ValueError(f"{reasons}: select other variables, or another engine")
     rest = {name: value for name, value in options.items() if name != "group"}
     found: xr.Dataset = open_dataset(dataset, reading.make_access_finder(source), **rest)
     return found

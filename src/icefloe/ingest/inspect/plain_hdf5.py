@@ -184,10 +184,10 @@ def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: 
     """Return a key that is equal for files whose variables are decoded alike, except coordinates."""
     variables = []
     for each in stored.values():
-        told = each.attrs
+        own = each.attrs
         if _has_own_epoch(each, stored):
-            told = {name: value for name, value in told.items() if name != "units"}
-        variables.append((each.name, each.dims, each.dtype.str, each.chunks, make_attrs_key(told)))
+            own = {name: value for name, value in own.items() if name != "units"}
+        variables.append((each.name, each.dims, each.dtype.str, each.chunks, make_attrs_key(own)))
     return tuple(variables), attrs.get("coordinates"), reading.variables
 
 
@@ -250,9 +250,9 @@ def _decode_variables(
     raw = {}
     for each, values in variables:
         # Whether the named coordinates exist was determined for the template.
-        told = {name: value for name, value in each.attrs.items() if name not in _list_hidden(each, like)}
+        attrs = {name: value for name, value in each.attrs.items() if name not in _list_hidden(each, like)}
         encoding = {} if each.chunks is None else {"chunksizes": each.chunks}
-        raw[each.name] = xr.Variable(each.dims, values, told, encoding)
+        raw[each.name] = xr.Variable(each.dims, values, attrs, encoding)
     with ignore_warnings():
         decoded, _, _ = _conventions.decode_cf_variables(dict(raw), {}, decode_coords=False)
         return {

@@ -105,8 +105,8 @@ def choose_references(
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
             note = Finding(first.source.url, target.name, _SCALED_BY_FLOAT32, "note", _COPY_MISFITS)
             notes.append(note)
-        if first is not None and (told := _describe_tiny_chunks(target)):
-            notes.append(Finding("", target.name, told, "note", _RECHUNK))
+        if first is not None and (advice := _describe_tiny_chunks(target)):
+            notes.append(Finding("", target.name, advice, "note", _RECHUNK))
     return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
 
 
@@ -239,8 +239,8 @@ def adopt_file_layout(
         )
     if common is not None and math.prod(common) * target.itemsize >= least_bytes:
         wide = replace_chunks(wide, common)
-    told = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
-    attrs = {**told, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
+    described = {name: value for name, value in target.attrs.items() if name not in DECODING_ATTRIBUTES}
+    attrs = {**described, **{k: v for k, v in document["attributes"].items() if k in DECODING_ATTRIBUTES}}
     return replace(target, chunks=get_chunks(wide), shards=None, attrs=attrs, document=json.dumps(wide))
 
 

@@ -387,8 +387,8 @@ def _check_nulls(audit: _Audit) -> str:
         return ""
     worst = max(counts, key=lambda each: each.nulls / max(each.cells, 1))
     where = audit.arrivals.describe_cell(audit.check.variable, worst.null)
-    told = f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}"
-    return f"{told}, for example at {where}"
+    problem = f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}"
+    return f"{problem}, for example at {where}"
 
 
 def _count_values(audit: _Audit) -> Iterator[Counts]:

@@ -94,9 +94,9 @@ def _with_new_parents(
     storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, executor: Executor
 ) -> Rows:
     """Return the checksums of snapshot files that an expiration rewrote with another parent."""
-    told, _ = known.find(catalogue.WITHOUT_PARENT, snapshots)
-    again = listed.take(is_member(listed.ids, get_row_ids(told)))
-    rows = np.concatenate([told[:0], *catalogue.compute_digests(storage, [again], executor)])
+    recorded, _ = known.find(catalogue.WITHOUT_PARENT, snapshots)
+    again = listed.take(is_member(listed.ids, get_row_ids(recorded)))
+    rows = np.concatenate([recorded[:0], *catalogue.compute_digests(storage, [again], executor)])
     return rows[is_member(get_row_ids(rows), known.with_new_parents(rows))]
 
 

@@ -112,17 +112,17 @@ class WebSource(ExternalSource):
             size = (response.getheader("Content-Range") or "").rpartition("/")[2]
             return self._make_fetched(response, b"", int(size) if size.isdigit() else None)
         if status == 206:
-            told = _CONTENT_RANGE.fullmatch((response.getheader("Content-Range") or "").strip())
-            if told is None or int(told[1]) != start or int(told[2]) >= stop:
+            extent = _CONTENT_RANGE.fullmatch((response.getheader("Content-Range") or "").strip())
+            if extent is None or int(extent[1]) != start or int(extent[2]) >= stop:
                 raise StorageError(
                     f"{url}: requested bytes {start} to {stop}, the server sent "
                     f"{response.getheader('Content-Range')!r}",
                     kind=ErrorKind.OBJECT_STORE,
                 )
             data = response.read()
-            if len(data) != int(told[2]) + 1 - start:
+            if len(data) != int(extent[2]) + 1 - start:
                 raise _TransientError(f"{url}: the response was truncated", ErrorKind.OBJECT_STORE)
-            return self._make_fetched(response, data, None if told[3] == "*" else int(told[3]))
+            return self._make_fetched(response, data, None if extent[3] == "*" else int(extent[3]))
         if status in (404, 410):
             response.read()
             raise ObjectNotFoundError(url)
