@@ -120,6 +120,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
             "cache",
             "chunk_grid",
             "chunk_values",
+            "dimensions",
             "fingerprints",
             "virtual_chunks",
             "zarr_keys",

@@ -27,7 +27,7 @@ def repo(tmp_path: Any) -> icefloe.Repository:
 @pytest.fixture
 def no_small_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let arrays of a few hundred bytes count as large."""
-    monkeypatch.setattr(window, "MOST_REWRITTEN_BYTES", 200)
+    monkeypatch.setattr(window, "SMALL_ARRAY_BYTES", 200)
 
 
 @pytest.mark.usefixtures("no_small_arrays")

@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 from zarr.dtype import parse_dtype
 
 from icefloe._internal.amounts import counted, format_bytes
-from icefloe._internal.paths import join, list_ancestors
+from icefloe._internal.paths import join
 from icefloe._internal.report import Report
 from icefloe.cf import parse_time_coding
 from icefloe.core.chunk_grid import count_item_bytes
+from icefloe.core.dimensions import SMALL_ARRAY_BYTES, find_axis, find_coordinate_group
 from icefloe.core.refs.backoff import give_way
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError
-from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
 
-MOST_REWRITTEN_BYTES: Final = 16 << 20
-"""Arrays below this size, usually coordinates, are rewritten. They do not restrict where a window is cut."""
 _TRIES: Final = 100
 _LOG: Final = logging.getLogger(__name__)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -109,7 +108,7 @@ def _find_cuts(session: Session, dim: str, keep: timedelta | float, *, exact: bo
     arrays: dict[str, list[NodeSnapshot]] = {}
     for path in workspace.paths():
         node = workspace.node(path)
-        home = None if node is None or _axis(node, dim) is None else _home(session, path, dim)
+        home = None if find_axis(node, dim) is None else find_coordinate_group(workspace.node, path, dim)
         if node is not None and home is not None:
             arrays.setdefault(home, []).append(node)
     if not arrays:
@@ -118,7 +117,7 @@ def _find_cuts(session: Session, dim: str, keep: timedelta | float, *, exact: bo
     for home, nodes in sorted(arrays.items()):
         labels = _labels(session, join(home, dim), keep)
         for node in nodes:
-            length = _document(node)["shape"][_axis(node, dim) or 0]
+            length = _document(node)["shape"][find_axis(node, dim) or 0]
             if length != len(labels):
                 raise _refused(
                     f"{node.path} has {length} rows along {dim}, but there are {len(labels)} labels"
@@ -134,7 +133,7 @@ def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
     """Return the last row up to the given one that starts a chunk in every large array."""
     step = 1
     for node in nodes:
-        if _decoded_bytes(node) < MOST_REWRITTEN_BYTES:
+        if _decoded_bytes(node) < SMALL_ARRAY_BYTES:
             continue
         size = _chunk_size(node, dim)
         step = math.lcm(step, size)
@@ -144,20 +143,6 @@ def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
                 f"chunks have {counted(size, 'row')}"
             )
     return row // step * step
-
-
-def _home(session: Session, path: str, dim: str) -> str | None:
-    """Return the closest group with a coordinate of the dimension."""
-    for group in list_ancestors(path):
-        node = session.workspace.node(join(group, dim))
-        if node is not None and _axis(node, dim) == 0 and len(_document(node)["shape"]) == 1:
-            return group
-    return None
-
-
-def _axis(node: NodeSnapshot, dim: str) -> int | None:
-    names = node.node_data.dimension_names if isinstance(node.node_data, ArrayNodeData) else None
-    return names.index(dim) if names and dim in names else None
 
 
 def _labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any]:
@@ -189,7 +174,7 @@ def _chunk_size(node: NodeSnapshot, dim: str) -> int:
     grid = _document(node)["chunk_grid"]
     if grid["name"] != "regular":
         raise _refused(f"{node.path} has a {grid['name']} chunk grid, in which chunks cannot move")
-    return int(grid["configuration"]["chunk_shape"][_axis(node, dim) or 0])
+    return int(grid["configuration"]["chunk_shape"][find_axis(node, dim) or 0])
 
 
 def _decoded_bytes(node: NodeSnapshot) -> int:
@@ -203,14 +188,14 @@ def _rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:
     node = session.workspace.array(path)
     if not row % _chunk_size(node, dim):
         return 0
-    length = _document(node)["shape"][_axis(node, dim) or 0]
+    length = _document(node)["shape"][find_axis(node, dim) or 0]
     return int(_decoded_bytes(node) * (length - row) // max(length, 1))
 
 
 def _drop_rows(session: Session, path: str, dim: str, row: int) -> None:
     """Drop the first rows of an array: move its chunks, or rewrite it if the rows are not whole chunks."""
     node = session.workspace.array(path)
-    axis, size = _axis(node, dim) or 0, _chunk_size(node, dim)
+    axis, size = find_axis(node, dim) or 0, _chunk_size(node, dim)
     array = zarr.open_array(session.store, path=path, mode="r+")
     shape = [*array.shape[:axis], array.shape[axis] - row, *array.shape[axis + 1 :]]
     if not row % size:

@@ -30,6 +30,7 @@ from icefloe.conflicts import AppendConflictError
 from icefloe.core.changeset import ArrayDelta, ChangeSet
 from icefloe.core.chunk_grid import count_item_bytes
 from icefloe.core.chunk_values import Values
+from icefloe.core.dimensions import SMALL_ARRAY_BYTES, find_axis, find_coordinate_group
 from icefloe.core.merge.appended_rows import (
     AppendOrder,
     Placement,
@@ -46,8 +47,6 @@ from icefloe.format.manifest import ArrayManifest, ChunkRef, InlineRef, VirtualR
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot, Snapshot
 
 _CONSOLIDATED: Final = "consolidated_metadata"
-MOST_REWRITTEN_BYTES: Final = 16 << 20
-"""Arrays below this size, usually coordinates, are rewritten where larger ones must move by whole chunks."""
 
 
 @runtime_checkable
@@ -165,9 +164,7 @@ class _Sides:
 
     def axis(self, node: NodeSnapshot | None) -> int | None:
         """Return the axis of the dimension in an array; None if the array does not have it."""
-        data = None if node is None else node.node_data
-        names = data.dimension_names if isinstance(data, ArrayNodeData) else None
-        return names.index(self.rules.dim) if names and self.rules.dim in names else None
+        return find_axis(node, self.rules.dim)
 
     def length(self, node: NodeSnapshot | None) -> int:
         axis = self.axis(node)
@@ -177,11 +174,11 @@ class _Sides:
 
     def home(self, path: str) -> str:
         """Return the closest group with a coordinate of the dimension, or the group of the array."""
-        for group in list_ancestors(path):
-            node = self.ours.node(join(group, self.rules.dim)) or self.tip.node(join(group, self.rules.dim))
-            if self.axis(node) == 0 and node is not None and _rank(node) == 1:
-                return group
-        return get_parent(path) or "/"
+
+        def find(path: str) -> NodeSnapshot | None:
+            return self.ours.node(path) or self.tip.node(path)
+
+        return find_coordinate_group(find, path, self.rules.dim) or get_parent(path) or "/"
 
     def datasets(self) -> dict[str, list[str]]:
         """Return the arrays of each dataset that we extended, by group."""
@@ -588,7 +585,7 @@ class _Array:
 
         dtype = parse_dtype(self._document["data_type"], zarr_format=3).to_native_dtype()
         size = int(np.prod(self._document["shape"], dtype=object)) * count_item_bytes(dtype)
-        if size >= MOST_REWRITTEN_BYTES:
+        if size >= SMALL_ARRAY_BYTES:
             self._sides.fail(
                 self._path,
                 f"inserting rows between others would rewrite {format_bytes(size)}, because the rows are not "
@@ -711,10 +708,6 @@ class _Array:
         index: list[Any] = [slice(None)] * values.ndim
         index[self._axis] = rows
         values[tuple(index)] = new
-
-
-def _rank(node: NodeSnapshot) -> int:
-    return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0
 
 
 def _chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
