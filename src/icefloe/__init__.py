@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.conflicts import MergeResult as MergeResult
     from icefloe.conflicts import VersionSelection as VersionSelection
     from icefloe.core.commit.idempotency import CommitKey as CommitKey
+    from icefloe.core.commit.idempotency import CommittedVersions as CommittedVersions
     from icefloe.credentials import AnyAzureCredential as AnyAzureCredential
     from icefloe.credentials import AnyAzureStaticCredential as AnyAzureStaticCredential
     from icefloe.credentials import AnyCredential as AnyCredential
@@ -211,7 +212,7 @@ _HOMES = {
         RefNotFoundError RepositoryNotFoundError SessionStateError SnapshotNotFoundError
         StorageError
     """,
-    "core.commit.idempotency": "CommitKey",
+    "core.commit.idempotency": "CommitKey CommittedVersions",
     "export": "ExportReport export_zarr",
     "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport",

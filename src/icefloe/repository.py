@@ -25,6 +25,7 @@ from icefloe._internal.telemetry import trace_calls
 from icefloe._internal.times import to_microseconds
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualify_name
+from icefloe.core.commit.idempotency import CommittedVersions, get_versions
 from icefloe.core.handle import Handle
 from icefloe.core.open import (
     Opened,
@@ -954,6 +955,36 @@ class Repository(Shown):
         return to_public_snapshot(self._refs.snapshot(self._snapshot_id(snapshot_id)))
 
     lookup_snapshot_async = async_twin(lookup_snapshot)
+
+    def committed_versions(self, app: str, *, branch: str = "main") -> CommittedVersions:
+        """Return the versions of an application that a branch contains, as its commit keys record them.
+
+        Parameters
+        ----------
+        app
+            The name of the application, as in `CommitKey`.
+        branch
+            The branch.
+
+        Returns
+        -------
+        CommittedVersions
+            The last version and the digest of its data. `version in result` says if a version was committed.
+
+        Examples
+        --------
+        >>> import icefloe, zarr
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> session = repo.writable_session("main")
+        >>> group = zarr.create_group(session.store)
+        >>> made = session.commit_once("batch 7", key=icefloe.CommitKey("stream", "7"))
+        >>> versions = repo.committed_versions("stream")
+        >>> versions.last, "7" in versions, "8" in versions
+        ('7', True, False)
+        """
+        return get_versions(self._assets.snapshot(self._refs.branch(branch)), app)
+
+    committed_versions_async = async_twin(committed_versions)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
         """Return the manifests of a snapshot.

@@ -24,7 +24,13 @@ from icefloe import (
     VersionSelection,
 )
 from icefloe._internal.paths import validate
-from icefloe.core.commit.idempotency import KEYS, Versions, has_key
+from icefloe.core.commit.idempotency import (
+    KEYS,
+    CommittedVersions,
+    has_key,
+    with_version,
+    with_versions_between,
+)
 from icefloe.errors import ConflictError, FormatError, InvalidInputError, RebaseFailedError
 
 SOLVERS = {
@@ -395,16 +401,55 @@ def test_each_application_has_its_own_path(one: str, other: str) -> None:
 
 @given(st.lists(VERSIONS), st.lists(VERSIONS), st.lists(VERSIONS))
 def test_versions_behave_like_sets(base: list[str], ours: list[str], theirs: list[str]) -> None:
-    def versions(names: list[str]) -> Versions:
-        found = Versions("app")
+    def versions(names: list[str]) -> CommittedVersions:
+        found = CommittedVersions("app")
         for name in names:
-            found = found.with_entry(name)
+            found = with_version(found, name)
         return found
 
     mine, before, after = versions(base + ours), versions(base), versions(base + theirs)
-    united = mine.with_versions_of(before, after)
+    united = with_versions_between(mine, before, after)
     all_known = {*base, *ours, *theirs, "5", "b"}
 
     assert {name for name in all_known if name in united} == {*base, *ours, *theirs}
-    fewer = mine.with_versions_of(after, before)  # a revert removes nothing
+    fewer = with_versions_between(mine, after, before)  # a revert removes nothing
     assert {name for name in all_known if name in fewer} == {*base, *ours}
+
+
+@pytest.mark.parametrize("version", ["7", "cycle-06"])
+def test_earlier_key_with_other_data_is_an_error(repo: Repository, version: str) -> None:
+    job(repo, CommitKey("feed", version, "one"))
+    job(repo, CommitKey("feed", "later", "two"))
+    tip = repo.lookup_branch("main")
+
+    assert job(repo, CommitKey("feed", version, "one"), value=5) is None
+    with pytest.raises(
+        InvalidInputError, match=f"version {version} of feed was already committed with other"
+    ):
+        job(repo, CommitKey("feed", version, "other"), value=5)
+    assert repo.lookup_branch("main") == tip
+
+
+def test_versions_of_an_application_are_found_per_branch(repo: Repository) -> None:
+    job(repo, CommitKey("my_feed", "1", "one"))
+    start = repo.lookup_branch("main")
+    job(repo, CommitKey("my_feed", "2", "two"))
+    repo.create_branch("dev", start)
+
+    found = repo.committed_versions("my_feed")
+    assert (found.last, found.digest) == ("2", "two")
+    assert [found.get_digest(each) for each in "123"] == ["one", "two", None]
+    assert "2" not in repo.committed_versions("my_feed", branch="dev")
+    assert repo.committed_versions("other").last == ""
+    assert repo.readonly_session("main").workspace.node(f"{KEYS}/my_feed") is not None
+
+
+def test_merge_unites_digests(repo: Repository) -> None:
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    job(repo, CommitKey("feed", "a", "one"))
+    job(repo, CommitKey("feed", "b", "two"), at=3, branch="dev")
+    repo.merge("dev", "main", message="merge")
+
+    for version in "ab":
+        with pytest.raises(InvalidInputError, match="other data"):
+            job(repo, CommitKey("feed", version, "other"), value=5)

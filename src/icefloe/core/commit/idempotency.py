@@ -26,7 +26,9 @@ KEYS: Final = f"{LEDGERS}/keys"
 _GROUPS: Final = (LEDGERS, KEYS)
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 4096
-"""Versions that are not numbers are listed one by one; only the latest are kept."""
+"""CommittedVersions that are not numbers are listed one by one; only the latest are kept."""
+_MOST_DIGESTS: Final = 256
+"""The number of the latest versions whose digests are kept."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
 _ABOUT: Final = "versions of this application that were committed (see docs/writing.md)"
 
@@ -56,26 +58,25 @@ class CommitKey:
     @property
     def path(self) -> str:
         """The path of the group of the application."""
-        # Node paths have no empty, "." or ".." segments, and Zarr reserves names that start with "__".
-        name = quote(self.app, safe="").replace(".", "%2E").replace("_", "%5F")
-        if len(name) > _LONGEST_NAME:
-            digest = hashlib.blake2b(self.app.encode(), digest_size=16).hexdigest()
-            name = f"{name[: _LONGEST_NAME // 2]}~{digest}"
-        return f"{KEYS}/{name}"
+        return _get_path(self.app)
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class CommittedVersions:
     """The versions of one application that a snapshot contains."""
 
     app: str
+    """The name of the application."""
     last: str = ""
+    """The version of the latest commit; empty if there is none."""
     digest: str | None = None
     """The digest of the data of the last version."""
     numbers: Ranges = ()
     """Versions that are integers, as ranges, because there may be many."""
     names: tuple[str, ...] = ()
     """Other versions, in the order of their commits."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """Versions and digests of the latest commits whose digest is known, in the order of the commits."""
 
     def __contains__(self, version: str) -> bool:
         number = _number(version)
@@ -83,48 +84,53 @@ class Versions:
             return version in self.names
         return any(first <= number <= end for first, end in self.numbers)
 
-    def with_entry(self, version: str, digest: str | None = None) -> Versions:
-        """Return a copy with one more version, which becomes the last."""
-        number = _number(version)
-        if number is None:
-            return replace(self, last=version, digest=digest, names=_latest([*self.names, version]))
-        return replace(self, last=version, digest=digest, numbers=_union([*self.numbers, (number, number)]))
+    def get_digest(self, version: str) -> str | None:
+        """Return the digest of the data of a version; None if it is not known.
 
-    def with_versions_of(self, before: Versions, after: Versions) -> Versions:
-        """Return a copy with the versions that another branch added between two states."""
-        numbers = _minus(after.numbers, before.numbers)
-        names = [name for name in after.names if name not in before.names and name not in self.names]
-        fresh = replace(self, numbers=_union([*self.numbers, *numbers]), names=_latest([*self.names, *names]))
-        is_newer = bool(after.last) and after.last not in before and after.last not in self
-        return replace(fresh, last=after.last, digest=after.digest) if is_newer else fresh
+        Parameters
+        ----------
+        version
+            The version.
 
-    def document(self) -> bytes:
-        """Return the zarr.json of the group."""
-        attributes = {
-            "about": _ABOUT,
-            "app": self.app,
-            "last": self.last,
-            "digest": self.digest,
-            "numbers": self.numbers,
-            "names": self.names,
-        }
-        return _group(attributes)
+        Returns
+        -------
+        str or None
+            The digest.
+        """
+        return self.digest if version == self.last else dict(self.digests).get(version)
 
-    @staticmethod
-    def of(node: NodeSnapshot) -> Versions:
-        """Parse the attributes of the group of an application."""
-        try:
-            record: Any = json.loads(node.user_data)["attributes"]
-            numbers = tuple((int(first), int(end)) for first, end in record["numbers"])
-            names = tuple(map(str, record["names"]))
-            digest = None if record["digest"] is None else str(record["digest"])
-            return Versions(str(record["app"]), str(record["last"]), digest, numbers, names)
-        except (ValueError, TypeError, KeyError) as error:
-            raise FormatError(
-                f"{node.path} does not contain valid commit keys ({error!r}); reset the branch to a snapshot"
-                " before that group was changed",
-                kind=ErrorKind.DESERIALIZATION,
-            ) from None
+
+def get_versions(snapshot: Snapshot, app: str) -> CommittedVersions:
+    """Return the versions of an application that a snapshot contains."""
+    return _versions_at(snapshot, _get_path(app), app)
+
+
+def with_version(versions: CommittedVersions, version: str, digest: str | None = None) -> CommittedVersions:
+    """Return a copy with one more version, which becomes the last."""
+    number = _number(version)
+    added = replace(versions, last=version, digest=digest)
+    if digest is not None:
+        added = replace(added, digests=_merge_digests(versions.digests, ((version, digest),)))
+    if number is None:
+        return replace(added, names=_latest([*versions.names, version]))
+    return replace(added, numbers=_union([*versions.numbers, (number, number)]))
+
+
+def with_versions_between(
+    versions: CommittedVersions, before: CommittedVersions, after: CommittedVersions
+) -> CommittedVersions:
+    """Return a copy with the versions that another branch added between two states."""
+    numbers = _minus(after.numbers, before.numbers)
+    names = [name for name in after.names if name not in before.names and name not in versions.names]
+    added = [each for each in after.digests if each[0] not in before and each[0] not in versions]
+    fresh = replace(
+        versions,
+        numbers=_union([*versions.numbers, *numbers]),
+        names=_latest([*versions.names, *names]),
+        digests=_merge_digests(versions.digests, added),
+    )
+    is_newer = bool(after.last) and after.last not in before and after.last not in versions
+    return replace(fresh, last=after.last, digest=after.digest) if is_newer else fresh
 
 
 def is_key_node(path: str) -> bool:
@@ -134,11 +140,10 @@ def is_key_node(path: str) -> bool:
 
 def has_key(snapshot: Snapshot, key: CommitKey) -> bool:
     """Return whether a snapshot contains the data of a key; raise InvalidInputError if the data differs."""
-    versions = _versions_at(snapshot, key.path, key.app)
+    versions = get_versions(snapshot, key.app)
     if key.version not in versions:
         return False
-    digests = {key.digest, versions.digest} - {None}
-    if key.version == versions.last and len(digests) > 1:
+    if len({key.digest, versions.get_digest(key.version)} - {None}) > 1:
         raise InvalidInputError(
             f"version {key.version} of {key.app} was already committed with other data; use another version",
             kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
@@ -155,8 +160,8 @@ def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
         before, created=dict(before.created), updated=dict(before.updated), deleted=dict(before.deleted)
     )
     try:
-        versions = _versions_at(workspace.base, key.path, key.app).with_entry(key.version, key.digest)
-        workspace.set_metadata(key.path, versions.document())
+        versions = with_version(get_versions(workspace.base, key.app), key.version, key.digest)
+        workspace.set_metadata(key.path, _to_document(versions))
         _complete_groups(workspace)
         yield
     except BaseException:
@@ -204,12 +209,54 @@ def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
         node = after.nodes.find(path)
         if node is None or path in _GROUPS:
             continue
-        theirs = Versions.of(node)
+        theirs = _parse(node)
         ours = _versions_at(workspace.base, path, theirs.app)
-        united = ours.with_versions_of(_versions_at(before, path, theirs.app), theirs)
+        united = with_versions_between(ours, _versions_at(before, path, theirs.app), theirs)
         if united != ours:
-            workspace.set_metadata(path, united.document())
+            workspace.set_metadata(path, _to_document(united))
     _complete_groups(workspace)
+
+
+def _to_document(versions: CommittedVersions) -> bytes:
+    """Return the zarr.json of the group."""
+    attributes = {
+        "about": _ABOUT,
+        "app": versions.app,
+        "last": versions.last,
+        "digest": versions.digest,
+        "numbers": versions.numbers,
+        "names": versions.names,
+        "digests": versions.digests,
+    }
+    return _group(attributes)
+
+
+def _parse(node: NodeSnapshot) -> CommittedVersions:
+    """Parse the attributes of the group of an application."""
+    try:
+        record: Any = json.loads(node.user_data)["attributes"]
+        numbers = tuple((int(first), int(end)) for first, end in record["numbers"])
+        names = tuple(map(str, record["names"]))
+        digest = None if record["digest"] is None else str(record["digest"])
+        digests = tuple((str(version), str(its)) for version, its in record.get("digests", ()))
+        return CommittedVersions(str(record["app"]), str(record["last"]), digest, numbers, names, digests)
+    except (ValueError, TypeError, KeyError) as error:
+        raise FormatError(
+            f"{node.path} does not contain valid commit keys ({error!r}); reset the branch to a snapshot"
+            " before that group was changed",
+            kind=ErrorKind.DESERIALIZATION,
+        ) from None
+
+
+def _get_path(app: str) -> str:
+    # Node paths have no empty, "." or ".." segments, and Zarr reserves names that start with "__".
+    name = quote(app, safe="").replace(".", "%2E")
+    if name.startswith("__"):
+        name = name.replace("_", "%5F")
+    if len(name) > _LONGEST_NAME:
+        digest = hashlib.blake2b(app.encode(), digest_size=16).hexdigest()
+        name = f"{name[: _LONGEST_NAME // 2]}~{digest}"
+    return f"{KEYS}/{name}"
 
 
 def _complete_groups(workspace: Workspace) -> None:
@@ -229,9 +276,9 @@ def _key_paths(snapshot: Snapshot) -> list[str]:
     return [path for path in snapshot.nodes.paths() if is_key_node(path)]
 
 
-def _versions_at(snapshot: Snapshot, path: str, app: str) -> Versions:
+def _versions_at(snapshot: Snapshot, path: str, app: str) -> CommittedVersions:
     node = snapshot.nodes.find(path)
-    return Versions(app) if node is None else Versions.of(node)
+    return CommittedVersions(app) if node is None else _parse(node)
 
 
 def _group(attributes: Any) -> bytes:
@@ -256,6 +303,12 @@ def _number(version: str) -> int | None:
 
 def _latest(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))[-_MOST_NAMES:]
+
+
+def _merge_digests(
+    known: Iterable[tuple[str, str]], more: Iterable[tuple[str, str]]
+) -> tuple[tuple[str, str], ...]:
+    return tuple({**dict(known), **dict(more)}.items())[-_MOST_DIGESTS:]
 
 
 def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -92,7 +92,7 @@ class CommitRequest:
             if str(info.metadata.get(APP)) == self.app and str(info.metadata.get(VERSION)) == self.version:
                 return info.id
         tip = repo.readonly_session(self.branch)
-        return tip.snapshot_id if has_key(tip._workspace.base, self.key) else None
+        return tip.snapshot_id if has_key(tip.workspace.base, self.key) else None
 
     def commit_once(self, repo: Repository, session: Session) -> str:
         """Commit a session unless its key is on the branch already, and return the id of the commit."""
