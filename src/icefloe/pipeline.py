@@ -100,7 +100,8 @@ def ingest_files(
     compat, data_vars, coords, join
         As in `xarray.open_mfdataset`.
     commit_every
-        The number of files per commit. By default there is one commit for all files.
+        The number of files per commit. By default there is one commit for all files, or several if one would
+        change more than 40 million chunks.
     on_bad_file
         Whether an unreadable file makes the ingest fail, or is skipped and reported.
     on_change

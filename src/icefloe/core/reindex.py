@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import index
@@ -36,12 +37,13 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
     # A step as long as the grid empties it. Longer steps are clipped, so that numbers fit into 64 bits.
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
     with workspace.editing():
+        _check_count(workspace, node)
         refs = workspace.refs(node)
-        check_changed_chunks([(len(refs), len(grid))], _TOO_MANY)
         moved = refs.coords.astype(np.int64) + cut
         kept = ((moved >= 0) & (moved < [len(axis) for axis in grid])).all(axis=1)
         written = replace(refs.take(kept), coords=moved[kept].astype(np.uint32))
         gone = refs.coords[~coordinates.contains(refs.coords, written.coords)]
+        check_changed_chunks([(len(written) + len(gone), len(grid))], _TOO_MANY)
         workspace.replace_chunks(node, written, gone)
 
 
@@ -51,10 +53,22 @@ def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
     with workspace.editing():
-        refs = workspace.refs(node)
-        check_changed_chunks([(len(refs), refs.rank)], _TOO_MANY)
-        written, gone = _reindex_refs(refs, node, forward, backward)
+        _check_count(workspace, node)
+        written, gone = _reindex_refs(workspace.refs(node), node, forward, backward)
+        check_changed_chunks([(len(written) + len(gone), written.rank)], _TOO_MANY)
         workspace.replace_chunks(node, written, gone)
+
+
+def _check_count(workspace: Workspace, node: NodeSnapshot) -> None:
+    """Raise an error if an array has more chunks than a commit may move. Manifests are not read."""
+    data, base = node.node_data, workspace.base
+    if not isinstance(data, ArrayNodeData) or node.path in workspace.changes.updated:
+        return
+    infos = [info for ref in data.manifests if (info := base.manifest_files.find(ref.id)) is not None]
+    grid = math.prod(max(1, dimension.num_chunks) for dimension in data.shape)
+    # A manifest may be shared with other arrays, so that it has more references than the array.
+    count = min(grid, sum(info.num_chunk_refs for info in infos))
+    check_changed_chunks([(count, len(data.shape))], _TOO_MANY)
 
 
 def _reindex_refs(

@@ -8,11 +8,12 @@ from typing import Any
 
 from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.table import Table
+from icefloe.core.commit.limits import count_commits
 from icefloe.ingest.discover.sources import Discovered, Source
 from icefloe.ingest.inspect.agreement import Finding
 from icefloe.ingest.inspect.inspect_files import Inspected
 from icefloe.ingest.ledger import Ledger, Outcome, Selection
-from icefloe.ingest.plan.design import Design
+from icefloe.ingest.plan.design import Design, list_changed_chunks
 from icefloe.ingest.records import BadFile, ProblemsError, make_problem_table
 from icefloe.ingest.write.batch import Commit, StagedFiles
 from icefloe.repository import Repository
@@ -45,15 +46,17 @@ class PlanReport:
     read_factor: float
     spilled_bytes: int = 0
     """Bytes that are spilled to the storage of the repository, and deleted at the end."""
+    commits: int = 1
 
     def __str__(self) -> str:
         again = f", files read {self.read_factor:.1f} times" if self.read_factor > 1.05 else ""
         aside = f", {format_bytes(self.spilled_bytes)} spilled" if self.spilled_bytes else ""
+        split = f", {self.commits} commits" if self.commits > 1 else ""
         return (
             f"{counted(self.files, 'file')} into {counted(len(self.arrays), 'array')}: "
             f"{format_bytes(self.nbytes)} in {counted(self.blocks, 'block')}, {counted(self.tasks, 'task')} "
             f"of at most {format_bytes(self.memory_bytes)}"
-            f"{again}{aside}"
+            f"{again}{aside}{split}"
         )
 
     @staticmethod
@@ -72,6 +75,7 @@ class PlanReport:
             max(plan.memory_bytes for plan in there),
             sum(plan.read_factor * plan.nbytes for plan in there) / size if size else 1.0,
             sum(plan.spilled_bytes for plan in there),
+            sum(plan.commits for plan in there),
         )
 
 
@@ -89,6 +93,7 @@ def summarize_plans(designs: Sequence[Design]) -> PlanReport:
         max(plan.memory_bytes for plan in plans),
         sum(plan.read_factor * plan.nbytes for plan in plans) / size if size else 1.0,
         sum(plan.spilled_bytes for plan in plans),
+        count_commits(list_changed_chunks(designs)),
     )
 
 

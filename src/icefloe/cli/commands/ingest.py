@@ -292,6 +292,7 @@ def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
             f"{format_bytes(plan['memory_bytes'])}"
             + (f", files read {plan['read_factor']:.1f} times" if plan["read_factor"] > 1.05 else "")
             + (f", {format_bytes(plan['spilled_bytes'])} spilled" if plan["spilled_bytes"] else "")
+            + (f", {plan['commits']} commits" if plan["commits"] > 1 else "")
         )
     lines += [
         f"check {each['name']}: FAILED, {each['text']}"

@@ -1,23 +1,44 @@
-"""The number of chunks that one commit may change, so that others can read its transaction log."""
+"""The number of chunks that one commit may change, so that every supported reader can read its log.
+
+Official releases count the bytes that they visit while they verify a transaction log. Up to release 2.1 they
+refuse a log beyond 2 GiB, and all of them refuse one with more than 50 million tables. A changed chunk is one
+table and counts 30 bytes, and 4 bytes per dimension: 8 for its offset, 6 for the position and length of its
+vtable, 6 for the vtable, 2 for its only slot, 4 for the offset of the coordinates and 4 for their number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from icefloe.core.changeset import ChangeSet
-from icefloe.encoding.flatbuffers.limits import MAX_PAYLOAD_BYTES
 from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 
-MAX_LOG_TABLES: Final = 50_000_000
-"""The official library refuses logs with more tables. Each changed chunk and each array is one."""
+MAX_CHANGED_CHUNKS: Final = 40_000_000
+"""The largest number of chunks that one commit may change, whatever the rank. Readers need about 1.5 GB."""
 
-_CHUNK_BYTES: Final = 16
+_MAX_VISITED_BYTES: Final = 1 << 31
+_CHUNK_BYTES: Final = 30
 _COORDINATE_BYTES: Final = 4
+_ARRAY_BYTES: Final = 64
 
 Counts: TypeAlias = Sequence[tuple[int, int]]
 """The number of changed chunks and the number of dimensions, by array."""
+
+
+def compute_limit(rank: int) -> int:
+    """Return the number of chunks of one array with some number of dimensions that a commit may change."""
+    visited = (_MAX_VISITED_BYTES - _ARRAY_BYTES) // (_CHUNK_BYTES + _COORDINATE_BYTES * rank)
+    return min(MAX_CHANGED_CHUNKS, visited)
+
+
+def count_commits(counts: Counts) -> int:
+    """Return the number of commits that are necessary to change some chunks, at least one."""
+    total = sum(count for count, _ in counts)
+    visited = sum(count * (_CHUNK_BYTES + _COORDINATE_BYTES * rank) for count, rank in counts)
+    room = _MAX_VISITED_BYTES - _ARRAY_BYTES * len(counts)
+    return max(1, -(-total // MAX_CHANGED_CHUNKS), -(-visited // room))
 
 
 def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts") -> None:
@@ -30,12 +51,13 @@ def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts
     hint
         The advice to the user.
     """
-    if _fits(counts):
+    if count_commits(counts) == 1:
         return
     total = sum(count for count, _ in counts)
+    most = min(compute_limit(rank) for count, rank in counts if count)
     raise SessionStateError(
-        f"the commit would change {total:,} chunks, but the official library can only read transaction logs "
-        f"with up to {MAX_LOG_TABLES:,}; {hint}",
+        f"the commit would change {total:,} chunks, but one commit may change at most {most:,}, so that "
+        f"supported releases of the official library can read its transaction log; {hint}",
         kind=ErrorKind.COMMIT_NOT_ALLOWED,
     )
 
@@ -46,7 +68,7 @@ def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> 
     Chunks of an `earlier` log, which is amended, count as well.
     """
     before = [] if earlier is None else _counts_of(earlier.updated_chunks)
-    if _fits([*before, *((delta.most(), delta.rank) for delta in changes.chunks.values())]):
+    if count_commits([*before, *((delta.most(), delta.rank) for delta in changes.chunks.values())]) == 1:
         return
     # Some chunks may have been counted twice.
     lists = [(node, delta.coords()) for node, delta in changes.chunks.items()]
@@ -58,14 +80,6 @@ def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> 
 def check_log(log: TransactionLog) -> None:
     """Raise an error if the official library cannot read a transaction log."""
     check_changed_chunks(_counts_of(log.updated_chunks))
-
-
-def _fits(counts: Iterable[tuple[int, int]]) -> bool:
-    tables = size_bytes = 0
-    for count, rank in counts:
-        tables += count + 1
-        size_bytes += count * (_CHUNK_BYTES + _COORDINATE_BYTES * rank)
-    return tables < MAX_LOG_TABLES and size_bytes < MAX_PAYLOAD_BYTES
 
 
 def _counts_of(chunks: UpdatedChunks) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from icefloe.core.commit.diff import diff_logs, diff_session
 from icefloe.core.commit.flush import flush, make_log, make_snapshot_info, write_files
 from icefloe.core.commit.gc_race import rescue
 from icefloe.core.commit.idempotency import remove_keys, unite_keys, with_keys_of
+from icefloe.core.commit.limits import check_changes
 from icefloe.core.merge.lineage import (
     MERGED,
     OWN_KEY,
@@ -309,9 +310,10 @@ class Branching:
         result = replace(result, outcome="merged", changes=placed.all_changes(diff_session(workspace)))
         if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
             return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
+        earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
+        check_changes(merged.changes, earlier)
         if order.dry_run:
             return result
-        earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
         metadata = {**order.metadata, **self._metadata(order.record)}
         if not self.refs.keeps(order.target):
             rescue(workspace, self.executor)

@@ -363,20 +363,21 @@ class Inspected:
     dims: frozenset[str] = frozenset()
     """The dimensions of all files."""
 
-    def split_batches(self, size: int | None) -> Iterator[Sequence[FileSchema]]:
-        """Yield the files of each commit: `size` files, or all. The groups of a file stay together."""
-        by_url: dict[str, list[FileSchema]] = {}
-        for file in self.files:
-            by_url.setdefault(file.source.url, []).append(file)
-        files = list(by_url.values())
-        size = size or max(1, len(files))
-        for start in range(0, len(files), size):
-            yield [group for file in files[start : start + size] for group in file]
-
     @property
     def new_names(self) -> dict[str, str]:
         """The new names of files that references point to, by their old names."""
         return {each.was: each.source.url for each in self.renamed if each.is_referred_to}
+
+
+def split_batches(files: Sequence[FileSchema], size: int | None) -> Iterator[Sequence[FileSchema]]:
+    """Yield the files of each commit: `size` files, or all. The groups of a file stay together."""
+    by_url: dict[str, list[FileSchema]] = {}
+    for file in files:
+        by_url.setdefault(file.source.url, []).append(file)
+    whole = list(by_url.values())
+    size = size or max(1, len(whole))
+    for start in range(0, len(whole), size):
+        yield [group for file in whole[start : start + size] for group in file]
 
 
 def inspect_sources(

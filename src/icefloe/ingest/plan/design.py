@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from icefloe._internal.executor import Executor
-from icefloe.core.commit.limits import check_changed_chunks
+from icefloe.core.commit.limits import Counts
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.combine.grid import Combined
@@ -31,6 +31,8 @@ from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
 from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, collect_ways
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
+_OTHER_CHUNKS = 100_000
+"""Room in a commit for the chunks of coordinates and of the ledger."""
 _LEAST_CHUNK_BYTES = 16 << 10
 """Files are copied if referencing them would require smaller chunks than this."""
 
@@ -50,6 +52,8 @@ class Design:
     referral: Referral
     kept: frozenset[str]
     """Arrays that gain dimensions and keep their chunks."""
+    changed_chunks: Counts
+    """The number of chunks that a commit changes, and the number of dimensions, by array."""
 
     @property
     def group(self) -> str:
@@ -87,10 +91,6 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
             targets.append(target)
         else:
             targets.append(_lengthen(found, variable, options))
-    check_changed_chunks(
-        [(_count_new_chunks(target, known.get(target.name)), len(target.shape)) for target in targets],
-        "commit the files in parts with commit_every, or choose larger chunks or shards",
-    )
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
     cuts = {name: SourceCut(found[0].chunks, in_parts=True) for name, found in by_name.items()}
     referral = Referral(frozenset(), ())
@@ -111,7 +111,17 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
     _refuse_compounds(targets, plan)
     copied = frozenset(_find_copied(targets, combined.files, existing))
     group_attrs = {**dataset.attrs, **group_attrs}
-    return Design(combined, tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral, kept)
+    counts = [
+        (_count_changed_chunks(each, known.get(each.name), combined), len(each.shape)) for each in targets
+    ]
+    return Design(
+        combined, tuple(targets), tuple(coordinates), copied, plan, group_attrs, referral, kept, counts
+    )
+
+
+def list_changed_chunks(designs: Sequence[Design]) -> Counts:
+    """Return the number of chunks that a commit changes, and the number of dimensions, by array."""
+    return [*(each for design in designs for each in design.changed_chunks), (_OTHER_CHUNKS, 1)]
 
 
 def _describe_existing(existing: Existing, mode: Mode) -> Ways:
@@ -125,10 +135,11 @@ def _describe_existing(existing: Existing, mode: Mode) -> Ways:
     }
 
 
-def _count_new_chunks(target: Target, existing: Target | None) -> int:
-    """Count the chunks or shards that will be added to an array."""
-    before = existing.count_units() if existing is not None and not target.is_new else 0
-    return max(0, target.count_units() - before)
+def _count_changed_chunks(target: Target, existing: Target | None, combined: Combined) -> int:
+    """Count the chunks or shards that are added to an array, or all of them if stored cells move."""
+    is_moved = any(by for dim in target.dims for _, _, by in combined.moves.get(dim, ()))
+    kept = 0 if existing is None or target.is_new or is_moved else existing.count_units()
+    return max(0, target.count_units() - kept)
 
 
 def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
