@@ -21,7 +21,7 @@ import icefloe
 from icefloe import Repository
 from icefloe.ingest import rechunk
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
-from icefloe.ingest.plan.block_shapes import Grain, choose_block, compute_read_factor, count_overlaps
+from icefloe.ingest.plan.block_shapes import UnitGrid, choose_block, compute_read_factor, count_overlaps
 from icefloe.storage.memory import MemoryStorage
 from tests.support import processes
 from tests.support.ingest.files import (
@@ -88,7 +88,7 @@ def test_blocks_are_assembled_from_spilled_pieces(data: st.DataObject) -> None:
 def test_chosen_shapes_are_optimal(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     unit, other = (tuple(data.draw(st.integers(1, size)) for size in shape) for _ in range(2))
-    grain, budget = Grain(shape, unit, 2), data.draw(st.integers(1, 2 * math.prod(shape)))
+    grain, budget = UnitGrid(shape, unit, 2), data.draw(st.integers(1, 2 * math.prod(shape)))
 
     found = choose_block(grain, other, budget)
 
@@ -108,9 +108,9 @@ def boxes_of(extents: Sequence[range]) -> list[tuple[int, ...]]:
 
 
 def test_read_factor_counts_reads_per_unit() -> None:
-    assert compute_read_factor(Grain((10, 7), (1, 7), 4), (10, 2)) == 4
-    assert compute_read_factor(Grain((10, 7), (3, 7), 4), (5, 7)) == 5 / 4  # one of four lies across
-    assert compute_read_factor(Grain((0, 7), (1, 7), 4), (5, 7)) == 1
+    assert compute_read_factor(UnitGrid((10, 7), (1, 7), 4), (10, 2)) == 4
+    assert compute_read_factor(UnitGrid((10, 7), (3, 7), 4), (5, 7)) == 5 / 4  # one of four lies across
+    assert compute_read_factor(UnitGrid((0, 7), (1, 7), 4), (5, 7)) == 1
 
 
 def test_maps_become_series_with_one_read_per_chunk(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 To turn maps into time series, every new chunk needs a part of every old one. If tasks read what their new
 chunks need, each old chunk is decoded many times. So a first pass reads blocks of old chunks, each once, and
-stores them as plain bytes, cut at the borders of the new blocks; a second pass reads its pieces as byte
+stores them as plain bytes, split at the borders of the new blocks; a second pass reads its pieces as byte
 ranges.
 
 Spilled data is stored in chunk objects that no snapshot refers to. They are deleted when the job ends,
@@ -39,7 +39,7 @@ class ArraySpill:
     columns: tuple[Column, ...]
     """Edges of the blocks that are written. A piece is the intersection of two blocks."""
     together: int
-    """How many pieces of a block share an object."""
+    """The number of pieces of a block that share an object."""
     seed: str
     """Part of the object names: different in each run, equal if a task runs twice."""
 
@@ -81,7 +81,7 @@ class ArraySpill:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A block to read, and the positions at which it is cut into pieces."""
+    """A block to read, and the positions at which it is split into pieces."""
 
     box: tuple[Span, ...]
     cuts: tuple[tuple[int, ...], ...]

@@ -134,7 +134,7 @@ class _Job:
     def _commit(
         self, files: Sequence[FileSchema], inspected: Inspected, state: TargetState, ledger: Ledger
     ) -> tuple[Commit | None, list[BadFile]]:
-        """Combine, plan and commit a batch; once more without bad files, or if the branch moved."""
+        """Combine, plan and commit a batch. Repeat this without bad files, or if the branch moved."""
         bad: list[BadFile] = []
         while files := drop_bad_files(files, bad):
             state = read_target(self.repo, self.branch, self.options.group, ledger, state)

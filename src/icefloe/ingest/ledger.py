@@ -27,7 +27,7 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 HIDDEN = "_icefloe"
-"""The group that our listings do not show."""
+"""The group that listings hide."""
 _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
 _FOR_GROUPS = ("target_group", "source_group")
@@ -37,7 +37,7 @@ _ABOUT = "which sources were ingested into this repository, where to, and by whi
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """A source that is in the repository."""
+    """A source that was ingested, with its region."""
 
     source: str
     size_bytes: int
@@ -45,9 +45,9 @@ class LedgerRow:
     modified_us: int
     content_id: str
     region: str
-    """The region of the source as JSON: first cell and end, by dimension."""
+    """The region of the source as JSON: start and stop, by dimension."""
     variables: str
-    """The names of its data variables, as JSON."""
+    """The names of the data variables, as JSON."""
     batch: str
     mode: str
     """`native`, `virtual`, or `hybrid` for a file that was copied in part."""
@@ -213,8 +213,8 @@ class Renamed:
 
     source: Source
     was: str
-    is_referred_to: bool
-    """True if references point to the old name, and the run does not include a file with that name."""
+    is_referenced: bool
+    """True if references point to the old name, and the current run has no file with that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,9 +293,9 @@ def find_renamed(
             new.add(file.source.url)
             continue
         before = found.get(file.source.url)
-        is_referred_to = row.mode != "native" and row.source not in given
-        is_referred_to |= before is not None and before.is_referred_to
-        found[file.source.url] = Renamed(file.source, row.source, is_referred_to)
+        is_referenced = row.mode != "native" and row.source not in given
+        is_referenced |= before is not None and before.is_referenced
+        found[file.source.url] = Renamed(file.source, row.source, is_referenced)
     return [each for url, each in found.items() if url not in new]
 
 

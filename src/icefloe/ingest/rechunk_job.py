@@ -71,7 +71,7 @@ class RechunkReport:
 
     arrays: tuple[Rechunked, ...]
     unchanged: tuple[str, ...]
-    """Arrays that have the layout already."""
+    """Arrays that already have the requested layout."""
     tasks: int
     blocks: int
     nbytes: int
@@ -136,7 +136,7 @@ class StoredArray:
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """Cells per chunk; if the array has shards, per chunk inside of a shard."""
+        """Cells per chunk. If the array has shards, these are the chunks inside a shard."""
         found, codecs = self._cells, self.document["codecs"]
         while (inside := _get_sharding(codecs)) is not None:
             found, codecs = tuple(inside["chunk_shape"]), inside["codecs"]
@@ -379,7 +379,7 @@ def _make_document(
     plain, index = _get_codecs(array)
     if codec is not None:
         plain = _choose_codecs(array, codec)
-    _try_out(array, plain)
+    _check_encoding(array, plain)
     inside = {"chunk_shape": list(chunks), "codecs": plain, **index}
     grid = {"name": "regular", "configuration": {"chunk_shape": list(shards or chunks)}}
     codecs = plain if shards is None else [{"name": _SHARDING, "configuration": inside}]
@@ -422,7 +422,7 @@ def _choose_codecs(array: StoredArray, codec: str) -> list[Any]:
     return [each if isinstance(each, dict) else each.to_dict() for each in document["codecs"]]
 
 
-def _try_out(array: StoredArray, codecs: list[Any]) -> None:
+def _check_encoding(array: StoredArray, codecs: list[Any]) -> None:
     """Try to encode one cell: codecs of referenced files may only decode."""
     try:
         with ignore_warnings():

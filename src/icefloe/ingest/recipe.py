@@ -28,7 +28,7 @@ _KEYS = ("sources", "repository", "repository_options", "checks", "executor", "s
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The content of a recipe file. Relative paths start at the folder of the file."""
+    """The content of a recipe file. Paths are relative to the folder of the file."""
 
     sources: tuple[str, ...]
     repository: str

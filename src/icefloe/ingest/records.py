@@ -1,4 +1,4 @@
-"""Records that the stages of an ingest pass on: how files are read, their schemas, and files that failed."""
+"""Records that the stages of an ingest exchange: how files are read, their schemas, and bad files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Stored:
     session: Session
     group: str
     region: tuple[tuple[str, tuple[int, int]], ...] = ()
-    """The first cell and the one after the last along each dimension of which it is only a part."""
+    """Start and stop along each dimension that this source covers only in part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How sources are opened by xarray."""
+    """The options with which xarray opens sources."""
 
     engine: str | None = None
     """The name of an xarray engine; None lets xarray choose."""
@@ -53,7 +53,7 @@ class Reading:
     """Options of `storage_from_url` for remote files. May contain secrets."""
 
     def for_source(self, source: Source) -> Reading:
-        """Return how a source is opened that may be one group of a file."""
+        """Return the options for a source, which may be one group of a file."""
         return replace(self, group=source.group) if source.group else self
 
     def find_access(self, source: Source) -> Access | None:
@@ -118,7 +118,7 @@ class VariableSchema:
     raw_dims: tuple[str, ...] = ()
     """The dimensions of the stored variable. Strings of characters have one more."""
     document: str | None = None
-    """The zarr.json that chunks of the file fit; None if they cannot be referenced, or were not inspected."""
+    """The zarr.json of an array with these chunks; None if they cannot be referenced or are unknown."""
     refusal: str = ""
     """The reason why the chunks cannot be referenced."""
 
@@ -141,7 +141,7 @@ class VariableSchema:
         return (*plain, make_attrs_key(self.attrs), make_attrs_key(self.packing))
 
 
-Ways = Mapping[str, Sequence[VariableSchema]]
+SchemaVariants = Mapping[str, Sequence[VariableSchema]]
 """The distinct schemas of each variable."""
 
 
@@ -156,7 +156,7 @@ class SpillRange:
 
 @dataclass(frozen=True, slots=True)
 class FileSchema:
-    """The schema of a file: everything the driver needs to know."""
+    """The schema of a file: everything that the driver needs to plan its ingest."""
 
     source: Source
     variables: tuple[VariableSchema, ...]
@@ -171,7 +171,7 @@ class FileSchema:
     left_out: tuple[str, ...] = ()
     """Variables that the engine left out because they do not fit into one dataset."""
     places: tuple[str, ...] = ()
-    """The locations of other files that references lead to, one per container."""
+    """The locations of other files that references point to, one per container."""
     offered: tuple[str, ...] = ()
     """All data variables of the file, if some of the selected ones are missing."""
     group: str = ""
@@ -190,7 +190,7 @@ class FileSchema:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One array of the repository, as it will be."""
+    """The planned state of one array of the repository."""
 
     name: str
     dims: tuple[str, ...]
@@ -198,7 +198,7 @@ class Target:
     dtype: str
     """The data type of the stored values; `string` for text of variable length."""
     attrs: Mapping[str, Any]
-    """Attributes, in terms of JSON."""
+    """The attributes, as JSON values."""
     packing: Mapping[str, Any]
     """How values are stored: for files that store them differently."""
     signature: str | None
@@ -296,7 +296,7 @@ def explain(error: BaseException) -> str:
 
 
 class ProblemsError(InvalidInputError):
-    """Files cannot be ingested, or not together. Nothing was written.
+    """The error about files that cannot be ingested or combined. Nothing was written.
 
     `bad` has all problems of all files, `problems` has them as a table.
     """
@@ -393,7 +393,7 @@ def split_by_group(files: Iterable[FileSchema]) -> dict[str, list[FileSchema]]:
     return dict(sorted(found.items()))
 
 
-def collect_ways(schemas: Sequence[FileSchema]) -> Ways:
+def collect_variants(schemas: Sequence[FileSchema]) -> SchemaVariants:
     """Collect the distinct schemas of each variable."""
     found: dict[str, dict[int, VariableSchema]] = {}
     for schema in schemas:

@@ -21,7 +21,7 @@ from icefloe.repository import Repository
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
-    """The planned shape of an array."""
+    """The planned layout of an array."""
 
     name: str
     dims: tuple[str, ...]
@@ -161,7 +161,7 @@ class Report:
         return replace(self, findings=tuple(findings), plan=plan, commits=commits)
 
     def complete(self, found: Discovered) -> Report:
-        """Add the names without a source. Raise InvalidInputError if no source contributes anything."""
+        """Add the names without a source. Raise ProblemsError if no source contributes data."""
         known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
         if self.bad and self.plan is None and not known and self.published is None:
             raise ProblemsError(self.bad)

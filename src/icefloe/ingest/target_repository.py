@@ -95,7 +95,7 @@ def authorize_sources(repo: Repository, sources: Iterable[Source], reading: Read
 
 
 def authorize_locations(repo: Repository, files: Iterable[FileSchema], reading: Reading) -> Repository:
-    """Authorize the locations of other files that files with references lead to."""
+    """Authorize the locations of the files that sources with references point to."""
     locations = dict.fromkeys(location for file in files for location in file.places)
     if not locations:
         return repo

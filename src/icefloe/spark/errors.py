@@ -36,17 +36,17 @@ def mute_query_logs() -> Iterator[None]:
     """Keep PySpark from logging errors of this thread that it also raises."""
     here = threading.get_ident()
 
-    def of_others(record: logging.LogRecord) -> bool:
+    def is_from_other_thread(record: logging.LogRecord) -> bool:
         return record.thread != here
 
     loggers = [PySparkLogger.getLogger(name) for name in _QUERY_LOGGERS]
     for logger in loggers:
-        logger.addFilter(of_others)
+        logger.addFilter(is_from_other_thread)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(of_others)
+            logger.removeFilter(is_from_other_thread)
 
 
 _QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")

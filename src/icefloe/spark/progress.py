@@ -26,7 +26,7 @@ def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | Non
         return
     over = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         tracker = context.statusTracker()
         sizes: dict[int, int] = {}
         while not over.wait(_INTERVAL_S):
@@ -38,7 +38,7 @@ def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | Non
             left = sum(info.numTasks - info.numCompletedTasks for info in active.values() if info)
             progress(sum(sizes.values()) - left, sum(sizes.values()))
 
-    watcher = threading.Thread(target=look, daemon=True)
+    watcher = threading.Thread(target=poll, daemon=True)
     watcher.start()
     try:
         yield

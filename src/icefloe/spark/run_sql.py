@@ -146,7 +146,7 @@ class _PlannedQuery:
         return self._check_types(frames, edits) if frames else None
 
     def _check_types(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
-        """Answer with the names and types of the plain answer; None if the types differ."""
+        """Rename the columns to those of the plain answer; return None if the types differ."""
         empty = {
             number: _empty_query(relation.schema(self.analysis.needs[number]))
             for number, relation in enumerate(self.relations)

@@ -1,4 +1,4 @@
-"""Start Spark sessions. Local ones have settings for laptops, demonstrations and tests."""
+"""Start Spark sessions. Local sessions have settings for laptops, demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def open_temporary_session(master: str, settings: Mapping[str, str] | None = Non
 
 @contextmanager
 def open_default_session() -> Iterator[SparkSession | None]:
-    """Yield the active Spark session, or one in local mode that stops at the end; None without a Java."""
+    """Yield the active Spark session, or a temporary local one. Yield None if Java is missing."""
     if _SparkSession.getActiveSession() is None:
         try:
             find_java_home()

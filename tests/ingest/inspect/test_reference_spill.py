@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from icefloe import IcechunkError, Repository, in_memory_storage
 from icefloe.ingest.inspect import inspect_files as looking
 from icefloe.ingest.inspect import reference_spill
-from icefloe.ingest.inspect.reference_spill import Parsed, ReferredVariable, Spill, SpillWriter, read_spilled
+from icefloe.ingest.inspect.reference_spill import (
+    Parsed,
+    ReferencedVariable,
+    Spill,
+    SpillWriter,
+    read_spilled,
+)
 from icefloe.ingest.write import references as referring
 from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences
@@ -49,7 +55,7 @@ def parsed(draw: st.DrawFn) -> Parsed:
         numbers = np.arange(count, dtype=np.uint64) * np.uint64(2**40)
         inline = {tuple(place): bytes(place) for place in places[~kept].tolist()[:2]}
         chunks = ChunkReferences.of(places[kept], numbers, numbers + np.uint64(1), codes, inline)
-        variables[name] = ReferredVariable(grid, tuple(2 for _ in grid), chunks)
+        variables[name] = ReferencedVariable(grid, tuple(2 for _ in grid), chunks)
     return Parsed(sources, variables)
 
 

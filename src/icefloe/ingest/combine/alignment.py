@@ -75,7 +75,7 @@ def _group_by_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]
 
 def _group_by_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
     """Split datasets into groups that have no variable in common, in their order."""
-    numbers = list(range(len(datasets)))  # of the first dataset of the group that each belongs to
+    numbers = list(range(len(datasets)))  # by dataset: the index of the first dataset of its group
     first: dict[str, int] = {}
     for number, dataset in enumerate(datasets):
         met = {numbers[first[name]] for name in _list_data_variables(dataset) if name in first}
@@ -91,7 +91,7 @@ def _group_by_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.D
 
 
 def _find_moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[str]:
-    """Yield the dimensions in which datasets with the same variables follow each other."""
+    """Yield the dimensions along which datasets with the same variables are concatenated."""
     for datasets in groups:
         for dim in dict.fromkeys(str(dim) for each in datasets for dim in each.indexes if dim in each.dims):
             indexes = [each.indexes[dim] for each in datasets if dim in each.indexes]

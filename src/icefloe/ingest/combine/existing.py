@@ -35,7 +35,7 @@ class Part:
 
     @property
     def begin(self) -> dict[str, int]:
-        """The first cell by dimension."""
+        """The index of the first cell, by dimension."""
         return {dim: start for dim, (start, _) in self.box.items()}
 
 
@@ -106,7 +106,7 @@ def read_target(
 
 
 def inspect_group(session: Session, group: str) -> Existing | None:
-    """Describe the arrays of a group; None if there are none. The session must be read-only."""
+    """Describe the arrays of a group; return None if it has none. The session must be read-only."""
     with ignore_warnings():
         try:
             arrays = dict(zarr.open_group(session.store, path=group, mode="r").arrays())

@@ -28,7 +28,7 @@ from icefloe.ingest.combine.runs import (
     make_empty_dataset,
 )
 from icefloe.ingest.combine.static_fields import (
-    Given,
+    ComparedSource,
     find_differing_fields,
     find_differing_labels,
     find_stored_only,
@@ -50,7 +50,7 @@ _NO_DIMENSION = ""
 """The concatenation dimension of static groups: no dimension has this name."""
 
 Box = Mapping[str, tuple[int, int]]
-"""The first cell and the one after the last, by dimension."""
+"""Start and stop along each dimension. The stop is exclusive."""
 
 
 def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
@@ -98,11 +98,11 @@ def _iterate_pieces(dataset: xr.Dataset) -> Iterator[tuple[str, tuple[str, ...],
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The dataset that files and the stored arrays form together."""
+    """The dataset that results from combining files with the stored arrays."""
 
     dataset: xr.Dataset
     files: tuple[FileSchema, ...]
-    """A piece's source is a number in this."""
+    """All files. The source number of a piece is an index into this tuple."""
     boxes: Mapping[int, Mapping[str, tuple[int, int]]]
     moves: Mapping[str, Sequence[tuple[int, int, int]]]
     """How far stored cells move, by dimension; see `find_moves`."""
@@ -120,7 +120,7 @@ class DigestRequest:
     """All sources by their numbers."""
 
     def merge_digests(self, known: Digests, more: Digests) -> dict[tuple[int, str], str]:
-        """Return all digests together. InvalidInputError if there are no new ones, which could not help."""
+        """Return the known and the new digests. Raise CannotCombineError if no digest is new."""
         if more.keys() - known.keys():
             return {**known, **more}
         hint = Hint.any_of(Hint("leave out files that repeat others"), NAME_DIMENSION)
@@ -176,11 +176,11 @@ def _combine(
     old = split_existing(existing, rows, new, replacing=replacing) if existing is not None else []
     old = [replace(part, schema=_add_dimensions_of(part.schema, new)) for part in old]
     new, old = _unify_coordinates(new, old)
-    given = [Given(EXISTING, part.schema, part.box) for part in old]
-    given += [Given(number, file, {}) for number, file in enumerate(new)]
+    given = [ComparedSource(EXISTING, part.schema, part.box) for part in old]
+    given += [ComparedSource(number, file, {}) for number, file in enumerate(new)]
     if left_alone := find_stored_only(given, how):
         old = [replace(part, schema=drop_variables(part.schema, left_alone)) for part in old]
-        given[: len(old)] = [Given(EXISTING, part.schema, part.box) for part in old]
+        given[: len(old)] = [ComparedSource(EXISTING, part.schema, part.box) for part in old]
     twice = find_overwritten(existing, rows, new) if existing is not None else []
     sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
     if existing is not None:
@@ -229,8 +229,8 @@ def _merge(
     existing = find_remaining(state, files)
     old = [] if existing is None else [Part(existing.schema, {})]
     new, old = _unify_coordinates(files, old)
-    given = [Given(EXISTING, part.schema, {}) for part in old]
-    given += [Given(number, file, {}) for number, file in enumerate(new)]
+    given = [ComparedSource(EXISTING, part.schema, {}) for part in old]
+    given += [ComparedSource(number, file, {}) for number, file in enumerate(new)]
     how = replace(options.combining, concat_dim=_NO_DIMENSION, data_vars="minimal")
     if unknown := find_undigested(given, how, digests):
         sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
@@ -269,7 +269,7 @@ def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSch
 
 
 def _unify_coordinates(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[list[FileSchema], list[Part]]:
-    """Leave coordinates whose values are not known everywhere to the tasks, as data."""
+    """Turn coordinates whose values are not known in every file into data, which tasks write."""
     schemas = [*new, *(part.schema for part in old)]
     unknown = {
         each.name
@@ -305,9 +305,9 @@ def _sort_datasets(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Datas
 
 
 def find_losses(
-    dataset: xr.Dataset, given: Sequence[Given], digests: Mapping[tuple[int, str], str]
+    dataset: xr.Dataset, given: Sequence[ComparedSource], digests: Mapping[tuple[int, str], str]
 ) -> Iterator[Finding]:
-    """Find sources whose values are missing from the combined dataset, and equal to none in it."""
+    """Find sources whose values are not in the combined dataset, neither themselves nor as equal values."""
     along = set(_find_dimensions_of_parts(dataset, given))
     by_name = {name: _Found(name, pieces, digests) for name, _, pieces in _iterate_pieces(dataset)}
     for each in given:
@@ -328,7 +328,7 @@ class _Found:
         self._numbers = set(np.unique(pieces.source).tolist())
         self._here = pieces.select(pieces.source == EXISTING)
 
-    def has(self, given: Given, variable: VariableSchema) -> bool:
+    def has(self, given: ComparedSource, variable: VariableSchema) -> bool:
         if given.number != EXISTING:
             return given.number in self._numbers
         met = np.ones(len(self._here), bool)
@@ -347,7 +347,7 @@ class _Found:
         )
 
 
-def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[Given]) -> Iterator[str]:
+def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[ComparedSource]) -> Iterator[str]:
     """Yield the dimensions along which a source is only a part of the dataset."""
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items()):
         index = dataset.indexes.get(dim)
@@ -366,7 +366,7 @@ def _has_position(schema: FileSchema, variable: VariableSchema, along: set[str])
     return variable.name not in schema.values and bool(along & set(variable.dims)) and 0 not in sizes
 
 
-def _describe_loss(lost: Given, given: Sequence[Given], along: set[str]) -> Finding:
+def _describe_loss(lost: ComparedSource, given: Sequence[ComparedSource], along: set[str]) -> Finding:
     for dim in sorted(along):
         mine = lost.schema.values.get(dim)
         if mine is None or not mine.size:
@@ -391,7 +391,7 @@ def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int,
     return found
 
 
-def find_overlaps(given: Sequence[Given]) -> list[Finding]:
+def find_overlaps(given: Sequence[ComparedSource]) -> list[Finding]:
     """Find files that overlap others along a labelled dimension, or have equal labels along all of them."""
     labelled: list[str] = []
     places: list[list[Any]] = [[] for _ in given]
@@ -405,7 +405,7 @@ def find_overlaps(given: Sequence[Given]) -> list[Finding]:
         labelled.append(dim)
         for place, span in zip(places, spans, strict=True):
             place.append(span)
-    known: dict[Any, Given] = {}
+    known: dict[Any, ComparedSource] = {}
     twins = []
     for each, place in zip(given, places, strict=True):
         if place and (twin := known.setdefault((each.names, *place), each)) is not each:
@@ -414,8 +414,10 @@ def find_overlaps(given: Sequence[Given]) -> list[Finding]:
     return twins
 
 
-def _find_overlaps_along(dim: str, given: Sequence[Given], spans: Sequence[Any]) -> Iterator[Finding]:
-    """Yield the files that begin before an earlier one ends. A file that was yielded is left out then."""
+def _find_overlaps_along(
+    dim: str, given: Sequence[ComparedSource], spans: Sequence[Any]
+) -> Iterator[Finding]:
+    """Yield each file that begins before an earlier file ends. Later files are not compared with it."""
     before: int | None = None
     for number in sorted(range(len(given)), key=lambda number: spans[number]):
         begin, last = spans[number][0], None if before is None else spans[before][1]

@@ -1,4 +1,4 @@
-"""Arrays without values: each cell is described by its source and its position there.
+"""Arrays without values: each cell is described by its source and its position in the source.
 
 xarray combines datasets of such arrays like real ones. The result shows, to the cell, what it would combine
 from all the files before one of them is read.
@@ -24,7 +24,7 @@ EXISTING = -1
 
 
 class UndigestedError(Exception):
-    """Raised to request hashes: arrays with this name must be compared, and their values are unknown."""
+    """A request for hashes: arrays with this name must be compared, and their values are unknown."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -33,7 +33,7 @@ class UndigestedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Boxes of an array, and where each comes from: columns with a row per box, a column per dimension."""
+    """Boxes of an array and the source of each, as columns: one row per box, one column per dimension."""
 
     source: Column
     starts: Column
@@ -42,7 +42,7 @@ class Pieces:
     source_starts: Column
     """The first cell in the source, by the dimensions of this array."""
     axes: Column
-    """Which dimension of the source each dimension of this array is; -1 for one that the source lacks."""
+    """The axis in the source of each dimension of this array; -1 if the source lacks the dimension."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -62,7 +62,7 @@ class Pieces:
         return Pieces(self.source, *columns)
 
     def clip(self, axis: int, first: int, count: int) -> Pieces:
-        """Cut the boxes to an interval along a dimension."""
+        """Clip the boxes to an interval along a dimension."""
         starts = np.maximum(self.starts[:, axis], first)
         stops = np.minimum(self.stops[:, axis], first + count)
         rows = starts < stops
@@ -300,7 +300,7 @@ def _where(condition: Any, array: Any, other: Any) -> Any:
 
 
 def _equal(one: PieceArray, other: PieceArray) -> bool:
-    """Return whether two arrays are equal wherever both have cells. Missing values equal all others.
+    """Return whether two arrays are equal wherever both have cells. A missing value equals any value.
 
     Raise UndigestedError if that is unknown: only whole variables have digests.
     """

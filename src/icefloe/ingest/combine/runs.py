@@ -37,7 +37,7 @@ _DIFFERENT_LABELS = "join='exact'"
 
 
 class CannotCombineError(InvalidInputError):
-    """xarray cannot combine the files. `cause` says why, as far as xarray's message shows it."""
+    """An error of xarray while it combines files. `cause` is the reason, if xarray's message shows it."""
 
     def __init__(self, reason: str, *, cause: Literal["overlap", "labels", ""] = "") -> None:
         super().__init__(f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA)
@@ -46,12 +46,12 @@ class CannotCombineError(InvalidInputError):
 
 
 Numbered = tuple[int, FileSchema]
-"""A file, and the number that its pieces have."""
+"""A file, and the source number of its pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Files that follow each other along a dimension, in that order."""
+    """Files that follow each other along a dimension, sorted along it."""
 
     dim: str
     runs: Sequence[Sequence[Numbered]]
@@ -136,7 +136,7 @@ def _split_rows(
 
 def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
     """Return all files as one row if they differ only along a dimension."""
-    return (dim, [list(enumerate(files))]) if _is_alike_but_for(files, dim) else None
+    return (dim, [list(enumerate(files))]) if _differ_only_along(files, dim) else None
 
 
 def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
@@ -154,7 +154,7 @@ def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] 
         groups.setdefault(place, []).append((number, file))
     rows = []
     for group in groups.values():
-        ordered = _sort_row(group, dim) if _is_alike_but_for([file for _, file in group], dim) else None
+        ordered = _sort_row(group, dim) if _differ_only_along([file for _, file in group], dim) else None
         if ordered is None:
             return None
         rows.append(ordered)
@@ -208,7 +208,7 @@ def _join_variable(
 
 
 def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
-    """Return the dimensions along which some file has other labels than the first."""
+    """Return the dimensions along which a file has different labels than the first file."""
     first = files[0]
     return [
         name
@@ -217,7 +217,7 @@ def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
     ]
 
 
-def _is_alike_but_for(files: Sequence[FileSchema], dim: str) -> bool:
+def _differ_only_along(files: Sequence[FileSchema], dim: str) -> bool:
     """Return whether files differ only in labels along a dimension, and in values that are not read here."""
     kind = _Kinds()
     first = files[0]
@@ -307,7 +307,7 @@ def _get_stored_shape(
 
 
 def _find_axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
-    """Return which dimension of the source each of these is; -1 for one that it lacks."""
+    """Return the axis in the source of each dimension; -1 if the source lacks the dimension."""
     own = variable.own_dims
     return [own.index(dim) if dim in own else -1 for dim in dims]
 

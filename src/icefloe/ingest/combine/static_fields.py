@@ -25,8 +25,8 @@ _JOIN = Hint("{join} keeps all labels and fills gaps with missing values", join=
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A file, or a part of the arrays that the repository has."""
+class ComparedSource:
+    """A file or a part of the stored arrays, whose static fields are compared."""
 
     number: int
     """The number of the file; negative for a part that the repository already contains."""
@@ -46,7 +46,7 @@ class Given:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of its data variables."""
+        """The names of the data variables."""
         return frozenset(each.name for each in self.schema.variables if not each.is_coordinate)
 
 
@@ -82,8 +82,8 @@ def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
     return False
 
 
-def find_stored_only(given: Sequence[Given], how: Combining) -> set[str]:
-    """Return the static data variables of the repository that no file has: they stay as they are."""
+def find_stored_only(given: Sequence[ComparedSource], how: Combining) -> set[str]:
+    """Return the static data variables of the repository that no file has. They remain unchanged."""
     moving = _find_moving_dimensions(given, how.concat_dim)
     files = {variable.name for each in given if each.number != EXISTING for variable in each.schema.variables}
     return {
@@ -98,48 +98,50 @@ def find_stored_only(given: Sequence[Given], how: Combining) -> set[str]:
 
 
 Region = tuple[tuple[str, tuple[int, int]], ...]
-"""The first cell and the one after the last along some dimensions."""
+"""Start and stop along some dimensions. The stop is exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTiles:
-    """Static fields of a grid of tiles that the repository has for the tiles of all new files."""
+    """Static fields of a grid of tiles, already stored for the tiles of all new files."""
 
     names: frozenset[str]
-    tiles: Mapping[Region, Given]
+    tiles: Mapping[Region, ComparedSource]
     """The tiles of the repository that files are compared with."""
 
 
-def find_stored_tiles(given: Sequence[Given], how: Combining) -> StoredTiles:
-    """Find the static fields that need not be stored again, and where the repository has their tiles."""
+def find_stored_tiles(given: Sequence[ComparedSource], how: Combining) -> StoredTiles:
+    """Find the static fields whose tiles are already stored, and the regions of these tiles."""
     moving = _find_moving_dimensions(given, how.concat_dim)
     stored, files = ([each for each in given if each.is_stored is wanted] for wanted in (True, False))
     here = {variable.name for each in stored for variable in each.schema.variables}
-    regions: dict[str, list[tuple[Region | None, Given]]] = {}
+    regions: dict[str, list[tuple[Region | None, ComparedSource]]] = {}
     for each in files if how.data_vars in (None, "minimal") else ():
         for variable in each.schema.variables:
             dims = set(variable.dims)
             if variable.name in here and not variable.is_coordinate and dims & moving and not moving <= dims:
-                place = _region_in(stored, each.schema, variable.dims)
+                place = _find_region_in(stored, each.schema, variable.dims)
                 regions.setdefault(variable.name, []).append((place, each))
     known = {name: found for name, found in regions.items() if all(place for place, _ in found)}
-    tiles: dict[Region, Given] = {}
+    tiles: dict[Region, ComparedSource] = {}
     for place, each in (each for found in known.values() for each in found):
         if place is not None and place not in tiles:
-            tiles[place] = Given(EXISTING - 1 - len(tiles), each.schema, {})
+            tiles[place] = ComparedSource(EXISTING - 1 - len(tiles), each.schema, {})
     return StoredTiles(frozenset(known), tiles)
 
 
-def _region_in(stored: Sequence[Given], schema: FileSchema, dims: Sequence[str]) -> Region | None:
-    """Find the labels of a file in one of the stored parts; None if none has all of them in a row."""
+def _find_region_in(
+    stored: Sequence[ComparedSource], schema: FileSchema, dims: Sequence[str]
+) -> Region | None:
+    """Find the labels of a file in a stored part; return None if no part has all of them in sequence."""
     for part in stored:
-        spans = [_span_in(part, schema, dim) for dim in dims]
+        spans = [_find_span_in(part, schema, dim) for dim in dims]
         if None not in spans:
             return tuple((dim, span) for dim, span in zip(dims, spans, strict=True) if span is not None)
     return None
 
 
-def _span_in(part: Given, schema: FileSchema, dim: str) -> tuple[int, int] | None:
+def _find_span_in(part: ComparedSource, schema: FileSchema, dim: str) -> tuple[int, int] | None:
     here, mine = part.schema.values.get(dim), schema.values.get(dim)
     if here is None or mine is None or not mine.size or here.ndim != 1:
         return None
@@ -150,7 +152,9 @@ def _span_in(part: Given, schema: FileSchema, dim: str) -> tuple[int, int] | Non
     return start, start + len(mine)
 
 
-def find_undigested(given: Sequence[Given], how: Combining, digests: Mapping[Any, str]) -> tuple[str, ...]:
+def find_undigested(
+    given: Sequence[ComparedSource], how: Combining, digests: Mapping[Any, str]
+) -> tuple[str, ...]:
     """Return the static fields whose values must be hashed before files can be compared."""
     unknown = {
         name: None
@@ -162,7 +166,7 @@ def find_undigested(given: Sequence[Given], how: Combining, digests: Mapping[Any
 
 
 def find_differing_fields(
-    given: Sequence[Given], how: Combining, digests: Mapping[tuple[int, str], str]
+    given: Sequence[ComparedSource], how: Combining, digests: Mapping[tuple[int, str], str]
 ) -> Iterator[Finding]:
     """Yield a finding for each file whose static field differs from that of the repository or most files."""
     for name, members in _find_static_fields(given, how):
@@ -173,8 +177,8 @@ def find_differing_fields(
             yield _describe_difference(each, usual, name)
 
 
-def find_differing_labels(given: Sequence[Given], concat_dim: str | None) -> Iterator[Finding]:
-    """Yield the reasons why `join="exact"` fails: other labels, or variables that lack some labels."""
+def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | None) -> Iterator[Finding]:
+    """Yield the reasons why `join="exact"` fails: different labels, or variables that lack some labels."""
     for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
         if concat_dim == dim:
             continue
@@ -187,9 +191,9 @@ def find_differing_labels(given: Sequence[Given], concat_dim: str | None) -> Ite
 
 
 def _find_unusual(
-    members: Sequence[Given], name: str, digests: Mapping[tuple[int, str], str]
-) -> Iterator[tuple[Given, Given]]:
-    """Yield each file that differs from the repository or from most files, with one that does not differ."""
+    members: Sequence[ComparedSource], name: str, digests: Mapping[tuple[int, str], str]
+) -> Iterator[tuple[ComparedSource, ComparedSource]]:
+    """Yield each file that differs from the repository or from most files, with a file to compare it to."""
     keys = [_make_value_key(each, name, digests) for each in members]
     known = [key for key, each in zip(keys, members, strict=True) if each.is_stored]
     usual = known[0] if known else Counter(keys).most_common(1)[0][0]
@@ -199,7 +203,7 @@ def _find_unusual(
             yield each, first
 
 
-def _find_uncovered(given: Sequence[Given], dim: str) -> Iterator[Finding]:
+def _find_uncovered(given: Sequence[ComparedSource], dim: str) -> Iterator[Finding]:
     """Yield the variables of which a file has no values for its labels, although they have the dimension."""
     labels: dict[str, set[Any]] = {}
     for each in given:
@@ -220,7 +224,7 @@ def _find_uncovered(given: Sequence[Given], dim: str) -> Iterator[Finding]:
                     yield Finding(other.name, name, f"{text}, which the repository has", "error", _JOIN)
 
 
-def _describe_difference(one: Given, other: Given, name: str) -> Finding:
+def _describe_difference(one: ComparedSource, other: ComparedSource, name: str) -> Finding:
     variable = one.schema.variable(name)
     is_coordinate = variable is not None and variable.is_coordinate
     option = {"coords": "different"} if is_coordinate else {"data_vars": "all"}
@@ -237,7 +241,9 @@ def _describe_difference(one: Given, other: Given, name: str) -> Finding:
     return Finding(one.name, name, text, "error", hint)
 
 
-def _find_static_fields(given: Sequence[Given], how: Combining) -> Iterator[tuple[str, list[Given]]]:
+def _find_static_fields(
+    given: Sequence[ComparedSource], how: Combining
+) -> Iterator[tuple[str, list[ComparedSource]]]:
     """Yield each static field with the sources that must have equal values.
 
     In a grid of tiles, these are the sources with the same labels along the dimensions of the field.
@@ -246,7 +252,7 @@ def _find_static_fields(given: Sequence[Given], how: Combining) -> Iterator[tupl
         return
     moving = _find_moving_dimensions(given, how.concat_dim)
     is_new = how.concat_dim is not None and not any(how.concat_dim in each.schema.sizes for each in given)
-    members: dict[str, list[tuple[Given, VariableSchema]]] = {}
+    members: dict[str, list[tuple[ComparedSource, VariableSchema]]] = {}
     for each in given:
         for variable in each.schema.variables:
             members.setdefault(variable.name, []).append((each, variable))
@@ -255,7 +261,7 @@ def _find_static_fields(given: Sequence[Given], how: Combining) -> Iterator[tupl
         dims = {dim for _, variable in found for dim in variable.dims}
         if wanted in ("all", "different") or name in dims or name == how.concat_dim or moving <= dims:
             continue
-        rows: dict[Any, list[Given]] = {}
+        rows: dict[Any, list[ComparedSource]] = {}
         for each, variable in found:
             if dims.isdisjoint(each.box):  # only whole variables have hashes
                 place = tuple(_make_label_key(each.schema, dim) for dim in variable.dims if dim in moving)
@@ -265,7 +271,7 @@ def _find_static_fields(given: Sequence[Given], how: Combining) -> Iterator[tupl
                 yield name, row
 
 
-def _find_moving_dimensions(given: Sequence[Given], concat_dim: str | None) -> set[str]:
+def _find_moving_dimensions(given: Sequence[ComparedSource], concat_dim: str | None) -> set[str]:
     if concat_dim is not None:
         return {concat_dim}
     found = set()
@@ -281,7 +287,7 @@ def _make_label_key(schema: FileSchema, dim: str) -> Any:
     return schema.sizes[dim] if labels is None else (labels.shape, repr(labels.reshape(-1)[:1]))
 
 
-def _make_value_key(given: Given, name: str, digests: Mapping[tuple[int, str], str]) -> Any:
+def _make_value_key(given: ComparedSource, name: str, digests: Mapping[tuple[int, str], str]) -> Any:
     """Return a value that is equal for equal fields. Missing values are equal."""
     value = given.schema.values.get(name)
     if value is None:

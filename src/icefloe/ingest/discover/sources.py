@@ -33,7 +33,7 @@ SUFFIXES = (
     *(".grib", ".grib1", ".grib2", ".grb", ".grb1", ".grb2", ".tif", ".tiff", ".zarr", ".zarr.zip"),
     *(".fits", ".fit", ".fts", ".hdf4", ".h4", ".dmrpp"),
 )
-"""The endings of the files that are ingested from a folder."""
+"""The suffixes of the files that are ingested from a folder."""
 _OTHERS = "; a folder contributes only files with known endings (.nc, .grib, .tif, .zarr, ...): use a pattern"
 _LISTS = (".txt", ".list", ".urls")
 _REPOSITORY = ("repo", "refs/branch.main/ref.json")
@@ -44,7 +44,7 @@ _FILE_URL = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _KEPT_COPIES = 4
-_LOOKING = 16
+_CONCURRENT_LOOKUPS = 16
 """The number of names that are looked up concurrently."""
 
 
@@ -55,10 +55,10 @@ class Source:
     url: str
     """An absolute path, or a URL without secrets, as it is printed and stored."""
     size_bytes: int
-    """0 for a Zarr store, which is many files; -1 where a web server does not tell."""
+    """0 for a Zarr store, which consists of many files; -1 if a web server does not report the size."""
     modified_us: int
     etag: str = ""
-    """The entity tag of its server."""
+    """The entity tag that the server reports."""
     signed_url: str | None = field(default=None, repr=False)
     """The URL with its signature or password, which is never printed or stored."""
     is_store: bool = False
@@ -96,8 +96,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfound:
-    """A name without a source, and the reason."""
+class UnmatchedName:
+    """A name that matches no source, and the reason."""
 
     url: str
     reason: str
@@ -108,7 +108,7 @@ class Discovered:
     """The sources of all names, and the names without a source."""
 
     sources: tuple[Source, ...]
-    unfound: tuple[Unfound, ...]
+    unfound: tuple[UnmatchedName, ...]
 
 
 def discover(
@@ -123,7 +123,7 @@ def discover(
     """
     names = [given] if isinstance(given, str | os.PathLike) else list(given)
     found: dict[str, Source] = {}
-    unfound: dict[str, Unfound] = {}
+    unfound: dict[str, UnmatchedName] = {}
     for each in _Finder(dict(options or {}), skip).find_all([os.fspath(name) for name in names]):
         if isinstance(each, Source):
             found.setdefault(each.url, each)
@@ -148,31 +148,31 @@ def find_sources(
 
 
 class _Finder:
-    """Finds sources. A server is opened once, however many of its files are named."""
+    """A search for sources. Each server is opened once, for all of its files."""
 
     def __init__(self, options: Mapping[str, Any], skip: bool) -> None:
         self._options = options
         self._skip = skip
         self._servers: dict[str, Server] = {}
 
-    def find_all(self, names: Iterable[str]) -> Iterator[Source | Unfound]:
+    def find_all(self, names: Iterable[str]) -> Iterator[Source | UnmatchedName]:
         """Find the sources of all names, in order. Remote files are looked up concurrently."""
         named = [each for name in names for each in _expand_braces(name)]
         for name in named:
             if _URL.match(name) and not _FILE_URL.match(name):
                 self._get_server(name)
-        for sources in get_pool("finding", _LOOKING).map(self._try_to_find, named):
+        for sources in get_pool("finding", _CONCURRENT_LOOKUPS).map(self._try_to_find, named):
             yield from sources
 
-    def _try_to_find(self, name: str) -> list[Source | Unfound]:
+    def _try_to_find(self, name: str) -> list[Source | UnmatchedName]:
         try:
             return list(self._find(name))
         except (IcechunkError, OSError) as error:
             if not self._skip:
                 raise
-            return [Unfound(redact(name), getattr(error, "message", None) or str(error))]
+            return [UnmatchedName(redact(name), getattr(error, "message", None) or str(error))]
 
-    def _find(self, name: str) -> Iterator[Source | Unfound]:
+    def _find(self, name: str) -> Iterator[Source | UnmatchedName]:
         """Find the sources of one name."""
         if not name:  # for example an unset variable of a script
             raise InvalidInputError(
@@ -186,7 +186,7 @@ class _Finder:
             raise InvalidInputError(f"nothing matches {redact(name)!r}: {what}", ErrorKind.INVALID_PATH)
         yield from sources
 
-    def _find_local(self, name: str) -> Iterator[Source | Unfound]:
+    def _find_local(self, name: str) -> Iterator[Source | UnmatchedName]:
         path = Path(os.path.expanduser(name))  # a file `~$x` is left alone
         if (repository := _find_repository(path)) is not None:
             yield repository
@@ -205,7 +205,7 @@ class _Finder:
         else:
             raise InvalidInputError(f"there is no file {name!r}", ErrorKind.INVALID_PATH)
 
-    def _find_remote(self, name: str) -> Iterator[Source | Unfound]:
+    def _find_remote(self, name: str) -> Iterator[Source | UnmatchedName]:
         server = self._get_server(name)
         whole, query = split_query(name)
         ending = f"?{query}" if query else ""
@@ -229,7 +229,7 @@ class _Finder:
             )
 
     def _find_remote_repository(self, server: Server, whole: str, ending: str) -> Source | None:
-        """Find an Icechunk repository by its files, or with `@` and a version that version of it."""
+        """Find an Icechunk repository by its files. A suffix `@VERSION` selects a version."""
         folder, _, name = whole.rpartition("/")
         name, _, version = name.partition("@")
         location = f"{folder}/{name}"
@@ -289,7 +289,7 @@ def _is_zarr(path: Path) -> bool:
 
 
 def _find_repository(path: Path) -> Source | None:
-    """Find an Icechunk repository, or with `@` and a version behind its path that version of it."""
+    """Find an Icechunk repository. A suffix `@VERSION` of the path selects a version."""
     folder, version = path, ""
     if not path.exists():
         name, _, version = str(path).rpartition("@")

@@ -10,7 +10,7 @@ from icefloe.core.virtual_chunks.locations import decode_key
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.storage.external.access import split_query
 
-_BESIDE_SIGNATURES = frozenset(
+_SIGNATURE_PARAMETERS = frozenset(
     {
         *("expires", "awsaccesskeyid", "googleaccessid", "policy", "key-pair-id", "response-cache-control"),
         # Shared access signatures of Azure.
@@ -22,7 +22,7 @@ _BESIDE_SIGNATURES = frozenset(
 
 
 def is_web(url: str) -> bool:
-    """Return whether a URL is one of a web server."""
+    """Return whether a URL refers to a web server."""
     return urlsplit(url).scheme.lower() in ("http", "https")
 
 
@@ -40,7 +40,7 @@ def redact(url: str) -> str:
         (name, value)
         for name, value in pairs
         if not (may_be_secret(name) or is_signature(name))
-        and not (signed and name.lower() in _BESIDE_SIGNATURES)
+        and not (signed and name.lower() in _SIGNATURE_PARAMETERS)
     ]
     return f"{whole}?{urlencode(kept)}" if kept else whole
 
@@ -63,7 +63,7 @@ def split_password(url: str) -> tuple[str, dict[str, str]]:
 
 
 def refuse_password(url: str) -> None:
-    """Raise InvalidInputError if the URL of a bucket contains keys, which belong into options."""
+    """Raise InvalidInputError if the URL of a bucket contains keys, which belong in the options."""
     parts = urlsplit(url)
     if not is_web(url) and ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""Read files of web servers, which may not support ranges, may redirect, and may break off."""
+"""Read files from web servers, which may lack range requests, redirect, or close the connection early."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class WebServer:
-    """Web servers."""
+    """Access to files on web servers."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         access = get_access("http://any", options)  # only to check the options
@@ -63,10 +63,10 @@ class WebServer:
         return self._retry(read)
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Copy a remote file into an open file. If the server breaks off, request the rest."""
+        """Copy a remote file into an open file. If the server closes the connection, request the rest."""
         version: dict[str, str] = {}
 
-        def go_on() -> None:
+        def resume() -> None:
             at = file.tell()
             wanted = {"Range": f"bytes={at}-", "If-Range": version["is"]} if at and version else {}
             with closing(self._request(url, "GET", wanted)) as answer:
@@ -81,7 +81,7 @@ class WebServer:
                 if answer.length:
                     raise _TransientError(f"{redact(url)}: the response of the web server was incomplete")
 
-        self._retry(go_on)
+        self._retry(resume)
 
     def _request_version(self, url: str, method: str) -> FileVersion:
         wanted = {"Range": "bytes=0-0"} if method == "GET" else {}
@@ -162,11 +162,11 @@ _opener = urllib.request.build_opener(_Redirects)
 
 
 class _RefusedError(Exception):
-    """A server refuses requests with this method."""
+    """The error of a server that refuses requests with this method."""
 
 
 class _TransientError(Exception):
-    """An error after which the request is repeated."""
+    """An error after which the request is retried."""
 
 
 class FileVersion(NamedTuple):

@@ -32,7 +32,7 @@ _OTHER_TARGET = Hint(
     group=None,
 )
 _GAP = 1.5
-"""A step this many times the usual one is a gap."""
+"""A step is a gap if it is this many times the usual step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def compare_variables(
 def _find_usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
-    """Return each variable as most files have it, or as the first file has it."""
+    """Return the most common schema of each variable; the first one if several are equally common."""
     counts: dict[str, Counter[Any]] = {}
     firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
     for file in files:
@@ -101,7 +101,7 @@ def _find_usual(
             way = (each.dims, each.dtype, _get_calendar(each), str(each.attrs.get("units")), *unlabelled)
             counts.setdefault(each.name, Counter())[way] += 1
             firsts.setdefault((each.name, way), (file, each))
-    return {name: firsts[name, ways.most_common(1)[0][0]] for name, ways in counts.items()}
+    return {name: firsts[name, variants.most_common(1)[0][0]] for name, variants in counts.items()}
 
 
 def _find_differences(
@@ -194,7 +194,7 @@ def _format(dims: Sequence[str]) -> str:
 def find_label_problems(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
 ) -> Iterator[Finding]:
-    """Find files with repeated or unsorted labels along a dimension in which files follow each other."""
+    """Find files with repeated or unsorted labels along a concatenated dimension."""
     schemas = [*files, *([existing] if existing is not None else [])]
     dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
     for dim in sorted(dims):
@@ -217,7 +217,7 @@ def find_label_problems(
 
 
 def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
-    """Return whether all files have the same labels; unless `several` is set, the same single label."""
+    """Return whether all files have the same labels: exactly one label, unless `several` is set."""
     first = labels[0]
     if several:
         return all(each is first or np.array_equal(each, first) for each in labels)
@@ -225,7 +225,7 @@ def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
 
 
 def _find_disorder(dim: str, labels: Any, where: str) -> str:
-    """Say which label is repeated, or follows a larger and a smaller one; nothing if all is well."""
+    """Describe the first label that is repeated or out of order; return an empty text if there is none."""
     if labels is None or labels.ndim != 1 or labels.size < 2:
         return ""
     if labels.dtype.kind in "iufmM":

@@ -32,9 +32,9 @@ _heard = threading.local()
 Reader = Literal["any", "h5netcdf", "references"]
 """The engine that xarray chooses, h5netcdf, or references to chunks, for filters that only our codecs decode.
 """
-_OF_HDF5 = range(7)
+_BUILT_INTO_HDF5 = range(7)
 """The ids of the filters that are part of HDF5."""
-_OF_NETCDF = frozenset({307, 32001, 32015})
+_BUILT_INTO_NETCDF = frozenset({307, 32001, 32015})
 """bzip2, Blosc and Zstandard, which netCDF-C may have been built with."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
@@ -48,16 +48,16 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "scipy": ("scipy",),
     }
 )
-_NONE_FITS: Final = (
+_NO_ENGINE_MESSAGES: Final = (
     "did not find a match in any of xarray's currently installed IO backends",
     "found the following matches with the input file in xarray's IO backends",  # but they are not installed
     "it has no currently installed IO backends",
 )
-"""Parts of xarray's messages that no installed engine reads a file."""
+"""Parts of xarray's messages if no installed engine can read a file."""
 
 
 class MissingEngineError(Exception):
-    """A named engine that is not installed, or does not exist."""
+    """The error about a named engine that is not installed or does not exist."""
 
     def __init__(self, reason: str, remedy: str | Hint) -> None:
         super().__init__(reason, remedy)
@@ -80,7 +80,7 @@ def refuse_missing(engine: str) -> None:
 
 def is_no_engine_error(error: Exception) -> bool:
     """Return whether xarray could not open a file because no installed engine reads it."""
-    return any(text in str(error) for text in _NONE_FITS)
+    return any(text in str(error) for text in _NO_ENGINE_MESSAGES)
 
 
 def choose_reader(path: str, group: str | None) -> Reader:
@@ -108,9 +108,9 @@ def _choose_reader(path: str, group: str, modified_ns: int, size: int) -> Reader
             if _mixes_dimensions(dataset):
                 return "references"
             filters = _list_filters(dataset)
-            if not all(number in _OF_NETCDF or h5py.h5z.filter_avail(number) for number in filters):
+            if not all(number in _BUILT_INTO_NETCDF or h5py.h5z.filter_avail(number) for number in filters):
                 return "references"
-            if filters - _OF_NETCDF or dataset.dtype == "f2" or dataset.dtype.kind == "c":
+            if filters - _BUILT_INTO_NETCDF or dataset.dtype == "f2" or dataset.dtype.kind == "c":
                 needed = "h5netcdf"
     return needed
 
@@ -124,7 +124,7 @@ def _iterate_datasets(group: Any, h5py: Any) -> Any:
 
 
 def _mixes_dimensions(dataset: Any) -> bool:
-    """Return whether only some dimensions have names: netCDF reads wrong shapes then, and h5netcdf none."""
+    """Return whether only some dimensions have names: netCDF4 misreads such files, h5netcdf fails."""
     scales = dataset.attrs.get("DIMENSION_LIST", ())
     return any(len(each) for each in scales) and not all(len(each) for each in scales)
 
@@ -133,10 +133,10 @@ def _list_filters(dataset: Any) -> set[int]:
     """Return the ids of filters that are not part of HDF5."""
     plist = dataset.id.get_create_plist()
     numbers = {plist.get_filter(place)[0] for place in range(plist.get_nfilters())}
-    return {number for number in numbers if number not in _OF_HDF5}
+    return {number for number in numbers if number not in _BUILT_INTO_HDF5}
 
 
-class _Ear(logging.Filter):
+class _RecordCollector(logging.Filter):
     """A filter that collects log records of its thread instead of printing them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -148,7 +148,7 @@ class _Ear(logging.Filter):
         return False
 
 
-_ear = _Ear()
+_ear = _RecordCollector()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class _Field:
     step_type: str
     levels: frozenset[float]
     path: str | None = None
-    """The group of the repository that has it."""
+    """The group of the repository that contains the variable."""
 
     @property
     def types(self) -> tuple[str, str]:
@@ -93,7 +93,7 @@ def _fit_together(fields: Sequence[_Field]) -> bool:
 
 
 def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
-    """Find the types of level on which variables are on different levels, some on a single one."""
+    """Find the level types whose variables have different levels, at least one of them a single level."""
     found: dict[Hashable, dict[str, frozenset[float]]] = {}
     for each in fields:
         levels = found.setdefault(key(each), {})
@@ -121,7 +121,7 @@ def _name_parts(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field])
 
 
 class _Numbers:
-    """Numbers that distinguish parts of the same kind. A variable keeps the number that it has."""
+    """Numbers that distinguish parts of the same kind. A stored variable keeps its number."""
 
     def __init__(self, fields: Sequence[_Field]) -> None:
         self._apart = _find_separate_levels(fields, lambda each: each.types)
@@ -158,7 +158,7 @@ class _Numbers:
         return Kind(*types, format_level(levels))
 
     def reduce_kind(self, kind: Kind) -> Kind:
-        """Return the kind of a part whose variables are not wanted, as far as it matters for the others."""
+        """Return the kind of a part without selected variables, reduced to what affects the other parts."""
         is_apart = (kind.level_type, kind.step_type) in self._apart
         return Kind(kind.level_type, kind.step_type, kind.level if is_apart else "")
 

@@ -49,7 +49,7 @@ def find_groups(source: Source, reading: Reading) -> Groups:
     """
     if reading.group or reading.engine not in ENGINES:
         return Groups()
-    if _is_of_references(source):
+    if _needs_parser(source):
         with ignore_warnings():
             return list_parsed_groups(virtualize_source(source, reading))
     if source.is_remote and (file := open_remote_hdf5(source, reading)) is not None:
@@ -70,7 +70,7 @@ def _drop_hidden(found: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Group
     return Groups(with_arrays, {path: attrs for path, attrs in shown.items() if attrs is not None})
 
 
-def _is_of_references(source: Source) -> bool:
+def _needs_parser(source: Source) -> bool:
     """Return whether only a parser of references can list the groups of a source."""
     if source.is_store:
         return source.is_repository or source.is_remote or is_parquet(source.url)

@@ -40,10 +40,10 @@ from icefloe.ingest.records import (
     BadFile,
     FileSchema,
     Reading,
+    SchemaVariants,
     Stored,
     VariableSchema,
-    Ways,
-    collect_ways,
+    collect_variants,
     drop_bad_files,
     explain,
     share_equal_parts,
@@ -91,7 +91,7 @@ class InspectTask:
 
 
 def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
-    """Inspect some files. A file that cannot be read is a result, not an exception. Runs on executors."""
+    """Inspect some files; return a BadFile for each that cannot be read. Runs on executors."""
     writer = SpillWriter(task.storage)
     known = Known() if task.with_references else None
     described: dict[Any, tuple[VariableSchema, VariableSchema]] = {}
@@ -104,7 +104,7 @@ def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
                 mine = by_path.get(schema.source.group)
                 if mine is not None:
                     writer.put(len(found), Parsed.of(mine))
-                    schema = replace(schema, places=_find_places(source, mine))
+                    schema = replace(schema, places=_find_locations(source, mine))
                 schema = _add_documents(schema, mine, why, described)
             found.append(schema)
     writer.flush()
@@ -141,7 +141,7 @@ def _inspect_source(
 
 
 def _find_groups_below(source: Source, reading: Reading, dataset: VirtualDataset | None) -> Groups:
-    """Find the groups below the root of a file, which a parser may have found already."""
+    """Find the groups below the root of a file, unless a parser has already found them."""
     if reading.group or reading.engine not in ENGINES:
         return Groups()
     try:
@@ -203,8 +203,8 @@ def _is_above(path: str, files: Sequence[FileSchema]) -> bool:
     return any(f"{each.group}/".startswith(f"{path}/" if path else "") for each in files)
 
 
-def _find_places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
-    """Return one location in each container that references lead to, other than the file or store itself."""
+def _find_locations(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
+    """Return one location per container that references point to, except the file or store itself."""
     own = to_location(make_reference_url(source.address) if source.is_remote else source.url)
     found: dict[str, str] = {}
     for each in (
@@ -218,7 +218,7 @@ def _find_places(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
 def _parse(
     source: Source, reading: Reading, known: Known
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
-    """Return the schema of a source, its references, and the reason if it has none."""
+    """Return the schema of a source, and its references or the reason why it has none."""
     schema: FileSchema | None = None
     try:
         with ignore_warnings(), open_virtualized(source, reading) as (dataset, members):
@@ -250,7 +250,7 @@ def _adopt_names(
 def _add_documents(
     schema: FileSchema, dataset: VirtualDataset | None, why: str, described: dict[Any, Any]
 ) -> FileSchema:
-    """Add to each variable the zarr.json that its chunks fit, or the reason why they cannot be referenced.
+    """Add to each variable the zarr.json for its chunks, or the reason why they cannot be referenced.
 
     `described` has the results so far: equal variables of many files become one object, which is sent once.
     """
@@ -295,7 +295,7 @@ def refuse_without_data(found: FileSchema | BadFile, reading: Reading) -> FileSc
 
 
 def _explain_missing_group(bad: BadFile, reading: Reading) -> BadFile:
-    """Explain that the file lacks the source group, if that is why it cannot be opened."""
+    """Explain that the file lacks the source group, if this is the reason why it cannot be opened."""
     groups = _find_groups(bad.source, reading)
     if not groups or any(_is_below(path, reading.group or "") for path in groups):
         return bad
@@ -323,7 +323,7 @@ def _is_grid_mapping(variable: VariableSchema) -> bool:
 
 
 def _find_groups(source: Source, reading: Reading) -> _Offered:
-    """Return the data variables of all groups of a source, without the root; none if nothing lists them."""
+    """Return the data variables of all groups below the root of a source; empty if they cannot be listed."""
     everything = replace(reading, group=None, variables=())
     try:
         parsed = virtualize_source(source, everything) if is_grib(source, everything) else None
@@ -355,10 +355,10 @@ class Inspected:
     bad: tuple[BadFile, ...]
     findings: tuple[Finding, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Files that were ingested under other names. Files that references point to are in `files` as well."""
+    """Files that were ingested under other names. Those that references point to are in `files` as well."""
     variables: frozenset[str] = frozenset()
     """The names of all variables, of the files and of the target group."""
-    ways: Mapping[str, Ways] = field(default_factory=dict)
+    variants: Mapping[str, SchemaVariants] = field(default_factory=dict)
     """The distinct schemas of each variable, by the target group of the files."""
     dims: frozenset[str] = frozenset()
     """The dimensions of all files."""
@@ -366,7 +366,7 @@ class Inspected:
     @property
     def new_names(self) -> dict[str, str]:
         """The new names of files that references point to, by their old names."""
-        return {each.was: each.source.url for each in self.renamed if each.is_referred_to}
+        return {each.was: each.source.url for each in self.renamed if each.is_referenced}
 
 
 def split_batches(files: Sequence[FileSchema], size: int | None) -> Iterator[Sequence[FileSchema]]:
@@ -443,7 +443,7 @@ def inspect_sources(
     kept = drop_bad_files(files, bad)
     names = {variable.name for schema in (*kept, *stored.values()) for variable in schema.variables}
     renamed = find_renamed(kept, stored, rows, selection.urls)
-    there = {each.source.url for each in renamed if not each.is_referred_to}
+    there = {each.source.url for each in renamed if not each.is_referenced}
     new = sort_along([file for file in kept if file.source.url not in there], concat_dim)
     count = len({file.source.url for file in kept})
     LOGGER.info("%s inspected, %d left out", counted(count, "file"), len(bad))
@@ -453,13 +453,13 @@ def inspect_sources(
         tuple(findings),
         tuple(renamed),
         frozenset(names),
-        {group: collect_ways(mine) for group, mine in split_by_group(new).items()},
+        {group: collect_variants(mine) for group, mine in split_by_group(new).items()},
         frozenset(dim for file in new for dim in file.sizes),
     )
 
 
 def _find_lost_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) -> Iterator[BadFile]:
-    """Find changed files that lack a group that they had: its old data would remain in the repository."""
+    """Find changed files that no longer have one of their groups, whose old data would remain stored."""
     before: dict[str, set[str]] = {}
     for row in rows:
         before.setdefault(row.source, set()).add(row.target_group)

@@ -29,7 +29,7 @@ from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 _VERSION = 1
 _LEVEL = 1
 _NOT_KEPT = frozenset({"source", "spilled"})
-"""The source is that of the current run; spilled references are deleted at the end of a run."""
+"""Fields that are not stored: the source belongs to the current run, and spilled references are deleted."""
 
 
 class InspectionCache:
@@ -72,7 +72,7 @@ class InspectionCache:
                 if _make_key(each) in stored
             }
         except (ObjectNotFoundError, FormatError, zstandard.ZstdError, ValueError, TypeError, KeyError):
-            return {}  # there is none, or another version of icefloe wrote it
+            return {}  # the object does not exist, or another version of icefloe wrote it
         return known if version == _VERSION else {}
 
     def add(self, schemas: Iterable[FileSchema]) -> None:

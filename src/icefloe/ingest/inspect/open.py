@@ -41,7 +41,7 @@ _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 """Endings for which xarray chooses cfgrib."""
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
-"""Beginnings of files of other formats that may contain the bytes `GRIB`."""
+"""First bytes of other formats, whose files may contain the bytes `GRIB`."""
 _UNNAMED = {"phony_dims": "sort"}
 """Dimensions without a name get the same names as with netCDF4."""
 
@@ -75,7 +75,7 @@ def open_raw(
 def _add_inherited_coordinates(
     raw: xr.Dataset, source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool
 ) -> xr.Dataset:
-    """Add the coordinates of dimensions that a group of a file has from the groups above it."""
+    """Add the coordinates that a group of a file inherits from its parent groups."""
     path = (reading.group or "").strip("/")
     if Kind.parse(path) is not None:
         return raw
@@ -145,7 +145,7 @@ def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glanc
 
 
 def is_grib(source: Source, reading: Reading) -> bool:
-    """Return whether a source is a GRIB file, opened without engine options."""
+    """Return whether a source is a GRIB file that is opened without engine options."""
     if source.is_store or reading.engine not in (None, "cfgrib") or reading.open_options:
         return False
     if source.is_remote and source.size_bytes > 0:
@@ -192,7 +192,7 @@ _KEPT_FILES = 4
 
 
 def parse_grib_parts(source: Source, reading: Reading) -> VirtualDataset:
-    """Parse a GRIB file into references, its parts as groups. A few files are kept for their other parts."""
+    """Parse a GRIB file into references, one group per part. Cache a few files for their other parts."""
     whole = replace(source, group="")
     found = _grib_files.get(whole)
     if found is None:
@@ -236,7 +236,7 @@ def open_virtualized(
 
 
 def open_remote_hdf5(source: Source, reading: Reading) -> Any:
-    """Open a remote HDF5 file for reading in parts; None for other formats and servers without ranges."""
+    """Open a remote HDF5 file for range reads. Return None for other formats and servers without ranges."""
     from icefloe.virtual.open import recognize
     from icefloe.virtual.sources import open_file, to_location
 

@@ -1,4 +1,4 @@
-"""Compare how variables are stored, and encode values: without loss, and as xarray reads them from Zarr."""
+"""Compare how variables are stored, and encode values without loss so that xarray decodes them from Zarr."""
 
 from __future__ import annotations
 

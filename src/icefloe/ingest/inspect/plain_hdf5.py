@@ -1,8 +1,8 @@
-"""Describe plain HDF5 files like xarray, from what the reference parser has read already.
+"""Describe plain HDF5 files as xarray would, from what the reference parser has already read.
 
 A file is plain if it has numbers of common types, dimensions with scales, and attributes that are text or
-numbers. netCDF4, h5netcdf and the parser see such a file in the same way. The files of an archive are alike:
-the decoded description of a variable is kept, and only the coordinates of the next file are decoded.
+numbers. netCDF4, h5netcdf and the parser interpret such a file equally. The files of an archive are similar,
+so the decoded description of a variable is kept, and only the coordinates of the next file are decoded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ENGINES = (None, "netcdf4", "h5netcdf")
 _TYPES = frozenset(
     np.dtype(each).str for each in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 )
-_SEEN_BY_SOME = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
-"""Attributes that only some engines hide."""
+_HIDDEN_BY_SOME_ENGINES = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
+"""Attributes that some engines hide and others return."""
 _KEPT = 64
 _KEPT_BYTES = 1 << 16
 """Larger coordinates are decoded again in every file."""
 
 
-class _OddError(Exception):
+class _AmbiguousError(Exception):
     """A property that engines may interpret differently."""
 
 
@@ -56,7 +56,7 @@ def describe_plain_file(
         if not members.is_whole or not stored:
             return None
         sizes = _collect_sizes(stored)
-    except _OddError:
+    except _AmbiguousError:
         return None
     key = _make_key(stored, attrs, reading)
     template = known.templates.get(key)
@@ -118,7 +118,7 @@ class _Stored:
         attrs = _convert_attributes(member.attributes)
         fill = attrs.get("_FillValue")
         if not is_plain or (fill is not None and np.asarray(fill).dtype != dtype):
-            raise _OddError
+            raise _AmbiguousError
         return _Stored(name, dims, shape, dtype, dataset.chunks, attrs, member)
 
     def read(self) -> Any:
@@ -146,8 +146,8 @@ class _Values(BackendArray):
 
 
 def _convert_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
-    if any(name in found for name in _SEEN_BY_SOME):
-        raise _OddError
+    if any(name in found for name in _HIDDEN_BY_SOME_ENGINES):
+        raise _AmbiguousError
     return {name: _convert_value(value) for name, value in found.items() if name not in HIDDEN_ATTRIBUTES}
 
 
@@ -155,20 +155,20 @@ def _convert_value(value: Any) -> Any:
     """Convert an attribute to text, a number, or an array of numbers."""
     if isinstance(value, np.ndarray):
         if value.ndim != 1 or value.dtype.str not in _TYPES or not value.size:
-            raise _OddError
+            raise _AmbiguousError
         return value[0] if value.size == 1 else value
     if isinstance(value, bytes):
         try:
             value = value.decode()
         except UnicodeDecodeError:
-            raise _OddError from None
+            raise _AmbiguousError from None
     if isinstance(value, str):
         if not value or "\0" in value:
-            raise _OddError
+            raise _AmbiguousError
         return value
     if isinstance(value, np.generic) and value.dtype.str in _TYPES:
         return value
-    raise _OddError
+    raise _AmbiguousError
 
 
 def _collect_sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
@@ -176,12 +176,12 @@ def _collect_sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
     for each in stored.values():
         for dim, size in zip(each.dims, each.shape, strict=True):
             if sizes.setdefault(dim, size) != size:
-                raise _OddError
+                raise _AmbiguousError
     return sizes
 
 
 def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: Reading) -> Any:
-    """Return a key that is equal for files whose variables are decoded alike, except coordinates."""
+    """Return a key that is equal for files whose variables, except coordinates, are decoded equally."""
     variables = []
     for each in stored.values():
         own = each.attrs
@@ -192,7 +192,7 @@ def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: 
 
 
 def _has_own_epoch(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether times have units that may differ between files, and are not shared with large bounds."""
+    """Return whether times have units that may differ between files and that no large bounds share."""
     if len(each.dims) > 1 or " since " not in str(each.attrs.get("units", "")):
         return False
     bounds = stored.get(str(each.attrs.get("bounds", "")))

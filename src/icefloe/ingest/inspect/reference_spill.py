@@ -37,13 +37,13 @@ class Parsed:
     """The references that a parser found in a file."""
 
     sources: tuple[Source, ...]
-    variables: Mapping[str, ReferredVariable]
+    variables: Mapping[str, ReferencedVariable]
 
     @staticmethod
     def of(dataset: VirtualDataset) -> Parsed:
         """Select the variables that can be referenced: those with dimensions whose values were not loaded."""
         referred = {name: each for name, each in dataset.variables.items() if each.shape and not each.loaded}
-        return Parsed(dataset.sources, {name: ReferredVariable.of(each) for name, each in referred.items()})
+        return Parsed(dataset.sources, {name: ReferencedVariable.of(each) for name, each in referred.items()})
 
     def to_bytes(self) -> bytes:
         """Encode for `from_bytes`."""
@@ -69,12 +69,12 @@ class Parsed:
                 Source(location, size, e_tag, None if modified is None else datetime.fromisoformat(modified))
                 for location, size, e_tag, modified in sources
             ),
-            {name: ReferredVariable.unpack(*each) for name, each in variables.items()},
+            {name: ReferencedVariable.unpack(*each) for name, each in variables.items()},
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReferredVariable:
+class ReferencedVariable:
     """The chunk references of a variable, and its chunk grid."""
 
     grid_shape: tuple[int, ...]
@@ -82,13 +82,13 @@ class ReferredVariable:
     chunks: ChunkReferences
 
     @staticmethod
-    def of(variable: VirtualVariable) -> ReferredVariable:
+    def of(variable: VirtualVariable) -> ReferencedVariable:
         """Take the chunk references of a parsed variable."""
-        return ReferredVariable(variable.grid_shape, variable.chunk_shape, variable.references)
+        return ReferencedVariable(variable.grid_shape, variable.chunk_shape, variable.references)
 
     def fit_to(
         self, chunks: tuple[int, ...], lacking: Sequence[int], sizes: Sequence[int]
-    ) -> ReferredVariable:
+    ) -> ReferencedVariable:
         """Fit the references to a box of an array, which may have more dimensions or smaller chunks."""
         shape, found = list(self.chunk_shape), self.chunks
         for axis in lacking:
@@ -98,10 +98,10 @@ class ReferredVariable:
         grid = tuple(-(-size // cut) for size, cut in zip(sizes, chunks, strict=True))
         if any(count > 1 for count in parts):
             found = found.divide(parts).clip(grid)  # without the part of the last chunk beyond the end
-        return ReferredVariable(grid, chunks, found)
+        return ReferencedVariable(grid, chunks, found)
 
     def pack(self) -> list[Any]:
-        """Encode as numbers and bytes, without coordinates if the grid is complete and in order."""
+        """Encode as numbers and bytes. Coordinates are omitted if the grid is complete and in order."""
         chunks = self.chunks
         is_dense = len(chunks.coords) == np.prod(self.grid_shape, dtype=np.int64) and np.array_equal(
             chunks.coords, _list_coords(self.grid_shape)
@@ -129,13 +129,13 @@ class ReferredVariable:
         lengths: bytes,
         inline_coords: bytes,
         inline: Sequence[bytes],
-    ) -> ReferredVariable:
-        """Decode the result of `packed`."""
+    ) -> ReferencedVariable:
+        """Decode the result of `pack`."""
         rank = len(grid)
         places = (
             np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _list_coords(grid)[:count]
         )
-        return ReferredVariable(
+        return ReferencedVariable(
             tuple(grid),
             tuple(chunk),
             ChunkReferences(

@@ -1,7 +1,7 @@
 """Scalar coordinates as dimensions: for files that hold one time, step or level each.
 
-xarray cannot order such files by their coordinates. Here they get the dimensions that they would have in one
-file: as cfgrib gives them to the messages of a GRIB file, and otherwise a dimension along time.
+xarray cannot order such files by their coordinates. This module adds the dimensions that their data would
+have in one file: those that cfgrib gives to the messages of a GRIB file, or a time dimension for other files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def expand_scalars(
 
 
 def _find_moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str]) -> Iterator[str]:
-    """Yield the coordinates that are different along the new dimensions, or are so in the repository."""
+    """Yield the coordinates that vary along the new dimensions, in the files or in the repository."""
     names = dict.fromkeys(
         each.name
         for schema in schemas
@@ -49,7 +49,7 @@ def _find_moving_coordinates(schemas: Sequence[FileSchema], dims: Sequence[str])
 
 
 def add_dimensions(schema: FileSchema, dims: Sequence[str], coordinates: Collection[str]) -> FileSchema:
-    """Add dimensions that are scalar coordinates of a file to its data, and to some other coordinates."""
+    """Turn scalar coordinates of a file into dimensions of its data and of some other coordinates."""
     new = [dim for dim in dims if dim not in schema.sizes and dim in schema.values]
     if not new:
         return schema
@@ -73,7 +73,7 @@ def add_dimensions(schema: FileSchema, dims: Sequence[str], coordinates: Collect
 
 
 def _find_new_dimensions(schemas: Sequence[FileSchema]) -> list[str]:
-    """List the scalar coordinates that become dimensions, in the order of GRIB, or as files have them."""
+    """List the scalar coordinates that become dimensions, in cfgrib's order or in that of the files."""
     scalars = list(_list_scalars(schemas))
     elsewhere = {dim for schema in schemas for dim in schema.sizes}
     levels = [str(level) for level in dict.fromkeys(_list_level_types(schemas))]

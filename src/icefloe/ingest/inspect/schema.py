@@ -36,7 +36,7 @@ class DigestTask:
 
 
 def inspect_file(source: Source, reading: Reading) -> FileSchema | BadFile:
-    """Describe one file. A file that cannot be read is a result, not an exception."""
+    """Describe one file. If it cannot be read, return a BadFile instead of raising an exception."""
     try:
         with collect_skipped_variables() as names, open_raw(source, reading, glance=True, whole=True) as raw:
             found = describe_dataset(source, raw, hash_ends(source, reading), reading.variables)

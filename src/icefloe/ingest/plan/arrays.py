@@ -28,7 +28,7 @@ from icefloe.ingest.records import Target, VariableSchema
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB
-"""The size down to which chunks are divided by default."""
+"""The default target size of chunks: larger chunks of files are divided."""
 _SMALL_CHUNK_BYTES = 2 * _MIB
 _MOST_CHUNK_BYTES = (1 << 31) - 1
 """The largest chunk that codecs accept."""

@@ -12,24 +12,24 @@ import numpy.typing as npt
 import zarr
 
 READ_COPIES = 3
-"""The stored chunk, the decoded chunk, and what the allocator retains of earlier chunks."""
+"""Copies per chunk read: the stored chunk, the decoded chunk, and memory that the allocator retains."""
 WRITE_COPIES = 3
-"""The chunk copied from its block, the buffer of the codec, and the encoded chunk."""
+"""Copies per chunk written: the chunk copied from its block, the codec's buffer, and the encoded chunk."""
 _MOST_AT_ONCE = 16
 """The most chunks in progress. With a latency of 20 ms, 200 chunks take 4.0 s two at a time, 0.9 s with 16.
 """
 
 Column = npt.NDArray[np.int64]
 
-_TRIED = 100_000
+_MOST_CANDIDATES = 100_000
 """The largest number of shapes that are compared."""
-_COMFORT_BYTES = 16 << 20
-"""The preferred size of a block if reads do not decide: every block has a fixed cost."""
+_PREFERRED_BYTES = 16 << 20
+"""The preferred block size among shapes with equal reads: every block has a fixed cost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grain:
-    """An array and the shape of its units: boxes that are read or written as a whole."""
+class UnitGrid:
+    """The grid of an array's units: boxes that are read or written as a whole."""
 
     shape: tuple[int, ...]
     """The shape of the array."""
@@ -57,7 +57,7 @@ class Grain:
         return math.prod(map(min, block, self.shape)) * self.itemsize
 
 
-def compute_read_factor(read: Grain, block: Sequence[int]) -> float:
+def compute_read_factor(read: UnitGrid, block: Sequence[int]) -> float:
     """Return how often blocks of this shape read a unit, on average."""
     return count_overlaps(read.shape, read.unit, block) / read.units if read.units else 1.0
 
@@ -69,7 +69,7 @@ def count_overlaps(shape: Sequence[int], one: Sequence[int], other: Sequence[int
 
 
 def choose_block(
-    grain: Grain, other: Sequence[int], budget_bytes: int, common: tuple[Sequence[int], int] | None = None
+    grain: UnitGrid, other: Sequence[int], budget_bytes: int, common: tuple[Sequence[int], int] | None = None
 ) -> tuple[int, ...] | None:
     """Choose the block shape within a budget that overlaps the fewest boxes of another shape.
 
@@ -79,7 +79,7 @@ def choose_block(
     if not grain.shape:
         return () if grain.itemsize <= budget_bytes else None
     dims = len(grain.shape)
-    tried = max(2, int(_TRIED ** (1 / dims)))
+    tried = max(2, int(_MOST_CANDIDATES ** (1 / dims)))
     extents, costs = [], []
     for size, unit, cut in zip(grain.shape, grain.unit, other, strict=True):
         mine = _list_counts(-(-size // unit), math.lcm(unit, cut) // unit, tried) * unit
@@ -98,7 +98,7 @@ def choose_block(
     if not len(fitting):
         return None
     boxes, cost, sizes = boxes[fitting], cost.reshape(-1)[fitting], sizes[fitting]
-    discomfort = np.abs(np.log(np.maximum(sizes, 1) / _COMFORT_BYTES))
+    discomfort = np.abs(np.log(np.maximum(sizes, 1) / _PREFERRED_BYTES))
     found = np.lexsort((-boxes[:, -1], discomfort, cost))[0]
     return tuple(boxes[found].tolist())
 
@@ -111,7 +111,7 @@ def _count_segments(size: int, one: int, others: Column) -> Column:
 
 
 def _list_counts(units: int, even: int, most: int) -> Column:
-    """Return the candidates for the number of units in a block.
+    """List the candidate numbers of units in a block.
 
     If all numbers are too many, they are those that change the number of blocks, and multiples of `even`,
     with which blocks begin where boxes of the other shape do.

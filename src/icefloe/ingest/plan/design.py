@@ -20,7 +20,7 @@ from icefloe.ingest.inspect.packing import make_signature
 from icefloe.ingest.options import Mode, Options
 from icefloe.ingest.plan.arrays import check_layout, design_array, design_coordinate
 from icefloe.ingest.plan.references import (
-    Referral,
+    ReferencePlan,
     adopt_file_layout,
     can_keep_chunks,
     choose_references,
@@ -28,7 +28,7 @@ from icefloe.ingest.plan.references import (
     refuse_misfits,
 )
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, Target, VariableSchema, Ways, collect_ways
+from icefloe.ingest.records import FileSchema, SchemaVariants, Target, VariableSchema, collect_variants
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _OTHER_CHUNKS = 100_000
@@ -49,7 +49,7 @@ class Design:
     copied: frozenset[tuple[int, str]]
     plan: Plan
     attrs: Mapping[str, Any]
-    referral: Referral
+    referral: ReferencePlan
     kept: frozenset[str]
     """Arrays that gain dimensions and keep their chunks."""
     changed_chunks: Counts
@@ -66,13 +66,13 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
 
     `inspected` are all files of the job, including those of later batches.
     """
-    existing, ways = combined.state.existing, inspected.ways.get(combined.state.below, {})
+    existing, variants = combined.state.existing, inspected.variants.get(combined.state.below, {})
     dataset = combined.dataset
     if existing is None:
         check_layout(options.layout, dict.fromkeys([*map(str, dataset.sizes), *inspected.dims]))
     known = existing.targets if existing is not None else {}
     here = _describe_existing(existing, options.mode) if existing is not None else {}
-    by_name = {name: (*ways.get(name, ()), *here.get(name, ())) for name in (*ways, *here)}
+    by_name = {name: (*variants.get(name, ()), *here.get(name, ())) for name in (*variants, *here)}
     attrs, group_attrs = _collect_attributes(dataset)
     bounds = find_bounds(dataset)
     targets, coordinates = [], []
@@ -93,7 +93,7 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
             targets.append(_lengthen(found, variable, options))
     arrays = {target.name: dataset.variables[target.name].data for target in targets}
     cuts = {name: SourceCut(found[0].chunks, in_parts=True) for name, found in by_name.items()}
-    referral = Referral(frozenset(), ())
+    referral = ReferencePlan(frozenset(), ())
     if options.mode != "native":
         documents = {target.name: json.loads(target.document) for target in targets if target.document}
         referral = choose_references(targets, dataset, combined.files, documents)
@@ -124,14 +124,14 @@ def list_changed_chunks(designs: Sequence[Design]) -> Counts:
     return [*(each for design in designs for each in design.changed_chunks), (_OTHER_CHUNKS, 1)]
 
 
-def _describe_existing(existing: Existing, mode: Mode) -> Ways:
-    """Describe the existing arrays like variables of a file, which they become if they get a dimension."""
-    found = collect_ways([existing.schema])
+def _describe_existing(existing: Existing, mode: Mode) -> SchemaVariants:
+    """Describe existing arrays like variables of a file: arrays that gain a dimension are read as such."""
+    found = collect_variants([existing.schema])
     if mode == "native":
         return found
     return {
-        name: [replace(each, document=existing.targets[name].document) for each in ways]
-        for name, ways in found.items()
+        name: [replace(each, document=existing.targets[name].document) for each in variants]
+        for name, variants in found.items()
     }
 
 

@@ -46,9 +46,9 @@ from icefloe.virtual.zarr_metadata import (
     parse_array_metadata,
 )
 
-_KNOW_DIMENSIONS = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
+_STORE_RANK = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
 """Codecs whose bytes contain the number of dimensions."""
-_KNOW_ROWS = (GRIB, TIFF)
+_NEED_ROWS_LAST = (GRIB, TIFF)
 """Codecs that require the dimensions of a grid to be the last ones."""
 
 _PLAIN_CHUNK_BYTES = 16 << 20
@@ -64,19 +64,19 @@ _COPY_MISFITS = Hint("{mode} copies what does not fit", mode="hybrid")
 
 
 @dataclass(frozen=True, slots=True)
-class Referral:
+class ReferencePlan:
     """The variables of files that are referenced, and the reasons why others are not."""
 
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
-    """File, variable and reason."""
+    """The file, the variable and the reason of each variable that cannot be referenced."""
     notes: tuple[Finding, ...] = ()
     """Differences between references and the files."""
 
 
 def choose_references(
     targets: Sequence[Target], dataset: xr.Dataset, files: Sequence[FileSchema], documents: Mapping[str, Any]
-) -> Referral:
+) -> ReferencePlan:
     """Choose the variables of files to reference.
 
     Type, codecs and chunks must be those of the array, and pieces must consist of whole chunks. Scalars, 1-D
@@ -107,7 +107,7 @@ def choose_references(
             notes.append(note)
         if first is not None and (advice := _describe_tiny_chunks(target)):
             notes.append(Finding("", target.name, advice, "note", _RECHUNK))
-    return Referral(frozenset(chosen), tuple(reasons), tuple(notes))
+    return ReferencePlan(frozenset(chosen), tuple(reasons), tuple(notes))
 
 
 def find_bounds(dataset: xr.Dataset) -> set[str]:
@@ -216,7 +216,7 @@ def _is_decoded_as_missing(document: Mapping[str, Any], dtype: np.dtype[Any]) ->
 def adopt_file_layout(
     target: Target, schemas: Sequence[VariableSchema], array: PieceArray, *, is_bounds: bool, least_bytes: int
 ) -> Target:
-    """Describe an array in the way that the first file stores it, so that chunks of files can be referenced.
+    """Describe an array as the first file stores it, so that chunks of files can be referenced.
 
     Uncompressed files are divided into chunks that fit all files and are not large, but not smaller than
     `least_bytes`. Bounds that xarray would repeat for each file are copied.
@@ -245,7 +245,7 @@ def adopt_file_layout(
 
 
 def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
-    """Return whether an array that gets more dimensions can keep its chunks, each at other coordinates."""
+    """Return whether an array that gains dimensions can keep its chunks at new coordinates."""
     if found.document is None or target.document is None:
         return False
     mine = fit_document(json.loads(found.document), target.dims, target.chunks)
@@ -262,7 +262,7 @@ def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
     )
 
 
-def refuse_misfits(referral: Referral) -> None:
+def refuse_misfits(referral: ReferencePlan) -> None:
     """Raise InvalidInputError if a variable cannot be referenced."""
     if referral.reasons:
         source, name, why = referral.reasons[0]
@@ -291,9 +291,9 @@ def widen_document(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str
     names = [codec["name"] for codec in codecs]
     if own == list(dims):
         return dict(document)
-    if [dim for dim in dims if dim in own] != own or not set(names).isdisjoint(_KNOW_DIMENSIONS):
+    if [dim for dim in dims if dim in own] != own or not set(names).isdisjoint(_STORE_RANK):
         return None
-    if not set(names).isdisjoint(_KNOW_ROWS) and list(dims[len(dims) - len(own) :]) != own:
+    if not set(names).isdisjoint(_NEED_ROWS_LAST) and list(dims[len(dims) - len(own) :]) != own:
         return None
     chunks = dict(zip(own, get_chunks(document), strict=True))
     shape = dict(zip(own, document["shape"], strict=True))
@@ -446,7 +446,7 @@ def _make_node(target: Target, group: str) -> NodeSnapshot:
 def find_files_within(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]], dim: str, span: tuple[int, int]
 ) -> Iterator[int]:
-    """Yield the files that overlap a window; files without the dimension belong to the first one."""
+    """Yield the files that overlap a window; files without the dimension belong to the first window."""
     for number, box in boxes.items():
         start, stop = box.get(dim, (0, 1))
         if start < span[1] and stop > span[0]:

@@ -15,7 +15,7 @@ from icefloe.ingest.combine.pieces import EXISTING, Column, PieceArray, Pieces
 from icefloe.ingest.plan.block_shapes import (
     READ_COPIES,
     WRITE_COPIES,
-    Grain,
+    UnitGrid,
     choose_block,
     compute_part_bytes,
     compute_read_factor,
@@ -145,14 +145,14 @@ def make_plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """One way to produce an array: the shapes of its blocks, and the cost."""
+class _Strategy:
+    """A strategy to produce an array: the shapes of its blocks, and the cost."""
 
     block: tuple[int, ...]
     memory_bytes: int
     read_factor: float
     cost: float
-    """The cost in bytes: what could be decoded in the same time."""
+    """The cost, as the number of bytes that could be decoded in the same time."""
     reading: tuple[int, ...] | None = None
     """The shape of the blocks that are spilled."""
     together: int = 1
@@ -161,7 +161,7 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The possible ways to produce one array."""
+    """The possible strategies to produce one array."""
 
     target: Target
     array: PieceArray
@@ -170,15 +170,15 @@ class _Layout:
     parallelism: int
 
     @property
-    def write(self) -> Grain:
+    def write(self) -> UnitGrid:
         """The chunks or shards to write."""
-        return Grain(self.target.shape, self.target.unit, self.target.itemsize)
+        return UnitGrid(self.target.shape, self.target.unit, self.target.itemsize)
 
     @property
-    def read(self) -> Grain:
+    def read(self) -> UnitGrid:
         """The chunks of the source."""
         unit = tuple(_find_source_extent(self.array, self.cut.unit).tolist())
-        return Grain(self.target.shape, unit, self.target.itemsize)
+        return UnitGrid(self.target.shape, unit, self.target.itemsize)
 
     @property
     def reading_bytes(self) -> int:
@@ -196,23 +196,25 @@ class _Layout:
         """The bytes in progress while a block is written."""
         return estimate_chunk_memory(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
 
-    def choose(self) -> _Way:
-        """Choose the cheaper way."""
+    def choose(self) -> _Strategy:
+        """Choose the cheaper strategy."""
         direct = self.plan_direct()
         aside = self.plan_spill() if direct.read_factor > 1 and self.target.dtype != "string" else None
         return aside if aside is not None and aside.cost < direct.cost else direct
 
-    def plan_direct(self) -> _Way:
+    def plan_direct(self) -> _Strategy:
         """Plan blocks that read what they need, even if other blocks read the same chunks."""
         beside = max(self.reading_bytes, self.writing_bytes)
         block = choose_block(self.write, self.read.unit, self.memory_bytes - beside)
         if block is None:
             raise self._make_error(beside)
         factor = compute_read_factor(self.read, block)
-        return _Way(block, beside + self.write.count_block_bytes(block), factor, factor * self._reading_cost)
+        return _Strategy(
+            block, beside + self.write.count_block_bytes(block), factor, factor * self._reading_cost
+        )
 
-    def plan_spill(self) -> _Way | None:
-        """Plan to read each chunk once, spill it in pieces, and read these back."""
+    def plan_spill(self) -> _Strategy | None:
+        """Plan to read each chunk once, spill it in pieces, and read the pieces back."""
         memory = self.memory_bytes
         beside = max(self.writing_bytes, memory // 3)
         room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
@@ -232,7 +234,7 @@ class _Layout:
         holds = max(
             self.write.count_block_bytes(block) + beside, self.read.count_block_bytes(reading) + aside
         )
-        return _Way(block, holds, 1.0, cost, reading, together)
+        return _Strategy(block, holds, 1.0, cost, reading, together)
 
     @property
     def _reading_cost(self) -> float:
@@ -324,7 +326,7 @@ def _list_readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
 def _find_changed_blocks(
     target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
 ) -> Iterator[Block]:
-    """Yield the blocks of an array that are not yet stored at their position."""
+    """Yield the blocks of an array that must be written."""
     if math.prod(target.shape) == 0:
         return
     pieces = array.pieces
@@ -374,7 +376,7 @@ class _Finder:
         self._pieces = pieces
 
     def find_within(self, start: Column, stop: Column) -> Pieces:
-        """Cut the pieces to a box, with positions relative to it."""
+        """Clip the pieces to a box, with positions relative to the box."""
         found = self._pieces
         if self._axis is not None:
             begins = found.starts[:, self._axis]

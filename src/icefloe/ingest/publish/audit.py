@@ -51,7 +51,7 @@ _SCALED = 1e-6
 def find_staged(
     session: Session, group: str, rows: Sequence[LedgerRow], found: Sequence[Source]
 ) -> Iterator[StagedFiles]:
-    """Describe the files that an interrupted run has staged, by their ledger rows. They were not checked yet.
+    """Describe the files that an interrupted run staged and did not check, by their ledger rows.
 
     `group` is the target group, and `found` are the sources of this run.
     """
@@ -169,9 +169,7 @@ def audit(
         with ignore_warnings():
             dataset = decode(open_stored(session, of_group.group))
         files = [each for each in staged if each.stored.group == of_group.group]
-        audits.append(
-            _Audit(path, Arrivals(tuple(mine), dataset), session, before, files, of_group, executor)
-        )
+        audits.append(_Audit(path, NewData(tuple(mine), dataset), session, before, files, of_group, executor))
     return [_run_check(check, audits) for check in options.checks]
 
 
@@ -189,7 +187,7 @@ def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
 class _Audit:
     path: str
     """The group, relative to the target group."""
-    arrivals: Arrivals
+    arrivals: NewData
     session: Session
     before: Session
     staged: Sequence[StagedFiles]
@@ -324,7 +322,7 @@ def compare_blocks(task: CompareTask) -> str:
                     if task.region is not None and not has_same_labels(
                         here.indexes, there.indexes, task.region
                     ):
-                        continue  # its cells are not adjacent; those that were copied have blocks
+                        continue  # cells are not adjacent; copied ones are compared by block
                     for _, block, row in mine:
                         piece = block.pieces.select(slice(row, row + 1))
                         start = _find_difference(task, block, piece, here, there, file)
@@ -338,7 +336,7 @@ def compare_blocks(task: CompareTask) -> str:
 def _find_difference(
     task: CompareTask, block: Block, piece: Pieces, here: xr.Dataset, there: xr.Dataset, file: xr.Dataset
 ) -> list[int] | None:
-    """Compare samples of one piece: the middle, or both ends of a referenced file.
+    """Compare samples of one piece: its middle, or both ends if the file is referenced.
 
     Return the position of a sample that differs, or None.
     """
@@ -484,7 +482,7 @@ _RUN: dict[str, Callable[[_Audit], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class NewData:
     """New sources and their regions in the arrays."""
 
     rows: tuple[LedgerRow, ...]

@@ -32,15 +32,15 @@ from icefloe.ingest.write.batch import METADATA, StagedFiles
 from icefloe.repository import Repository
 from icefloe.session import Session
 
-_LEFT_FOR_GOOD = timedelta(days=1)
+_ABANDONED_AFTER = timedelta(days=1)
 """The time without a commit after which a run on another machine counts as dead."""
 _numbers = count()
-_at_work: set[str] = set()
+_active_branches: set[str] = set()
 """The staging branches of the runs of this process."""
 
 
 class OvertakenError(Exception):
-    """Raised if another ingest was published in the meantime: the staged data must be written again."""
+    """The error if another ingest was published in the meantime: the staged data must be written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Staging:
         base = repo.lookup_branch(target) if best is None else best.base
         start = base if best is None else best.tip
         staging = Staging(repo, target, base, f"{target}.ingest.{_describe_owner()}.{next(_numbers)}")
-        _at_work.add(staging.branch)
+        _active_branches.add(staging.branch)
         repo.create_branch(staging.branch, start)
         for name in left:
             with suppress(IcechunkError):  # another run may take it over at the same time
@@ -83,7 +83,7 @@ class Staging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Leave the staged data to the next run if this one failed."""
+        """Keep the staged data for the next run if this run failed."""
         try:
             if kind is not None and issubclass(kind, OvertakenError):
                 self.drop()
@@ -95,7 +95,7 @@ class Staging:
 
     def end(self) -> None:
         """Mark the run as ended, so that the next one continues with its branch."""
-        _at_work.discard(self.branch)
+        _active_branches.discard(self.branch)
 
     def resume(self, selection: Selection, options: Options) -> Resumed:
         """Compare the sources with the ledger of the staging branch, unless they were already.
@@ -120,7 +120,7 @@ class Staging:
         return Resumed(selection, ledger, staged)
 
     def release(self) -> None:
-        """Leave the staged data to the next run."""
+        """Keep the staged data for the next run."""
         tip = self.repo.lookup_branch(self.branch)
         if tip != self.base:
             try:
@@ -154,14 +154,14 @@ class Staging:
         for result in results:
             LOGGER.info("check %s: %s, %s", result.name, "passed" if result.passed else "FAILED", result.text)
         if not all(result.passed for result in results):
-            staging.give_up(results)
+            staging.keep_failed(results)
             LOGGER.info("%s did not change; the staged data is on the branch %s", self.target, self.failed)
             return replace(report, checks=results, failed_branch=staging.failed)
         tip = staging.publish(results, options.message or "Publish what was ingested", options.group)
         LOGGER.info("published: %s is at %s", self.target, tip)
         return replace(report, checks=results, published=tip)
 
-    def give_up(self, results: Sequence[CheckResult]) -> None:
+    def keep_failed(self, results: Sequence[CheckResult]) -> None:
         """Keep the staged data and the results of the checks on a branch for failed data."""
         self._record(results)
         tip = self.repo.lookup_branch(self.branch)
@@ -278,16 +278,16 @@ def _is_abandoned(repo: Repository, target: str, name: str) -> bool:
         return False
     host, process, started = owned[1], int(owned[2]), owned[3]
     if host == _get_host():
-        return name not in _at_work if process == os.getpid() else _get_start_time(process) != started
+        return name not in _active_branches if process == os.getpid() else _get_start_time(process) != started
     try:
         tip = next(iter(repo.ancestry(branch=name)))
     except RefNotFoundError:  # the run has just ended
         return False
-    return datetime.now(UTC) - tip.written_at > _LEFT_FOR_GOOD
+    return datetime.now(UTC) - tip.written_at > _ABANDONED_AFTER
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _InterruptedRun:
     """The staged commits of an interrupted run."""
 
     tip: str
@@ -296,7 +296,7 @@ class _Left:
     commits: int
 
 
-def _find_staged_commits(repo: Repository, target: str, name: str) -> _Left | None:
+def _find_staged_commits(repo: Repository, target: str, name: str) -> _InterruptedRun | None:
     """Find staged commits that can still be merged into the target; None if there are none."""
     try:
         commits = [info.id for info in repo.ancestry(branch=name)]
@@ -305,7 +305,7 @@ def _find_staged_commits(repo: Repository, target: str, name: str) -> _Left | No
         new = list(takewhile(lambda id: id not in known, commits))
         if not new or len(new) == len(commits):
             return None
-        left = _Left(new[0], commits[len(new)], len(new))
+        left = _InterruptedRun(new[0], commits[len(new)], len(new))
         if left.base == here[0]:
             return left
         # The outcome is "up to date" if the data was published by a merge, but its branch not yet deleted.

@@ -26,13 +26,13 @@ from icefloe.ingest.plan.references import Windows, configure_splitting, find_fi
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join_path
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
-from icefloe.ingest.write.references import ReferenceTask, Referred, write_references
+from icefloe.ingest.write.references import ReferencedFile, ReferenceTask, write_references
 from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session
 
 _FILES_PER_TASK = 256
 METADATA = "icefloe_ingest"
-"""The key of the ingest in the metadata of a commit."""
+"""The key in the metadata of a commit under which an ingest is described."""
 
 
 Moves = Mapping[str, Sequence[tuple[int, int, int]]]
@@ -123,7 +123,7 @@ def write_designs(
     With windows, tasks write the manifests of large arrays.
     """
     for design in designs:
-        _make_room(session, design, options.layout.codec)
+        _create_or_resize_arrays(session, design, options.layout.codec)
     fork = session.fork()
     results = Results()
     # Manifests that tasks wrote come first: later writes may overwrite some of their references.
@@ -161,7 +161,7 @@ def _collect_blocks(fork: ForkSession, design: Design, options: Options) -> Grou
     )
 
 
-def _make_room(session: Session, designed: Design, codec: str) -> None:
+def _create_or_resize_arrays(session: Session, designed: Design, codec: str) -> None:
     with ignore_warnings():
         group = zarr.open_group(session.store, path=designed.group, mode="a")
         for target in designed.targets:
@@ -174,14 +174,14 @@ def _make_room(session: Session, designed: Design, codec: str) -> None:
                     del group[target.name]
                 create_array(group, target, codec)
                 if refs is not None:
-                    _put_chunks(session, path, refs, target, designed)
+                    _move_chunks(session, path, refs, target, designed)
             else:
                 array: Any = group[target.name]
                 if array.shape != target.shape:
                     array.resize(target.shape)
 
 
-def _put_chunks(session: Session, path: str, refs: ArrayManifest, target: Target, designed: Design) -> None:
+def _move_chunks(session: Session, path: str, refs: ArrayManifest, target: Target, designed: Design) -> None:
     """Move the chunks of an array that gained dimensions to their new coordinates."""
     array: Any = designed.combined.dataset.variables[target.name].data
     pieces = array.pieces.select(array.pieces.source == EXISTING)
@@ -220,7 +220,9 @@ def _make_reference_tasks(
             file, box = combined.files[number], combined.boxes[number]
             mine = tuple(names[number])
             files.append(
-                Referred(number, file.source, mine, box, _find_lacking_axes(file, mine, dims), file.spilled)
+                ReferencedFile(
+                    number, file.source, mine, box, _find_missing_axes(file, mine, dims), file.spilled
+                )
             )
         return ReferenceTask(
             fork.fork(), designed.group, tuple(files), options.reading, dims, chunks, extents
@@ -240,7 +242,7 @@ def _make_reference_tasks(
         yield task(whole[start : start + share], {})
 
 
-def _find_lacking_axes(
+def _find_missing_axes(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """Return the axes of arrays that variables of a file lack."""
@@ -339,7 +341,7 @@ def _get_mode(referred: set[str], designed: Design) -> str:
 
 
 def _find_added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
-    """Find where existing data is along dimensions that it did not have."""
+    """Find the position of existing data along dimensions that were added."""
     combined = designed.combined
     existing = combined.state.existing
     found: dict[str, tuple[int, int]] = {}

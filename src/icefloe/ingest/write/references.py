@@ -20,7 +20,7 @@ _FILES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Referred:
+class ReferencedFile:
     """A file to reference: its variables and its region."""
 
     number: int
@@ -38,7 +38,7 @@ class ReferenceTask:
 
     fork: ForkSession
     group: str
-    files: tuple[Referred, ...]
+    files: tuple[ReferencedFile, ...]
     reading: Reading
     dims: Mapping[str, tuple[str, ...]]
     """The dimensions of each array."""
@@ -57,13 +57,13 @@ def write_references(task: ReferenceTask) -> TaskResult:
     """Set references through the fork. Runs on executors."""
     bad: dict[int, str] = {}
     for start in range(0, len(task.files), _FILES_AT_ONCE):
-        bad |= _refer_to(task.files[start : start + _FILES_AT_ONCE], task)
+        bad |= _set_references(task.files[start : start + _FILES_AT_ONCE], task)
     for name, window in task.windows.items():
         task.fork.write_manifests(_make_path(task.group, name), window)
     return TaskResult(receipt(task.fork), bad)
 
 
-def _refer_to(files: Sequence[Referred], task: ReferenceTask) -> dict[int, str]:
+def _set_references(files: Sequence[ReferencedFile], task: ReferenceTask) -> dict[int, str]:
     """Set references to files, array by array; return the unreadable files with the reason."""
     spilled = read_spilled(
         (each.spilled for each in files if each.spilled), task.fork._workspace.assets.storage

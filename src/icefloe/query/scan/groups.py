@@ -31,7 +31,7 @@ class Term:
     axis: int
     arrow: pa.DataType
     values: Values
-    """One per index of the dimension; of a key, one per group."""
+    """One value per index of the dimension; in a key, one value per group."""
     missing: Mask | None
 
 

@@ -137,7 +137,7 @@ def plan_moments(
     slots: int = 8,
     results: tuple[Result, ...] = (),
 ) -> Aggregation:
-    """Plan the moments of groups of cells. Without results, tasks return moments in any case.
+    """Plan the moments of groups of cells. If no results are requested, tasks always return moments.
 
     Cells of a group agree in all `terms`. The keys are the values of the `shown` terms at its first cell.
     """

@@ -246,7 +246,7 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
 
 
 def _parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
-    """Parse a time that Spark and numpy read alike."""
+    """Parse a time that Spark and numpy interpret identically."""
     text = text.strip()
     if not (_DATE_TEXT if dates_only else _TIME_TEXT).fullmatch(text):
         return None

@@ -70,7 +70,7 @@ class BlockWriter:
         block = int(rows.column(0)[0].as_py())
         region = self._target.region(block)
         cells = rows.column(1).to_numpy()
-        self._refuse_doubles(cells)
+        self._refuse_duplicates(cells)
         places = self._to_local(cells, region)
         whole = len(cells) == int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
         for variable in self._target.variables:
@@ -78,7 +78,7 @@ class BlockWriter:
             self._write(variable, region, places, column.combine_chunks(), whole)
         return len(cells)
 
-    def _refuse_doubles(self, cells: NDArray[np.int64]) -> None:
+    def _refuse_duplicates(self, cells: NDArray[np.int64]) -> None:
         unique, counts = np.unique(cells, return_counts=True)
         if len(unique) == len(cells):
             return
