@@ -203,7 +203,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("",),
     ),
     "query": (
-        ("sql", "write"),
+        ("sql", "stream", "write"),
         ("options",),
         ("scan", "metadata_tables"),
         ("schema",),
@@ -226,7 +226,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "spark": (
         ("source",),
-        ("sink", "write_rows", "maintenance", "ingest_files"),
+        ("sink", "stream_source", "write_rows", "maintenance", "ingest_files"),
         ("executor",),
         ("run_sql",),
         ("scan_tables",),

@@ -230,10 +230,11 @@ def _chunks(view: View, item: Item) -> Batches:
         etags = pa.array([tag.decode() for tag in refs.etags.tolist()], pa.string())
         for start in range(0, len(refs), _ROWS):
             part = refs.take(slice(start, start + _ROWS))
-            yield _chunk_batch(path, part, texts, etags)
+            yield make_chunk_batch(path, part, texts, etags)
 
 
-def _chunk_batch(path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.Array) -> pa.RecordBatch:
+def make_chunk_batch(path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.Array) -> pa.RecordBatch:
+    """Describe references of an array, one row each."""
     count = len(refs)
     native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
     ends = np.arange(0, count * refs.rank + 1, max(refs.rank, 1), dtype=np.int32)
@@ -264,10 +265,10 @@ def _chunk_batch(path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.
         etags.take(pa.array(tag_codes, mask=~tagged)),
         seconds.cast(_INSTANT),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_CHUNKS)
+    return pa.RecordBatch.from_arrays(columns, schema=CHUNKS)
 
 
-_CHUNKS: Final = pa.schema(
+CHUNKS: Final = pa.schema(
     {
         "path": _TEXT,
         "coords": _NUMBERS,
@@ -279,7 +280,7 @@ _CHUNKS: Final = pa.schema(
         "last_modified": _INSTANT,
     }
 )
-TABLES["chunks"] = MetadataTable(_CHUNKS, _chunks, _list_chunk_tasks)
+TABLES["chunks"] = MetadataTable(CHUNKS, _chunks, _list_chunk_tasks)
 
 
 @_table("diff", change=_TEXT, path=_TEXT, new_path=_TEXT, coords=_NUMBERS)

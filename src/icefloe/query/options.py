@@ -24,11 +24,15 @@ from icefloe.storage import factories
 from icefloe.storage.external.endpoints import is_same_endpoint
 from icefloe.storage.urls import SECRETS, storage_from_url
 
+_STREAM_NAMES: Final = (
+    *("grain", "startingVersion", "maxCommitsPerTrigger", "maxBytesPerTrigger", "bookmark", "onLostBase"),
+)
 _NAMES: Final = (
     *("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf"),
     *("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows"),
     *("commitMessage", "userMetadata", "txnAppId", "txnVersion", "solver", "dims", "chunks", "dtype"),
     *("fillValue", "appendDim", "maxFragmentBytes", "virtualChunks", "credentialsProvider"),
+    *_STREAM_NAMES,
 )
 _ALIASES: Final = {
     "snapshotid": "snapshot",
@@ -100,6 +104,11 @@ class Options:
         if match is None or int(match[1]) == 0:
             raise _invalid_option(name, value, "a positive number such as 65536 or 64m")
         return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]]
+
+    @property
+    def is_stream(self) -> bool:
+        """True if an option is given that only streaming reads have."""
+        return any(name in self.given for name in _STREAM_NAMES)
 
     @property
     def group(self) -> str:

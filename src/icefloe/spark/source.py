@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.metadata_tables import View, get_metadata_table
@@ -37,6 +37,10 @@ class IcechunkSource(DataSource):
         # docstring inherited
         with hide_tracebacks():
             chosen = parse_options(self.options)
+            if chosen.is_stream:
+                from icefloe.spark.stream_source import describe_stream
+
+                return describe_stream(chosen)
             if name := chosen.text("table"):
                 return to_ddl(get_metadata_table(name).schema)
             return chosen.scan().table.ddl
@@ -45,6 +49,12 @@ class IcechunkSource(DataSource):
         # docstring inherited
         with hide_tracebacks():
             chosen = parse_options(self.options)
+            if chosen.is_stream:
+                raise InvalidInputError(
+                    "grain, startingVersion and the other options of streams apply to spark.readStream;"
+                    " spark.read has the metadata tables snapshots, chunks and diff instead",
+                    kind=ErrorKind.NOT_ALLOWED,
+                )
             if name := chosen.text("table"):
                 return MetadataReader(name, chosen, schema.names)
             scan = chosen.scan().select(schema.names)
@@ -57,6 +67,18 @@ class IcechunkSource(DataSource):
 
         with hide_tracebacks():
             return IcechunkWriter(parse_options(self.options), schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - as in Spark
+        # docstring inherited
+        from icefloe.spark.stream_source import IcechunkStreamReader
+
+        with hide_tracebacks():
+            chosen = parse_options(self.options)
+            if not chosen.is_stream:
+                raise InvalidInputError(
+                    "a stream needs the option grain: rows, chunks or commits", kind=ErrorKind.NOT_ALLOWED
+                )
+            return IcechunkStreamReader(chosen, schema.names)
 
 
 class Part(InputPartition):

@@ -144,10 +144,14 @@ class Plan:
 
     def blocks(self, partition: int) -> Iterator[Block]:
         """Generate the blocks of a partition."""
-        shape = tuple(len(self.edges[axis]) for axis in self.order)
         for number in range(int(self.starts[partition]), int(self.starts[partition + 1])):
-            places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
-            yield tuple(self._span(axis, int(places[axis])) for axis in range(len(self.edges)))
+            yield self.block(number)
+
+    def block(self, number: int) -> Block:
+        """Return the block with a number."""
+        shape = tuple(len(self.edges[axis]) for axis in self.order)
+        places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
+        return tuple(self._span(axis, int(places[axis])) for axis in range(len(self.edges)))
 
     def _span(self, axis: int, place: int) -> Span:
         start, stop = map(int, self.edges[axis][place])

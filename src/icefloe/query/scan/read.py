@@ -28,7 +28,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition, block by block, in the order of the dimensions."""
     for block, values in read_blocks(session, plan, partition):
-        yield from _make_batches(plan, block, values, batch_rows)
+        yield from make_batches(plan, block, values, batch_rows)
 
 
 def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[Block, list[Values]]]:
@@ -36,7 +36,7 @@ def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[
 
     Each array has as many dimensions as the table, with length 1 where a column does not vary.
     """
-    arrays = _Arrays(session, plan)
+    arrays = TableArrays(session, plan)
     with ThreadPoolExecutor(_AHEAD, "icefloe-blocks") as pool:
         waiting: deque[tuple[Block, Future[list[Values]]]] = deque()
         for block in plan.blocks(partition):
@@ -49,7 +49,7 @@ def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[
             yield first, values.result()
 
 
-class _Arrays:
+class TableArrays:
     """The open arrays behind the columns of a table."""
 
     def __init__(self, session: Session, plan: Plan) -> None:
@@ -129,7 +129,8 @@ def take_spans(whole: Values, spans: Sequence[Span]) -> Values:
     return whole
 
 
-def _make_batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> Iterator[pa.RecordBatch]:
+def make_batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> Iterator[pa.RecordBatch]:
+    """Convert the stored values of a block to rows, with at most this many in a batch."""
     schema = plan.table.schema
     shape = tuple(span.count for span in block)
     known: dict[tuple[Any, ...], pa.Array] = {}

@@ -1,0 +1,1 @@
+"""Follow a branch: positions in its history, and the rows, chunks and commits between two positions."""

@@ -1,0 +1,187 @@
+"""Positions of a stream in the history of a branch: where it starts, and where its next batch ends.
+
+A position is a snapshot id, and nothing else: a process that restarts finds its way from the id alone, also
+after `amend`, `reset`, `merge` and `expire` have changed which snapshots precede the tip of the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
+from icefloe.history.versions import parse_time, resolve_version
+from icefloe.query.options import Options
+from icefloe.query.schema import make_unknown_name_error
+from icefloe.repository import Repository
+from icefloe.session import Session
+from icefloe.snapshots import SnapshotInfo
+
+START: Final = ""
+"""The position before the first commit."""
+GRAINS: Final = ("rows", "chunks", "commits")
+_ON_LOST_BASE: Final = ("fail", "diff", "reload")
+_NOT_FOR_STREAMS: Final = ("tag", "snapshot", "versionAsOf", "timestampAsOf", "sel", "isel", "table")
+_BOOKMARK: Final = "icefloe.stream."
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """The settings of a stream, from the options of the data source."""
+
+    branch: str
+    grain: str
+    start: str
+    """`earliest`, `latest`, a version or a time."""
+    most_commits: int | None
+    most_bytes: int | None
+    bookmark: str | None
+    on_lost_base: str
+
+    @staticmethod
+    def from_options(options: Options) -> StreamSettings:
+        """Check the options of a streaming read."""
+        for name in _NOT_FOR_STREAMS:
+            if options.text(name):
+                raise InvalidInputError(
+                    f"the option {name} does not apply to a stream, which follows a branch;"
+                    " filter the data frame, or use spark.read",
+                    kind=ErrorKind.NOT_ALLOWED,
+                )
+        return StreamSettings(
+            options.text("branch") or "main",
+            _choose(options, "grain", GRAINS),
+            options.text("startingVersion") or "earliest",
+            options.count("maxCommitsPerTrigger", 0) or None,
+            options.count("maxBytesPerTrigger", 0) or None,
+            options.text("bookmark"),
+            _choose(options, "onLostBase", _ON_LOST_BASE),
+        )
+
+
+def _choose(options: Options, name: str, choices: tuple[str, ...]) -> str:
+    """Return the choice that an option names, by default the first."""
+    given = (options.text(name) or choices[0]).lower()
+    if given not in choices:
+        raise make_unknown_name_error(f"value of {name}", given, choices, kind=ErrorKind.NOT_ALLOWED)
+    return given
+
+
+def find_start(repo: Repository, settings: StreamSettings) -> str:
+    """Find the position at which a new stream starts. Changes after it are emitted."""
+    if settings.start == "earliest":
+        return START
+    if settings.start == "latest":
+        return repo.lookup_branch(settings.branch)
+    try:
+        moment = parse_time(settings.start)
+    except InvalidInputError:
+        return resolve_version(repo, settings.start)
+    return repo.readonly_session(settings.branch, as_of=moment).snapshot_id
+
+
+def advance(
+    repo: Repository,
+    settings: StreamSettings,
+    start: str,
+    tip: str,
+    measure: Callable[[str, str], int],
+    *,
+    limited: bool = True,
+) -> str:
+    """Find the end of the batch that begins at a position.
+
+    Parameters
+    ----------
+    repo
+        The repository.
+    settings
+        The settings of the stream.
+    start
+        The position after the previous batch.
+    tip
+        The last position that the batch may reach.
+    measure
+        Returns the bytes of the chunks that differ between two snapshots.
+    limited
+        False ignores the limits of the settings.
+
+    Returns
+    -------
+    str
+        The end of the batch; `start` if nothing is new.
+    """
+    if start == tip:
+        return start
+    if start == START and settings.grain != "commits":
+        return tip  # the whole table, at the newest version
+    new = [each.id for each in list_commits(repo, settings, start, tip)]
+    if not limited or not new:
+        return tip
+    new = new[: settings.most_commits]
+    if settings.most_bytes is not None:
+        sizes = accumulate(measure(*pair) for pair in zip([start, *new], new, strict=False))
+        fitting = sum(1 for size in sizes if size <= settings.most_bytes)
+        new = new[: max(fitting, 1)]
+    return new[-1]
+
+
+def list_commits(repo: Repository, settings: StreamSettings, start: str, tip: str) -> list[SnapshotInfo]:
+    """List the commits of a branch that a stream at a position has not seen, oldest first.
+
+    If `start` is no longer in the history of the tip, because the branch was amended or reset, the commits
+    after the newest common ancestor are new.
+    """
+    newer: list[SnapshotInfo] = []
+    for commit in repo.ancestry(snapshot_id=tip):
+        if commit.id == start:
+            return newer[::-1]
+        newer.append(commit)
+    if start == START:
+        return newer[::-1]
+    try:
+        seen = {commit.id for commit in repo.ancestry(snapshot_id=start)}
+    except SnapshotNotFoundError:
+        if settings.on_lost_base == "reload":
+            return newer[::-1]
+        raise make_lost_base_error(settings, start) from None
+    unseen = [commit for commit in newer if commit.id not in seen]
+    only_root_is_shared = len(unseen) >= len(newer) - 1
+    if settings.grain == "commits" and only_root_is_shared and settings.on_lost_base == "fail":
+        # Commits between the two may have expired: a stream of commits cannot know whether it misses any.
+        raise make_lost_base_error(settings, start)
+    return unseen[::-1]
+
+
+def open_position(repo: Repository, position: str) -> Session | None:
+    """Open the snapshot of a position; None if it is the start, or has expired."""
+    if position == START:
+        return None
+    try:
+        return repo.readonly_session(snapshot_id=position)
+    except SnapshotNotFoundError:
+        return None
+
+
+def make_lost_base_error(settings: StreamSettings, position: str) -> SnapshotNotFoundError:
+    """Create the error for a stream whose last position has expired or left the history."""
+    return SnapshotNotFoundError(
+        f"the stream has read {settings.branch} up to snapshot {position}, which is no longer in the history"
+        " of the branch or has expired, so changes since then cannot be found. Set the option onLostBase to"
+        " reload to read everything again, or start with a new checkpoint; the option bookmark keeps the last"
+        " position from expiring",
+        kind=ErrorKind.SNAPSHOT_NOT_FOUND,
+    )
+
+
+def move_bookmark(repo: Repository, settings: StreamSettings, position: str, *, suffix: str = "") -> None:
+    """Point the branch of a bookmark at a position, so that expiration and garbage collection keep it."""
+    if settings.bookmark is None or position == START:
+        return
+    name = f"{_BOOKMARK}{settings.bookmark}{suffix}"
+    if name not in repo.list_branches():
+        repo.create_branch(name, position)
+    elif repo.lookup_branch(name) != position:
+        repo.reset_branch(name, position)
