@@ -22,7 +22,7 @@ from tests.support.source_tree import (
 )
 
 MOST_CODE_LINES = 600
-LONGER = {"icefloe.repository": 900}  # one public class, of which the signatures are half
+LONGER = {"icefloe.repository": 925}  # one public class, of which the signatures are half
 
 # What differs by format version sits here; everything else asks for a capability.
 VERSIONED = re.compile(r"icefloe\.(format\.(spec|v1|v2|alpha)|core\.refs(_\w+)?)(\.|$)")

@@ -93,7 +93,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "maintenance": (
         ("clone", "gc", "integrity", "retention", "storage_stats", "window"),
-        ("copy_objects", "expire", "rewrite_manifests", "upgrade"),
+        ("copy_objects", "expire", "rewrite_manifests", "statistics", "upgrade"),
         ("history", "reachable"),
         ("listings",),
         ("",),

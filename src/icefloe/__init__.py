@@ -130,6 +130,7 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe.maintenance.integrity.repair import RepairReport as RepairReport
     from icefloe.maintenance.retention import RetentionPolicy as RetentionPolicy
     from icefloe.maintenance.retention import RetentionReport as RetentionReport
+    from icefloe.maintenance.statistics.collect import StatisticsReport as StatisticsReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage as ReclaimableStorage
     from icefloe.maintenance.window import WindowReport as WindowReport
     from icefloe.ops import GCSummary as GCSummary
@@ -217,6 +218,7 @@ _HOMES = {
     "export.netcdf": "export_netcdf",
     "maintenance.clone": "CloneReport",
     "maintenance.integrity.findings": "VerifyReport",
+    "maintenance.statistics.collect": "StatisticsReport",
     "maintenance.integrity.repair": "ChunkSource RepairReport",
     "maintenance.retention": "RetentionPolicy RetentionReport",
     "maintenance.storage_stats": "ReclaimableStorage",

@@ -231,6 +231,106 @@ def unpack_numbers(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArr
     return found + offset if isinstance(offset, int | float) else found
 
 
+NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
+"""The integer that numpy and xarray store for a missing time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCoding:
+    """The rule that turns the stored values of an array into values, and marks the missing ones."""
+
+    stored: np.dtype[Any]
+    view_as: np.dtype[Any] | None = None
+    """Type to view the stored bits as: signed, unsigned or boolean."""
+    fills: tuple[Any, ...] = ()
+    scale: float | None = None
+    offset: float | None = None
+    times: TimeCoding | None = None
+
+    @property
+    def effective(self) -> np.dtype[Any]:
+        """Type of the stored values after they are viewed."""
+        return self.view_as or self.stored
+
+    @property
+    def is_scaled(self) -> bool:
+        """True if values are doubles that are computed with a scale factor or an offset."""
+        return self.scale is not None or self.offset is not None
+
+    def view(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """View stored values with the sign that the attributes declare."""
+        if self.view_as is None:
+            return raw
+        return raw.astype(np.bool_) if self.view_as.kind == "b" else raw.view(self.view_as)
+
+    def find_missing(self, viewed: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Return a mask of the missing values; None if there are none."""
+        missing: NDArray[np.bool_] | None = None
+        if viewed.dtype.kind in "fc":
+            missing = np.isnan(viewed)
+        elif viewed.dtype.kind in "mM":
+            missing = np.isnat(viewed)
+        elif self.times is not None and viewed.dtype == np.int64:
+            missing = viewed == NO_TIME
+        for fill in self.fills:
+            here = np.asarray(viewed == fill, np.bool_)
+            missing = here if missing is None else missing | here
+        return missing if missing is not None and missing.any() else None
+
+    def unpack(self, viewed: NDArray[Any]) -> NDArray[Any]:
+        """Apply the scale factor and the offset, in double precision."""
+        if not self.is_scaled:
+            return viewed
+        found = viewed.astype(np.float64)
+        if self.scale is not None:
+            found = found * np.float64(self.scale)
+        return found if self.offset is None else found + np.float64(self.offset)
+
+
+def find_value_coding(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> ValueCoding:
+    """Find the coding of an array from its data type and attributes, as xarray does."""
+    view_as = _find_view(stored, attributes)
+    effective = view_as or stored
+    fills = tuple(get_fill_values(attributes, stored))
+    if view_as is not None and view_as.kind != "b":
+        fills = tuple(fill.view(view_as) for fill in fills)
+    times = None
+    if effective.kind in "iuf":
+        times = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
+    if times is None and is_elapsed(effective, attributes):
+        times = parse_time_coding(f"{attributes.get('units')} since 1970-01-01", _PROLEPTIC)
+    if times is not None:
+        return ValueCoding(stored, view_as, fills, times=times)
+    scale, offset = (_to_number(attributes.get(key)) for key in ("scale_factor", "add_offset"))
+    if effective.kind not in "iuf":
+        scale = offset = None
+    return ValueCoding(stored, view_as, fills, scale, offset)
+
+
+def is_elapsed(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> bool:
+    """Check whether an array of integers has durations, which xarray marks in the attribute `dtype`."""
+    span = attributes.get("dtype")
+    marked = dtype.kind == "i" and isinstance(span, str) and span.startswith("timedelta64")
+    return marked and parse_time_coding(attributes.get("units"), attributes.get("calendar")) is None
+
+
+def _find_view(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> np.dtype[Any] | None:
+    if attributes.get("dtype") == "bool" and stored.kind in "iu":
+        return np.dtype(np.bool_)
+    word = str(attributes.get("_Unsigned", "")).lower()
+    if stored.kind == "i" and word == "true":
+        return np.dtype(f"u{stored.itemsize}")
+    if stored.kind == "u" and word == "false":
+        return np.dtype(f"i{stored.itemsize}")
+    return None
+
+
+def _to_number(value: Any) -> float | None:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
     """Check whether a coordinate has latitudes: by its standard name, else its units, else its name.
 

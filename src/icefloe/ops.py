@@ -196,6 +196,8 @@ class GCSummary(Shown):
     """The number of deleted transaction logs."""
     temporary_files_deleted: int = 0
     """The number of deleted temporary files that killed writers left in a local folder."""
+    statistics_deleted: int = 0
+    """The number of deleted statistics files, whose manifests no longer exist."""
     objects_failed_to_delete: int = 0
     """The number of objects that could not be deleted. The next run tries again."""
     throttled_batches: int = 0

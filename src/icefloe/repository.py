@@ -6,7 +6,7 @@ import copy
 import logging
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from icefloe.maintenance.integrity.findings import VerifyLevel, VerifyReport
     from icefloe.maintenance.integrity.repair import ReadChunk, RepairReport
     from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
+    from icefloe.maintenance.statistics.collect import StatisticsReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage
     from icefloe.maintenance.window import WindowReport
     from icefloe.ops import ChunkStorageStats, GCSummary, Update
@@ -1221,13 +1222,15 @@ class Repository(Shown):
 
     readonly_session_async = async_twin(readonly_session)
 
-    def writable_session(self, branch: str) -> Session:
+    def writable_session(self, branch: str, *, collect_statistics: bool = False) -> Session:
         """Open a session that commits to a branch.
 
         Parameters
         ----------
         branch
             The name of the branch.
+        collect_statistics
+            After the commit, read the changed chunks and record their statistics.
 
         Returns
         -------
@@ -1238,7 +1241,9 @@ class Repository(Shown):
         RefNotFoundError
             If the branch does not exist.
         """
-        return self._session(SessionMode.writable, self._refs.tip_to_write(branch), branch)
+        session = self._session(SessionMode.writable, self._refs.tip_to_write(branch), branch)
+        session._collects_statistics = collect_statistics
+        return session
 
     writable_session_async = async_twin(writable_session)
 
@@ -1290,6 +1295,7 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
+        collect_statistics: bool = False,
     ) -> Iterator[IcechunkStore]:
         """Commit the changes of a `with` block to a branch, unless the block raises an exception.
 
@@ -1303,6 +1309,8 @@ class Repository(Shown):
             Resolves conflicts with concurrent commits; by default they raise an error.
         rebase_tries
             The largest number of attempts to rebase.
+        collect_statistics
+            After the commit, read the changed chunks and record their statistics.
 
         Yields
         ------
@@ -1316,7 +1324,7 @@ class Repository(Shown):
         >>> with repo.transaction("main", message="add a group") as store:
         ...     group = zarr.create_group(store, path="air")
         """
-        session = self.writable_session(branch)
+        session = self.writable_session(branch, collect_statistics=collect_statistics)
         yield session.store
         session.commit(message, metadata, rebase_with=rebase_with, rebase_tries=rebase_tries)
 
@@ -1336,6 +1344,7 @@ class Repository(Shown):
             config=self._config_in_effect,
             handle=self._handle,
             commit_metadata=self._commit_metadata,
+            after_commit=_collect_after_commit,
         )
 
     # Maintenance. Its modules are imported on demand, so that opening a repository is fast.
@@ -1937,6 +1946,42 @@ class Repository(Shown):
 
     record_checksums_async = async_twin(record_checksums)
 
+    def collect_statistics(
+        self,
+        *,
+        branch: str | None = None,
+        tag: str | None = None,
+        snapshot_id: str | None = None,
+        arrays: Sequence[str] | None = None,
+    ) -> StatisticsReport:
+        """Read the chunks that have no statistics yet, and record their statistics for queries.
+
+        The statistics are stored below `icefloe/statistics/`, which other readers and their garbage
+        collection ignore. Chunks that have statistics are not read again.
+
+        Parameters
+        ----------
+        branch, tag, snapshot_id
+            The version whose chunks are read; by default the tips of all branches and tags.
+        arrays
+            Paths of arrays; all by default.
+
+        Returns
+        -------
+        StatisticsReport
+            The number of chunks that were read, and of those that had statistics.
+        """
+        from icefloe.maintenance.statistics.collect import collect_statistics
+
+        self._require_present_format("collecting statistics")
+        ids = {*self._refs.branches().values(), *self._refs.tags().values()}
+        if (branch, tag, snapshot_id) != (None, None, None):
+            ids = {self._resolve(branch, tag, snapshot_id)}
+        sessions = [self.readonly_session(snapshot_id=str(id)) for id in sorted(ids)]
+        return collect_statistics(sessions, self._threads(), arrays)
+
+    collect_statistics_async = async_twin(collect_statistics)
+
     def repair(
         self,
         branch: str = "main",
@@ -2022,6 +2067,12 @@ class Repository(Shown):
         if tag is not None:
             return self._refs.tag(tag)
         return self._refs.snapshot(self._snapshot_id(snapshot_id or "")).id
+
+
+def _collect_after_commit(session: Session, paths: Sequence[str]) -> None:
+    from icefloe.maintenance.statistics.collect import collect_after_commit
+
+    collect_after_commit(session, paths)
 
 
 def upgrade_icechunk_repository(

@@ -87,6 +87,8 @@ class Session(Shown):
         The mark in the ops log before the first write.
     changes
         Uncommitted changes to start with.
+    after_commit
+        Collects the statistics of changed arrays, given by their paths, after a commit that asks for them.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Session(Shown):
         commit_metadata: Mapping[str, Any] | None = None,
         since: int | None = None,
         changes: ChangeSet | None = None,
+        after_commit: Callable[[Session, Sequence[str]], None] | None = None,
     ) -> None:
         self._mode = mode
         self._branch = branch
@@ -114,6 +117,8 @@ class Session(Shown):
         self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
+        self._collects_statistics = False
+        self._after_commit = after_commit
         self._since = since
         """The mark before the first write of this session and of all forks that were merged into it.
 
@@ -550,6 +555,7 @@ class Session(Shown):
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
         allow_empty: bool = False,
+        collect_statistics: bool = False,
     ) -> str:
         """Commit the changes as a new snapshot on the branch.
 
@@ -565,6 +571,8 @@ class Session(Shown):
             The maximum number of rebases.
         allow_empty
             Commit even if there are no changes.
+        collect_statistics
+            After the commit, read the changed chunks and record their statistics.
 
         Returns
         -------
@@ -583,6 +591,7 @@ class Session(Shown):
         with self._committing(self._require_branch):
             if not allow_empty and not self.has_uncommitted_changes:
                 raise _no_changes()
+            self._collects_statistics |= collect_statistics
             if rebase_with is None:
                 return self._commit(message, metadata)
             return self._commit_rebasing(message, metadata, rebase_with, rebase_tries)
@@ -884,10 +893,14 @@ class Session(Shown):
 
     def _settle(self, snapshot: Snapshot) -> str:
         """Turn the session into a read-only view of the new snapshot."""
+        changes = self._workspace.changes
+        changed = {*changes.created, *changes.updated, *(delta.path for delta in changes.chunks.values())}
         self._workspace.close()
         self._mode = SessionMode.readonly
         self._branch = None
         self._workspace = Workspace(snapshot, self._assets, read_only=True)
+        if self._collects_statistics and self._after_commit is not None:
+            self._after_commit(self, sorted(changed))
         return str(snapshot.id)
 
     def _check_repository_writable(self) -> None:

@@ -46,6 +46,7 @@ def to_icechunk(
     encoding: Mapping[Any, Any] | None = None,
     chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
     split_every: int | None = None,
+    collect_statistics: bool = False,
 ) -> None:
     """Write a dataset, an array or a tree of datasets to a group of a writable session, without a commit.
 
@@ -82,6 +83,8 @@ def to_icechunk(
         Options of `dask.array.store`.
     split_every
         The number of forks that one task merges.
+    collect_statistics
+        After the commit of the session, read the changed chunks and record their statistics.
 
     Raises
     ------
@@ -100,6 +103,7 @@ def to_icechunk(
     store: object = getattr(session, "store", None)
     if not isinstance(store, IcechunkStore):
         raise ValueError(f"Please pass in an icefloe.Session. Received {type(session)!r} instead.")
+    session._collects_statistics |= collect_statistics
     options: dict[str, Any] = {
         "group": group,
         "mode": mode,

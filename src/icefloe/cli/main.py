@@ -51,7 +51,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "revert": "merge",
         "squash": "merge",
     },
-    "Tables": {"sql": "sql"},
+    "Tables and statistics": {"sql": "sql", "describe": "statistics", "statistics": "statistics"},
     "Maintenance": {
         "verify": "integrity",
         "checksums": "integrity",

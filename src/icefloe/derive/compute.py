@@ -17,6 +17,7 @@ from icefloe.derive.functions import Block, Function
 from icefloe.derive.outputs import Output, OutputDim
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession, Session
 
 _WIDER = 2
@@ -59,12 +60,15 @@ class Computed:
 
     receipt: bytes
     bytes_read: int
+    statistics: tuple[Collected, ...] = ()
+    """Statistics of the written chunks."""
     problem: str | None = None
     """The problem that the audit found, if any."""
 
 
 def compute_chunks(task: DeriveTask) -> Computed:
     """Compute and write the chunks of a task. It may run more than once."""
+    collector = Collector(task.fork)
     readers = [_Reader(each, each.session or task.fork, task.cache_bytes) for each in task.inputs]
     with ignore_warnings():
         array: Any = zarr.open_array(task.fork.store, path=task.path, mode="r+")
@@ -74,9 +78,11 @@ def compute_chunks(task: DeriveTask) -> Computed:
             stored = encode(values, array.dtype, task.encoding, task.label)
             key = tuple(slice(*spans[dim.name]) for dim in task.dims)
             array[key] = stored
+            collector.add(task.path, key, np.asarray(stored))
             if row in task.audited and (problem := _audit(task, readers, spans, values, stored, array[key])):
-                return Computed(receipt(task.fork), 0, problem)
-    return Computed(receipt(task.fork), sum(each.bytes_read for each in readers))
+                return Computed(receipt(task.fork), 0, problem=problem)
+    read = sum(each.bytes_read for each in readers)
+    return Computed(receipt(task.fork), read, collector.finish())
 
 
 def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], label: str) -> Any:

@@ -44,6 +44,7 @@ from icefloe.derive.report import DerivedArray, DeriveReport
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, RebaseFailedError
 from icefloe.format.manifest import INLINE, NATIVE, ArrayManifest
+from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -110,6 +111,7 @@ class _Run:
     session: Session
     reports: list[DerivedArray] = field(default_factory=list)
     bytes_read: int = 0
+    statistics: list[Collected] = field(default_factory=list)
     changed: bool = False
     _sessions: dict[Any, Session] = field(default_factory=dict)
 
@@ -369,6 +371,7 @@ class _Run:
             if each.problem is not None:
                 raise _wrong(f"output {output.spec.name}: the audit failed: {each.problem}")
         self.session._merge_receipts([each.receipt for each in done])
+        self.statistics += [found for each in done for found in each.statistics]
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _pretend(self, output: Output, plan: Plan) -> None:
@@ -468,6 +471,7 @@ class _Run:
         commit = self.session.commit(
             f"Derive {names}", {METADATA: about}, rebase_with=ConflictDetector(), rebase_tries=1
         )
+        record_statistics(self.session, self.statistics)
         LOGGER.info(
             "commit %s: %s computed from %s",
             commit,

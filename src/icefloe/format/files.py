@@ -54,7 +54,7 @@ _OWN_PATH: Final = re.compile(
     rf"repo|config\.yaml|(?:{SNAPSHOTS}|{MANIFESTS}|{TRANSACTIONS}|{CHUNKS})/{_ID}"
     rf"|{OVERWRITTEN}/(?:(?:repo|config\.yaml)\.\d{{14}}\.{_ID}|collected\.icefloe)"
     r"|refs/(?:branch|tag)\.[^/]+/ref\.json(?:\.deleted)?"
-    rf"|icefloe/(?:checksums/\d{{6}}-{_ID}|verified/[a-z]+\.json)"
+    rf"|icefloe/(?:checksums/\d{{6}}-{_ID}|verified/[a-z]+\.json|statistics/{_ID}/[0-9a-f]{{32}})"
 )
 
 

@@ -32,6 +32,7 @@ from icefloe.ingest.plan.arrays import check_chunk_bytes, choose_shards
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
 from icefloe.ingest.records import LOGGER, Reading, Stored, Target, explain
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
+from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -203,7 +204,7 @@ def rechunk(
     )
     if dry_run or not changed:
         return report
-    compared = _write(session, base, changed, plan, executor, memory_bytes)
+    compared, statistics = _write(session, base, changed, plan, executor, memory_bytes)
     names = [array.path for array, _ in changed]
     about = {"arrays": names, "compared": compared}
     try:
@@ -219,6 +220,7 @@ def rechunk(
             "the branch has that change and the old chunks: rechunk again"
         )
         raise
+    record_statistics(session, statistics)
     LOGGER.info("commit %s: %s has the new chunks", commit, branch)
     return replace(report, compared=compared, commit=commit)
 
@@ -293,8 +295,11 @@ def _write(
     plan: Plan,
     executor: Executor,
     memory_bytes: int,
-) -> int:
-    """Recreate the arrays in a session and write their chunks; return the number of compared samples."""
+) -> tuple[int, list[Collected]]:
+    """Recreate the arrays in a session and write their chunks.
+
+    Returns the number of compared samples, and the statistics of the new chunks.
+    """
     for array, target in changed:
         session._workspace.delete_node(array.path)  # with the references to its chunks
         session._workspace.set_metadata(array.path, (target.document or "").encode())
@@ -313,7 +318,7 @@ def _write(
                 "changed when they were written, because its codecs are lossy: choose a lossless codec",
                 ErrorKind.INVALID_ARRAY_METADATA,
             )
-    return len(samples)
+    return len(samples), results.statistics
 
 
 def _select_samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> Iterator[Sample]:

@@ -40,6 +40,7 @@ from icefloe.maintenance.copy_objects import Copier, Limits, find_missing, find_
 from icefloe.maintenance.history import History, load_history
 from icefloe.maintenance.listings import Ids, Listing, list_folder, to_column
 from icefloe.maintenance.reachable import list_chunks_used, list_manifests_used
+from icefloe.maintenance.statistics.lifecycle import copy_statistics
 from icefloe.ops import UpdateType
 from icefloe.storage.base import Storage
 
@@ -136,6 +137,7 @@ def clone(
     work.rewrite_parents()
     work.check_sizes()
     work.move_refs()
+    copy_statistics(source.assets.storage, there.assets.storage, work.executor)
     return report
 
 
@@ -171,7 +173,7 @@ class _Work:
     def __init__(
         self, source: Opened, there: Opened, before: History | None, choice: Choice, executor: Executor
     ) -> None:
-        self.source, self.there, self.before, self._executor = source, there, before, executor
+        self.source, self.there, self.before, self.executor = source, there, before, executor
         self.whole = load_history(source.refs)
         self.part = choice.select(self.whole)
         self.since = 0 if before is None else there.refs.now()
@@ -221,7 +223,7 @@ class _Work:
     def _needed(self, logs_there: Ids) -> dict[str, Ids]:
         storage = self.source.assets.storage
         snapshots = self.part.snapshots.ids[self.rows]
-        manifests = list_manifests_used(storage, snapshots, self._executor)
+        manifests = list_manifests_used(storage, snapshots, self.executor)
         required = [*(log for info in self.new.values() for log in info.pruned_ancestor_tx_logs)]
         required += [info.id for info in self.new.values() if info.parent_id is not None]
         wanted = to_column([] if self._is_v1 else required)
@@ -232,7 +234,7 @@ class _Work:
             SNAPSHOTS: snapshots,
             TRANSACTIONS: logs,
             MANIFESTS: manifests,
-            CHUNKS: list_chunks_used(storage, manifests, self._executor),
+            CHUNKS: list_chunks_used(storage, manifests, self.executor),
         }
 
     @property

@@ -37,8 +37,9 @@ from icefloe.maintenance.reachable import (
     list_reachable_snapshots,
     mark_reachable,
 )
+from icefloe.maintenance.statistics.lifecycle import find_orphans
 from icefloe.ops import GCSummary, UpdateType
-from icefloe.storage.base import DeleteReport, Storage, SweepReport
+from icefloe.storage.base import DeleteReport, Storage, StorageObjectInfo, SweepReport
 
 _TRIES: Final = 10
 _DELETE_BATCH: Final = 1_000
@@ -96,7 +97,9 @@ def collect(
     storage = assets.storage
     if dry_run:
         garbage = find_garbage(refs, assets, older_than_us, executor)
-        return _with_temporary_files(_summary(garbage), [find_temporary_files(storage, older_than_us)])
+        orphans = find_orphans(storage, older_than_us, garbage.manifests.ids)
+        found = _with_statistics(_summary(garbage), orphans, DeleteReport(0))
+        return _with_temporary_files(found, [find_temporary_files(storage, older_than_us)])
     swept: list[SweepReport] = []
     garbage = find_garbage(
         refs,
@@ -107,7 +110,10 @@ def collect(
         when_found=lambda: swept.append(sweep(storage, older_than_us)),
     )
     try:
-        return _with_temporary_files(_delete_all(storage, garbage, limits, executor), swept)
+        done = _with_temporary_files(_delete_all(storage, garbage, limits, executor), swept)
+        orphans = find_orphans(storage, older_than_us, NO_IDS)
+        deleted = storage.delete([info.key for info in orphans]) if orphans else DeleteReport(0)
+        return _with_statistics(done, orphans, deleted)
     finally:
         if isinstance(refs, RefStoreV1) and garbage.begun_us is not None:
             refs.note_end_of_collection(garbage.begun_us)
@@ -312,6 +318,20 @@ def _with_temporary_files(summary: GCSummary, swept: Sequence[SweepReport]) -> G
         bytes_deleted=summary.bytes_deleted + sum(info.size_bytes for info in deleted),
         objects_failed_to_delete=summary.objects_failed_to_delete + len(failed),
         delete_errors=list(reasons)[:_SHOWN_ERRORS],
+    )
+
+
+def _with_statistics(
+    summary: GCSummary, orphans: Sequence[StorageObjectInfo], report: DeleteReport
+) -> GCSummary:
+    """Add the statistics files of deleted manifests to a summary."""
+    failed = {key for key, _ in report.failed}
+    gone = [info for info in orphans if info.key not in failed]
+    return replace(
+        summary,
+        statistics_deleted=len(gone),
+        bytes_deleted=summary.bytes_deleted + sum(info.size_bytes for info in gone),
+        objects_failed_to_delete=summary.objects_failed_to_delete + len(failed),
     )
 
 

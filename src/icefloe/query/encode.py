@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from icefloe.cf import NO_TIME
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import INTERVAL, NO_TIME, Coding, Values
+from icefloe.query.decode import INTERVAL, Coding, Values
 
 
 def make_invalid_rows_error(sentence: str) -> InvalidInputError:
@@ -86,7 +87,7 @@ def _encode(column: pa.Array, coding: Coding, name: str) -> Values:
         return np.array(column.cast(pa.binary()).fill_null(b"").to_pylist(), object)
     if kind not in "iufb":
         raise ValueError(f"rows cannot be written to arrays of type {coding.stored}")
-    if coding.floating is not None:
+    if coding.is_scaled:
         return _pack(column, coding)
     if kind == "f":
         return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0).to_numpy(zero_copy_only=False))

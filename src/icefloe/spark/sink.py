@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from icefloe.distributed import receipt
+from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.query.encode import make_invalid_rows_error
 from icefloe.query.options import Options
 from icefloe.query.write.blocks import BlockWriter, place_rows
@@ -42,6 +43,7 @@ class WriteReceipt(WriterCommitMessage):
     starts: tuple[Start, ...]
     """Starts of the blocks that the task wrote."""
     fragments: bytes
+    statistics: tuple[Collected, ...] = ()
 
 
 class IcechunkWriter(DataSourceArrowWriter):
@@ -93,7 +95,8 @@ class IcechunkWriter(DataSourceArrowWriter):
                     writer.write([place_rows(target, part) for part in waiting.pop(block)])
                     starts.append(tuple(part.start for part in region))
         left = [part for parts in waiting.values() for part in parts]
-        return WriteReceipt(receipt(fork) if starts else None, tuple(starts), self._pack(left + strange))
+        done = receipt(fork) if starts else None
+        return WriteReceipt(done, tuple(starts), self._pack(left + strange), writer.statistics.finish())
 
     def _pack(self, batches: list[pa.RecordBatch]) -> bytes:
         bound = self._options.count("maxFragmentBytes", FRAGMENT_BYTES)
@@ -121,11 +124,13 @@ class IcechunkWriter(DataSourceArrowWriter):
             session = repo.writable_session_at(self._job.request.branch, self._base)
             claimed = _collect_claims(written)
             session._merge_receipts([message.receipt for message in written if message.receipt is not None])
+            statistics = [found for message in written for found in message.statistics]
             rows = [batch for message in written for batch in _unpack(message.fragments)]
             if rows:
-                self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
+                statistics += self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
             if session.has_uncommitted_changes:
                 self._job.request.commit_once(repo, session)
+                record_statistics(session, statistics)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Keep the chunks of a write that failed; garbage collection deletes them.

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from icefloe.conflicts import ConflictSolver
 from icefloe.distributed import receipt
 from icefloe.errors import IcechunkError
+from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.query.decode import Values
 from icefloe.query.encode import merge_keys
 from icefloe.query.options import describe_location, open_repository
@@ -33,6 +34,9 @@ from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+Written = tuple[bytes, tuple[Collected, ...]]
+"""The receipt of a task, and the statistics of the chunks that it wrote."""
 
 
 def write(
@@ -129,8 +133,11 @@ def write(
         if any(not len(each) for each in keys.values()):
             return session.snapshot_id
         target = job.prepare(session, convert_schema(df.schema), names, keys)
-        session._merge_receipts(_write_blocks(df, target, session.fork()))
-    return request.commit_once(opened, session)
+        written = _write_blocks(df, target, session.fork())
+        session._merge_receipts([each for each, _ in written])
+    commit = request.commit_once(opened, session)
+    record_statistics(session, (found for _, statistics in written for found in statistics))
+    return commit
 
 
 def _collect_keys(df: DataFrame, dims: tuple[str, ...]) -> dict[str, Values]:
@@ -151,8 +158,8 @@ def _find_keys(batches: Iterator[pa.RecordBatch], dims: tuple[str, ...]) -> dict
     return {dim: merge_keys([part[dim] for part in parts]) for dim in dims}
 
 
-def _write_blocks(df: DataFrame, target: Target, fork: ForkSession) -> list[bytes]:
-    """Write the rows on the executors, each block in one task, and return the receipts."""
+def _write_blocks(df: DataFrame, target: Target, fork: ForkSession) -> list[Written]:
+    """Write the rows on the executors, each block in one task, and return receipts and statistics."""
     names = [variable.name for variable in target.variables]
     frame: Any = df.select(*(quote_name(name) for name in (*target.dims, *names)))
     fields = [StructField(BLOCK, LongType()), StructField(CELL, LongType())]
@@ -178,10 +185,10 @@ def _write_blocks(df: DataFrame, target: Target, fork: ForkSession) -> list[byte
     return [unpack_outcome(row["answer"]) for row in map_in_arrow(rows, put, "answer binary").collect()]
 
 
-def _write_partition(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]) -> bytes:
+def _write_partition(batches: Iterator[pa.RecordBatch], goal: tuple[ForkSession, Target]) -> Written:
     fork, target = goal
-    write_sorted(fork, target, batches)
-    return receipt(fork)
+    statistics = write_sorted(fork, target, batches)
+    return receipt(fork), statistics
 
 
 def _run_task(function: Any, batches: Iterator[pa.RecordBatch], goal: Any) -> pa.RecordBatch:

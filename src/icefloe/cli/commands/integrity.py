@@ -103,6 +103,7 @@ def verify(
         "chunk object": report.chunk_objects,
         "source": report.sources,
         "decoded chunk": report.chunks,
+        "statistics file": report.statistics,
         "checksum": report.checksums,
     }
     checked += "".join(f", {counted(count, what)}" for what, count in deeper.items() if count)

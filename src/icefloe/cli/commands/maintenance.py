@@ -89,6 +89,8 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     )
     if summary.temporary_files_deleted:
         text += f", including {counted(summary.temporary_files_deleted, 'temporary file')} of killed writers"
+    if summary.statistics_deleted:
+        text += f", including {counted(summary.statistics_deleted, 'statistics file')}"
     if summary.objects_failed_to_delete:
         reasons = format_value("; ".join(summary.delete_errors))
         text += f"\n{summary.objects_failed_to_delete} could not be deleted: {reasons}"

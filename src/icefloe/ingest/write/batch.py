@@ -27,6 +27,7 @@ from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join_path
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
 from icefloe.ingest.write.references import ReferencedFile, ReferenceTask, write_references
+from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.repository import Repository
 from icefloe.session import ForkSession, Session
 
@@ -92,7 +93,7 @@ def commit_batch(
         return None
     sources = {file.source.url: file.source for design in designs for file in design.combined.files}
     batch, rows = make_batch_id(options.group, list(sources.values())), ledger.rows
-    write_designs(session, designs, options, executor, windows)
+    statistics = write_designs(session, designs, options, executor, windows)
     for design in designs:
         _write_groups_without_data(session, options.group, design.combined.files)
         rows = _update_rows(rows, batch, design)
@@ -101,6 +102,7 @@ def commit_batch(
     about = {"batch": batch, "files": len(sources), "mode": options.mode}
     commit = session.commit(options.message or f"Ingest {files}", {**options.metadata, METADATA: about})
     LOGGER.info("commit %s: %s", commit, files)
+    record_statistics(session, statistics)
     written = repo.readonly_session(snapshot_id=commit)
     staged = tuple(_describe_staged(Stored(written, design.group), design) for design in designs)
     return Commit(staged, tuple(designs), Ledger(commit, rows))
@@ -117,10 +119,10 @@ def write_designs(
     options: Options,
     executor: Executor,
     windows: Sequence[Windows | None],
-) -> None:
+) -> list[Collected]:
     """Write the designed arrays of each group into a session, without committing.
 
-    With windows, tasks write the manifests of large arrays.
+    With windows, tasks write the manifests of large arrays. Returns the statistics of the written chunks.
     """
     for design in designs:
         _create_or_resize_arrays(session, design, options.layout.codec)
@@ -140,6 +142,7 @@ def write_designs(
     session._merge_receipts(results.receipts)
     for design in designs:
         _write_coordinates(session, design, options.layout.codec)
+    return results.statistics
 
 
 def _collect_blocks(fork: ForkSession, design: Design, options: Options) -> GroupBlocks:

@@ -34,6 +34,7 @@ from icefloe.ingest.plan.block_shapes import (
 )
 from icefloe.ingest.plan.tasks import Block, Plan
 from icefloe.ingest.records import BadFile, Reading, Stored, Target, explain, join_path
+from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
@@ -73,6 +74,8 @@ class TaskResult:
     """None if the task only spilled data."""
     bad: Mapping[int, str]
     """The sources that could not be read, by number, with the reason. Their blocks were not written."""
+    statistics: tuple[Collected, ...] = ()
+    """Statistics of the written chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class Results:
 
     def __init__(self) -> None:
         self.receipts: list[bytes] = []
+        self.statistics: list[Collected] = []
         self.bad: dict[str, BadFile] = {}
 
     def run(self, executor: Executor, task: Task[Any, TaskResult], items: Sequence[Any]) -> None:
@@ -143,6 +147,7 @@ class Results:
         for item, result in zip(items, executor.map(task, items), strict=True):
             if result.receipt is not None:
                 self.receipts.append(result.receipt)
+            self.statistics += result.statistics
             for number, text in result.bad.items():
                 source = item.sources[number]
                 self.bad.setdefault(source.url, BadFile(source, text))
@@ -173,6 +178,7 @@ class _ReadError(Exception):
 def write_blocks(task: WriteTask) -> TaskResult:
     """Write the blocks through the fork. Runs on executors."""
     bad: dict[int, str] = {}
+    collector = Collector(task.fork)
     with _Sources(task) as sources, ignore_warnings():
         paths = {name: join_path(task.group, name.strip("/")) for name in task.targets}
         arrays: dict[str, Any] = {
@@ -191,12 +197,14 @@ def write_blocks(task: WriteTask) -> TaskResult:
             array = arrays[block.name]
             unit = math.prod(array.shards or array.chunks) * task.targets[block.name].itemsize
             with limit_concurrency(count_concurrent_chunks(unit, WRITE_COPIES, task.memory_bytes)):
-                array[tuple(slice(start, stop) for start, stop in block.box)] = data
+                box = tuple(slice(start, stop) for start, stop in block.box)
+                array[box] = data
+            collector.add(paths[block.name], box, data)
             gone = weakref.ref(data)
             del data
             _wait_for(gone)
         bad |= sources.find_changed()
-    return TaskResult(receipt(task.fork), bad)
+    return TaskResult(receipt(task.fork), bad, collector.finish())
 
 
 def _wait_for(gone: weakref.ref[Any]) -> None:

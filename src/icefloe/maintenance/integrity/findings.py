@@ -70,6 +70,8 @@ class VerifyReport(Report):
     """Number of checked files of virtual references."""
     chunks: int = 0
     """Number of decoded chunks."""
+    statistics: int = 0
+    """Number of checked statistics files."""
     checksums: int = 0
     """Objects that were compared with a recorded checksum."""
     skipped: int = 0

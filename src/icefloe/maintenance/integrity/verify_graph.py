@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -40,6 +40,7 @@ from icefloe.maintenance.integrity.findings import Finding, Findings, Level
 from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, find_sources, merge_sources
 from icefloe.maintenance.listings import NO_IDS, Ids, Listing, iterate_ids, list_folder, to_column
 from icefloe.maintenance.reachable import DistinctItems, list_reachable_snapshots
+from icefloe.maintenance.statistics.lifecycle import find_damaged
 from icefloe.storage.base import Storage
 
 _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
@@ -73,6 +74,7 @@ def verify_graph(
         listed[CHUNKS] = list_folder(storage, CHUNKS)
     if level.includes(Level.OBJECTS):
         _chunks(ends, listed[CHUNKS], report)
+        _statistics(storage, files, executor, report)
     if level.includes(Level.SOURCES):
         check_sources(sources, assets.virtual, executor, report)
     if checksums:
@@ -81,6 +83,14 @@ def verify_graph(
         used = {SNAPSHOTS: wanted, TRANSACTIONS: logs, MANIFESTS: manifests, CHUNKS: chunks}
         check_checksums(storage, listed, used, executor, report)
     return report
+
+
+def _statistics(storage: Storage, files: Iterable[ManifestId], executor: Executor, report: Findings) -> None:
+    """Report damaged statistics files. Queries ignore them and read chunks instead."""
+    for path, damage in find_damaged(storage, list(files), executor):
+        report.counts["statistics"] += 1
+        if damage is not None:
+            report.findings.append(Finding("unreadable", path, "statistics", damage))
 
 
 # Snapshots

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.query.encode import encode_values, make_invalid_rows_error
 from icefloe.query.write.target import Target, Variable
 from icefloe.session import Session
@@ -33,22 +34,25 @@ def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=[BLOCK, CELL, *names])
 
 
-def write_sorted(session: Session, target: Target, batches: Iterator[pa.RecordBatch]) -> int:
-    """Write placed rows that are sorted by block, and return their number."""
+def write_sorted(
+    session: Session, target: Target, batches: Iterator[pa.RecordBatch]
+) -> tuple[Collected, ...]:
+    """Write placed rows that are sorted by block, and return the statistics of the written chunks."""
     writer = BlockWriter(session, target)
     waiting: list[pa.RecordBatch] = []
-    count = 0
     for batch in batches:
         blocks = batch.column(0).to_numpy(zero_copy_only=False)
         starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist(), len(blocks)]
         for first, last in pairwise(starts):
             part = batch.slice(first, last - first)
             if waiting and part.num_rows and waiting[-1].column(0)[0].as_py() != part.column(0)[0].as_py():
-                count += writer.write(waiting)
+                writer.write(waiting)
                 waiting = []
             if part.num_rows:
                 waiting.append(part)
-    return count + (writer.write(waiting) if waiting else 0)
+    if waiting:
+        writer.write(waiting)
+    return writer.statistics.finish()
 
 
 class BlockWriter:
@@ -58,13 +62,14 @@ class BlockWriter:
         import zarr
 
         self._target = target
+        self.statistics = Collector(session)
         store = session.store
         self._arrays: dict[str, Any] = {
             variable.name: zarr.open_array(store, path=variable.path, mode="r+")
             for variable in target.variables
         }
 
-    def write(self, parts: Sequence[pa.RecordBatch]) -> int:
+    def write(self, parts: Sequence[pa.RecordBatch]) -> None:
         """Write all rows of one block. Cells without a row keep their values."""
         rows = pa.Table.from_batches(parts).combine_chunks()
         block = int(rows.column(0)[0].as_py())
@@ -76,7 +81,6 @@ class BlockWriter:
         for variable in self._target.variables:
             column = rows.column(variable.name)
             self._write(variable, region, places, column.combine_chunks(), whole)
-        return len(cells)
 
     def _refuse_duplicates(self, cells: NDArray[np.int64]) -> None:
         unique, counts = np.unique(cells, return_counts=True)
@@ -120,3 +124,4 @@ class BlockWriter:
         else:
             held = values.reshape(())
         array[own] = held
+        self.statistics.add(variable.path, own, held)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.maintenance.statistics.collect import Collected
 from icefloe.query.decode import Values
 from icefloe.query.encode import make_invalid_rows_error, merge_keys, to_keys
 from icefloe.query.options import Options
@@ -60,8 +61,11 @@ class WriteJob:
 
     def write(
         self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
-    ) -> None:
-        """Write rows in this process. No row may be in a block that another task has `claimed`."""
+    ) -> tuple[Collected, ...]:
+        """Write rows in this process. No row may be in a block that another task has `claimed`.
+
+        Returns the statistics of the written chunks.
+        """
         whole = rows.combine_chunks()
         target = self.prepare(session, whole.schema, dims, find_keys(whole.to_batches(), dims))
         ordered = pa.Table.from_batches([place_rows(target, batch) for batch in whole.to_batches()])
@@ -70,7 +74,7 @@ class WriteJob:
             start = tuple(part.start for part in target.region(block))
             if start in claimed:
                 raise make_duplicate_block_error(start)
-        write_sorted(session, target, iter(ordered.to_batches()))
+        return write_sorted(session, target, iter(ordered.to_batches()))
 
 
 def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.cf import NO_TIME
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import NO_TIME, TIMESTAMP, Coding, Values
+from icefloe.query.decode import TIMESTAMP, Coding, Values
 from icefloe.query.encode import encode_values, make_invalid_rows_error, to_keys
 from icefloe.query.options import Options
 from icefloe.query.schema import (

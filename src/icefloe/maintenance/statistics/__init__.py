@@ -1,0 +1,1 @@
+"""Statistics of chunks: smallest and largest value, missing values, sums and squared deviations."""
