@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -325,6 +326,20 @@ def foreign_imports(module: Module) -> Iterator[str]:
             yield f"{module.name}:{imported.line} imports {package}"
 
 
+def private_imports(module: Module) -> Iterator[str]:
+    """Yield one sentence per import of a private name of another package."""
+    if module.name == "icefloe._internal.private_imports":
+        return
+    for imported in imports_of(module):
+        package, *inner = imported.target.split(".")
+        if package in (PACKAGE, *sys.stdlib_module_names):
+            continue
+        is_submodule = imported.target.startswith("xarray.backends.") and inner[1].islower()
+        is_core = package in ("zarr", "xarray") and inner[:1] == ["core"]
+        if is_submodule or is_core or any(part.startswith("_") for part in inner):
+            yield f"{module.name}:{imported.line} imports {imported.target}"
+
+
 def import_cycle(modules: Iterable[Module]) -> list[str]:
     """Return the names along one cycle of run-time imports, or nothing."""
     modules = list(modules)
@@ -389,6 +404,24 @@ def test_foreign_packages_are_imported_only_where_allowed() -> None:
     found = [problem for module in source_modules() for problem in foreign_imports(module)]
 
     assert found == []
+
+
+def test_private_names_of_other_packages_are_imported_in_one_module() -> None:
+    found = [problem for module in source_modules() for problem in private_imports(module)]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from zarr.core import sync",
+        "from xarray.backends import writers",
+        "from click._compat import strip_ansi",
+    ],
+)
+def test_private_import_is_found(text: str) -> None:
+    assert len(list(private_imports(parse("icefloe.xarray", text)))) == 1
 
 
 def test_there_are_no_import_cycles() -> None:

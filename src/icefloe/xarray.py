@@ -10,11 +10,14 @@ from collections.abc import Hashable, Iterator, Mapping, MutableMapping
 from typing import Any, Literal, TypeAlias
 
 from icefloe._internal.extras import format_install_command
+from icefloe._internal.private_imports import (
+    get_xarray_array_names,
+    get_xarray_writers,
+    make_xarray_array_writer,
+)
 
 try:
     from xarray import DataArray, Dataset, DataTree
-    from xarray.backends import common, writers
-    from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 except ImportError as cause:
     raise ImportError(f"icefloe.xarray needs xarray: {format_install_command('xarray')}") from cause
 
@@ -24,10 +27,6 @@ from icefloe.session import Session
 from icefloe.store import IcechunkStore
 
 __all__ = ["to_icechunk"]
-
-_common: Any = common
-_writers: Any = writers
-"""The functions behind `Dataset.to_zarr`, most of which have no types."""
 
 Region: TypeAlias = Mapping[str, slice | Literal["auto"]] | Literal["auto"] | None
 ZarrWriteModes: TypeAlias = Literal["w", "w-", "a", "a-", "r+", "r"]
@@ -115,7 +114,7 @@ def to_icechunk(
         "consolidated": False,
     }
     if isinstance(obj, DataTree):
-        writer = _common.ArrayWriter()
+        writer = make_xarray_array_writer()
         for dataset, its_encoding, its_options in list(_nodes(obj, encoding or {}, options)):
             _write_metadata(dataset, store, writer, its_encoding, its_options)
         if writer.sources:
@@ -125,7 +124,7 @@ def to_icechunk(
     if data.__dask_graph__() is None:
         data.to_zarr(store, encoding=encoding, **options)
         return
-    writer = _common.ArrayWriter()
+    writer = make_xarray_array_writer()
     _write_metadata(_as_dataset(obj), store, writer, dict(encoding or {}), options)
     if writer.sources:
         _write_chunks(session, writer, split_every, dict(chunkmanager_store_kwargs or {}))
@@ -168,9 +167,10 @@ def _as_dataset(obj: DataArray | Dataset) -> Dataset:
         return obj
     if obj.name is not None and obj.name not in obj.coords and obj.name not in obj.dims:
         return obj.to_dataset()
-    dataset = obj.to_dataset(name=DATAARRAY_VARIABLE)
+    variable, name = get_xarray_array_names()
+    dataset = obj.to_dataset(name=variable)
     if obj.name is not None:
-        dataset.attrs[DATAARRAY_NAME] = obj.name
+        dataset.attrs[name] = obj.name
     return dataset
 
 
@@ -182,15 +182,16 @@ def _write_metadata(
     options: Mapping[str, Any],
 ) -> None:
     """Write metadata and data in memory, and collect dask arrays: the first half of `Dataset.to_zarr`."""
-    _writers._validate_dataset_names(dataset)
+    writers = get_xarray_writers()
+    writers._validate_dataset_names(dataset)
     dataset = dataset.copy()
     for variable in dataset.variables.values():
         if variable.size == 0:
             variable.load()  # there is no block to write
-    target = _writers.get_writable_zarr_store(store, **options)
+    target = writers.get_writable_zarr_store(store, **options)
     dataset = target._validate_and_autodetect_region(dataset)
     target._validate_encoding(encoding)
-    _writers.dump_to_store(dataset, target, writer, encoding=encoding)
+    writers.dump_to_store(dataset, target, writer, encoding=encoding)
 
 
 def _write_chunks(

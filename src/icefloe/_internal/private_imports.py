@@ -69,3 +69,31 @@ def get_xarray_indexing() -> Any:
     from xarray.core import indexing
 
     return indexing
+
+
+def get_xarray_writers() -> Any:
+    """Return the module with the functions behind `Dataset.to_zarr`.
+
+    The public method with `compute=False` returns a dask graph that writes to the store of the session. Forks
+    need the encoded arrays themselves, which only these functions collect.
+    """
+    from xarray.backends import writers
+
+    return writers
+
+
+def make_xarray_array_writer() -> Any:
+    """Return an object that collects the encoded arrays of `get_xarray_writers` (no public equivalent)."""
+    from xarray.backends.common import ArrayWriter
+
+    return ArrayWriter()
+
+
+def get_xarray_array_names() -> tuple[str, str]:
+    """Return the names under which xarray stores an unnamed array, and the name of a named one.
+
+    `xarray.open_dataarray` recognizes them, and no public module has them.
+    """
+    from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+
+    return DATAARRAY_VARIABLE, DATAARRAY_NAME

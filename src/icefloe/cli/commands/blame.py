@@ -10,7 +10,7 @@ from icefloe.cli import revisions
 from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
     LabelsAt,
-    branch_option,
+    complete_branch,
     complete_path,
     complete_revision,
     output_option,
@@ -60,7 +60,13 @@ def blame(repo: Repository, path: str, revision: str, number: int | None, out: O
 @click.option("--when", required=True, help="The condition, such as 'max > 310' or 'missing == 0'.")
 @click.option("--from", "oldest", help="The oldest version to look at.", shell_complete=complete_revision)
 @click.option("--to", "newest", help="The newest version to look at.", shell_complete=complete_revision)
-@branch_option
+@click.option(
+    "--branch",
+    default="main",
+    show_default=True,
+    help="The branch to search.",
+    shell_complete=complete_branch,
+)
 @output_option
 def bisect(
     repo: Repository,
