@@ -94,8 +94,8 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "maintenance": (
         ("clone", "gc", "integrity", "retention", "storage_stats", "window"),
-        ("copy_objects", "expire", "rewrite_manifests", "statistics", "upgrade"),
-        ("history", "reachable"),
+        ("copy_objects", "expire", "rewrite_manifests", "statistics", "upgrade_v1"),
+        ("commit_graph", "reachable"),
         ("listings",),
         ("",),
     ),

@@ -20,12 +20,12 @@ if TYPE_CHECKING:  # type checkers treat `name as name` as exported
     from icefloe._internal.executor import ProcessExecutor as ProcessExecutor
     from icefloe._internal.executor import ThreadExecutor as ThreadExecutor
     from icefloe._internal.table import Table as Table
+    from icefloe.comparison.array_references import ChunkReferences as ChunkReferences
+    from icefloe.comparison.array_references import chunk_references as chunk_references
     from icefloe.comparison.bisect import Bisection as Bisection
     from icefloe.comparison.bisect import bisect as bisect
     from icefloe.comparison.blame import Blame as Blame
     from icefloe.comparison.blame import blame as blame
-    from icefloe.comparison.references import ChunkReferences as ChunkReferences
-    from icefloe.comparison.references import chunk_references as chunk_references
     from icefloe.comparison.values import ValueDifferences as ValueDifferences
     from icefloe.comparison.values import compare_values as compare_values
     from icefloe.comparison.values import subtract_values as subtract_values

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from icefloe.core.merge.branches import Branching
     from icefloe.credentials import AnyCredential
     from icefloe.maintenance.clone import CloneReport
-    from icefloe.maintenance.history import History
+    from icefloe.maintenance.commit_graph import History
     from icefloe.maintenance.integrity.findings import VerifyLevel, VerifyReport
     from icefloe.maintenance.integrity.repair import ReadChunk, RepairReport
     from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
@@ -1389,7 +1389,7 @@ class Repository(Shown):
             check_writable(self._refs.status())
 
     def _history(self, what: str) -> History:
-        from icefloe.maintenance.history import load_history
+        from icefloe.maintenance.commit_graph import load_history
 
         self._require_present_format(what)
         return load_history(self._refs)
@@ -2112,7 +2112,7 @@ def upgrade_icechunk_repository(
     ConflictError
         If a branch or tag changed during the upgrade.
     """
-    from icefloe.maintenance.upgrade import delete_files_of_version_1, upgrade
+    from icefloe.maintenance.upgrade_v1 import delete_files_of_version_1, upgrade
 
     threads = prefetch_concurrency or (1 if repo.storage.answers_at_once else _THREADS)
     executor, delete = repo.executor or ThreadExecutor(threads), delete_unused_v1_files

@@ -11,7 +11,7 @@ import zarr
 
 import icefloe
 from icefloe import Repository, Session
-from icefloe.comparison.references import CHUNK_KINDS
+from icefloe.comparison.array_references import CHUNK_KINDS
 from tests.support.random_history import RandomHistory
 
 

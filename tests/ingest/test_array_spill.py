@@ -21,7 +21,7 @@ import icefloe
 from icefloe import Repository
 from icefloe.ingest import rechunk
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
-from icefloe.ingest.plan.block_shapes import UnitGrid, choose_block, compute_read_factor, count_overlaps
+from icefloe.ingest.plan.task_blocks import UnitGrid, choose_block, compute_read_factor, count_overlaps
 from icefloe.storage.memory import MemoryStorage
 from tests.support import processes
 from tests.support.ingest.files import (

@@ -15,7 +15,7 @@ from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, SnapshotId
 from icefloe._internal.times import to_microseconds
 from icefloe.errors import ReadOnlyError
 from icefloe.format.repo_info import SnapshotInfo, SnapshotInfos
-from icefloe.maintenance.history import History
+from icefloe.maintenance.commit_graph import History
 from icefloe.maintenance.retention import select_kept
 from tests.support.histories import commit, history, now, repository
 

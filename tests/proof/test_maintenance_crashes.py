@@ -26,7 +26,7 @@ from icefloe.config import (
     RepositoryConfig,
 )
 from icefloe.errors import IcechunkError
-from icefloe.maintenance.upgrade import has_files_of_version_1
+from icefloe.maintenance.upgrade_v1 import has_files_of_version_1
 from icefloe.storage.base import Storage
 from icefloe.testing.flaky import Crashed, Fault, FlakyStorage
 from icefloe.testing.storages import Call

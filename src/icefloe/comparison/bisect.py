@@ -16,7 +16,7 @@ from icefloe._internal.paths import ROOT, get_parent
 from icefloe._internal.report import Report
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.cf import get_fill_values
-from icefloe.comparison.references import find_array
+from icefloe.comparison.array_references import find_array
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.export.selection import find_positions
 from icefloe.repository import Repository

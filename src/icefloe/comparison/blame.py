@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe._internal.table import Table
-from icefloe.comparison.references import find_array, to_coordinate_columns
+from icefloe.comparison.array_references import find_array, to_coordinate_columns
 from icefloe.comparison.versions import read_differing_references
 from icefloe.core.changeset import count_dimensions
 from icefloe.core.merge.lineage import get_merged_tips

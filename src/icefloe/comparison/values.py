@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.comparison.references import find_array
+from icefloe.comparison.array_references import find_array
 from icefloe.comparison.versions import find_array_differences, get_array_grid
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format import coordinates

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icefloe._internal.paths import normalize
 from icefloe._internal.table import Table
-from icefloe.comparison.references import to_coordinate_columns
+from icefloe.comparison.array_references import to_coordinate_columns
 from icefloe.core.chunk_grid import Grid, get_stored_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, NodeNotFoundError

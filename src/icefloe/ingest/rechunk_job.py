@@ -28,7 +28,7 @@ from icefloe.errors import ErrorKind, Hint, InvalidInputError, NodeNotFoundError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.ingest.combine.pieces import PieceArray, Pieces
 from icefloe.ingest.options import DEFAULT_MEMORY_BYTES, make_compressors
-from icefloe.ingest.plan.arrays import check_chunk_bytes, choose_shards
+from icefloe.ingest.plan.array_encoding import check_chunk_bytes, choose_shards
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
 from icefloe.ingest.records import LOGGER, Reading, Stored, Target, explain
 from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups

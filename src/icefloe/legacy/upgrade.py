@@ -58,7 +58,7 @@ from icefloe.legacy.layout import ALL_LAYOUTS, LEGACY
 from icefloe.legacy.refs import RefStoreLegacy
 from icefloe.maintenance.integrity.findings import Level
 from icefloe.maintenance.integrity.verify_graph import verify_graph
-from icefloe.maintenance.upgrade import make_first_repo_info
+from icefloe.maintenance.upgrade_v1 import make_first_repo_info
 from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, ObjectNotFoundError, Storage
 
 Item = TypeVar("Item")

@@ -36,8 +36,8 @@ from icefloe.format.refs_v1 import REFS, RefFile, RefKind
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.updates import RepoStatus, Update, Updates
+from icefloe.maintenance.commit_graph import History, load_history
 from icefloe.maintenance.copy_objects import Copier, Limits, find_missing, find_needed_rows
-from icefloe.maintenance.history import History, load_history
 from icefloe.maintenance.listings import Ids, Listing, list_folder, to_column
 from icefloe.maintenance.reachable import list_chunks_used, list_manifests_used
 from icefloe.maintenance.statistics.lifecycle import copy_statistics

@@ -22,8 +22,8 @@ from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shorten_history
 from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo
+from icefloe.maintenance.commit_graph import History, load_history
 from icefloe.maintenance.expire import Expiration, drop_expired, expire
-from icefloe.maintenance.history import History, load_history
 from icefloe.ops import UpdateType
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {

@@ -22,7 +22,7 @@ from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, read_manifest
 from icefloe.format.id_columns import is_member, sort_ids, view_id_keys
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.schema import ARRAY_NODE
-from icefloe.maintenance.history import History
+from icefloe.maintenance.commit_graph import History
 from icefloe.maintenance.listings import Ids, Listing, iterate_ids, list_folder
 from icefloe.maintenance.reachable import (
     DistinctItems,

@@ -16,7 +16,7 @@ from icefloe.core.open import find_layout
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.legacy.layout import ALL_LAYOUTS
 from icefloe.legacy.upgrade import MigrationReport, is_interrupted
-from icefloe.maintenance.upgrade import has_files_of_version_1
+from icefloe.maintenance.upgrade_v1 import has_files_of_version_1
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 

@@ -18,7 +18,7 @@ from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.inspect_files import Inspected
 from icefloe.ingest.inspect.packing import make_signature
 from icefloe.ingest.options import Mode, Options
-from icefloe.ingest.plan.arrays import check_layout, design_array, design_coordinate
+from icefloe.ingest.plan.array_encoding import check_layout, design_array, design_coordinate
 from icefloe.ingest.plan.references import (
     ReferencePlan,
     adopt_file_layout,

@@ -12,7 +12,7 @@ import numpy as np
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.ingest.array_spill import ArraySpill
 from icefloe.ingest.combine.pieces import EXISTING, Column, PieceArray, Pieces
-from icefloe.ingest.plan.block_shapes import (
+from icefloe.ingest.plan.task_blocks import (
     READ_COPIES,
     WRITE_COPIES,
     UnitGrid,

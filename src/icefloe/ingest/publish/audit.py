@@ -23,7 +23,7 @@ from icefloe.ingest.inspect.open import decode, open_raw, open_stored
 from icefloe.ingest.inspect.packing import decode_variable
 from icefloe.ingest.ledger import LedgerRow, split_rows_by_group
 from icefloe.ingest.options import DEFAULT_CHECKS, Check, Options, make_check_error
-from icefloe.ingest.plan.block_shapes import compute_part_bytes
+from icefloe.ingest.plan.task_blocks import compute_part_bytes
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.records import Reading, Stored, explain, join_path
 from icefloe.ingest.report import CheckResult

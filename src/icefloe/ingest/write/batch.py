@@ -20,7 +20,7 @@ from icefloe.ingest.discover.sources import Source
 from icefloe.ingest.inspect.packing import to_zarr_attributes
 from icefloe.ingest.ledger import Ledger, LedgerRow, encode_region, write_ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.plan.arrays import create_array
+from icefloe.ingest.plan.array_encoding import create_array
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.references import Windows, configure_splitting, find_files_within, plan_windows
 from icefloe.ingest.plan.tasks import Block

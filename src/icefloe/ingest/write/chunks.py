@@ -24,8 +24,8 @@ from icefloe.ingest.combine.pieces import EXISTING, Pieces
 from icefloe.ingest.discover.sources import Source, refuse_changed
 from icefloe.ingest.inspect.open import decode, open_raw
 from icefloe.ingest.inspect.packing import encode_variable, is_text
-from icefloe.ingest.plan.arrays import get_missing_value
-from icefloe.ingest.plan.block_shapes import (
+from icefloe.ingest.plan.array_encoding import get_missing_value
+from icefloe.ingest.plan.task_blocks import (
     READ_COPIES,
     WRITE_COPIES,
     compute_part_bytes,
