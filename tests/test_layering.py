@@ -23,6 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("pipeline",),
+    ("default_executor",),
     ("spark", "serve"),
     ("query",),
     ("", "compatibility", "_icechunk_python", "_standing_in"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 import icefloe
-from icefloe import pipeline
+from icefloe import default_executor
 from icefloe._internal.executor import ProcessExecutor
 from icefloe.ingest.options import list_options
 from tests.support.ingest.files import Travelling, archive, assert_same, expected, read
@@ -34,7 +33,7 @@ def test_executor_does_not_start_without_new_files(tmp_path: Path, monkeypatch: 
     files, repo = archive(tmp_path / "files"), tmp_path / "repo"
     icefloe.ingest_files(files, repo, executor=Travelling())
     monkeypatch.setattr("icefloe.spark.session.open_default_session", None)
-    monkeypatch.setattr(pipeline, "ProcessExecutor", None)
+    monkeypatch.setattr(default_executor, "ProcessExecutor", None)
 
     report = icefloe.ingest_files(files, repo)
 
@@ -74,23 +73,9 @@ def test_processes_replace_spark_without_java(tmp_path: Path, monkeypatch: pytes
         started.append("processes")
         return ProcessExecutor(*args, **options)
 
-    monkeypatch.setattr(pipeline, "ProcessExecutor", processes)
+    monkeypatch.setattr(default_executor, "ProcessExecutor", processes)
 
     icefloe.ingest_files(files, tmp_path / "repo")
 
     assert started == ["spark", "processes"]
     assert_same(read(icefloe.open(str(tmp_path / "repo"))), expected(files))
-
-
-def test_processes_replace_spark_without_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "icefloe.spark.executor", None)
-
-    with pipeline._start_executor(None) as executor:
-        assert isinstance(executor, ProcessExecutor)
-
-
-@pytest.mark.spark
-def test_active_spark_session_is_the_default(spark: Any) -> None:
-    with pipeline._start_executor(None) as executor:
-        assert executor.has_sql
-    assert spark.range(3).count() == 3

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from icefloe._internal.executor import Executor, ProcessExecutor, Progress
+from icefloe._internal.executor import Executor, Progress
+from icefloe.default_executor import start_default_executor
 from icefloe.derive.job import Job
 from icefloe.derive.lineage import stored_recipe
 from icefloe.derive.recipe import DeriveRecipe, load_recipe
@@ -144,7 +145,7 @@ def ingest_files(
         executor = executor if progress is None else executor.with_progress(progress)
     found = discover_for(sources, options)
     with open_target(repo, storage_options, dry_run=dry_run) as target:
-        return ingest(target, found, options, executor or _start_executor(progress), dry_run=dry_run)
+        return ingest(target, found, options, executor or start_default_executor(progress), dry_run=dry_run)
 
 
 def derive_arrays(
@@ -214,7 +215,7 @@ def derive_arrays(
         loaded,
         repo,
         lambda location, options: Repository.open(storage_from_url(location, **options)),
-        lambda: _start_executor(progress) if executor is None else nullcontext(executor),
+        lambda: start_default_executor(progress) if executor is None else nullcontext(executor),
         memory_bytes,
         full,
         strict,
@@ -234,20 +235,3 @@ def _load_recipe(
         return stored_recipe(recipe, allowed), recipe
     loaded = load_recipe(recipe)
     return loaded, Repository.open(storage_from_url(loaded.repository, **loaded.storage_options))
-
-
-@contextmanager
-def _start_executor(progress: Progress | None) -> Iterator[Executor]:
-    """Start the default executor, and stop it at the end: Spark, or processes without pyspark or Java."""
-    try:
-        from icefloe.spark.executor import SparkExecutor
-        from icefloe.spark.session import open_default_session
-    except ModuleNotFoundError:
-        pass
-    else:
-        with open_default_session() as session:
-            if session is not None:
-                yield SparkExecutor(session, progress=progress)
-                return
-    with ProcessExecutor(progress=progress) as processes:
-        yield processes

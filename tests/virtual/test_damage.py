@@ -16,7 +16,7 @@ import pytest
 from icefloe import StorageError
 from icefloe.errors import ErrorKind
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
-from icefloe.virtual.open import recognize
+from icefloe.virtual.parsers import recognize
 from icefloe.virtual.sources import open_file, to_location
 from icefloe.virtual.values import open_values
 from tests.support.servers.ranges import range_server

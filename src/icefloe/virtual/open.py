@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib import import_module
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, get_args
 from urllib.parse import unquote, urlsplit
 
 from icefloe._internal.extras import find_missing_package
 from icefloe.config.stores import AnyObjectStoreConfig
 from icefloe.credentials import AnyCredential
-from icefloe.errors import Hint
 from icefloe.virtual.dataset import VirtualDataset, with_sources
-from icefloe.virtual.errors import CannotVirtualizeError
-from icefloe.virtual.parsers import ZIP_MAGIC, ParseOptions
+from icefloe.virtual.parsers import Format, ParseOptions, find_parser, recognize
 from icefloe.virtual.sources import (
     FindAccess,
     SourceFile,
@@ -28,34 +25,6 @@ from icefloe.virtual.variables import ChunkReferences, make_loaded_variable
 
 if TYPE_CHECKING:
     from icefloe.virtual.parsers.hdf5.file import Members
-
-Format: TypeAlias = Literal[
-    "hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp", "icechunk"
-]
-Parser: TypeAlias = Callable[[SourceFile, ParseOptions], VirtualDataset]
-
-_PARSERS: Final = {
-    "netcdf3": ("netcdf3", "parse_netcdf3"),
-    "grib": ("grib.file", "parse_grib"),
-    "zarr": ("zarr.stores", "parse_zarr_zip"),
-    "tiff": ("tiff.file", "parse_tiff"),
-}
-"""Module and function of each parser, which are imported when needed: most require an optional library."""
-_SIGNATURES: Final[dict[bytes, Format]] = {
-    b"CDF\x01": "netcdf3",
-    b"CDF\x02": "netcdf3",
-    b"CDF\x05": "netcdf3",
-    b"II*\0": "tiff",
-    b"MM\0*": "tiff",
-    b"II+\0": "tiff",
-    b"MM\0+": "tiff",
-    b"GRIB": "grib",
-    b"\x0e\x03\x13\x01": "hdf4",
-}
-"""First four bytes of files that identify their format with certainty."""
-_HDF5: Final = b"\x89HDF\r\n\x1a\n"
-_USERBLOCKS: Final = 16
-"""Number of offsets (512, 1024, 2048, ...) at which the signature may follow a user block."""
 
 
 def virtualize(
@@ -187,9 +156,7 @@ def _parse_file(file: SourceFile, found: Format, options: ParseOptions, access: 
         from icefloe.virtual.parsers.virtualizarr import parse_with_virtualizarr
 
         return _load(parse_with_virtualizarr(file, found, options, access), options, access)
-    module, function = _PARSERS[found]
-    parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
-    dataset = with_sources(parser(file, options), (file.finish(),))
+    dataset = with_sources(find_parser(found)(file, options), (file.finish(),))
     return _load(dataset, options, access) if found == "zarr" else dataset
 
 
@@ -238,39 +205,3 @@ def _load(dataset: VirtualDataset, options: ParseOptions, access: FindAccess) ->
             make_loaded_variable(each.dimensions, values[path], each.attributes) if path in values else each
         )
     )
-
-
-def recognize(file: SourceFile) -> Format:
-    """Recognise the format of a file by its first bytes.
-
-    Raises
-    ------
-    CannotVirtualizeError
-        If the file is empty, or its format is unknown.
-    """
-    head = file.read(0, 4096)
-    if head[:4] in _SIGNATURES:
-        return _SIGNATURES[head[:4]]
-    if head.startswith(b"SIMPLE  = "):
-        return "fits"
-    if head.startswith(_HDF5) or _has_userblock(file):
-        return "hdf5"
-    if b"GRIB" in head:  # some files have a line of text before the first message
-        return "grib"
-    if head[:4] in ZIP_MAGIC:
-        return "zarr"
-    if b"http://xml.opendap.org/dap/dmrpp" in head:
-        return "dmrpp"
-    if head[:1] == b"{":
-        return "kerchunk"
-    if not head:
-        raise CannotVirtualizeError(f"{file.location} is empty")
-    raise CannotVirtualizeError(
-        f"{file.location} begins with {head[:8]!r}, which matches none of {', '.join(get_args(Format))}"
-    ).with_hint(Hint("pass the format with {format}", format=None))
-
-
-def _has_userblock(file: SourceFile) -> bool:
-    """Check whether the signature of HDF5 follows a user block."""
-    starts = [512 << power for power in range(_USERBLOCKS)]
-    return any(file.peek(start, start + 8) == _HDF5 for start in starts if start < file.size_bytes)

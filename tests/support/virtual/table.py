@@ -25,7 +25,7 @@ import zarr
 from icefloe._internal.amounts import counted
 from icefloe.virtual import CannotVirtualizeError, VirtualDataset, virtualize
 from icefloe.virtual.decoders.grib import decode_grib
-from icefloe.virtual.open import recognize
+from icefloe.virtual.parsers import recognize
 from icefloe.virtual.sources import open_file, to_location
 from icefloe.virtual.values import open_store
 from tests.support.source_tree import ROOT

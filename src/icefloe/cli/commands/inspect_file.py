@@ -10,7 +10,7 @@ from icefloe._internal.redaction import redact
 from icefloe.cli.output import Output
 from icefloe.cli.params import complete_file, output_option
 from icefloe.virtual import VirtualDataset, virtualize
-from icefloe.virtual.open import Format
+from icefloe.virtual.parsers import Format
 
 _COLUMNS = ("variable", "shape", "dtype", "chunks", "references", "codecs", "refused")
 

@@ -237,7 +237,7 @@ def open_virtualized(
 
 def open_remote_hdf5(source: Source, reading: Reading) -> Any:
     """Open a remote HDF5 file for range reads. Return None for other formats and servers without ranges."""
-    from icefloe.virtual.open import recognize
+    from icefloe.virtual.parsers import recognize
     from icefloe.virtual.sources import open_file, to_location
 
     access = reading.find_access(source)

@@ -1,15 +1,51 @@
-"""Parsers, one module or folder per file format, and their options.
+"""The registry of parsers: file formats, how they are recognised, and the module that parses each.
 
-A new parser is registered in `icefloe.virtual.open`.
+Each format has a module or a folder here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
+from icefloe.errors import Hint
+from icefloe.virtual.errors import CannotVirtualizeError
+from icefloe.virtual.sources import SourceFile
+
+if TYPE_CHECKING:
+    from icefloe.virtual.dataset import VirtualDataset
+
+
+Format: TypeAlias = Literal[
+    "hdf5", "netcdf3", "grib", "tiff", "zarr", "kerchunk", "fits", "hdf4", "dmrpp", "icechunk"
+]
+Parser: TypeAlias = Callable[[SourceFile, "ParseOptions"], "VirtualDataset"]
+
+_PARSERS: Final = {
+    "netcdf3": ("netcdf3", "parse_netcdf3"),
+    "grib": ("grib.file", "parse_grib"),
+    "zarr": ("zarr.stores", "parse_zarr_zip"),
+    "tiff": ("tiff.file", "parse_tiff"),
+}
+"""Module and function of each parser, which are imported when needed: most require an optional library."""
+_SIGNATURES: Final[dict[bytes, Format]] = {
+    b"CDF\x01": "netcdf3",
+    b"CDF\x02": "netcdf3",
+    b"CDF\x05": "netcdf3",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"II+\0": "tiff",
+    b"MM\0+": "tiff",
+    b"GRIB": "grib",
+    b"\x0e\x03\x13\x01": "hdf4",
+}
+"""First four bytes of files that identify their format with certainty."""
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_USERBLOCKS: Final = 16
+"""Number of offsets (512, 1024, 2048, ...) at which the signature may follow a user block."""
 LOADED_BYTES: Final = 1 << 24
 """Coordinates larger than this are not loaded unless they are selected by name."""
 ZIP_MAGIC: Final = (b"PK\x03\x04", b"PK\x05\x06")
@@ -65,3 +101,46 @@ class ParseOptions:
             if chunks[axis] > 1:
                 break
         return tuple(chunks)
+
+
+def find_parser(format: Format) -> Parser:
+    """Import the parser of a format that consists of a single file."""
+    module, function = _PARSERS[format]
+    parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
+    return parser
+
+
+def recognize(file: SourceFile) -> Format:
+    """Recognise the format of a file by its first bytes.
+
+    Raises
+    ------
+    CannotVirtualizeError
+        If the file is empty, or its format is unknown.
+    """
+    head = file.read(0, 4096)
+    if head[:4] in _SIGNATURES:
+        return _SIGNATURES[head[:4]]
+    if head.startswith(b"SIMPLE  = "):
+        return "fits"
+    if head.startswith(_HDF5) or _has_userblock(file):
+        return "hdf5"
+    if b"GRIB" in head:  # some files have a line of text before the first message
+        return "grib"
+    if head[:4] in ZIP_MAGIC:
+        return "zarr"
+    if b"http://xml.opendap.org/dap/dmrpp" in head:
+        return "dmrpp"
+    if head[:1] == b"{":
+        return "kerchunk"
+    if not head:
+        raise CannotVirtualizeError(f"{file.location} is empty")
+    raise CannotVirtualizeError(
+        f"{file.location} begins with {head[:8]!r}, which matches none of {', '.join(get_args(Format))}"
+    ).with_hint(Hint("pass the format with {format}", format=None))
+
+
+def _has_userblock(file: SourceFile) -> bool:
+    """Check whether the signature of HDF5 follows a user block."""
+    starts = [512 << power for power in range(_USERBLOCKS)]
+    return any(file.peek(start, start + 8) == _HDF5 for start in starts if start < file.size_bytes)
