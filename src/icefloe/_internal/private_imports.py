@@ -84,9 +84,10 @@ def get_xarray_writers() -> Any:
 
 def make_xarray_array_writer() -> Any:
     """Return an object that collects the encoded arrays of `get_xarray_writers` (no public equivalent)."""
-    from xarray.backends.common import ArrayWriter
+    from xarray.backends import common
 
-    return ArrayWriter()
+    untyped: Any = common
+    return untyped.ArrayWriter()
 
 
 def get_xarray_array_names() -> tuple[str, str]:
