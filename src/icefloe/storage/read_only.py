@@ -29,6 +29,8 @@ class ReadOnlyStorage(Storage):
         The storage to read from.
     """
 
+    _inner: Storage
+
     def __init__(self, inner: Storage) -> None:
         self._inner = inner
         super().__init__()

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from icefloe._internal.concurrency import fork_safe_lock
 from icefloe._internal.redaction import has_valid_port, redact
 from icefloe.config import StorageSettings
-from icefloe.errors import ErrorKind, ReadOnlyError, StorageError
-from icefloe.storage.base import (
-    ALWAYS,
-    Buffer,
-    DeleteReport,
-    ObjectKind,
-    PutCondition,
-    Storage,
-    StorageObjectInfo,
-    Version,
-)
+from icefloe.errors import ErrorKind, StorageError
+from icefloe.storage.base import Storage
+from icefloe.storage.read_only import ReadOnlyStorage
 
 MAX_REDIRECTS = 10
 SCHEMES = ("s3", "gs", "gcs", "r2", "tigris", "http+icechunk", "https+icechunk", "http+ic", "https+ic")
@@ -29,7 +21,7 @@ _TIMEOUT_S = 30
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
-class RedirectStorage(Storage):
+class RedirectStorage(ReadOnlyStorage):
     """The storage that a URL redirects to, resolved on first use.
 
     Parameters
@@ -50,12 +42,23 @@ class RedirectStorage(Storage):
         self._given = settings
         self._target: Storage | None = None
         self._lock = fork_safe_lock()
-        super().__init__(settings)
+        Storage.__init__(self, settings)
 
     @property
-    def read_only(self) -> bool:
-        # docstring inherited
-        return True
+    def _inner(self) -> Storage:  # type: ignore[override]  # nothing assigns it
+        with self._lock:
+            if self._target is None:
+                target = self._open_url(resolve(self._base_url))
+                self._target = target if self._given is None else target.with_settings(self._given)
+            return self._target
+
+    # Nothing below may follow the redirects.
+
+    answers_at_once = Storage.answers_at_once
+    identity = Storage.identity
+    copy_id = Storage.copy_id
+    default_settings = Storage.default_settings
+    with_attribution = Storage.with_attribution
 
     def with_settings(self, settings: StorageSettings) -> Self:
         # docstring inherited
@@ -64,56 +67,6 @@ class RedirectStorage(Storage):
     def describe(self) -> Mapping[str, str]:
         # docstring inherited
         return {"type": "redirect", "url": redact(self._base_url)}
-
-    def get(self, path: str) -> tuple[bytes, Version]:
-        # docstring inherited
-        return self._get_target().get(path)
-
-    def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
-        # docstring inherited
-        return self._get_target().get_if_changed(path, version)
-
-    def get_range(self, path: str, start: int, stop: int | None) -> bytes:
-        # docstring inherited
-        return self._get_target().get_range(path, start, stop)
-
-    def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
-        # docstring inherited
-        return self._get_target().head(path)
-
-    def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
-        # docstring inherited
-        return self._get_target().list_prefix(prefix)
-
-    def put(
-        self,
-        path: str,
-        data: Buffer,
-        condition: PutCondition = ALWAYS,
-        *,
-        kind: ObjectKind = ObjectKind.METADATA,
-        metadata: Mapping[str, str] | None = None,
-    ) -> Version:
-        # docstring inherited
-        raise self._refused()
-
-    def copy(self, source: str, target: str, version: Version | None = None) -> None:
-        # docstring inherited
-        raise self._refused()
-
-    def delete(self, paths: Iterable[str]) -> DeleteReport:
-        # docstring inherited
-        raise self._refused()
-
-    def _refused(self) -> ReadOnlyError:
-        return ReadOnlyError("redirect storage is read-only", kind=ErrorKind.READ_ONLY_STORAGE)
-
-    def _get_target(self) -> Storage:
-        with self._lock:
-            if self._target is None:
-                target = self._open_url(resolve(self._base_url))
-                self._target = target if self._given is None else target.with_settings(self._given)
-            return self._target
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._base_url, self._open_url, self._given))

@@ -39,12 +39,15 @@ _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
 def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
     """Open the storage at a URL or path.
 
-    ``` /data/repo  ~/repo  file:///data/repo        a folder; sync=False does not wait for the disk memory://
-    memory://name                     memory; the same name is the same storage in this process
-    s3://bucket/prefix                           as s3_storage gs://bucket/prefix                           as
-    gcs_storage az://container/prefix                        as azure_storage, with the account as option
-    r2://bucket/prefix  tigris://bucket/prefix   as r2_storage, tigris_storage http://host/path
-    https://host/path          as http_storage, read-only ```
+    | URL | storage |
+    | --- | --- |
+    | `/data/repo`, `~/repo`, `file:///data/repo` | a folder; `sync=False` does not wait for the disk |
+    | `memory://`, `memory://name` | memory; a name always means the same storage in this process |
+    | `s3://bucket/prefix` | as `s3_storage` |
+    | `gs://bucket/prefix` | as `gcs_storage` |
+    | `az://container/prefix` | as `azure_storage`, with the account as an option |
+    | `r2://bucket/prefix`, `tigris://bucket/prefix` | as `r2_storage` and `tigris_storage` |
+    | `http://host/path`, `https://host/path` | as `http_storage`, read-only |
 
     Parameters
     ----------
