@@ -184,7 +184,7 @@ _HOMES = {
     "comparison.blame": "Blame blame",
     "comparison.values": "ValueDifferences compare_values subtract_values",
     "comparison.versions": "ChunkDifferences Comparison compare",
-    "comparison.references": "ChunkReferences chunk_references",
+    "comparison.array_references": "ChunkReferences chunk_references",
     "compatibility": "install_as_icechunk",
     "config": """
         Attribution CachingConfig CompressionAlgorithm CompressionConfig FeatureFlag ManifestConfig
