@@ -217,7 +217,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("pages", "gateway"),
         ("data",),
         ("views",),
-        ("snippets", "log"),
+        ("snippets", "log", "derived", "picture_config", "positions"),
         ("requests", "compare", "chunkmap", "series", "picture"),
         ("windows",),
         ("documents",),

@@ -447,6 +447,14 @@ def test_expressions_take_scalars(tmp_path: Path) -> None:
     assert derive_small(tmp_path, data, {"function": {"expression": "a * 2"}}).item() == 6
 
 
+@pytest.mark.parametrize("function", [{"expression": "-a"}, {"quantise": {"digits": 1}}])
+def test_functions_that_numpy_lacks_for_a_dtype_are_reported(tmp_path: Path, function: Any) -> None:
+    data = xr.Dataset({"a": (("x",), np.array([True, False]))})
+
+    with pytest.raises(InvalidInputError, match=r"output out.*type bool"):
+        derive_small(tmp_path, data, {"function": function})
+
+
 def test_texts_are_copied(tmp_path: Path) -> None:
     data = xr.Dataset({"a": (("x",), np.array(["one", "", "three"], object))})
 

@@ -12,6 +12,7 @@ from icefloe.derive.reductions import (
     finish,
     reduce_parts,
     reduce_values,
+    select_values,
 )
 from icefloe.errors import InvalidInputError
 
@@ -59,7 +60,7 @@ def test_combined_partial_aggregates_equal_the_total(function: str, seed: int, c
 def test_integer_sum_overflow_raises_an_error() -> None:
     data = np.full((4, 1), 2**62, np.int64)
 
-    with pytest.raises(InvalidInputError, match="64 bits"):
+    with pytest.raises(InvalidInputError, match="does not fit into int64"):
         reduce_values("sum", data, [np.zeros(4, np.int64), None], [1, 1])
 
 
@@ -67,3 +68,17 @@ def test_cells_without_a_group_are_ignored() -> None:
     data = np.array([1.0, 2.0, 4.0])
 
     assert reduce_values("sum", data, [np.array([0, -1, 0])], [1]).tolist() == [5.0]
+
+
+def test_unsigned_sums_use_all_64_bits() -> None:
+    data = np.full((3, 1), 2**62, np.uint64)
+
+    found = reduce_values("sum", data, [np.zeros(3, np.int64), None], [1, 1])
+
+    assert found.item() == 3 * 2**62
+
+
+def test_mode_of_a_group_without_values_is_missing() -> None:
+    data = np.array([7.0, np.nan, 7.0])  # the groups have two cells and one cell
+
+    assert np.isnan(select_values("mode", data, [np.array([0, 1, 0])], [2])[1])

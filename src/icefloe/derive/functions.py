@@ -26,7 +26,7 @@ from icefloe.derive.reductions import (
     reduce_values,
     select_values,
 )
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 
 Values = NDArray[Any]
 
@@ -84,8 +84,7 @@ class Function:
 
     def compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
         """Compute the cells of the output in some ranges."""
-        with np.errstate(all="ignore"):
-            values = self._compute(blocks, spans)
+        values = self._compute_checked(blocks, spans)
         expected = tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims)
         if values.shape != expected:
             raise _wrong(
@@ -94,6 +93,16 @@ class Function:
             )
         values = values if values.dtype == self.dtype else _cast(values, self.dtype, self.name)
         return self._without_missing(values, spans)
+
+    def _compute_checked(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
+        try:
+            with np.errstate(all="ignore"):
+                return self._compute(blocks, spans)
+        except (TypeError, ValueError) as error:  # an operation that numpy does not have for this type
+            if isinstance(error, IcechunkError):
+                raise
+            types = ", ".join(str(each.values.dtype) for each in blocks)
+            raise _wrong(f"{self.name} cannot be computed for values of type {types}: {error}") from error
 
     def _compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
         first = blocks[0]

@@ -467,7 +467,7 @@ class _Run:
             "inputs": list(snapshots),
             "versions": software_versions(),
         }
-        names = ", ".join(each.name for each in outputs)
+        names = ", ".join(dict.fromkeys(each.name.rpartition("/")[0] or each.name for each in outputs))
         commit = self.session.commit(
             f"Derive {names}", {METADATA: about}, rebase_with=ConflictDetector(), rebase_tries=1
         )

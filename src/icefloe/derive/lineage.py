@@ -19,6 +19,7 @@ from icefloe.session import Session
 
 METADATA = "icefloe_derive"
 """Key of the commit metadata that describes a run."""
+_INPUT_KEYS = frozenset(("name", "array", "repository", "snapshot", "pinned", "digest"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,24 @@ def list_derived(session: Session) -> list[str]:
 def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
     """Return what the records of an array say about it; None if it was not derived."""
     found = find_array(session, f"{records_group(path)}{RECORDS}")
-    if found is None or find_array(session, path) is None or "recipe" not in found.attributes:
+    if found is None or find_array(session, path) is None or not _is_description(found.attributes):
         return None
     return found.attributes
+
+
+def _is_description(found: Mapping[str, Any]) -> bool:
+    """Return whether attributes have the form that a run writes. Anybody may write to a repository."""
+    inputs, versions = found.get("inputs"), found.get("versions")
+    return (
+        {"name", "path", "function", "level", "own"} <= found.keys()
+        and isinstance(found.get("recipe"), Mapping)
+        and isinstance(inputs, list)
+        and all(isinstance(each, Mapping) and each.keys() >= _INPUT_KEYS for each in inputs)
+        and all(isinstance(each["array"], str) for each in inputs)
+        and isinstance(versions, list)
+        and bool(versions)
+        and all(isinstance(each, Mapping) for each in versions)
+    )
 
 
 def stored_recipe(repo: Repository, allowed: Collection[str], branch: str = "main") -> DeriveRecipe:

@@ -399,8 +399,12 @@ def _result_dtype(
     if spec.function == "anomaly":
         return np.dtype(np.result_type(*(each.array.decoded_dtype for each in inputs), np.float16))
     if spec.function == "expression":
-        with np.errstate(all="ignore"):
-            found: np.dtype[Any] = np.asarray(evaluate(spec.arguments["expression"], ones)).dtype
+        try:
+            with np.errstate(all="ignore"):
+                found: np.dtype[Any] = np.asarray(evaluate(spec.arguments["expression"], ones)).dtype
+        except (TypeError, ValueError) as error:
+            types = ", ".join(str(each.dtype) for each in ones.values())
+            raise _wrong(spec, f"the expression has no result for inputs of type {types}: {error}") from error
         return found
     if code is None:
         return first

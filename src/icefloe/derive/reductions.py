@@ -17,8 +17,8 @@ from icefloe.errors import ErrorKind, InvalidInputError
 REDUCTIONS: Final = ("mean", "sum", "min", "max", "std", "count")
 SELECTIONS: Final = ("nearest", "mode")
 """Functions that choose one of several cells: the first, or the most frequent that is not missing."""
-_LIMIT: Final = 9.2e18
-"""Sums of integers beyond this do not fit into 64 bits."""
+_MARGIN: Final = 1 - 1e-9
+"""Sums of integers this close to the limit of their type count as too large: they are estimated as floats."""
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64] | None
@@ -86,7 +86,7 @@ def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths:
     clean = values if present is None or present.all() else np.where(present, values, 0)
     total = _add(clean, codes, lengths, dtype)
     if dtype.kind in "iu":
-        _refuse_overflow(np.abs(_add(clean, codes, lengths, np.dtype("f8"))))
+        _refuse_overflow(_add(clean, codes, lengths, np.dtype("f8")), dtype)
     if function == "sum":
         return total[None]
     ones = np.ones(values.shape, np.int64) if present is None else present.astype(np.int64)
@@ -122,7 +122,9 @@ def select_values(function: str, values: Values, codes: Sequence[Codes], lengths
     if function == "nearest":
         chosen = valid.argmax(axis=-1)
     else:
-        chosen = _most_frequent(values, valid & ~_is_missing(values))
+        present = valid & ~_is_missing(values)
+        # Without any value that is present, the result is one of the missing values of the group.
+        chosen = np.where(present.any(axis=-1), _most_frequent(values, present), valid.argmax(axis=-1))
     return np.asarray(np.take_along_axis(values, chosen[..., None], axis=-1)[..., 0])
 
 
@@ -179,7 +181,7 @@ def _merge(function: str, one: Values, other: Values) -> Values:
     if function == "max":
         return np.fmax(one, other)
     if function == "sum" and one.dtype.kind in "iu":
-        _refuse_overflow(np.abs(one.astype(np.float64) + other.astype(np.float64)))
+        _refuse_overflow(one.astype(np.float64) + other.astype(np.float64), one.dtype)
     if function != "std":
         return one + other
     # Chan, Golub and LeVeque (1983): update M2 by the distance of the means.
@@ -241,9 +243,10 @@ def _spread(means: Values, codes: Sequence[Codes]) -> Values:
     return means
 
 
-def _refuse_overflow(magnitude: Values) -> None:
-    if magnitude.size and float(magnitude.max()) >= _LIMIT:
+def _refuse_overflow(totals: Values, dtype: np.dtype[Any]) -> None:
+    if totals.size and float(np.abs(totals).max()) >= np.iinfo(dtype).max * _MARGIN:
         raise InvalidInputError(
-            "a sum of integers does not fit into 64 bits; choose dtype: float64 for the input, or mean",
+            f"a sum of integers does not fit into {dtype}; sum an array of floats instead, such as an output "
+            "with the function {expression: 'x * 1.0'}",
             ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, TypeVar
 
 import jinja2
 import numpy as np
@@ -21,6 +20,7 @@ from icefloe._internal.concurrency import get_pool
 from icefloe._internal.paths import LEDGERS, ROOT, get_parent, is_within
 from icefloe._version import __version__
 from icefloe.core.chunk_grid import get_stored_grid
+from icefloe.derive.pyramid import find_levels
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
@@ -29,16 +29,18 @@ from icefloe.serve import views
 from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references
 from icefloe.serve.compare import NodeChange, changed_chunks, common_shape, compare_nodes, compare_values
 from icefloe.serve.data import Data
+from icefloe.serve.derived import draw_levels, lineage_facts, list_dependents
 from icefloe.serve.log import read_log
 from icefloe.serve.picture import (
+    MOST_CELLS,
     Layout,
+    Source,
     Statistics,
-    axis_ticks,
-    bands,
     choose_layout,
-    steps_at_once,
     value_table,
 )
+from icefloe.serve.picture_config import describe_picture, describe_sliders, label_axis
+from icefloe.serve.positions import has_labels, list_places, parse_positions, query_with, resolve_labels
 from icefloe.serve.requests import (
     HTML,
     JSON,
@@ -66,6 +68,8 @@ from icefloe.serve.snippets import Reading, bisect_snippet, comparison_snippets
 from icefloe.serve.versions import Versions
 from icefloe.serve.windows import ArrayView, parse_index
 from icefloe.serve.work import CancelledError, Decoders
+
+T = TypeVar("T")
 
 _STALE_S: Final = 2.0
 _MOST_EXTENTS: Final = 50
@@ -209,12 +213,12 @@ class Pages:
             verified=self._cached("verified", lambda: views.verify_facts(repo)),
         )
 
-    def _main_contents(self) -> list[dict[str, Any]]:
-        """List the arrays of main; none if there is no such branch."""
+    def _main_contents(self) -> dict[str, Any] | None:
+        """List the arrays of main; None if there is no such branch."""
         try:
             shown = self._opened.show("branch:main")
         except RequestError:
-            return []
+            return None
         return views.contents(self._opened.versions.session(shown.snapshot_id), 40)
 
     def _tree(self, request: Request) -> Response:
@@ -244,29 +248,60 @@ class Pages:
         path = request.node_path(2)
         view = self._opened.view(shown.snapshot_id, path)
         problem, layout, values = "", Layout("none", None, None, ()), None
+        sources = [Source(view, layout)]
+        source = sources[0]
         try:
             layout = choose_layout(
-                view, _positions(request), request.query.get("y", ""), request.query.get("x", "")
+                view, parse_positions(request), request.query.get("y", ""), request.query.get("x", "")
             )
-            values = (
-                view.read(layout.index(view)) if _fits(view, layout, self._limits.decoded_bytes) else None
-            )
+            if has_labels(request):
+                return Response(b"", [(b"location", resolve_labels(request, view, layout).encode())], 302)
+            sources = self._sources(shown, view, layout)
+            source = next((each for each in reversed(sources) if each.cells <= MOST_CELLS), sources[0])
+            layout = source.as_part_of(layout)
+            values = source.read(self._limits.decoded_bytes)
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
         return self._render(
             "array.html",
             shown,
             path,
-            **self._array_values(request, shown, view, layout, values),
+            **self._array_values(request, shown, view, layout, source, values),
+            config=describe_picture(shown.snapshot_id, view, layout, sources, self._limits),
             problem=problem,
         )
 
+    def _sources(self, shown: Shown, view: ArrayView, layout: Layout) -> list[Source]:
+        """Return what can be drawn, from coarse to fine: the array, or levels of its pyramid."""
+        if layout.every == (1, 1):
+            return [Source(view, layout)]
+        key = ("levels", shown.snapshot_id, view.path)
+        levels = self._kept(key, lambda: find_levels(view.session, view.path))
+        found = draw_levels(levels, view, layout, partial(self._opened.view, shown.snapshot_id))
+        return found or [Source(view, layout)]
+
+    def _kept(self, key: Any, compute: Callable[[], T]) -> T:
+        """Return a result that depends on snapshots only."""
+        found: T | None = self._opened.results.get(key)
+        if found is None:
+            found = compute()
+            self._opened.results.put(key, found)
+        return found
+
     def _array_values(
-        self, request: Request, shown: Shown, view: ArrayView, layout: Layout, values: Any
+        self,
+        request: Request,
+        shown: Shown,
+        view: ArrayView,
+        layout: Layout,
+        source: Source,
+        values: Any,
     ) -> dict[str, Any]:
         session = self._opened.versions.session(shown.snapshot_id)
         numbers = (
-            view.numbers(values) if values is not None and layout.kind not in ("none", "table") else None
+            source.view.numbers(values)
+            if values is not None and layout.kind not in ("none", "table")
+            else None
         )
         counted = count_references(view.session, view.node)
         with_chunks = counted <= MOST_CHUNKS_COUNTED or request.query.get("chunks") == "1"
@@ -275,21 +310,34 @@ class Pages:
             "array": views.array_summary(view.path, view.document),
             "view": view,
             "layout": layout,
-            "sliders": self._sliders(view, layout),
+            "sliders": describe_sliders(view, layout),
             "statistics": None if numbers is None else Statistics.of(numbers),
-            "table": None if values is None else value_table(view, layout, values),
+            "table": None if values is None else value_table(source.view, source.layout, values),
             "attributes": views.attribute_rows(view.attributes),
             "chunk_facts": views.chunk_facts(view) if with_chunks else None,
             "chunk_count": counted,
             "commits": views.recent_commits(self._opened.versions.repo, version),
             "contents": views.contents(session),
             "snippets": self._snippets(request, shown, view, layout),
-            "config": self._picture_config(shown, view, layout),
+            "source": source,
+            "lineage": self._lineage(shown, view),
             "line": None if numbers is None or layout.kind != "line" else _line(shown, view, layout, numbers),
             "cell": self._cell(request, shown, view, layout),
+            "places": list_places(request, view, layout),
             "chunk": self._chunk(request, shown, view),
-            "query_with": partial(_query_with, request),
+            "query_with": partial(query_with, request),
         }
+
+    def _lineage(self, shown: Shown, view: ArrayView) -> dict[str, Any]:
+        """Describe the inputs of an array, and the arrays that are derived from it."""
+        repo, path = self._opened.versions.repo, view.path
+        return self._kept(
+            ("lineage", shown.snapshot_id, path),
+            lambda: {
+                "origin": lineage_facts(repo, view.session, path),
+                "dependents": list_dependents(view.session, path),
+            },
+        )
 
     def _cell(self, request: Request, shown: Shown, view: ArrayView, layout: Layout) -> dict[str, Any] | None:
         """Describe the selected cell: its value, its series along the first slider, and its history."""
@@ -356,59 +404,6 @@ class Pages:
         )
         return reading.snippets()
 
-    def _sliders(self, view: ArrayView, layout: Layout) -> list[dict[str, Any]]:
-        """Describe the dimensions that are not drawn."""
-        found = []
-        for axis, at in enumerate(layout.at):
-            if axis in (layout.y, layout.x):
-                continue
-            coordinate = view.coordinate(axis)
-            found.append(
-                {
-                    "axis": axis,
-                    "name": view.dims[axis],
-                    "size": view.shape[axis],
-                    "at": at,
-                    "label": coordinate.labels([at])[0] if view.shape[axis] else "",
-                    "units": coordinate.units,
-                    "steps": steps_at_once(view, layout, axis, self._limits)
-                    if layout.kind in ("map", "heat")
-                    else 1,
-                }
-            )
-        return found
-
-    def _picture_config(self, shown: Shown, view: ArrayView, layout: Layout) -> dict[str, Any]:
-        """Describe the picture for the script that draws it."""
-        if layout.kind in ("none", "table"):
-            return {"kind": layout.kind}
-        rows = None if layout.y is None else view.coordinate(layout.y)
-        columns = view.coordinate(layout.x or 0)
-        is_map = layout.kind == "map"
-        latitudes = rows.latitudes if rows is not None and is_map else None
-        longitudes = columns.longitudes if is_map else None
-        ticks = partial(axis_ticks, view, is_map=is_map)
-        return {
-            "kind": layout.kind,
-            "version": shown.snapshot_id,
-            "path": view.path.strip("/"),
-            "dims": view.dims,
-            "shape": view.shape,
-            "y": layout.y,
-            "x": layout.x,
-            "at": layout.at,
-            "every": layout.every,
-            "bands": bands(view, layout, self._limits),
-            "flip_y": bool(latitudes is not None and latitudes[0] < latitudes[-1]),
-            "flip_x": bool(longitudes is not None and longitudes[0] > longitudes[-1]),
-            "units": view.units,
-            "steps": {each["axis"]: each["steps"] for each in self._sliders(view, layout)},
-            "y_label": "" if rows is None else _axis_label(rows.name, rows.units),
-            "x_label": _axis_label(columns.name, columns.units),
-            "y_ticks": [] if layout.y is None else ticks(layout.y, layout.every[0]),
-            "x_ticks": [] if layout.y is None else ticks(layout.x or 0, layout.every[1]),
-        }
-
     def _compare(self, request: Request) -> Response:
         before, after = self._opened.both(request.raw[1] if len(request.raw) > 1 else b"")
         path = request.node_path(2)
@@ -431,12 +426,8 @@ class Pages:
 
     def _changes(self, before: str, after: str, path: str = ROOT) -> list[NodeChange]:
         """List the nodes in which two snapshots differ."""
-        key = ("compare", before, after, path)
-        found: list[NodeChange] | None = self._opened.results.get(key)
-        if found is None:
-            one, other = (self._opened.versions.session(each) for each in (before, after))
-            found = self._opened.results.put(key, compare_nodes(one, other, path))
-        return found
+        one, other = (self._opened.versions.session(each) for each in (before, after))
+        return self._kept(("compare", before, after, path), lambda: compare_nodes(one, other, path))
 
     def _extents(self, before: str, after: str, changes: list[NodeChange]) -> dict[str, list[str]]:
         """Write where chunks differ, with the labels of coordinates: `time 2025-04-01 to 2025-05-30`."""
@@ -471,7 +462,7 @@ class Pages:
         try:
             layout = choose_layout(
                 new,
-                {**_first_change(new, chunks, request), **_positions(request)},
+                {**_first_change(new, chunks, request), **parse_positions(request)},
                 request.query.get("y", ""),
                 request.query.get("x", ""),
             )
@@ -485,11 +476,7 @@ class Pages:
                 difference = compare_values(old, new, clipped)
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
-        config = self._picture_config(after, new, layout)
-        if shape is not None and old.shape != new.shape:
-            problem = (
-                problem or f"the shapes differ: {old.shape} and {new.shape}; the common part is compared"
-            )
+        config = describe_picture(after.snapshot_id, new, layout, [Source(new, layout)], self._limits)
         config |= {
             "before": before.snapshot_id,
             "changed": _outlines(new, layout, chunks),
@@ -507,12 +494,13 @@ class Pages:
             array=views.array_summary(path, new.document),
             view=new,
             layout=layout,
-            sliders=self._sliders(new, layout),
+            sliders=describe_sliders(new, layout),
             difference=difference,
             statistics=None if difference is None else Statistics.of(difference.values),
             chunks=chunks,
             config=config,
             problem=problem,
+            grown="" if shape is None or old.shape == new.shape else _shapes_text(before, old, after, new),
             tables=None if difference is None else _difference_tables(new, layout, difference),
             extent=self._extents(*ids, self._changes(*ids, path)).get(path),
             line=line,
@@ -569,7 +557,7 @@ def _line(shown: Shown | None, view: ArrayView, layout: Layout, numbers: Any) ->
     labels = coordinate.labels([0, coordinate.size // 2, coordinate.size - 1])
     return {
         "drawn": draw_line(layout.oriented(numbers).reshape(-1), labels),
-        "name": _axis_label(coordinate.name, coordinate.units),
+        "name": label_axis(coordinate.name, coordinate.units),
         "url": "" if shown is None else _series_url(shown, view, list(layout.at), axis),
     }
 
@@ -584,6 +572,12 @@ def _range_text(view: ArrayView, axis: int, ends: tuple[int, int]) -> str:
     """Write a range of a dimension."""
     labels = view.coordinate(axis).labels(ends)
     return f"{view.dims[axis]} {labels[0]}" + (f" to {labels[1]}" if ends[0] != ends[1] else "")
+
+
+def _shapes_text(before: Shown, old: ArrayView, after: Shown, new: ArrayView) -> str:
+    """Write that an array has different shapes in two versions."""
+    one, other = (" × ".join(map(str, view.shape)) for view in (old, new))
+    return f"The shape is {one} in {before.label} and {other} in {after.label}. The common part is compared."
 
 
 def _first_change(view: ArrayView, chunks: Any, request: Request) -> dict[str, int]:
@@ -601,11 +595,6 @@ def _first_change(view: ArrayView, chunks: Any, request: Request) -> dict[str, i
         return {}
     box = grid.inside(inside[0].tolist())
     return {dim: part.start for dim, part in zip(view.dims, box, strict=True)}
-
-
-def _query_with(request: Request, name: str, at: int) -> str:
-    """Return the query of this page with another position of a slider."""
-    return urlencode({**request.query, f"i.{name}": at})
 
 
 def _difference_tables(view: ArrayView, layout: Layout, difference: Any) -> list[tuple[str, Any]]:
@@ -637,24 +626,6 @@ def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
         ]
         found.append(box if len(drawn) == 2 else [0, 1, *box])
     return found
-
-
-def _fits(view: ArrayView, layout: Layout, most: int) -> bool:
-    """Return whether the statistics of a picture can be computed while its page is rendered."""
-    return bool(layout.at or not view.shape) and view.touched_bytes(layout.index(view)) <= most
-
-
-def _axis_label(name: str, units: str) -> str:
-    return f"{name} ({units})" if units else name
-
-
-def _positions(request: Request) -> dict[str, int]:
-    """Return the positions of sliders: `i.time=120`."""
-    return {
-        name[2:]: int(value)
-        for name, value in request.query.items()
-        if name.startswith("i.") and value.isascii() and value.isdigit() and len(value) < 12
-    }
 
 
 def _location_name(location: str) -> str:

@@ -19,6 +19,7 @@ MOST_CELLS: Final = 320_000
 """Cells of a picture, and of all steps that are sent at once: 640 kB."""
 _TABLE: Final = 8
 """Rows and columns of the table of values."""
+_THINNED: Final = "one of every"
 _MOST_TICKS: Final = 7
 _WHOLE_DEGREES: Final = 60
 """Ticks of maps that are wider than this."""
@@ -56,6 +57,51 @@ class Layout:
         return turned.reshape(turned.shape[len(rest) :])
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the cells of a picture come from: an array, or a level of its pyramid."""
+
+    view: ArrayView
+    layout: Layout
+    """The layout of the array or level."""
+    level: int = 0
+    factor: int = 1
+    """Rows, and columns, of the array per row or column of the level."""
+
+    @property
+    def cells(self) -> int:
+        """The number of cells that are drawn."""
+        index = self.layout.index(self.view)
+        return math.prod(len(range(part.start, part.stop, part.step)) for part in index)
+
+    @property
+    def every(self) -> tuple[int, int]:
+        """Rows and columns of the array from one drawn cell to the next."""
+        return self.factor * self.layout.every[0], self.factor * self.layout.every[1]
+
+    @property
+    def note(self) -> str:
+        """A description of the level for readers; empty for the array itself."""
+        if not self.level:
+            return ""
+        text = f"level {self.level} of the pyramid, with one cell for {self.factor} × {self.factor}"
+        rows, columns = self.layout.every
+        return text if rows == columns == 1 else f"one of every {rows} × {columns} cells of {text}"
+
+    def as_part_of(self, layout: Layout) -> Layout:
+        """Return the layout of the array, with the cells between those of the level left out."""
+        if not self.level:
+            return replace(layout, every=self.every, note=self.layout.note)
+        notes = [each for each in layout.note.split("; ") if not each.startswith(_THINNED)]
+        return replace(layout, every=self.every, note="; ".join(notes))
+
+    def read(self, most: int) -> Any:
+        """Read the drawn cells; None if that decodes too many bytes while a page is rendered."""
+        index = self.layout.index(self.view)
+        fits = (self.layout.at or not self.view.shape) and self.view.touched_bytes(index) <= most
+        return self.view.read(index) if fits else None
+
+
 def choose_layout(view: ArrayView, at: Mapping[str, int], y: str = "", x: str = "") -> Layout:
     """Choose how to draw an array.
 
@@ -91,8 +137,8 @@ def _choose(view: ArrayView, places: tuple[int, ...], y: str, x: str) -> Layout:
         return Layout("line", None, columns, places)
     if rows is None or columns is None or rows == columns:
         rows, columns = _default_axes(view, long)
-    every = _thinning(view.shape[rows], view.shape[columns])
-    note = "" if every == (1, 1) else f"one of every {every[0]} × {every[1]} cells is drawn"
+    every = thin_cells(view.shape[rows], view.shape[columns])
+    note = "" if every == (1, 1) else f"{_THINNED} {every[0]} × {every[1]} cells is drawn"
     is_map = _is_map(view.coordinate(rows), view.coordinate(columns))
     if not is_map:
         index = "cells are drawn by their index"
@@ -105,7 +151,7 @@ def _table_layout(view: ArrayView, long: list[int], places: tuple[int, ...]) -> 
     if len(long) == 1:
         return Layout("table", long[0], None, places, (max(1, view.shape[long[0]] // MOST_CELLS), 1))
     rows, columns = long[-2:]
-    return Layout("table", rows, columns, places, _thinning(view.shape[rows], view.shape[columns]))
+    return Layout("table", rows, columns, places, thin_cells(view.shape[rows], view.shape[columns]))
 
 
 def _default_axes(view: ArrayView, long: list[int]) -> tuple[int, int]:
@@ -121,7 +167,8 @@ def _is_map(rows: Coordinate, columns: Coordinate) -> bool:
     return rows.latitudes is not None and columns.longitudes is not None
 
 
-def _thinning(rows: int, columns: int) -> tuple[int, int]:
+def thin_cells(rows: int, columns: int) -> tuple[int, int]:
+    """Return the steps between rows and between columns that keep a picture small enough."""
     step = max(1, math.ceil(math.sqrt(rows * columns / MOST_CELLS)))
     return (min(step, rows), min(step, columns))
 

@@ -66,6 +66,12 @@ class Shown:
     is_fixed: bool
 
     @property
+    def label(self) -> str:
+        """The name without a prefix, and shortened if it is a snapshot id."""
+        short = self.name[:8] if self.name == self.snapshot_id else self.name
+        return short.removeprefix("branch:").removeprefix("tag:")
+
+    @property
     def branch(self) -> str:
         """The branch whose new commits are announced."""
         return "" if self.is_fixed or set("~@") & set(self.name) else self.name.removeprefix("branch:")

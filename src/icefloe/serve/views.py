@@ -220,19 +220,45 @@ def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, s
     }
 
 
-def contents(session: Session, most: int = 200) -> list[dict[str, Any]]:
-    """List the arrays of a version for the sidebar."""
-    found = []
-    for path in session._workspace.paths():
-        if is_within(path, LEDGERS):
-            continue
+def contents(session: Session, most: int = 200) -> dict[str, Any]:
+    """List the arrays of a version: data, coordinates, and the levels of pyramids."""
+    found: dict[str, Any] = {"data": [], "coordinates": [], "levels": [], "more": 0}
+    paths = [path for path in session._workspace.paths() if not is_within(path, LEDGERS)]
+    pyramids = _Pyramids(session)
+    for at, path in enumerate(paths):
         node = session._workspace.node(path)
-        if node is not None and isinstance(node.node_data, ArrayNodeData):
-            shape = "×".join(str(each.array_length) for each in node.node_data.shape)
-            found.append({"path": path, "name": path.strip("/") or "/", "shape": shape or "scalar"})
-        if len(found) >= most:
+        if node is None or not isinstance(node.node_data, ArrayNodeData):
+            continue
+        if sum(len(found[kind]) for kind in ("data", "coordinates", "levels")) >= most:
+            found["more"] = len(paths) - at
             break
+        document = json.loads(node.user_data)
+        own = get_name(path)
+        kind = "coordinates" if own in (document.get("dimension_names") or ()) else "data"
+        kind = "levels" if pyramids.contain(path) else kind
+        shape = "×".join(map(str, document["shape"])) or "scalar"
+        title = shortened(str((document.get("attributes") or {}).get("long_name", "")), 80)
+        found[kind].append({"path": path, "name": path.strip("/") or "/", "shape": shape, "title": title})
     return found
+
+
+class _Pyramids:
+    """The groups of a version that hold the levels of a pyramid."""
+
+    def __init__(self, session: Session) -> None:
+        self._workspace = session._workspace
+        self._known: dict[str, bool] = {}
+
+    def contain(self, path: str) -> bool:
+        """Return whether an array is in the group of a level."""
+        group = get_parent(get_parent(path) or ROOT)
+        if group is None:
+            return False
+        if group not in self._known:
+            node = self._workspace.node(group)
+            attributes = {} if node is None else json.loads(node.user_data).get("attributes") or {}
+            self._known[group] = "multiscales" in attributes
+        return self._known[group]
 
 
 def recent_commits(repo: Repository, version: ResolvedVersion, most: int = 12) -> list[dict[str, Any]]:

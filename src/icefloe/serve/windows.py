@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -306,6 +307,43 @@ class Coordinate:
             return times_as_text(coding, values)
         return [value_text(each) for each in values]
 
+    def find(self, text: str) -> int:
+        """Return the position whose label is nearest to a text, such as `2025-03-03`, `50N` or `-12.5`.
+
+        Raises
+        ------
+        RequestError
+            The text is not a label of this coordinate.
+        """
+        text = text.strip()
+        if self.is_time and self.values is not None:
+            return self._find_time(text)
+        if self.values is not None and self.values.dtype.kind not in NUMBERS:
+            found = [at for at, label in enumerate(self.labels(range(self.size))) if label == text]
+            if found:
+                return found[0]
+            raise RequestError(400, f"{self.name} has no label {text!r}")
+        number = _parse_number(text)
+        if number is None or not self.size:
+            raise RequestError(400, f"{text!r} is not a number, and {self.name} has numbers as labels")
+        distances = np.abs((np.arange(self.size) if self.values is None else self.values) - number)
+        if self.longitudes is not None:
+            distances = np.minimum(distances % 360, -distances % 360)
+        return int(np.nanargmin(distances))
+
+    def _find_time(self, text: str) -> int:
+        labels = self.labels(range(self.size))
+        wanted = text.replace(" ", "T")
+        starting = [at for at, label in enumerate(labels) if label.startswith(wanted)] if wanted else []
+        if starting:
+            return starting[0]
+        try:  # the nearest one; calendars agree well enough for that
+            moment = np.datetime64(wanted, "s")
+            distances = np.abs(np.array(labels, "M8[s]") - moment)
+        except ValueError:
+            raise RequestError(400, f"{self.name} has no time {text!r}; write 2025-03-03") from None
+        return int(np.argmin(distances))
+
     @property
     def latitudes(self) -> NDArray[np.float64] | None:
         """The coordinate, if it is a latitude by the CF conventions or by its name."""
@@ -324,6 +362,16 @@ class Coordinate:
     def _coding(self) -> Any:
         found = self.attributes or {}
         return parse_time_coding(found.get("units"), found.get("calendar"))
+
+
+def _parse_number(text: str) -> float | None:
+    """Parse a number, which may be written as a latitude or longitude: 50N, 12.5°W."""
+    match = re.fullmatch(r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*°?\s*([NSEW]?)", text, re.IGNORECASE)
+    try:
+        number = float(match[1]) if match else None
+    except ValueError:
+        return None
+    return -number if match and number is not None and match[2].upper() in ("S", "W") else number
 
 
 def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:

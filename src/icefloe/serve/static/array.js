@@ -7,6 +7,7 @@ const config = JSON.parse(byId("view").textContent);
 const query = new URLSearchParams(location.search);
 const TILE = 32;
 const KEPT = 24;
+const SHARP = 0.6;
 
 const encodePath = (path) => path.split("/").map(encodeURIComponent).join("/");
 const span = (start, stop, step) => `${start}:${stop}:${step}`;
@@ -17,6 +18,17 @@ function keep(name, value) {
   if (value === null || value === "") query.delete(name); else query.set(name, value);
   const text = query.toString();
   history.replaceState(null, "", location.pathname + (text ? `?${text}` : ""));
+}
+
+/** Choose the coarsest level of a pyramid that is sharp on this screen. */
+function chooseSource() {
+  const wanted = document.querySelector(".frame canvas").clientWidth * Math.min(window.devicePixelRatio || 1, 2) * SHARP;
+  const columns = (each) => Math.ceil(each.shape[config.x] / each.step[1]);
+  const chosen = config.sources.find((each) => columns(each) >= wanted) || config.sources.at(-1);
+  for (const [axis, at] of [["y_ticks", 0], ["x_ticks", 1]]) config[axis] = config[axis].map(([place, text]) => [(place * config.every[at]) / chosen.every[at], text]);
+  config.every = chosen.every;
+  if (chosen.note) byId("level").textContent = `Drawn from ${chosen.note}.`;
+  return chosen;
 }
 
 class Picture {
@@ -32,9 +44,9 @@ class Picture {
   }
 
   index(axis, first, last, band) {
-    return config.shape.map((size, each) => {
-      if (each === config.y) return span(band[0], band[1], config.every[0]);
-      if (each === config.x) return span(0, size, config.every[1]);
+    return source.shape.map((size, each) => {
+      if (each === config.y) return span(band[0], band[1], source.step[0]);
+      if (each === config.x) return span(0, size, source.step[1]);
       if (each === axis) return `${first}:${last}`;
       return String(state.at[each]);
     }).join(",");
@@ -43,7 +55,7 @@ class Picture {
   /** Load the block of steps that contains the current position; every later step in it is at hand. */
   async load(shift = 0) {
     const axis = state.axis;
-    const steps = axis === null ? 1 : config.steps[axis] || 1;
+    const steps = axis === null ? 1 : source.steps[axis] || 1;
     const block = axis === null ? 0 : Math.floor(state.at[axis] / steps) + shift;
     const first = block * steps;
     if (axis !== null && (first < 0 || first >= config.shape[axis])) return null;
@@ -51,7 +63,7 @@ class Picture {
     const key = `${axis}/${block}/${others}`;
     if (!this.blocks.has(key)) {
       const last = axis === null ? 1 : Math.min(first + steps, config.shape[axis]);
-      const parts = config.bands.map((band) => this.fetchBand(axis, first, last, band));
+      const parts = source.bands.map((band) => this.fetchBand(axis, first, last, band));
       this.blocks.set(key, Promise.all(parts));
       if (this.blocks.size > KEPT) this.blocks.delete(this.blocks.keys().next().value);
       this.blocks.get(key).catch(() => this.blocks.delete(key));
@@ -62,9 +74,9 @@ class Picture {
   async fetchBand(axis, first, last, band) {
     const index = this.index(axis, first, last, band);
     const follow = axis === null ? "" : `&axis=${axis}`;
-    const response = await request(`/api/window/${this.version}/${encodePath(config.path)}?index=${index}${follow}`);
+    const response = await request(`/api/window/${this.version}/${encodePath(source.path)}?index=${index}${follow}`);
     const meta = JSON.parse(response.headers.get("x-icefloe-meta"));
-    return { meta, first: Math.ceil(band[0] / config.every[0]), codes: new Uint16Array(await response.arrayBuffer()) };
+    return { meta, first: Math.ceil(band[0] / source.step[0]), codes: new Uint16Array(await response.arrayBuffer()) };
   }
 
   /** Pick the current step out of a block. */
@@ -131,6 +143,7 @@ function transposed(codes, columns) {
 const state = { at: [...(config.at || [])], axis: null, locked: null, cursor: null, mode: "difference" };
 let pictures = [];
 let coast = [];
+let source = null;
 
 function defaultColours() { return config.before && state.mode === "difference" ? "RdBu_r" : "viridis"; }
 
@@ -175,6 +188,8 @@ const thinned = (lines, [dy, dx]) => (dy === 1 && dx === 1 ? lines : lines.map((
 function setLabel(axis, label) {
   const output = byId(`label-${axis}`);
   if (output) output.textContent = `${label} (${state.at[axis]})`;
+  const place = document.querySelector(`#go [data-axis="${axis}"]`);
+  if (place && label !== "…") place.value = label;
 }
 
 let settle = null;
@@ -264,7 +279,8 @@ function follow(picture) {
 }
 
 function start() {
-  const sliders = [...document.querySelectorAll("input[data-axis]")];
+  source = chooseSource();
+  const sliders = [...document.querySelectorAll("input[type=range]")];
   if (sliders.length) state.axis = Number(sliders[0].dataset.axis);
   for (const slider of sliders) slider.addEventListener("input", () => {
     state.axis = Number(slider.dataset.axis);
@@ -313,6 +329,16 @@ function start() {
   if (config.kind === "map") {
     const axes = `y=${encodeURIComponent(config.dims[config.y])}&x=${encodeURIComponent(config.dims[config.x])}`;
     request(`/api/coast/${config.version}/${encodePath(config.path)}?${axes}`).then((response) => response.json()).then((lines) => { coast = lines; show(); }).catch(() => {});
+  }
+  const go = byId("go");
+  if (go) {
+    go.hidden = false;
+    go.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const wanted = new URLSearchParams(query);
+      for (const input of go.querySelectorAll("input")) if (input.value) wanted.set(input.name, input.value);
+      location.assign(`${location.pathname}?${wanted}`);
+    });
   }
   let resized = null;
   addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(show, 100); });

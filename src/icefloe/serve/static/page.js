@@ -88,7 +88,7 @@ const keys = {
 };
 
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input[type=search], select, textarea");
+  const typing = event.target.closest("input[type=search], input[type=text], select, textarea");
   if (typing || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
   event.preventDefault();
   keys[event.key]();
