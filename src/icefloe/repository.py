@@ -783,7 +783,7 @@ class Repository(Shown):
         *,
         message: str,
         metadata: dict[str, Any] | None = None,
-        strategy: MergeStrategy = "fail",
+        strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
         """Merge a version into a branch.
@@ -802,7 +802,7 @@ class Repository(Shown):
             The message and metadata of the commit, if one is needed.
         strategy
             How to resolve conflicts: "ours" keeps the version of the branch, "theirs" takes that of the
-            source, and "fail" raises an error.
+            source, and "fail" raises an error. An `AppendSolver` keeps the rows that both appended.
         dry_run
             Report the result, including conflicts, without writing anything.
 
@@ -814,6 +814,8 @@ class Repository(Shown):
         ------
         MergeConflictError
             If there are conflicts and the strategy is "fail". Contains a table of the conflicts.
+        AppendConflictError
+            If an `AppendSolver` cannot combine the rows of both.
         """
         plain = normalize_metadata(metadata or {})
         return self._branching().merge(
@@ -828,7 +830,7 @@ class Repository(Shown):
         *,
         branch: str,
         message: str | None = None,
-        strategy: MergeStrategy = "fail",
+        strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
         """Apply the changes of one snapshot to a branch, as a new commit.
@@ -865,7 +867,7 @@ class Repository(Shown):
         *,
         branch: str,
         message: str | None = None,
-        strategy: MergeStrategy = "fail",
+        strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
         """Undo the changes of one snapshot on a branch, as a new commit.

@@ -115,6 +115,7 @@ class Session(Shown):
         self._commit_metadata = dict(commit_metadata or {})
         self._workspace = Workspace(snapshot, assets, changes, read_only=self.read_only)
         self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
+        self._solver: ConflictSolver | None = None
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
         self._collects_statistics = False
@@ -566,7 +567,8 @@ class Session(Shown):
         metadata
             Metadata of the commit.
         rebase_with
-            A solver to rebase with if the branch has moved. Without one, the commit fails.
+            A solver to rebase with if the branch has moved. The default is the one of `rebase_by_default`;
+            without any, the commit fails.
         rebase_tries
             The maximum number of rebases.
         allow_empty
@@ -592,6 +594,7 @@ class Session(Shown):
             if not allow_empty and not self.has_uncommitted_changes:
                 raise _no_changes()
             self._collects_statistics |= collect_statistics
+            rebase_with = rebase_with or self._solver
             if rebase_with is None:
                 return self._commit(message, metadata)
             return self._commit_rebasing(message, metadata, rebase_with, rebase_tries)
@@ -625,7 +628,8 @@ class Session(Shown):
             The application and the version that identify this commit, and a digest of the data if there is
             one.
         rebase_with
-            A solver to rebase with if the branch has moved. Without one, the commit fails.
+            A solver to rebase with if the branch has moved. The default is the one of `rebase_by_default`;
+            without any, the commit fails.
         rebase_tries
             The maximum number of rebases.
 
@@ -645,6 +649,7 @@ class Session(Shown):
         with self._committing(self._require_branch):
             if not self.has_uncommitted_changes:
                 raise _no_changes()
+            rebase_with = rebase_with or self._solver
             try:
                 if rebase_with is None:
                     return self._commit(message, metadata, key=key)
@@ -708,6 +713,16 @@ class Session(Shown):
                     branch, base.id, make_snapshot_info(made, base.id), self._since
                 ),
             )
+
+    def rebase_by_default(self, solver: ConflictSolver | None) -> None:
+        """Choose the solver of commits that do not name one.
+
+        Parameters
+        ----------
+        solver
+            The solver; None makes commits fail if the branch has moved.
+        """
+        self._solver = solver
 
     @trace_calls
     def rebase(self, solver: ConflictSolver) -> None:

@@ -23,6 +23,9 @@ except ImportError as cause:
 
 import zarr
 
+from icefloe.conflicts import ConflictSolver
+from icefloe.core.merge.appends import AppendRules
+from icefloe.core.merge.rebase import arrange_appends
 from icefloe.session import Session
 from icefloe.store import IcechunkStore
 
@@ -46,6 +49,7 @@ def to_icechunk(
     chunkmanager_store_kwargs: MutableMapping[Any, Any] | None = None,
     split_every: int | None = None,
     collect_statistics: bool = False,
+    solver: ConflictSolver | None = None,
 ) -> None:
     """Write a dataset, an array or a tree of datasets to a group of a writable session, without a commit.
 
@@ -84,6 +88,9 @@ def to_icechunk(
         The number of forks that one task merges.
     collect_statistics
         After the commit of the session, read the changed chunks and record their statistics.
+    solver
+        An `AppendSolver` for `append_dim`: labels that are already stored keep their row, and the commit of
+        the session keeps the rows that others appended in the meantime.
 
     Raises
     ------
@@ -103,6 +110,8 @@ def to_icechunk(
     if not isinstance(store, IcechunkStore):
         raise ValueError(f"Please pass in an icefloe.Session. Received {type(session)!r} instead.")
     session._collects_statistics |= collect_statistics
+    if solver is not None:
+        _check_solver(solver, append_dim)
     options: dict[str, Any] = {
         "group": group,
         "mode": mode,
@@ -113,12 +122,32 @@ def to_icechunk(
         "zarr_format": 3,
         "consolidated": False,
     }
+    _write(obj, session, store, encoding, options, split_every, dict(chunkmanager_store_kwargs or {}))
+    if isinstance(solver, AppendRules):
+        arrange_appends(session.workspace, solver)
+        session.rebase_by_default(solver)
+
+
+def _check_solver(solver: ConflictSolver, append_dim: Hashable | None) -> None:
+    if not isinstance(solver, AppendRules) or solver.dim != append_dim:
+        raise ValueError(f"solver must be an AppendSolver for the append_dim {append_dim!r}, not {solver!r}")
+
+
+def _write(
+    obj: DataArray | Dataset | DataTree,
+    session: Session,
+    store: IcechunkStore,
+    encoding: Mapping[Any, Any] | None,
+    options: Mapping[str, Any],
+    split_every: int | None,
+    store_options: dict[str, Any],
+) -> None:
     if isinstance(obj, DataTree):
         writer = make_xarray_array_writer()
         for dataset, its_encoding, its_options in list(_nodes(obj, encoding or {}, options)):
             _write_metadata(dataset, store, writer, its_encoding, its_options)
         if writer.sources:
-            _write_chunks(session, writer, split_every, dict(chunkmanager_store_kwargs or {}))
+            _write_chunks(session, writer, split_every, store_options)
         return
     data: Any = obj
     if data.__dask_graph__() is None:
@@ -127,7 +156,7 @@ def to_icechunk(
     writer = make_xarray_array_writer()
     _write_metadata(_as_dataset(obj), store, writer, dict(encoding or {}), options)
     if writer.sources:
-        _write_chunks(session, writer, split_every, dict(chunkmanager_store_kwargs or {}))
+        _write_chunks(session, writer, split_every, store_options)
 
 
 def _nodes(

@@ -13,6 +13,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import main as app
+from icefloe.xarray import to_icechunk
 from tests.support.feed_rows import ENCODING, rows, stored
 
 
@@ -60,6 +61,72 @@ def test_key_makes_an_append_happen_once(repo: icefloe.Repository) -> None:
     with pytest.raises(icefloe.InvalidInputError, match="already committed with other data"):
         icefloe.append(rows(4), repo, key="hour 3")
     xr.testing.assert_equal(stored(repo), rows(0, 4))
+
+
+@pytest.mark.parametrize("spec_version", [1, 2])
+def test_merge_keeps_the_rows_of_both_branches(spec_version: int) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
+    icefloe.append(rows(0, 3), repo, encoding=ENCODING)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    for branch, hours in (("main", (5, 7)), ("dev", (3, 4, 5))):
+        for hour in hours:
+            icefloe.append(rows(hour), repo, branch=branch, key=f"{branch} {hour}")
+    with pytest.raises(icefloe.MergeConflictError):
+        repo.merge("dev", "main", message="merge")
+    solver = icefloe.AppendSolver("time")
+
+    assert repo.merge("dev", "main", message="merge", strategy=solver, dry_run=True).outcome == "merged"
+    assert repo.merge("dev", "main", message="merge", strategy=solver).outcome == "merged"
+
+    assert [(each.num_rows, each.num_collapsed) for each in solver.appended] == [(2, 1)]
+    expected = [rows(0, 3), rows(5), rows(7), rows(3, 2)]
+    xr.testing.assert_equal(stored(repo), xr.concat(expected, "time", data_vars="minimal"))
+    assert "dev 4" in repo.committed_versions("append")
+    assert repo.merge("dev", "main", message="merge", strategy=solver).outcome == "up-to-date"
+
+
+def test_merge_reports_the_label_with_different_values(repo: icefloe.Repository) -> None:
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    icefloe.append(rows(3), repo)
+    icefloe.append(rows(3) + 1, repo, branch="dev")
+    tip = repo.lookup_branch("main")
+
+    with pytest.raises(icefloe.AppendConflictError, match="both sides wrote time=2026-01-01T03"):
+        repo.merge("dev", "main", message="merge", strategy=icefloe.AppendSolver("time"))
+    assert repo.lookup_branch("main") == tip
+
+
+def test_command_merges_rows_of_both_branches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    icefloe.append(rows(0, 3), repo, encoding=ENCODING)
+    repo.create_branch("dev", repo.lookup_branch("main"))
+    icefloe.append(rows(5), repo)
+    icefloe.append(rows(3), repo, branch="dev")
+    command = ["merge", str(tmp_path / "repo"), "dev"]
+
+    assert app.main([*command]) == 4
+    assert app.main([*command, "--strategy", "append", "--order", "strict"]) == 4
+    assert app.main([*command, "--strategy", "append", "--dim", "time"]) == 0
+
+    assert "merged" in capsys.readouterr().out
+    xr.testing.assert_equal(stored(repo).sortby("time"), xr.concat([rows(0, 4), rows(5)], "time"))
+
+
+def test_session_of_to_icechunk_keeps_the_rows_of_others(repo: icefloe.Repository) -> None:
+    def write(first: int, name: str) -> icefloe.Session:
+        session = repo.writable_session("main")
+        ds = rows(first, 2, names=(name,)).drop_vars("x")
+        to_icechunk(ds, session, append_dim="time", mode="a-", solver=icefloe.AppendSolver("time"))
+        return session
+
+    sessions = [write(3, "t"), write(3, "u"), write(5, "t"), write(5, "u")]
+    for session in sessions:
+        session.commit("append")
+    write(4, "t").commit("one row exists", allow_empty=True)
+
+    xr.testing.assert_equal(stored(repo), rows(0, 7))
+    with pytest.raises(ValueError, match="solver must be an AppendSolver for the append_dim 'x'"):
+        to_icechunk(rows(7), sessions[0], append_dim="x", solver=icefloe.AppendSolver("time"))
 
 
 def test_sorted_rows_are_inserted_by_label(repo: icefloe.Repository) -> None:

@@ -138,3 +138,30 @@ def test_concurrent_commit_is_rebased_or_reported(
     assert commits(repo) == 7
     rain = opened(repo.readonly_session("main"))["rain"].values
     assert rain[0, 0, 0] == weather()["rain"].values[0, 0, 0]
+
+
+def test_rows_appended_by_others_are_kept(
+    spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = opened(repo.readonly_session("main"))["time"].values[-1]
+    frame = scan(spark, repo).isel(time=0).select("time", "lat", "lon", "rain").to_df()
+    later = frame.selectExpr("time + interval 902 days as time", "lat", "lon", "rain + 1 as rain")
+    latest = frame.selectExpr("time + interval 901 days as time", "lat", "lon", "rain + 2 as rain")
+    original = writes._write_blocks
+
+    def disturbed(*arguments: Any) -> Any:
+        """Append from another job while this one runs."""
+        receipts = original(*arguments)
+        monkeypatch.setattr(writes, "_write_blocks", original)
+        write(latest, repo)
+        return receipts
+
+    monkeypatch.setattr(writes, "_write_blocks", disturbed)
+    write(later, repo, solver="append")
+
+    found = opened(repo.readonly_session("main"))
+    first = weather()["time"].values[0]
+    added = [first + np.timedelta64(days, "D") for days in (901, 902)]
+    np.testing.assert_array_equal(found["time"].values[-3:], [last, *added])
+    rain = weather()["rain"].values[0]
+    np.testing.assert_array_equal(found["rain"].values[-2:], np.stack([rain + 2, rain + 1]))

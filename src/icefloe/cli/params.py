@@ -219,6 +219,14 @@ branch_option = click.option(
     help="The branch to change.",
     shell_complete=complete_branch,
 )
+order_option = click.option(
+    "--order",
+    type=click.Choice(["commit", "sorted", "strict"]),
+    default="commit",
+    show_default=True,
+    help="Where appended rows go: after earlier commits, by label (needs whole chunks), or only after the "
+    "last label.",
+)
 message_option = click.option("-m", "--message", help="The commit message.")
 metadata_option = pairs_option(
     "--metadata", parse=json_or_text, help="Metadata to add to the commit; the value may be JSON."

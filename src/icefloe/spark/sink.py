@@ -129,7 +129,7 @@ class IcechunkWriter(DataSourceArrowWriter):
             if rows:
                 statistics += self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
             if session.has_uncommitted_changes:
-                self._job.request.commit_once(repo, session)
+                self._job.commit_once(repo, session, self._dims)
                 record_statistics(session, statistics)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -95,7 +95,8 @@ def write(
         nothing.
     solver
         The reaction to a commit by another writer: `none`, `detect` (the default: rebase if nothing
-        conflicts), `ours`, `theirs`, or a conflict solver.
+        conflicts), `ours`, `theirs`, `append` (keep the rows that both appended along `append_dim`), or a
+        conflict solver.
     storage_options
         Options of the storage if `repo` is a path or URL, such as `region`.
 
@@ -135,7 +136,7 @@ def write(
         target = job.prepare(session, convert_schema(df.schema), names, keys)
         written = _write_blocks(df, target, session.fork())
         session._merge_receipts([each for each, _ in written])
-    commit = request.commit_once(opened, session)
+    commit = job.commit_once(opened, session, names)
     record_statistics(session, (found for _, statistics in written for found in statistics))
     return commit
 

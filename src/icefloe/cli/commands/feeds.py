@@ -20,6 +20,7 @@ from icefloe.cli.params import (
     dry_run_option,
     message_option,
     metadata_option,
+    order_option,
     output_option,
     repo_argument,
 )
@@ -40,13 +41,7 @@ _dim_option = click.option("--dim", default="time", show_default=True, help="The
 @_dim_option
 @click.option("--group", help="The group of the arrays; the root by default.")
 @click.option("--key", help="A name for this append, which happens once per key and file.")
-@click.option(
-    "--order",
-    type=click.Choice(["commit", "sorted", "strict"]),
-    default="commit",
-    show_default=True,
-    help="Where new rows go: after earlier commits, by label (needs whole chunks), or after the last label.",
-)
+@order_option
 @branch_option
 @message_option
 @metadata_option

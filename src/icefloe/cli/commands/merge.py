@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from itertools import takewhile, zip_longest
 from typing import Any, TypeVar
 
@@ -20,30 +20,41 @@ from icefloe.cli.params import (
     complete_revision,
     dry_run_option,
     message_option,
+    order_option,
     output_option,
     repo_argument,
 )
 from icefloe.conflicts import MergeConflictError, MergeResult, describe_place
+from icefloe.core.merge.appended_rows import AppendOrder
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.feeds.append_solver import AppendSolver
 from icefloe.repository import Repository
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _strategy = click.option(
     "--strategy",
-    type=click.Choice(["fail", "ours", "theirs"]),
+    type=click.Choice(["fail", "ours", "theirs", "append"]),
     default="fail",
     show_default=True,
-    help="What to do with conflicts: fail, keep the version of the branch (ours), or take the other one "
-    "(theirs).",
+    help="What to do with conflicts: fail, keep the version of the branch (ours), take the other one "
+    "(theirs), or keep the rows that both appended along --dim (append).",
 )
+_dim = click.option("--dim", default="time", show_default=True, help="The dimension for --strategy append.")
 
 
 def _merge_options(function: F) -> F:
     """Add the options that merge, cherry-pick and revert share."""
-    for add in (output_option, authorize_option, dry_run_option, _strategy, message_option, branch_option):
-        function = add(function)
-    return function
+
+    @wraps(function)
+    def run(*args: Any, strategy: str, dim: str, order: AppendOrder, **options: Any) -> Any:
+        chosen = AppendSolver(dim, order=order) if strategy == "append" else strategy
+        return function(*args, strategy=chosen, **options)
+
+    command: Any = run
+    for add in (output_option, authorize_option, dry_run_option, order_option, _dim, _strategy):
+        command = add(command)
+    return message_option(branch_option(command))  # type: ignore[no-any-return]
 
 
 @click.command()
@@ -61,6 +72,7 @@ def merge(
     \b
     icefloe merge data/repo dev --dry-run
     icefloe merge data/repo main --branch dev -m "the new grid" --strategy theirs
+    icefloe merge data/repo late-data --strategy append --dim time
     """
     id, message = revisions.resolve(repo, source), message or f"Merge {source} into {branch}"
     merged = partial(repo.merge, id, branch, message=message, **options)

@@ -54,6 +54,8 @@ def place_by_label(theirs: NDArray[Any], ours: NDArray[Any], first_new: int, ord
 
     A label that they appended too, at `first_new` or later, keeps its row.
     """
+    if len(set(ours.tolist())) < len(ours):
+        raise PlacementError("a label occurs twice among them")
     known = {label: row for row, label in enumerate(theirs[first_new:].tolist(), first_new)}
     shared = np.array([known.get(label, -1) for label in ours.tolist()], np.int64)
     is_new = shared < 0

@@ -103,19 +103,19 @@ class AppendPlan:
 
 
 def plan_appends(
-    ours: Workspace, tip: Snapshot, rules: AppendRules, *, match_all: bool = False
+    ours: Workspace, tip: Snapshot, rules: AppendRules, *, match_all: bool = False, dry_run: bool = False
 ) -> AppendPlan | None:
     """Plan how appends of a session follow those at the tip; None if there is nothing to arrange.
 
     With `match_all`, labels are also matched with rows that the session started from, even if no one else
-    appended.
+    appended. A dry run writes no chunks.
 
     Raises
     ------
     AppendConflictError
         If the two sides cannot be combined.
     """
-    sides = _Sides(Workspace(ours.base, ours.assets), ours, Workspace(tip, ours.assets), rules)
+    sides = _Sides(Workspace(ours.base, ours.assets), ours, Workspace(tip, ours.assets), rules, dry_run)
     rest = ours.changes.copy()
     documents: dict[str, bytes] = {}
     deltas: dict[str, ArrayDelta] = {}
@@ -151,8 +151,16 @@ class _Placed:
 class _Sides:
     """The common base, our changes and the tip."""
 
-    def __init__(self, base: Workspace, ours: Workspace, tip: Workspace, rules: AppendRules) -> None:
-        self.base, self.ours, self.tip, self.rules = base, ours, tip, rules
+    def __init__(
+        self, base: Workspace, ours: Workspace, tip: Workspace, rules: AppendRules, dry_run: bool
+    ) -> None:
+        self.base, self.ours, self.tip, self.rules, self._dry_run = base, ours, tip, rules, dry_run
+
+    def write(self, data: bytes) -> ChunkRef:
+        """Store an encoded chunk, in memory if it is small or nothing must be written."""
+        if self._dry_run or self.ours.is_inline(len(data)):
+            return InlineRef(data)
+        return self.ours.assets.write_chunk(data)
 
     def fail(self, path: str, reason: str) -> NoReturn:
         raise AppendConflictError(str(self.tip.base_id), path, self.rules.dim, reason)
@@ -627,11 +635,7 @@ class _Array:
         if is_same:
             return
         data = sides.rules.encode(self._document, values)
-        ref = None
-        if data is not None:
-            ours = sides.ours
-            ref = InlineRef(data) if ours.is_inline(len(data)) else ours.assets.write_chunk(data)
-        self._put(at, ref)
+        self._put(at, None if data is None else sides.write(data))
 
     def _put(self, at: tuple[int, ...], ref: ChunkRef | None) -> None:
         if ref is None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import SnapshotId
-from icefloe.conflicts import MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
+from icefloe.conflicts import ConflictSolver, MergeConflictError, MergeConflicts, MergeResult, MergeStrategy
 from icefloe.core.ancestry import list_steps_between, read_step_log
 from icefloe.core.assets import AssetStore
 from icefloe.core.commit.diff import diff_logs, diff_session
@@ -22,6 +22,7 @@ from icefloe.core.commit.flush import flush, make_log, make_snapshot_info, write
 from icefloe.core.commit.gc_race import rescue
 from icefloe.core.commit.idempotency import remove_keys, unite_keys, with_keys_of
 from icefloe.core.commit.limits import check_changes
+from icefloe.core.merge.appends import AppendRules, plan_appends
 from icefloe.core.merge.lineage import (
     MERGED,
     OWN_KEY,
@@ -67,7 +68,7 @@ class Order:
     message: str
     record: Mapping[str, Any]
     """Entries for the metadata of the commit."""
-    strategy: MergeStrategy
+    strategy: MergeStrategy | ConflictSolver
     dry_run: bool
     even_if_empty: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Branching:
         source: SnapshotId,
         into: str,
         message: str,
-        strategy: MergeStrategy,
+        strategy: MergeStrategy | ConflictSolver,
         *,
         dry_run: bool,
         metadata: Mapping[str, Any],
@@ -171,7 +172,13 @@ class Branching:
         return found
 
     def cherry_pick(
-        self, picked: SnapshotId, onto: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
+        self,
+        picked: SnapshotId,
+        onto: str,
+        message: str | None,
+        strategy: MergeStrategy | ConflictSolver,
+        *,
+        dry_run: bool,
     ) -> MergeResult:
         """Apply the changes of one snapshot to a branch."""
         _check_strategy(strategy)
@@ -181,7 +188,13 @@ class Branching:
         return self._apply(Order(onto, base, picked, picked, text, record, strategy, dry_run))
 
     def revert(
-        self, undone: SnapshotId, branch: str, message: str | None, strategy: MergeStrategy, *, dry_run: bool
+        self,
+        undone: SnapshotId,
+        branch: str,
+        message: str | None,
+        strategy: MergeStrategy | ConflictSolver,
+        *,
+        dry_run: bool,
     ) -> MergeResult:
         """Undo the changes of one snapshot in the history of a branch."""
         _check_strategy(strategy)
@@ -300,18 +313,26 @@ class Branching:
             return self._not_merged(order, result)
         our_changes = find_changes(placed.base, placed.ours, since)
         their_changes = find_changes(placed.base, placed.theirs, touched)
+        appends = None
+        if isinstance(order.strategy, AppendRules):
+            source = Workspace(placed.base.snapshot, self.assets, their_changes)
+            appends = plan_appends(source, placed.ours.snapshot, order.strategy, dry_run=order.dry_run)
+            their_changes = their_changes if appends is None else appends.rest
         sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes, since, touched)
-        merged = merge(sides, order.strategy)
+        merged = merge(sides, order.strategy if isinstance(order.strategy, str) else "fail")
         result = replace(result, conflicts=MergeConflicts(merged.conflicts))
         if not merged.decided:
             return self._not_merged(order, result)
         workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
         unite_keys(workspace, snapshots[0], snapshots[2])
+        if appends is not None and isinstance(order.strategy, AppendRules):
+            appends.apply(workspace)
+            order.strategy.note(appends.done)
         result = replace(result, outcome="merged", changes=placed.all_changes(diff_session(workspace)))
-        if merged.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
+        if workspace.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
             return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
         earlier = None if placed.is_empty() else placed.log(merged.changes, tip)
-        check_changes(merged.changes, earlier)
+        check_changes(workspace.changes, earlier)
         if order.dry_run:
             return result
         metadata = {**order.metadata, **self._metadata(order.record)}
@@ -330,9 +351,10 @@ class Branching:
         return {**self.commit_metadata, OWN_KEY: dict(record)}
 
 
-def _check_strategy(strategy: str) -> None:
-    if strategy not in _STRATEGIES:
-        raise ValueError(f"unknown strategy {strategy!r}; expected one of {', '.join(_STRATEGIES)}")
+def _check_strategy(strategy: object) -> None:
+    if strategy not in _STRATEGIES and not isinstance(strategy, AppendRules):
+        expected = f"{', '.join(_STRATEGIES)}, or an AppendSolver"
+        raise ValueError(f"unknown strategy {strategy!r}; expected one of {expected}")
 
 
 def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.core.commit.idempotency import CommitKey, has_key
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
+from icefloe.feeds.append_solver import AppendSolver
 from icefloe.query.options import Options
 from icefloe.query.schema import make_unknown_name_error
 from icefloe.repository import Repository
@@ -31,6 +32,11 @@ _SOLVERS: Final[Mapping[str, ConflictSolver | None]] = {
 }
 
 
+_APPEND: Final = "append"
+Solver: TypeAlias = ConflictSolver | Literal["append"] | None
+"""A conflict solver, or "append" for an `AppendSolver` along the dimension that grows."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """The settings of the commit of a write."""
@@ -41,7 +47,7 @@ class CommitRequest:
     app: str | None = None
     version: str | None = None
     """Together with `app`, a key that is unique among the commits of a branch."""
-    solver: ConflictSolver | None = None
+    solver: Solver = None
     """The solver for conflicts if the branch has moved; None raises an error."""
 
     @staticmethod
@@ -94,24 +100,27 @@ class CommitRequest:
         tip = repo.readonly_session(self.branch)
         return tip.snapshot_id if has_key(tip.workspace.base, self.key) else None
 
-    def commit_once(self, repo: Repository, session: Session) -> str:
+    def commit_once(self, repo: Repository, session: Session, append_dim: str) -> str:
         """Commit a session unless its key is on the branch already, and return the id of the commit."""
+        solver = AppendSolver(append_dim) if self.solver == _APPEND else self.solver
         if self.key is None:
-            return session.commit(self.message, self.properties, rebase_with=self.solver, rebase_tries=_TRIES)
+            return session.commit(self.message, self.properties, rebase_with=solver, rebase_tries=_TRIES)
         made = session.commit_once(
-            self.message, self.properties, key=self.key, rebase_with=self.solver, rebase_tries=_TRIES
+            self.message, self.properties, key=self.key, rebase_with=solver, rebase_tries=_TRIES
         )
         return made or self.find_commit(repo) or session.snapshot_id
 
 
-def parse_solver(word: str | ConflictSolver | None) -> ConflictSolver | None:
-    """Find a conflict solver by name: none, detect, ours or theirs."""
+def parse_solver(word: str | ConflictSolver | None) -> Solver:
+    """Find a conflict solver by name: none, detect, ours, theirs or append."""
     if isinstance(word, ConflictSolver):
         return word
     name = "detect" if word is None else word.lower()
+    if name == _APPEND:
+        return _APPEND
     if name not in _SOLVERS:
         raise make_unknown_name_error(
-            "solver", name, list(_SOLVERS), kind=ErrorKind.INVALID_COMMIT_CONFIGURATION
+            "solver", name, [*_SOLVERS, _APPEND], kind=ErrorKind.INVALID_COMMIT_CONFIGURATION
         )
     return _SOLVERS[name]
 

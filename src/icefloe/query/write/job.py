@@ -59,6 +59,10 @@ class WriteJob:
         """Create or extend arrays in the session for rows with these keys."""
         return prepare(session, self.group, schema, dims, keys, self.template, self.mode)
 
+    def commit_once(self, repo: Repository, session: Session, dims: tuple[str, ...]) -> str:
+        """Commit a session with rows of these dimensions, unless the branch has the key of the job."""
+        return self.request.commit_once(repo, session, self.template.append_dim or dims[0])
+
     def write(
         self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
     ) -> tuple[Collected, ...]:
