@@ -24,7 +24,7 @@ except ImportError as cause:
 import zarr
 
 from icefloe.conflicts import ConflictSolver
-from icefloe.core.merge.appends import AppendRules
+from icefloe.core.merge.appends import get_append_rules
 from icefloe.core.merge.rebase import arrange_appends
 from icefloe.session import Session
 from icefloe.store import IcechunkStore
@@ -110,8 +110,9 @@ def to_icechunk(
     if not isinstance(store, IcechunkStore):
         raise ValueError(f"Please pass in an icefloe.Session. Received {type(session)!r} instead.")
     session._collects_statistics |= collect_statistics
-    if solver is not None:
-        _check_solver(solver, append_dim)
+    rules = get_append_rules(solver)
+    if solver is not None and (rules is None or rules.dim != append_dim):
+        raise ValueError(f"solver must be an AppendSolver for the append_dim {append_dim!r}, not {solver!r}")
     options: dict[str, Any] = {
         "group": group,
         "mode": mode,
@@ -123,14 +124,9 @@ def to_icechunk(
         "consolidated": False,
     }
     _write(obj, session, store, encoding, options, split_every, dict(chunkmanager_store_kwargs or {}))
-    if isinstance(solver, AppendRules):
-        arrange_appends(session.workspace, solver)
+    if rules is not None:
+        arrange_appends(session.workspace, rules)
         session.rebase_by_default(solver)
-
-
-def _check_solver(solver: ConflictSolver, append_dim: Hashable | None) -> None:
-    if not isinstance(solver, AppendRules) or solver.dim != append_dim:
-        raise ValueError(f"solver must be an AppendSolver for the append_dim {append_dim!r}, not {solver!r}")
 
 
 def _write(

@@ -66,6 +66,11 @@ class AppendRules(Protocol):
         """Take note of what a rebase did, one record per dataset."""
 
 
+def get_append_rules(solver: object) -> AppendRules | None:
+    """Return a solver for concurrent appends; None for any other object."""
+    return solver if isinstance(solver, AppendRules) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The result of rebasing an append."""

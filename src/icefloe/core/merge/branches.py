@@ -22,7 +22,7 @@ from icefloe.core.commit.flush import flush, make_log, make_snapshot_info, write
 from icefloe.core.commit.gc_race import rescue
 from icefloe.core.commit.idempotency import remove_keys, unite_keys, with_keys_of
 from icefloe.core.commit.limits import check_changes
-from icefloe.core.merge.appends import AppendRules, plan_appends
+from icefloe.core.merge.appends import get_append_rules, plan_appends
 from icefloe.core.merge.lineage import (
     MERGED,
     OWN_KEY,
@@ -313,10 +313,10 @@ class Branching:
             return self._not_merged(order, result)
         our_changes = find_changes(placed.base, placed.ours, since)
         their_changes = find_changes(placed.base, placed.theirs, touched)
-        appends = None
-        if isinstance(order.strategy, AppendRules):
+        appends, rules = None, get_append_rules(order.strategy)
+        if rules is not None:
             source = Workspace(placed.base.snapshot, self.assets, their_changes)
-            appends = plan_appends(source, placed.ours.snapshot, order.strategy, dry_run=order.dry_run)
+            appends = plan_appends(source, placed.ours.snapshot, rules, dry_run=order.dry_run)
             their_changes = their_changes if appends is None else appends.rest
         sides = Sides(placed.base, placed.ours, placed.theirs, our_changes, their_changes, since, touched)
         merged = merge(sides, order.strategy if isinstance(order.strategy, str) else "fail")
@@ -325,9 +325,9 @@ class Branching:
             return self._not_merged(order, result)
         workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
         unite_keys(workspace, snapshots[0], snapshots[2])
-        if appends is not None and isinstance(order.strategy, AppendRules):
+        if appends is not None and rules is not None:
             appends.apply(workspace)
-            order.strategy.note(appends.done)
+            rules.note(appends.done)
         result = replace(result, outcome="merged", changes=placed.all_changes(diff_session(workspace)))
         if workspace.changes.is_empty() and placed.is_empty() and not order.even_if_empty:
             return replace(result, outcome="up-to-date", snapshot_id=None if order.dry_run else str(tip))
@@ -352,7 +352,7 @@ class Branching:
 
 
 def _check_strategy(strategy: object) -> None:
-    if strategy not in _STRATEGIES and not isinstance(strategy, AppendRules):
+    if strategy not in _STRATEGIES and get_append_rules(strategy) is None:
         expected = f"{', '.join(_STRATEGIES)}, or an AppendSolver"
         raise ValueError(f"unknown strategy {strategy!r}; expected one of {expected}")
 
