@@ -240,8 +240,8 @@ def test_naive_expiry_is_local_time() -> None:
     def soon() -> datetime:
         return datetime.now() + HOUR
 
-    assert not c._expired(c.S3StaticCredentials("a", "b", expires_after=soon()))
-    assert c._expired(c.S3StaticCredentials("a", "b", expires_after=datetime.now() - HOUR))
+    assert not c._is_expired(c.S3StaticCredentials("a", "b", expires_after=soon()))
+    assert c._is_expired(c.S3StaticCredentials("a", "b", expires_after=datetime.now() - HOUR))
 
 
 def failing() -> c.S3StaticCredentials:

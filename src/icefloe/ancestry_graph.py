@@ -65,7 +65,7 @@ class AncestryGraph:
     _lanes: tuple[_Lane, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_lanes", tuple(_lanes(self.commits)))
+        object.__setattr__(self, "_assign_lanes", tuple(_assign_lanes(self.commits)))
 
     @staticmethod
     def of(commits: Iterable[GraphCommit], *, plain: bool = False) -> AncestryGraph:
@@ -83,24 +83,24 @@ class AncestryGraph:
         AncestryGraph
             The graph.
         """
-        return AncestryGraph(tuple(_newest_first({commit.id: commit for commit in commits})), plain)
+        return AncestryGraph(tuple(_sort_newest_first({commit.id: commit for commit in commits})), plain)
 
     def __repr__(self) -> str:
-        return "\n".join(self._text_lines())
+        return "\n".join(self._draw_lines())
 
-    def _text_lines(self) -> Iterator[str]:
+    def _draw_lines(self) -> Iterator[str]:
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         width = 1 + max((lane.column for lane in self._lanes), default=0)
-        for (row, commit), active in zip(enumerate(self.commits), self._active(), strict=True):
-            cells = self._cells(row, lane_of[row], active, width)
-            labels = [self._painted(escape_control(name), lane_of[row].colour) for name in commit.branches]
-            labels += [self._painted(escape_control(name), _TAG_COLOUR) for name in commit.tags]
+        for (row, commit), active in zip(enumerate(self.commits), self._find_active_lanes(), strict=True):
+            cells = self._draw_cells(row, lane_of[row], active, width)
+            labels = [self._paint(escape_control(name), lane_of[row].colour) for name in commit.branches]
+            labels += [self._paint(escape_control(name), _TAG_COLOUR) for name in commit.tags]
             names = f" ({', '.join(labels)})" if labels else ""
             yield f"{cells}{commit.id[:_ID_LENGTH]}{names} {commit.title}".rstrip()
             if row + 1 < len(self.commits):
-                yield self._between(row, active, width)
+                yield self._draw_between(row, active, width)
 
-    def _active(self) -> Iterator[Mapping[int, _Lane]]:
+    def _find_active_lanes(self) -> Iterator[Mapping[int, _Lane]]:
         """Yield, for each row, the lanes that cross it, by column."""
         starting: defaultdict[int, list[_Lane]] = defaultdict(list)
         for lane in self._lanes:
@@ -111,7 +111,7 @@ class AncestryGraph:
             active |= {lane.column: lane for lane in starting[row]}
             yield active
 
-    def _cells(self, row: int, own: _Lane, active: Mapping[int, _Lane], width: int) -> str:
+    def _draw_cells(self, row: int, own: _Lane, active: Mapping[int, _Lane], width: int) -> str:
         """Draw one row of lanes: the lane of the snapshot, lanes that pass it, and lanes that join it."""
         last = max((each.column for each in active.values() if row in (each.joins, each.merge)), default=-1)
         line_colour = active[last].colour if last >= 0 else ""
@@ -130,19 +130,17 @@ class AncestryGraph:
             else:
                 text, colour = ("┼" if crossed else "│"), lane.colour
             line = "─" if own.column <= column < last else " "
-            cells.append(self._painted(text, colour) + self._painted(line, line_colour))
+            cells.append(self._paint(text, colour) + self._paint(line, line_colour))
         return "".join(cells)
 
-    def _between(self, row: int, active: Mapping[int, _Lane], width: int) -> str:
+    def _draw_between(self, row: int, active: Mapping[int, _Lane], width: int) -> str:
         cells = [
-            self._painted("│", active[column].colour)
-            if column in active and row < active[column].end
-            else " "
+            self._paint("│", active[column].colour) if column in active and row < active[column].end else " "
             for column in range(width)
         ]
         return " ".join(cells).rstrip()
 
-    def _painted(self, text: str, colour: str) -> str:
+    def _paint(self, text: str, colour: str) -> str:
         if self.plain or text == " ":
             return text
         red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
@@ -163,7 +161,8 @@ class AncestryGraph:
             _ROW_PX * len(self.commits),
             tuple((_svg_path(lane, lane_of), lane.colour) for lane in self._lanes),
             tuple(
-                (_x(lane_of[row].column), _y(row), lane_of[row].colour) for row in range(len(self.commits))
+                (_get_x(lane_of[row].column), _get_y(row), lane_of[row].colour)
+                for row in range(len(self.commits))
             ),
         )
 
@@ -178,14 +177,16 @@ class AncestryGraph:
             labels = [_svg_label(name, lane.colour, "bold") for name in commit.branches]
             labels += [_svg_label(name, _TAG_COLOUR, "normal") for name in commit.tags]
             names = f" ({', '.join(labels)})" if labels else ""
-            shapes.append(f'<circle cx="{_x(lane.column)}" cy="{_y(row)}" r="5" fill="{lane.colour}"/>')
             shapes.append(
-                f'<text x="{text_x}" y="{_y(row) + 4}" fill="#888">{commit.id[:_ID_LENGTH]}{names} '
+                f'<circle cx="{_get_x(lane.column)}" cy="{_get_y(row)}" r="5" fill="{lane.colour}"/>'
+            )
+            shapes.append(
+                f'<text x="{text_x}" y="{_get_y(row) + 4}" fill="#888">{commit.id[:_ID_LENGTH]}{names} '
                 f"{html.escape(commit.title)}</text>"
             )
             letters = _ID_LENGTH + 4 + sum(len(n) + 2 for n in (*commit.branches, *commit.tags))
             widest = max(widest, letters + len(commit.title))
-        width, height = text_x + _LETTER_PX * widest + _MARGIN_PX, _y(len(self.commits))
+        width, height = text_x + _LETTER_PX * widest + _MARGIN_PX, _get_y(len(self.commits))
         head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
         return "\n".join([f'{head} font-family="monospace" font-size="13">', *shapes, "</svg>"])
 
@@ -223,11 +224,11 @@ class _Chain:
     joins: int | None
 
 
-def _lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
+def _assign_lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
     """Assign columns to chains and merges: the leftmost free column to the right of the lanes they join."""
-    chains = list(_chains(commits))
+    chains = list(_split_into_chains(commits))
     chain_of = {row: number for number, chain in enumerate(chains) for row in chain.rows}
-    extended, lines = _merges(commits, chains, chain_of)
+    extended, lines = _find_merges(commits, chains, chain_of)
     columns = _Columns()
     column_of: dict[int, int] = {}
     for number, chain in enumerate(chains):
@@ -242,13 +243,13 @@ def _lanes(commits: Sequence[GraphCommit]) -> Iterator[_Lane]:
         yield _Lane(number, column, (), target, merge)
 
 
-def _chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
+def _split_into_chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
     """Split the history into chains: main first, then other branches by name, then tips without a name."""
     row_of = {commit.id: row for row, commit in enumerate(commits)}
     parents = {commit.parent_id for commit in commits}
     tips = [row for row, commit in enumerate(commits) if commit.branches or commit.id not in parents]
     taken: set[int] = set()
-    for tip in sorted(tips, key=lambda row: _lane_order(commits[row])):
+    for tip in sorted(tips, key=lambda row: _make_lane_key(commits[row])):
         rows = []
         at: int | None = tip
         while at is not None and at not in taken:
@@ -259,7 +260,7 @@ def _chains(commits: Sequence[GraphCommit]) -> Iterator[_Chain]:
             yield _Chain(tuple(rows), at)
 
 
-def _merges(
+def _find_merges(
     commits: Sequence[GraphCommit], chains: Sequence[_Chain], chain_of: Mapping[int, int]
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """Return the chains that start at a merge, and the merges that need a separate line to a snapshot."""
@@ -300,24 +301,26 @@ class _Columns:
         return (at == 0 or spans[at - 1][1] < start) and (at == len(spans) or end < spans[at][0])
 
 
-def _lane_order(commit: GraphCommit) -> tuple[bool, bool, tuple[str, ...], int]:
+def _make_lane_key(commit: GraphCommit) -> tuple[bool, bool, tuple[str, ...], int]:
     return ("main" not in commit.branches, not commit.branches, commit.branches, -commit.written_at_us)
 
 
-def _newest_first(commits: Mapping[str, GraphCommit]) -> Iterator[GraphCommit]:
+def _sort_newest_first(commits: Mapping[str, GraphCommit]) -> Iterator[GraphCommit]:
     """Sort commits by time, but every commit after all its children, because clocks may differ."""
     above = {
         commit.id: {commit.parent_id or "", *commit.merged_ids} & commits.keys()
         for commit in commits.values()
     }
-    found = list(_sorted(commits, above))
+    found = list(_sort_topologically(commits, above))
     if len(found) < len(commits):  # cyclic metadata: a snapshot claims to be merged into its own ancestor
         above = {id: {commits[id].parent_id or ""} & commits.keys() for id in commits}
-        found = list(_sorted(commits, above))
+        found = list(_sort_topologically(commits, above))
     return iter(found)
 
 
-def _sorted(commits: Mapping[str, GraphCommit], parents: Mapping[str, set[str]]) -> Iterator[GraphCommit]:
+def _sort_topologically(
+    commits: Mapping[str, GraphCommit], parents: Mapping[str, set[str]]
+) -> Iterator[GraphCommit]:
     children = dict.fromkeys(commits, 0)
     for ids in parents.values():
         for id in ids:
@@ -339,10 +342,10 @@ def _svg_lane(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
 
 def _svg_path(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
     """Return the SVG path of a lane, from its merge or first snapshot down to its last row."""
-    path, column, y = f"M {_x(lane.column)} {_y(lane.start)}", lane.column, _y(lane.start)
+    path, column, y = f"M {_get_x(lane.column)} {_get_y(lane.start)}", lane.column, _get_y(lane.start)
     if lane.merge is not None:
         column = lane_of[lane.merge].column
-        path = f"M {_x(column)} {y}"
+        path = f"M {_get_x(column)} {y}"
         if lane.end > lane.merge + 1:
             path, column, y = (
                 f"{path} {_svg_bend(column, lane.column, y + _ROW_PX)}",
@@ -350,26 +353,26 @@ def _svg_path(lane: _Lane, lane_of: Mapping[int, _Lane]) -> str:
                 y + _ROW_PX,
             )
     if lane.joins is None:
-        path += f" V {_y(lane.end)}"
+        path += f" V {_get_y(lane.end)}"
     else:
-        path += f" V {max(y, _y(lane.joins) - _ROW_PX)}"
-        path += f" {_svg_bend(column, lane_of[lane.joins].column, _y(lane.joins))}"
+        path += f" V {max(y, _get_y(lane.joins) - _ROW_PX)}"
+        path += f" {_svg_bend(column, lane_of[lane.joins].column, _get_y(lane.joins))}"
     return path
 
 
 def _svg_bend(start: int, end: int, y: int) -> str:
     """Return the SVG curve from one column to another, which ends at `y`, one row further down."""
     bend = y - _ROW_PX // 2
-    return f"C {_x(start)} {bend}, {_x(end)} {bend}, {_x(end)} {y}"
+    return f"C {_get_x(start)} {bend}, {_get_x(end)} {bend}, {_get_x(end)} {y}"
 
 
 def _svg_label(name: str, colour: str, weight: str) -> str:
     return f'<tspan font-weight="{weight}" fill="{colour}">{html.escape(escape_control(name))}</tspan>'
 
 
-def _x(lane: int) -> int:
+def _get_x(lane: int) -> int:
     return _MARGIN_PX + _LANE_PX * lane
 
 
-def _y(row: int) -> int:
+def _get_y(row: int) -> int:
     return _MARGIN_PX + _ROW_PX * row

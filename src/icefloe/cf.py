@@ -132,7 +132,7 @@ class TimeCoding:
             a float.
         """
         starts = (each.start_us for each in (self, other))
-        first = _day_number(1, 1, 1, self.calendar) * _DAY_US
+        first = _count_days(1, 1, 1, self.calendar) * _DAY_US
         if self.calendar != other.calendar or min(self.unit_ns, other.unit_ns) < 1000 or min(starts) < first:
             return None
         unit_us, new_unit_us = self.unit_ns // 1000, other.unit_ns // 1000
@@ -152,16 +152,16 @@ class TimeCoding:
 
     def dates(self, microseconds: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Return the year, month and day of the month of times in microseconds since 1970-01-01."""
-        return _dates(np.floor_divide(microseconds.astype(np.int64), _DAY_US), self.calendar)
+        return _to_dates(np.floor_divide(microseconds.astype(np.int64), _DAY_US), self.calendar)
 
     def start_of_day(self, year: int, month: int, day: int) -> int:
         """Return the microseconds from 1970-01-01 to the beginning of a day."""
-        return _day_number(year, month, day, self.calendar) * _DAY_US
+        return _count_days(year, month, day, self.calendar) * _DAY_US
 
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
         """Format times of any calendar, such as 2000-02-30T00:00:00."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)
-        year, month, day = _dates(days, self.calendar)
+        year, month, day = _to_dates(days, self.calendar)
         if len(year) and (year.min() < 0 or year.max() > 9999):
             raise ValueError(f"a year of the calendar {self.calendar} is not between 0 and 9999")
         seconds, micro = np.divmod(rest, 10**6)
@@ -169,7 +169,7 @@ class TimeCoding:
         fields += [(seconds // 60 % 60, 2, ":"), (seconds % 60, 2, "." if micro.any() else "")]
         if micro.any():
             fields.append((micro, 6, ""))
-        columns = [column for field in fields for column in _digits(*field)]
+        columns = [column for field in fields for column in _format_digits(*field)]
         codes = np.stack(columns, axis=1).astype(np.uint32)
         return np.ascontiguousarray(codes).view(f"<U{len(columns)}").ravel()
 
@@ -187,9 +187,9 @@ def parse_time_coding(units: object, calendar: object) -> TimeCoding | None:
     year, month, month_day = (int(date[part]) for part in ("year", "month", "day"))
     if not (1 <= month <= 12 and 1 <= month_day <= 31):
         return None
-    day = _day_number(year, month, month_day, name)
+    day = _count_days(year, month, month_day, name)
     seconds = int(date["hour"] or 0) * 3600 + int(date["minute"] or 0) * 60
-    micro = round(float(date["second"] or 0) * 10**6) - _zone_seconds(date["zone"]) * 10**6
+    micro = round(float(date["second"] or 0) * 10**6) - _parse_zone_seconds(date["zone"]) * 10**6
     return TimeCoding(unit_ns, day * _DAY_US + seconds * 10**6 + micro, name)
 
 
@@ -379,7 +379,7 @@ def _convert_integers(
     return found
 
 
-def _zone_seconds(zone: str | None) -> int:
+def _parse_zone_seconds(zone: str | None) -> int:
     if not zone or zone[0] not in "+-":
         return 0
     digits = zone[1:].replace(":", "")
@@ -387,7 +387,7 @@ def _zone_seconds(zone: str | None) -> int:
     return (-1 if zone[0] == "-" else 1) * (int(hours) * 3600 + int(minutes) * 60)
 
 
-def _day_number(year: int, month: int, day: int, calendar: str) -> int:
+def _count_days(year: int, month: int, day: int, calendar: str) -> int:
     """Count the days since 1970-01-01 of a calendar."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
@@ -400,17 +400,17 @@ def _day_number(year: int, month: int, day: int, calendar: str) -> int:
     return (153 * m + 2) // 5 + day - 1 + 365 * y + y // 4 - y // 100 + y // 400 - 719468
 
 
-def _dates(days: NDArray[np.int64], calendar: str) -> tuple[Numbers, Numbers, Numbers]:
+def _to_dates(days: NDArray[np.int64], calendar: str) -> tuple[Numbers, Numbers, Numbers]:
     """Convert days since 1970-01-01 of a calendar to years, months and days."""
     if calendar in _MONTHS:
         before = _MONTHS[calendar]
         years, rest = np.divmod(days, int(before[-1]))
         month = np.searchsorted(before, rest, side="right")
         return years + 1970, month, rest - before[month - 1] + 1
-    julian = _julian_dates(days)
+    julian = _to_julian_dates(days)
     if calendar == "julian":
         return julian
-    gregorian = _gregorian_dates(days)
+    gregorian = _to_gregorian_dates(days)
     if calendar == _PROLEPTIC:
         return gregorian
     late = days >= _FIRST_GREGORIAN_DAY
@@ -418,7 +418,7 @@ def _dates(days: NDArray[np.int64], calendar: str) -> tuple[Numbers, Numbers, Nu
     return year, month, day
 
 
-def _gregorian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
+def _to_gregorian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
     dates = days.astype("M8[D]")
     months = dates.astype("M8[M]")
     month_number = months.astype(np.int64)
@@ -426,7 +426,7 @@ def _gregorian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers
     return month_number // 12 + 1970, month_number % 12 + 1, day
 
 
-def _julian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
+def _to_julian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
     c = days + (_JULIAN_DAY_OF_1970 + 32082)
     d = (4 * c + 3) // 1461
     e = c - (1461 * d) // 4
@@ -434,7 +434,7 @@ def _julian_dates(days: NDArray[np.int64]) -> tuple[Numbers, Numbers, Numbers]:
     return d - 4800 + m // 10, m + 3 - 12 * (m // 10), e - (153 * m + 2) // 5 + 1
 
 
-def _digits(values: Numbers, width: int, after: str) -> list[Numbers]:
+def _format_digits(values: Numbers, width: int, after: str) -> list[Numbers]:
     """Return a column of character codes per digit, and one for the separator."""
     columns = [values // 10**place % 10 + ord("0") for place in range(width - 1, -1, -1)]
     return [*columns, np.full(len(values), ord(after))] if after else columns

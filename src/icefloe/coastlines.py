@@ -32,7 +32,7 @@ def load_coastlines() -> tuple[Polyline, ...]:
         Polylines with longitudes and latitudes in degrees. Lakes count as coast.
     """
     topology = json.loads(files("icefloe").joinpath("data", "land-110m.json").read_bytes())
-    lines = tuple(line for ring in _rings(topology) for line in _without_date_line(ring))
+    lines = tuple(line for ring in _join_rings(topology) for line in _cut_at_date_line(ring))
     for line in lines:
         line.flags.writeable = False
     return lines
@@ -73,7 +73,7 @@ def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
     array or None
         Strictly monotonic longitudes, or None if these are not the longitudes of a regular map.
     """
-    given = _finite(longitudes)
+    given = _to_finite(longitudes)
     found = _monotonic(given)
     if found is None:
         found = _monotonic(np.unwrap(given, period=_FULL_TURN))
@@ -82,7 +82,7 @@ def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
 
 def check_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
     """Return the latitudes of a grid, or None if they are not strictly monotonic from -90 to 90 degrees."""
-    found = _monotonic(_finite(latitudes))
+    found = _monotonic(_to_finite(latitudes))
     return found if found is not None and np.abs(found).max() <= 90 + _MARGIN else None
 
 
@@ -108,7 +108,7 @@ def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
     """
     rows, columns = find_cell_edges(latitudes), find_cell_edges(longitudes)
     return [
-        np.stack([_position(line[:, 1], rows), _position(line[:, 0], columns)], axis=1)
+        np.stack([_locate(line[:, 1], rows), _locate(line[:, 0], columns)], axis=1)
         for line in select_coastlines(columns.min(), columns.max())
     ]
 
@@ -142,22 +142,22 @@ def rasterize(
     return pixels
 
 
-def _rings(topology: Any) -> Iterator[Polyline]:
+def _join_rings(topology: Any) -> Iterator[Polyline]:
     """Join the arcs of each polygon into a ring. Arcs are delta-encoded and shared by neighbours."""
     scale, origin = (np.array(topology["transform"][name]) for name in ("scale", "translate"))
     arcs = [np.cumsum(np.array(arc, float), axis=0) * scale + origin for arc in topology["arcs"]]
     for geometry in topology["objects"]["land"]["geometries"]:
         polygons = geometry["arcs"] if geometry["type"] == "MultiPolygon" else [geometry["arcs"]]
         for ring in (ring for polygon in polygons for ring in polygon):
-            yield np.concatenate([_arc(arcs, number)[min(at, 1) :] for at, number in enumerate(ring)])
+            yield np.concatenate([_get_arc(arcs, number)[min(at, 1) :] for at, number in enumerate(ring)])
 
 
-def _arc(arcs: Sequence[Polyline], number: int) -> Polyline:
+def _get_arc(arcs: Sequence[Polyline], number: int) -> Polyline:
     """Look up an arc. A complemented (negative) number means the arc in reverse."""
     return arcs[number] if number >= 0 else arcs[~number][::-1]
 
 
-def _without_date_line(ring: Polyline) -> Iterator[Polyline]:
+def _cut_at_date_line(ring: Polyline) -> Iterator[Polyline]:
     """Continue a ring beyond the date line, and cut it where it follows that line, which is not a coast."""
     on_line = np.abs(np.abs(ring[:, 0]) - 180) < _MARGIN
     cuts = np.flatnonzero(on_line[1:] & on_line[:-1]) + 1
@@ -166,7 +166,7 @@ def _without_date_line(ring: Polyline) -> Iterator[Polyline]:
             yield np.stack([np.unwrap(part[:, 0], period=_FULL_TURN), part[:, 1]], axis=1)
 
 
-def _finite(values: Any) -> NDArray[np.float64]:
+def _to_finite(values: Any) -> NDArray[np.float64]:
     """Return numbers as floats; an empty array if one of them is not finite."""
     found = np.asarray(values)
     if found.ndim != 1 or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
@@ -179,7 +179,7 @@ def _monotonic(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
     return values if len(steps) and (np.all(steps > 0) or np.all(steps < 0)) else None
 
 
-def _position(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+def _locate(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the fractional cell index of each value; the outermost cells extend beyond the grid."""
     cells = np.arange(len(edges), dtype=float)
     if edges[-1] < edges[0]:

@@ -50,7 +50,7 @@ def install_as_icechunk() -> None:
         sys.meta_path.insert(0, _Finder())
     display.PACKAGE = errors.PACKAGE = _OFFICIAL
     if not isinstance(loaded, _Facade):
-        sys.modules[_OFFICIAL] = _facade()
+        sys.modules[_OFFICIAL] = _make_facade()
     if _FOR_WORKERS not in sys.path:
         sys.path.insert(0, _FOR_WORKERS)  # multiprocessing passes on this list, not PYTHONPATH
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -75,7 +75,7 @@ class _Facade(ModuleType):
         return dir(importlib.import_module(_PACKAGE))
 
 
-def _facade() -> ModuleType:
+def _make_facade() -> ModuleType:
     package = importlib.import_module(_PACKAGE)
     facade = _Facade(_OFFICIAL, package.__doc__)
     facade.__path__ = []

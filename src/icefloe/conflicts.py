@@ -206,12 +206,12 @@ class Conflict(Shown):
         return listed
 
     def __eq__(self, other: object) -> bool:
-        return self._content() == other._content() if isinstance(other, Conflict) else NotImplemented
+        return self._get_content() == other._get_content() if isinstance(other, Conflict) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.conflict_type, self.path))
 
-    def _content(self) -> tuple[object, ...]:
+    def _get_content(self) -> tuple[object, ...]:
         return (self.conflict_type, self.path, self.conflicted_chunks)
 
     def tree(self) -> Tree:
@@ -340,9 +340,9 @@ class ChunkDetails(Report):
 
     def __str__(self) -> str:
         where = self.where + (f" (theirs: {self.their_where})" if self.their_where is not None else "")
-        return escape_control(": ".join(filter(None, (where, self._difference()))))
+        return escape_control(": ".join(filter(None, (where, self._format_difference()))))
 
-    def _difference(self) -> str:
+    def _format_difference(self) -> str:
         if self.problem is not None:
             return f"values not compared, {self.problem}" + (f"; {self.hint}" if self.hint else "")
         if self.num_cells is None or self.num_differing is None:

@@ -354,7 +354,7 @@ class Refresher(Generic[T]):
     def get(self) -> T:
         """Return a credential that has not expired; raise InvalidInputError if the function fails."""
         with self._lock:
-            if self._current is None or _expired(self._current):
+            if self._current is None or _is_expired(self._current):
                 self._current = self._call()
             return self._current
 
@@ -893,7 +893,7 @@ def check_authorization(
     return dict(authorized)
 
 
-def _expired(credential: object) -> bool:
+def _is_expired(credential: object) -> bool:
     expires_after: datetime | None = getattr(credential, "expires_after", None)
     if expires_after is None:
         return False

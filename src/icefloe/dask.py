@@ -102,11 +102,11 @@ def session_merge_reduction(
     for array in wanted:
         if not isinstance(array, dask.array.Array):
             raise TypeError(f"Expected a dask array, or a list of them. Received {type(array)!r} instead.")
-    merged = _dask.compute(*(_merged(array, split_every) for array in wanted), **store_kwargs)
+    merged = _dask.compute(*(_merge_blocks(array, split_every) for array in wanted), **store_kwargs)
     return merge_sessions(*merged)
 
 
-def _merged(array: dask.array.Array, split_every: int | None) -> Any:
+def _merge_blocks(array: dask.array.Array, split_every: int | None) -> Any:
     """Return a dask array with one element, the fork with the changes of all blocks."""
     return _dask_array.reduction(
         array,

@@ -67,7 +67,7 @@ def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSe
         If one of them is not a fork.
     """
     forks = []
-    for fork in _flattened(sessions):
+    for fork in _flatten(sessions):
         if not isinstance(fork, ForkSession):
             raise TypeError(
                 f"merge_sessions takes forks. Received '{type(fork).__name__}' instead; to merge forks into a"
@@ -129,7 +129,7 @@ def commit_forks(
     str
         The id of the new snapshot.
     """
-    session._merge_receipts([each if isinstance(each, bytes) else _checked(each) for each in forks])
+    session._merge_receipts([each if isinstance(each, bytes) else _check_fork(each) for each in forks])
     return session.commit(
         message,
         metadata,
@@ -139,15 +139,15 @@ def commit_forks(
     )
 
 
-def _checked(fork: object) -> ForkSession:
+def _check_fork(fork: object) -> ForkSession:
     if not isinstance(fork, ForkSession):
         raise TypeError(f"commit_forks takes forks and receipts, not a '{type(fork).__name__}'")
     return fork
 
 
-def _flattened(items: Iterable[object]) -> Iterator[object]:
+def _flatten(items: Iterable[object]) -> Iterator[object]:
     for item in items:
         if isinstance(item, list | tuple):
-            yield from _flattened(item)
+            yield from _flatten(item)
         else:
             yield item

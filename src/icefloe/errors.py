@@ -321,7 +321,7 @@ class ConflictError(IcechunkError):
         kind: str | None = None,
     ) -> None:
         if message is None:
-            expected, actual = _rust_option(expected_parent), _rust_option(actual_parent)
+            expected, actual = _format_rust_option(expected_parent), _format_rust_option(actual_parent)
             failed = _FAILED.get(str(kind), "Failed to commit")
             message = f"{failed}, expected parent: {expected}, actual parent: {actual}"
         super().__init__(message, ErrorKind.COMMIT_CONFLICT if kind is None else kind)
@@ -407,6 +407,6 @@ class InternalError(IcechunkError):
     """A bug in icefloe."""
 
 
-def _rust_option(value: str | None) -> str:
+def _format_rust_option(value: str | None) -> str:
     # Programs match the official text of this message, including Rust's notation.
     return "None" if value is None else f'Some("{value}")'

@@ -44,8 +44,8 @@ class Scale:
         """Choose the colours for the values between two bounds."""
         most = max(-low, high)
         if low < 0 < high and min(-low, high) > _TWO_SIDED * most:
-            return Scale(-most, most, "RdBu_r", _stops("RdBu_r"))
-        return Scale(low, high, "viridis", _stops("viridis"))
+            return Scale(-most, most, "RdBu_r", _get_stops("RdBu_r"))
+        return Scale(low, high, "viridis", _get_stops("viridis"))
 
     def colour(self, value: float) -> tuple[float, ...] | None:
         """Interpolate the red, green and blue of a value; None if it is missing."""
@@ -78,7 +78,7 @@ class Scale:
 
 
 @cache
-def _stops(name: str) -> NDArray[np.float64]:
+def _get_stops(name: str) -> NDArray[np.float64]:
     """Return the colours of a map as rows of red, green and blue."""
     return np.frombuffer(bytes.fromhex(COLOUR_MAPS[name]), np.uint8).reshape(-1, 3).astype("f8")
 

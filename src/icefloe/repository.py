@@ -337,7 +337,7 @@ class Repository(Shown):
             None if there is no repository. Formats before version 1 are reported as version 1.
         """
         layout = find_layout(_with(storage, storage_settings), ALL_LAYOUTS)
-        return None if layout is None else _public_version(layout.spec)
+        return None if layout is None else _to_public_version(layout.spec)
 
     fetch_spec_version_async = async_static_twin(fetch_spec_version)
 
@@ -451,7 +451,7 @@ class Repository(Shown):
     @property
     def spec_version(self) -> SpecVersion:
         """The version of the format. Formats before version 1 are reported as version 1."""
-        return _public_version(self._refs.spec)
+        return _to_public_version(self._refs.spec)
 
     def tree(self) -> Tree:
         # docstring inherited
@@ -1379,7 +1379,7 @@ class Repository(Shown):
         """Return the executor of this repository, or one with this many threads."""
         return self._executor or ThreadExecutor(max_concurrent_requests)
 
-    def _readers(self, max_concurrent_requests: int = _THREADS) -> Executor:
+    def _make_readers(self, max_concurrent_requests: int = _THREADS) -> Executor:
         """Return the executor for small files: without threads if the storage is local or in memory."""
         return self._threads(1 if self._assets.storage.answers_at_once else max_concurrent_requests)
 
@@ -1542,7 +1542,7 @@ class Repository(Shown):
         """
         from icefloe.maintenance.gc import Limits, collect
 
-        threads = _concurrent_reads(
+        threads = _count_concurrent_reads(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
             max_decoded_manifest_mem_bytes,
@@ -1554,7 +1554,7 @@ class Repository(Shown):
         }
         _check_positive(**limits, max_concurrent_listings=max_concurrent_listings)
         self._require_present_format("garbage collection", writable=True)
-        cutoff, readers = to_microseconds(delete_object_older_than), self._readers(threads)
+        cutoff, readers = to_microseconds(delete_object_older_than), self._make_readers(threads)
         return collect(self._refs, self._assets, cutoff, readers, dry_run=dry_run, limits=Limits(**limits))
 
     garbage_collect_async = async_twin(garbage_collect)
@@ -1575,7 +1575,7 @@ class Repository(Shown):
         from icefloe.maintenance.gc import list_garbage
 
         self._require_present_format("garbage collection")
-        return list_garbage(self._refs, self._assets, to_microseconds(older_than), self._readers())
+        return list_garbage(self._refs, self._assets, to_microseconds(older_than), self._make_readers())
 
     find_garbage_async = async_twin(find_garbage)
 
@@ -1602,14 +1602,14 @@ class Repository(Shown):
         """
         from icefloe.maintenance.storage_stats import sum_chunk_storage
 
-        threads = _concurrent_reads(
+        threads = _count_concurrent_reads(
             max_snapshots_in_memory,
             max_compressed_manifest_mem_bytes,
             max_decoded_manifest_mem_bytes,
             max_concurrent_manifest_fetches,
         )
         self._require_present_format("storage statistics")
-        return sum_chunk_storage(self._refs, self._assets, self._readers(threads))
+        return sum_chunk_storage(self._refs, self._assets, self._make_readers(threads))
 
     chunk_storage_stats_async = async_twin(chunk_storage_stats)
 
@@ -2162,7 +2162,7 @@ def _check_one_ref(branch: str | None, tag: str | None, snapshot_id: str | None)
         raise ValueError("Must provide one of branch, tag, or snapshot_id")
 
 
-def _concurrent_reads(snapshots: int, compressed_bytes: int, decoded_bytes: int, requests: int) -> int:
+def _count_concurrent_reads(snapshots: int, compressed_bytes: int, decoded_bytes: int, requests: int) -> int:
     """Return the number of files that may be read at once within all limits, for any file sizes."""
     _check_positive(
         max_snapshots_in_memory=snapshots,
@@ -2179,7 +2179,7 @@ def _check_positive(**counts: int | None) -> None:
             raise ValueError(f"invalid zero value: {name} must be at least 1, but is {count}")
 
 
-def _public_version(spec: Spec) -> SpecVersion:
+def _to_public_version(spec: Spec) -> SpecVersion:
     return SpecVersion(spec.number or V1.number)
 
 

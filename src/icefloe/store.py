@@ -277,7 +277,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
             return node.user_data[start:stop]
         if not isinstance(key, ChunkKey):
             return None
-        found = self._ref(workspace, key)
+        found = self._find_ref(workspace, key)
         if found is None:
             return None
         size = found.length
@@ -287,7 +287,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         return workspace.read(found, start, stop, f"{key.coords} of {key.path}")
 
     @staticmethod
-    def _ref(workspace: Workspace, key: ChunkKey) -> ChunkRef | None:
+    def _find_ref(workspace: Workspace, key: ChunkKey) -> ChunkRef | None:
         node = workspace.node(key.path)
         if node is None:
             return None
@@ -299,20 +299,20 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
 
     async def exists(self, key: str) -> bool:
         # docstring inherited
-        return await self._call(lambda: self._size(parse_key(key)) is not None)
+        return await self._call(lambda: self._get_size(parse_key(key)) is not None)
 
     async def getsize(self, key: str) -> int:
         # docstring inherited
-        size = await self._call(lambda: self._size(parse_key(key)))
+        size = await self._call(lambda: self._get_size(parse_key(key)))
         if size is None:
             raise KeyNotFoundError(f"key not found: {key}", kind=ErrorKind.KEY_NOT_FOUND)
         return size
 
-    def _size(self, key: Key) -> int | None:
+    def _get_size(self, key: Key) -> int | None:
         if isinstance(key, MetadataKey):
             node = self._workspace.node(key.path)
             return None if node is None else len(node.user_data)
-        found = self._ref(self._workspace, key) if isinstance(key, ChunkKey) else None
+        found = self._find_ref(self._workspace, key) if isinstance(key, ChunkKey) else None
         return None if found is None else found.length
 
     # Writing
@@ -335,9 +335,9 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         self._check_writable()
         match parse_key(key):
             case MetadataKey(path):
-                self._workspace.set_metadata(path, _checked(value).to_bytes())
+                self._workspace.set_metadata(path, _check_value(value).to_bytes())
             case ChunkKey(path, coords):
-                self._workspace.write(path, coords, _bytes_of(_checked(value)))
+                self._workspace.write(path, coords, _to_bytes(_check_value(value)))
             case LegacyKey():
                 raise SessionStateError(
                     f"{key}: Icechunk supports only Zarr version 3; write with zarr_format=3",
@@ -348,7 +348,7 @@ class IcechunkStore(_OfficialInstance, Shown, Store):
         # docstring inherited
         if self._workspace.is_committing:  # the write waits for the commit; the event loop must not
             await run_in_thread(partial(self.set_sync, key, value))
-        elif _is_document(key) or self._workspace.is_inline(len(_checked(value))):
+        elif _is_document(key) or self._workspace.is_inline(len(_check_value(value))):
             self.set_sync(key, value)
         elif self._at_once and self._pace.is_quick():
             with self._pace.measured():
@@ -737,7 +737,7 @@ class KeyIterator(AsyncIterator[str]):
         self._batch = self._rest = iter(())
 
 
-def _checked(value: object) -> Buffer:
+def _check_value(value: object) -> Buffer:
     if not isinstance(value, Buffer):
         raise TypeError(
             "IcechunkStore.set(): `value` must be a Buffer instance. "
@@ -750,7 +750,7 @@ def _is_document(key: str) -> bool:
     return key.endswith(METADATA_NAME)
 
 
-def _bytes_of(value: Buffer) -> memoryview:
+def _to_bytes(value: Buffer) -> memoryview:
     array: Any = np.ascontiguousarray(value.as_numpy_array()).view(np.uint8)
     return memoryview(array)
 

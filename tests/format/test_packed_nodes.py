@@ -43,7 +43,7 @@ def _unsorted(nodes: Iterable[NodeSnapshot]) -> Nodes:
     shuffled.written = None
     shuffled.few = None
     shuffled._place = "snapshot"
-    checked = kept._all()
+    checked = kept._list_all()
     shuffled._sorted = type(checked)(kept.columns.take(np.array(order)), checked.rows)
     return shuffled
 

@@ -49,7 +49,7 @@ def test_unconditional_overwrite_is_detected(world: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("world", ["v1", "v2"])
 def test_dropped_conflict_rule_is_detected(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Detection, "_chunk_double_updates", lambda self: iter(()))
+    monkeypatch.setattr(Detection, "_find_chunk_double_updates", lambda self: iter(()))
 
     assert_found(world)
 
@@ -79,7 +79,7 @@ def test_merge_that_loses_a_fork_is_detected(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_merge_that_ignores_conflicts_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(three_way, "_conflicts", lambda *sides: [])
+    monkeypatch.setattr(three_way, "_find_conflicts", lambda *sides: [])
 
     assert_found("v2", "there are conflicts")
 

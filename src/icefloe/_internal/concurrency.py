@@ -88,7 +88,7 @@ def async_twin(
 
     The blocking method runs in a thread of our own pool, so that any event loop can await many calls at once.
     """
-    return _in_thread_form(method)
+    return _to_async(method)
 
 
 class CallableOnClass(Protocol[P, R_co]):
@@ -102,16 +102,16 @@ def async_class_twin(
 ) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
     """Return the async counterpart of a blocking class method, inside the body of the class."""
     inner: Any = method
-    return classmethod(_in_thread_form(inner.__func__))
+    return classmethod(_to_async(inner.__func__))
 
 
 def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
     """Return the async counterpart of a blocking static method, inside the body of the class."""
     inner: Any = method
-    return staticmethod(_in_thread_form(inner.__func__))
+    return staticmethod(_to_async(inner.__func__))
 
 
-def _in_thread_form(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
+def _to_async(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
     @functools.wraps(function)
     async def twin(*args: Any, **kwargs: Any) -> R:
         return await run_in_thread(functools.partial(function, *args, **kwargs))

@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def format_install_command(package: str, *others: str) -> str:
     """Return the command that installs a package together with the other packages that are missing."""
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
-    return f"pip install {' '.join(repr(_bounds().get(name.lower(), name)) for name in missing)}"
+    return f"pip install {' '.join(repr(_read_requirements().get(name.lower(), name)) for name in missing)}"
 
 
 class Missing(NamedTuple):
@@ -69,7 +69,7 @@ def _is_installed(package: str) -> bool:
 
 
 @cache
-def _bounds() -> Mapping[str, str]:
+def _read_requirements() -> Mapping[str, str]:
     """Map the lower-case name of each required or optional package to its requirement."""
     from importlib.metadata import PackageNotFoundError, requires
 

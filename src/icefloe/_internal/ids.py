@@ -26,7 +26,7 @@ _BLOCK: Final = 1 << 14
 """Ids to convert at a time, so that temporary arrays fit in the processor cache."""
 
 
-def _digit_values() -> NDArray[np.uint8]:
+def _make_digit_table() -> NDArray[np.uint8]:
     """Return the value of each byte as a digit, or `_INVALID`. O, I and L mean 0, 1 and 1."""
     values = np.full(256, _INVALID, np.uint8)
     for digits in (ALPHABET, ALPHABET.lower()):
@@ -37,7 +37,7 @@ def _digit_values() -> NDArray[np.uint8]:
 
 
 _PAIR_DIGITS: Final = np.frombuffer("".join(_PAIRS).encode(), "<u2")
-_VALUES: Final = _digit_values()
+_VALUES: Final = _make_digit_table()
 _IS_DIGIT: Final = np.isin(np.arange(256), np.frombuffer(ALPHABET, np.uint8))
 _TO_RFC_4648: Final = bytes(ord("!") if value == _INVALID else _RFC_4648[value] for value in _VALUES)
 
@@ -76,7 +76,7 @@ class ObjectId(bytes):
                 return cls(base64.b32decode(digits.translate(_TO_RFC_4648) + padding))
             except binascii.Error:
                 pass
-        raise InvalidInputError(_invalid_id(cls._NAME, text, cls.SIZE), kind=cls._KIND)
+        raise InvalidInputError(_make_invalid_id_error(cls._NAME, text, cls.SIZE), kind=cls._KIND)
 
     @classmethod
     def random(cls) -> Self:
@@ -177,11 +177,11 @@ def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
     Raises InvalidInputError with the first invalid text.
     """
     _check_lengths(texts, size)
-    values = _VALUES[_characters(texts, size)]
+    values = _VALUES[_to_characters(texts, size)]
     valid = (values != _INVALID).all(axis=1)
     if not valid.all():
         raise InvalidInputError(
-            _invalid_id("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
+            _make_invalid_id_error("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
         )
     return _pack(values, size)[0]
 
@@ -203,7 +203,7 @@ def decode_names(
     return ids[valid], valid
 
 
-def _characters(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
+def _to_characters(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
     joined = "".join(texts).encode("ascii", "replace")
     return np.frombuffer(joined, np.uint8).reshape(len(texts), count_characters(size))
 
@@ -227,9 +227,9 @@ def _check_lengths(texts: Sequence[str], size: int) -> None:
     width = count_characters(size)
     if set(map(len, texts)) - {width}:
         wrong = next(text for text in texts if len(text) != width)
-        raise InvalidInputError(_invalid_id("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
+        raise InvalidInputError(_make_invalid_id_error("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
 
 
-def _invalid_id(what: str, text: str, size: int) -> str:
+def _make_invalid_id_error(what: str, text: str, size: int) -> str:
     shown = text if len(text) <= 40 else text[:40] + "..."
     return f"invalid {what}: `{shown}`, expected {count_characters(size)} characters of Crockford base 32"

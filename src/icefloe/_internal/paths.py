@@ -23,9 +23,9 @@ def validate(path: str) -> str:
     if path == ROOT:
         return path
     if not path.startswith("/"):
-        raise _invalid(path, "it must start with '/'")
+        raise _make_invalid_path_error(path, "it must start with '/'")
     if path.endswith("/"):
-        raise _invalid(path, "it must not end with '/'")
+        raise _make_invalid_path_error(path, "it must not end with '/'")
     for segment in path[1:].split("/"):
         _check_segment(segment, path)
     return path
@@ -39,7 +39,7 @@ def normalize(path: str) -> str:
     both.
     """
     if not path.startswith("/"):
-        raise _invalid(path, "it must start with '/'")
+        raise _make_invalid_path_error(path, "it must start with '/'")
     return validate(ROOT + "/".join(segment for segment in path.split("/") if segment not in ("", ".")))
 
 
@@ -47,7 +47,7 @@ def join(parent: str, name: str) -> str:
     """Return the path of a child of a group."""
     path = ROOT + name if parent == ROOT else f"{parent}/{name}"
     if "/" in name:
-        raise _invalid(path, f"the name {name!r} contains '/'")
+        raise _make_invalid_path_error(path, f"the name {name!r} contains '/'")
     _check_segment(name, path)
     return path
 
@@ -87,13 +87,13 @@ def make_component_key(path: str) -> tuple[str, ...]:
 
 def _check_segment(segment: str, path: str) -> None:
     if segment in ("", ".", ".."):
-        raise _invalid(path, f"it is not canonical, segment {segment!r}")
+        raise _make_invalid_path_error(path, f"it is not canonical, segment {segment!r}")
     if not segment.isascii():
         try:
             segment.encode("utf-8")
         except UnicodeEncodeError:
-            raise _invalid(path, "it cannot be encoded as UTF-8") from None
+            raise _make_invalid_path_error(path, "it cannot be encoded as UTF-8") from None
 
 
-def _invalid(path: str, reason: str) -> InvalidInputError:
+def _make_invalid_path_error(path: str, reason: str) -> InvalidInputError:
     return InvalidInputError(f"invalid node path {path!r}: {reason}", kind=ErrorKind.INVALID_PATH)

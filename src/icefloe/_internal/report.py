@@ -21,7 +21,7 @@ class Report:
         dict
             One entry per field.
         """
-        return _plain_fields(self)
+        return _to_plain_fields(self)
 
     def _repr_html_(self) -> str:
         from icefloe._internal import html
@@ -38,10 +38,10 @@ class Report:
         facts = {name: value for name, value in values.items() if value != () and not _is_detail(value)}
         note = "dry run" if values.get("dry_run") else ""
         return html.render_card(
-            "icefloe", type(self).__name__, note, self._verdict(), html.render_facts(facts), *parts
+            "icefloe", type(self).__name__, note, self._render_verdict(), html.render_facts(facts), *parts
         )
 
-    def _verdict(self) -> str:
+    def _render_verdict(self) -> str:
         """Return the outcome as one line of HTML; empty for reports without an outcome."""
         return ""
 
@@ -53,19 +53,19 @@ def _is_detail(value: Any) -> bool:
     )
 
 
-def _plain_fields(value: Any) -> dict[str, Any]:
-    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+def _to_plain_fields(value: Any) -> dict[str, Any]:
+    return {field.name: _to_plain(getattr(value, field.name)) for field in fields(value)}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if hasattr(value, "__arrow_c_stream__"):  # a table
         return list(value.rows())
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _to_plain(each) for name, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain_fields(value)
+        return _to_plain_fields(value)
     if isinstance(value, Collection) and not isinstance(value, str | bytes):
-        return [_plain(each) for each in value]
+        return [_to_plain(each) for each in value]
     return value

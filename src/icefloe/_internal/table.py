@@ -36,7 +36,7 @@ class Table:
     __slots__ = ("_columns", "_length")
 
     def __init__(self, columns: Mapping[str, NDArray[Any] | Sequence[Any]]) -> None:
-        self._columns = {name: _column(values) for name, values in columns.items()}
+        self._columns = {name: _to_column(values) for name, values in columns.items()}
         lengths = {len(column) for column in self._columns.values()}
         if len(lengths) > 1:
             raise ValueError(f"the columns of a table have different lengths: {sorted(lengths)}")
@@ -106,7 +106,7 @@ class Table:
                 f"converting a table to Arrow needs pyarrow: {format_install_command('pyarrow')}"
             ) from error
 
-        return pa.table({name: _arrow(column) for name, column in self._columns.items()})
+        return pa.table({name: _to_arrow(column) for name, column in self._columns.items()})
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the table through the Arrow C stream interface, for pandas, Polars and DuckDB.
@@ -150,7 +150,7 @@ class Table:
         return "\n".join([escape_control(f"<{len(self)} rows: {', '.join(self.names)}>"), *shown, *more])
 
 
-def _column(values: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
+def _to_column(values: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
     if isinstance(values, np.ndarray):
         column = values.view()
     else:
@@ -160,7 +160,7 @@ def _column(values: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
     return column
 
 
-def _arrow(column: NDArray[Any]) -> Any:
+def _to_arrow(column: NDArray[Any]) -> Any:
     import pyarrow as pa
 
     if column.dtype.kind == "M":

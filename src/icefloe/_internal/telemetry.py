@@ -61,7 +61,7 @@ def start_from_env(parse_filter: Callable[[str], dict[str, int]]) -> None:
 
         logging.getLogger(_PACKAGE).warning(
             "spans are not exported to %s because OpenTelemetry is not installed: %s",
-            _shown(endpoint),
+            _strip_password(endpoint),
             format_install_command(*TELEMETRY),
         )
         return
@@ -136,7 +136,7 @@ def _event_handler() -> logging.Handler:
     return Events()
 
 
-def _shown(endpoint: str) -> str:
+def _strip_password(endpoint: str) -> str:
     """Return an endpoint without its password."""
     scheme, slashes, rest = endpoint.rpartition("//")
     return f"{scheme}{slashes}{rest.rpartition('@')[2]}"

@@ -91,7 +91,7 @@ def report_error(error: Exception, *, as_json: bool) -> int:
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
         if bad := getattr(error, "bad", ()):  # a ProblemsError, whose module is not loaded for this
-            rows = [map(redact, _problem(each)) for each in bad]
+            rows = [map(redact, _format_problem(each)) for each in bad]
             document["problems"] = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
         click.echo(escape_control_in_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
@@ -105,16 +105,16 @@ def report_error(error: Exception, *, as_json: bool) -> int:
 
 def explain(error: Exception) -> tuple[str, int]:
     """Return the message of an error, without secrets, and its exit code."""
-    return redact(_sentence(error)), _exit_code(error)
+    return redact(_format_sentence(error)), _exit_code(error)
 
 
-def _sentence(error: Exception) -> str:
+def _format_sentence(error: Exception) -> str:
     match error:
         case click.ClickException():
             return error.format_message()
         case IcechunkError():
-            hint = error.hint or _usual_hint(error)
-            table, advice = _problem_table(error), format_hint(hint) if hint else ""
+            hint = error.hint or _find_usual_hint(error)
+            table, advice = _format_problem_table(error), format_hint(hint) if hint else ""
             parts = filter(None, (table or error.message, advice))
             return ("\n" if table else "; ").join(parts)
         case OSError() if error.strerror:
@@ -125,21 +125,21 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {text} (--debug prints the traceback)"
 
 
-def _problem_table(error: Any) -> str:
+def _format_problem_table(error: Any) -> str:
     """Format the problems of an ingest as a table, if there are several."""
     bad = getattr(error, "bad", ())
     if len(bad) < 2 or all(each.is_sound for each in bad):  # sound files have no problem to list
         return ""
-    rows = [_COLUMNS, *(tuple(map(format_value, _problem(each))) for each in bad)]
+    rows = [_COLUMNS, *(tuple(map(format_value, _format_problem(each))) for each in bad)]
     return "\n".join([f"{error.headline}:", *align_rows(rows, [False] * len(_COLUMNS))])
 
 
-def _problem(bad: Any) -> tuple[str, str, str, str]:
+def _format_problem(bad: Any) -> tuple[str, str, str, str]:
     remedy = format_hint(bad.remedy) if isinstance(bad.remedy, Hint) else str(bad.remedy)
     return bad.source.url, bad.variable, bad.reason, remedy
 
 
-def _usual_hint(error: IcechunkError) -> Hint | None:
+def _find_usual_hint(error: IcechunkError) -> Hint | None:
     """Return a hint for common errors that have none of their own."""
     from icefloe.storage.base import ObjectNotFoundError
 

@@ -106,7 +106,7 @@ def _docstrings(module: str) -> dict[str, str]:
     return {each.name: text for each in functions if (text := ast.get_docstring(each)) is not None}
 
 
-def _texts() -> dict[str, str | None]:
+def _read_help_texts() -> dict[str, str | None]:
     """Map each command to its docstring, or to None if the source is not available."""
     found = {module: _docstrings(module) for module in set(_COMMANDS.values())}
     return {name: found[module].get(name.replace("-", "_")) for name, module in _COMMANDS.items()}
@@ -125,7 +125,7 @@ class _Commands(click.Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, without blank lines, so that the help fits on one screen."""
-        texts = _texts()
+        texts = _read_help_texts()
         leaders = {names[0]: (", ".join(names), text) for names, text in _SHARED_LINES.items()}
         followers = {name for names in _SHARED_LINES for name in names[1:]}
         width = max(map(len, [*_COMMANDS, *(label for label, _ in leaders.values())]))
@@ -141,7 +141,7 @@ class _Commands(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        commands = [click.Command(name, help=text) for name, text in _texts().items()]
+        commands = [click.Command(name, help=text) for name, text in _read_help_texts().items()]
         return [
             CompletionItem(each.name, help=each.get_short_help_str())
             for each in commands

@@ -77,17 +77,19 @@ class Output:
 def align_rows(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
     """Yield the lines of a table without a limit for its width, with two spaces between columns."""
     cells = [[cell.split("\n") for cell in row] for row in rows]
-    widths = [max(_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))]
+    widths = [
+        max(_measure_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))
+    ]
     for row in cells:
         for lines in zip_longest(*row, fillvalue=""):
             padded = []
             for text, width, right in zip(lines, widths, to_the_right, strict=True):
-                space = " " * (width - _width(text))
+                space = " " * (width - _measure_width(text))
                 padded.append(space + text if right else text + space)
             yield "  ".join(padded).rstrip()
 
 
-def _width(text: str) -> int:
+def _measure_width(text: str) -> int:
     """Return the number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
@@ -99,7 +101,10 @@ def _width(text: str) -> int:
 
 def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
     """Return True if the last column still fits when the others, with names and ids, are not folded."""
-    widths = [max(_width(line) for row in rows for line in row[at].split("\n")) for at in range(len(rows[0]))]
+    widths = [
+        max(_measure_width(line) for row in rows for line in row[at].split("\n"))
+        for at in range(len(rows[0]))
+    ]
     return sum(widths[:-1]) + 2 * len(widths) + _NARROWEST <= columns
 
 

@@ -73,7 +73,7 @@ class LabelsAt(click.ParamType[dict[str, Any]]):
         # docstring inherited
         if isinstance(value, dict):
             return value
-        pair = Pair("DIM=LABEL", _labels)
+        pair = Pair("DIM=LABEL", _parse_labels)
         return dict(pair.convert(part, param, ctx) for part in str(value).split(","))
 
 
@@ -114,14 +114,14 @@ def parse_index(text: str) -> slice | int:
     return slice(*(int(bound) if bound.strip() else None for bound in text.split(":", 2)))
 
 
-def _labels(text: str) -> Any:
+def _parse_labels(text: str) -> Any:
     if not text:
         raise ValueError("no label")
     first, dots, last = text.partition("..")
-    return slice(_label(first), _label(last)) if dots else _label(text)
+    return slice(_parse_label(first), _parse_label(last)) if dots else _parse_label(text)
 
 
-def _label(text: str) -> str | int | float | None:
+def _parse_label(text: str) -> str | int | float | None:
     """Parse a label: a number if possible, otherwise text, such as a time; None if it is empty."""
     for kind in (int, float):
         try:
@@ -167,12 +167,12 @@ def complete_file(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     return [CompletionItem(incomplete, type="file")]
 
 
-def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> Complete:
+def _make_completer(names: Callable[[Repository, click.Context], Iterable[str]]) -> Complete:
     """Return a function that completes names from the repository on the command line."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
-            found = sorted(names(_typed_repository(ctx), ctx))
+            found = sorted(names(_open_typed_repository(ctx), ctx))
         except (IcechunkError, click.ClickException, OSError, ValueError, LookupError):
             return []  # a shell cannot show an error while it completes a word
         # The shell would split names at line breaks, and print control characters.
@@ -181,7 +181,7 @@ def _completing(names: Callable[[Repository, click.Context], Iterable[str]]) -> 
     return complete
 
 
-def _typed_repository(ctx: click.Context) -> Repository:
+def _open_typed_repository(ctx: click.Context) -> Repository:
     location: Any = ctx.params["repo"]
     if location is None:  # click parses no arguments while it completes the value of an option
         first = next(each.name for each in ctx.command.params if isinstance(each, click.Argument))
@@ -189,16 +189,16 @@ def _typed_repository(ctx: click.Context) -> Repository:
     return Repository.open(icefloe.storage_from_url(location, **(ctx.params.get("options") or {})))
 
 
-def _paths(repo: Repository, ctx: click.Context) -> Iterable[str]:
+def _list_paths(repo: Repository, ctx: click.Context) -> Iterable[str]:
     snapshot = revisions.resolve(repo, ctx.params.get("revision") or revisions.DEFAULT)
     paths = repo.readonly_session(snapshot_id=snapshot)._workspace.below("/")
     return [each.strip("/") for each in paths if each != "/" and is_listed(each, with_ledgers=False)]
 
 
-complete_branch = _completing(lambda repo, _: repo.list_branches())
-complete_tag = _completing(lambda repo, _: repo.list_tags())
-complete_revision = _completing(lambda repo, _: repo.list_branches() | repo.list_tags())
-complete_path = _completing(_paths)
+complete_branch = _make_completer(lambda repo, _: repo.list_branches())
+complete_tag = _make_completer(lambda repo, _: repo.list_tags())
+complete_revision = _make_completer(lambda repo, _: repo.list_branches() | repo.list_tags())
+complete_path = _make_completer(_list_paths)
 
 
 # Options
@@ -238,7 +238,10 @@ isel_option = pairs_option(
     help="Select a dimension by index: a range, or one index.",
 )
 sel_option = pairs_option(
-    "--sel", form="DIM=FIRST..LAST", parse=_labels, help="Select a dimension by label: a range, or one label."
+    "--sel",
+    form="DIM=FIRST..LAST",
+    parse=_parse_labels,
+    help="Select a dimension by label: a range, or one label.",
 )
 memory_option = click.option(
     "--memory",

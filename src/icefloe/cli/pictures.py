@@ -39,7 +39,7 @@ def as_text(drawn: Slice, width: int, paint: Paint | None = None, *, coastlines:
         return f"{drawn.title}\nall {drawn.values.size} values are missing"
     low, high = float(there.min()), float(there.max())
     if drawn.values.ndim == 1:
-        picture = _curve(drawn, low, high, width)
+        picture = _draw_line(drawn, low, high, width)
     else:
         picture = _map(drawn, low, high, width, paint, coastlines)
     units = f" {escape_control(drawn.units)}" if drawn.units else ""
@@ -59,7 +59,7 @@ def _with_latitudes_down(drawn: Slice) -> Slice:
     return drawn
 
 
-def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
+def _draw_line(drawn: Slice, low: float, high: float, width: int) -> str:
     """Draw a line with Braille characters, and its scale to the left."""
     columns = max(8, min(width - _MARGIN, 2 * drawn.values.size))
     values = drawn.values
@@ -90,7 +90,7 @@ def _curve(drawn: Slice, low: float, high: float, width: int) -> str:
         + "".join(chr(_BRAILLE + cell) for cell in line)
         for row, line in enumerate(cells.tolist())
     ]
-    return "\n".join([*lines, " " * (_MARGIN - 1) + _ends(drawn.axes[0], columns)])
+    return "\n".join([*lines, " " * (_MARGIN - 1) + _format_axis_ends(drawn.axes[0], columns)])
 
 
 def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None, coastlines: bool) -> str:
@@ -101,15 +101,15 @@ def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None,
     rows = max(2, min(2 * 30, math.ceil(columns * values.shape[0] / values.shape[1])))
     rows += rows % 2
     means = _resample(values, rows, columns)
-    dots = _coast_dots(drawn, rows // 2, columns) if coastlines else np.zeros((rows // 2, columns), int)
-    cell = _shades(low, high) if paint is None else _painted(Scale.of(low, high), paint)
-    lines = [f"{drawn.axes[0].title} down, {_vertical(drawn.axes[0])}"]
+    dots = _draw_coast_dots(drawn, rows // 2, columns) if coastlines else np.zeros((rows // 2, columns), int)
+    cell = _make_shading(low, high) if paint is None else _make_painter(Scale.of(low, high), paint)
+    lines = [f"{drawn.axes[0].title} down, {_format_vertical_axis(drawn.axes[0])}"]
     for upper, lower, coast in zip(means[::2].tolist(), means[1::2].tolist(), dots.tolist(), strict=True):
         lines.append("".join(map(cell, upper, lower, coast)))
-    return "\n".join([*lines, _ends(drawn.axes[1], columns)])
+    return "\n".join([*lines, _format_axis_ends(drawn.axes[1], columns)])
 
 
-def _coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
+def _draw_coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
     """Return the coastlines as the dots of Braille characters, 0 without a coast."""
     latitudes, longitudes = drawn.axes[0].latitudes, drawn.axes[1].longitudes
     if latitudes is None or longitudes is None:
@@ -121,7 +121,7 @@ def _coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
     return (pixels.reshape(rows, 4, columns, 2) * _DOTS[:, None, :]).sum(axis=(1, 3))
 
 
-def _shades(low: float, high: float) -> Callable[[float, float, int], str]:
+def _make_shading(low: float, high: float) -> Callable[[float, float, int], str]:
     """Return a function that draws two cells as one shade of grey, and coasts in Braille."""
 
     def cell(upper: float, lower: float, coast: int) -> str:
@@ -136,7 +136,7 @@ def _shades(low: float, high: float) -> Callable[[float, float, int], str]:
     return cell
 
 
-def _painted(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
+def _make_painter(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
     """Return a function that draws two cells in their colours, and coasts over the mean colour."""
 
     def cell(upper: float, lower: float, coast: int) -> str:
@@ -144,15 +144,15 @@ def _painted(scale: Scale, paint: Paint) -> Callable[[float, float, int], str]:
         if coast:
             there = [colour for colour in (top, bottom) if colour is not None]
             ground = tuple(sum(parts) / len(there) for parts in zip(*there, strict=True)) if there else None
-            return paint(chr(_BRAILLE + coast), _ink(ground), _hex(ground))
+            return paint(chr(_BRAILLE + coast), _choose_ink(ground), _to_hex(ground))
         if top is None:  # only the lower cell has a value
-            return paint("▄", _hex(bottom), None) if bottom else " "
-        return paint("▀", _hex(top), _hex(bottom))
+            return paint("▄", _to_hex(bottom), None) if bottom else " "
+        return paint("▀", _to_hex(top), _to_hex(bottom))
 
     return cell
 
 
-def _ink(ground: tuple[float, ...] | None) -> str | None:
+def _choose_ink(ground: tuple[float, ...] | None) -> str | None:
     """Return black or white, whichever contrasts with a background."""
     if ground is None:
         return None
@@ -160,7 +160,7 @@ def _ink(ground: tuple[float, ...] | None) -> str | None:
     return "#000000" if 0.3 * red + 0.59 * green + 0.11 * blue > 110 else "#ffffff"
 
 
-def _hex(colour: tuple[float, ...] | None) -> str | None:
+def _to_hex(colour: tuple[float, ...] | None) -> str | None:
     return None if colour is None else "#" + "".join(f"{round(part):02x}" for part in colour)
 
 
@@ -180,7 +180,7 @@ def _resample(values: Any, rows: int, columns: int) -> Any:
     return values
 
 
-def _ends(axis: Axis, columns: int) -> str:
+def _format_axis_ends(axis: Axis, columns: int) -> str:
     """Return the axis line: the first label, the title and the last label."""
     first, last = format_label(axis.labels[0]), format_label(axis.labels[-1])
     room = columns - len(first) - len(last)
@@ -189,7 +189,7 @@ def _ends(axis: Axis, columns: int) -> str:
     return f"{axis.title} from {first} to {last}"
 
 
-def _vertical(axis: Axis) -> str:
+def _format_vertical_axis(axis: Axis) -> str:
     ends = [format_label(axis.labels[0]), format_label(axis.labels[-1])]
     return f"from {ends[1]} to {ends[0]}" if axis.rises else f"from {ends[0]} to {ends[1]}"
 
@@ -262,11 +262,13 @@ def _draw_degrees(figure: Any, axes: Any, longitudes: Any, latitudes: Any, coast
     figure.set_figheight(min(max(7.4 * (north - south) / (east - west) + 0.6, 3), 9))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(7, steps=[1, 1.5, 2, 3, 4.5, 6, 9, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _degrees((value + 180) % 360 - 180, "EW")))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _degrees(value, "NS")))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: _format_degrees((value + 180) % 360 - 180, "EW"))
+    )
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _format_degrees(value, "NS")))
 
 
-def _degrees(value: float, sides: str) -> str:
+def _format_degrees(value: float, sides: str) -> str:
     """Format a coordinate as on maps: 30°N, 0°, 45.5°W, 180°."""
     side = "" if value == 0 or abs(value) == 180 else sides[0] if value > 0 else sides[1]
     return f"{abs(value):g}°{side}"

@@ -106,27 +106,29 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
     left = [
         name
         for name in names
-        if not isinstance(chosen[name], int) and len(_range(chosen[name], sizes[name])) > 1
+        if not isinstance(chosen[name], int) and len(_parse_range(chosen[name], sizes[name])) > 1
     ]
     for name in [name for name in names if not isinstance(chosen[name], int)]:
-        span = _range(chosen[name], sizes[name])
+        span = _parse_range(chosen[name], sizes[name])
         if not len(span):
-            raise _invalid(f"{whole}: the selection along {name} is empty")
+            raise _make_error(f"{whole}: the selection along {name} is empty")
         if name not in left or name in left[:-2]:
             chosen[name] = span[0]
     if not left:
-        raise _invalid(
+        raise _make_error(
             f"{whole}: a plot needs a dimension with more than one selected element; `icefloe cat` prints "
             "single values"
         )
     drawn = [name for name in names if not isinstance(chosen[name], int)]
     attributes = json.loads(node.user_data).get("attributes", {})
-    if np.prod([len(_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
-        raise _invalid(f"{whole}: a plot has at most {_MOST_CELLS} values; select fewer with --isel or --sel")
-    values = _numbers(read(session, whole, tuple(chosen[name] for name in names)), attributes, whole)
-    axes = tuple(_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)
+    if np.prod([len(_parse_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
+        raise _make_error(
+            f"{whole}: a plot has at most {_MOST_CELLS} values; select fewer with --isel or --sel"
+        )
+    values = _decode_numbers(read(session, whole, tuple(chosen[name] for name in names)), attributes, whole)
+    axes = tuple(_make_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)
     at = {
-        name: _label_at(session, whole, name, chosen[name], sizes[name])
+        name: _format_label_at(session, whole, name, chosen[name], sizes[name])
         for name in names
         if name not in drawn
     }
@@ -145,15 +147,15 @@ def _select_ranges(
 ) -> dict[str, Any]:
     for name in (*isel, *sel):
         if name not in sizes:
-            raise _invalid(f"{path} has no dimension {name!r}; it has {', '.join(sizes) or 'none'}")
+            raise _make_error(f"{path} has no dimension {name!r}; it has {', '.join(sizes) or 'none'}")
         if name in isel and name in sel:
-            raise _invalid(f"dimension {name} is selected both by index and by label")
+            raise _make_error(f"dimension {name} is selected both by index and by label")
     chosen: dict[str, Any] = {name: slice(None) for name in sizes}
     for name, wanted in isel.items():
         if isinstance(wanted, int) and not -sizes[name] <= wanted < sizes[name]:
-            raise _invalid(f"{name}={wanted} is out of bounds for a dimension of size {sizes[name]}")
+            raise _make_error(f"{name}={wanted} is out of bounds for a dimension of size {sizes[name]}")
         if isinstance(wanted, slice) and wanted.step is not None and wanted.step < 1:
-            raise _invalid(f"{name}={wanted.step}: a step must be at least 1")
+            raise _make_error(f"{name}={wanted.step}: a step must be at least 1")
         chosen[name] = wanted % sizes[name] if isinstance(wanted, int) else wanted
     if sel:
         for name, span in find_positions(session, get_parent(path) or ROOT, sel).items():
@@ -161,28 +163,30 @@ def _select_ranges(
     return chosen
 
 
-def _range(wanted: slice | int, size: int) -> range:
+def _parse_range(wanted: slice | int, size: int) -> range:
     return range(*wanted.indices(size)) if isinstance(wanted, slice) else range(wanted, wanted + 1)
 
 
-def _numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
+def _decode_numbers(values: Any, attributes: Mapping[str, Any], path: str) -> Any:
     """Decode packed values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
-        raise _invalid(f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can")
+        raise _make_error(
+            f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can"
+        )
     found = unpack_numbers(values, attributes)
     found[~np.isfinite(found)] = np.nan
     return found
 
 
-def _axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:
-    values, units, standard_name = _coordinate(session, path, name, size)
+def _make_axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:
+    values, units, standard_name = _read_coordinate(session, path, name, size)
     drawn = None if values is None else values[wanted]
-    return Axis(name, drawn, _range(wanted, size), units, standard_name)
+    return Axis(name, drawn, _parse_range(wanted, size), units, standard_name)
 
 
-def _label_at(session: Session, path: str, name: str, wanted: int, size: int) -> str:
+def _format_label_at(session: Session, path: str, name: str, wanted: int, size: int) -> str:
     """Format the coordinate at an index, or the index if there is no coordinate."""
-    values, _, _ = _coordinate(session, path, name, size)
+    values, _, _ = _read_coordinate(session, path, name, size)
     return str(wanted) if values is None else format_label(values[wanted])
 
 
@@ -194,7 +198,7 @@ def format_label(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)
 
 
-def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
+def _read_coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any, str, str]:
     """Read the values, units and standard name of the coordinate of a dimension."""
     coordinate = join(get_parent(path) or ROOT, name)
     node = session._workspace.node(coordinate)
@@ -206,11 +210,11 @@ def _coordinate(session: Session, path: str, name: str, size: int) -> tuple[Any,
     values, units = read(session, coordinate, (slice(None),)), str(attributes.get("units", ""))
     standard_name = str(attributes.get("standard_name", ""))
     if " since " in units:
-        return *_times(values, attributes, units), standard_name
+        return *_decode_times(values, attributes, units), standard_name
     return values if values.dtype.kind in "iufM" else None, units, standard_name
 
 
-def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
+def _decode_times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any, str]:
     """Decode times in the standard calendar; keep the stored numbers for other calendars."""
     coding = parse_time_coding(units, attributes.get("calendar"))
     if coding is None or values.dtype.kind not in "iuf":
@@ -219,5 +223,5 @@ def _times(values: Any, attributes: Mapping[str, Any], units: str) -> tuple[Any,
     return (found.astype("M8[us]"), "") if coding.is_timestamp(found) else (values, units)
 
 
-def _invalid(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_CHUNK_INDEX)

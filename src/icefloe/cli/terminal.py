@@ -33,7 +33,7 @@ def to_ascii(text: str) -> str:
     return "".join(each if each.isascii() else "o" if "⠀" <= each <= "⣿" else "?" for each in plain)
 
 
-def _ascii_error(error: UnicodeError) -> tuple[str, int]:
+def _make_ascii_error(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return to_ascii(error.object[error.start : error.end]), error.end
@@ -61,10 +61,10 @@ def exit_on_signals() -> None:
     """
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _signalled)
+            signal.signal(number, _handle_signal)
 
 
-def _signalled(number: int, _: Any) -> None:
+def _handle_signal(number: int, _: Any) -> None:
     for each in _ENDING:  # do not interrupt the clean-up
         signal.signal(each, signal.SIG_IGN)
     raise Signalled(number)
@@ -72,7 +72,7 @@ def _signalled(number: int, _: Any) -> None:
 
 def run_with_streams(work: Callable[[], int]) -> int:
     """Run a command. Characters that the encoding lacks become ASCII, and a closed pipe is not an error."""
-    codecs.register_error(_HANDLER, _ascii_error)
+    codecs.register_error(_HANDLER, _make_ascii_error)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the parent process

@@ -25,12 +25,12 @@ def read(session: Session, path: str, region: Region) -> Any:
 def _check_region(region: Region, shape: Sequence[int]) -> None:
     for axis, (wanted, size) in enumerate(zip(region, shape, strict=True)):
         if isinstance(wanted, int) and not -size <= wanted < size:
-            raise _invalid(f"index {wanted} is out of bounds for dimension {axis} with size {size}")
+            raise _make_error(f"index {wanted} is out of bounds for dimension {axis} with size {size}")
         if isinstance(wanted, slice) and wanted.step is not None and wanted.step < 1:
-            raise _invalid(f"the step {wanted.step} of dimension {axis} must be at least 1")
+            raise _make_error(f"the step {wanted.step} of dimension {axis} must be at least 1")
 
 
-def _invalid(message: str) -> InvalidInputError:
+def _make_error(message: str) -> InvalidInputError:
     return InvalidInputError(message, kind=ErrorKind.INVALID_CHUNK_INDEX)
 
 

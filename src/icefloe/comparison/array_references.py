@@ -107,7 +107,7 @@ def chunk_references(session: Session, path: str) -> ChunkReferences:
     """
     node = find_array(session._workspace, path)
     refs = session._workspace.refs(node)
-    return _public(node, refs)
+    return _to_columns(node, refs)
 
 
 def find_array(workspace: Workspace, path: str) -> NodeSnapshot:
@@ -131,7 +131,7 @@ def to_coordinate_columns(coords: Coords) -> dict[str, Any]:
     return {f"chunk_{axis}": coords[:, axis] for axis in range(coords.shape[1])}
 
 
-def _public(node: NodeSnapshot, refs: ArrayManifest) -> ChunkReferences:
+def _to_columns(node: NodeSnapshot, refs: ArrayManifest) -> ChunkReferences:
     virtual, inline, native = (refs.kind == kind for kind in (VIRTUAL, INLINE, NATIVE))
     used, codes = np.unique(refs.location_codes[virtual], return_inverse=True)
     location_codes = np.full(len(refs), -1, np.int64)

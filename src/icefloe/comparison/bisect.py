@@ -121,7 +121,7 @@ def bisect(
     if from_snapshot_id is not None:
         ids = [each.id for each in history]
         if from_snapshot_id not in ids:
-            raise _wrong(
+            raise _make_error(
                 f"{from_snapshot_id} is not an ancestor of {newest}; choose a snapshot from its history"
             )
         history = history[: ids.index(from_snapshot_id) + 1]
@@ -130,7 +130,9 @@ def bisect(
     first, last = search.holds(history[old].id), search.holds(history[new].id)
     if first == last:
         word = "holds" if first else "does not hold"
-        raise _wrong(f"`{when}` {word} at both {history[old].id} and {history[new].id}, so it did not change")
+        raise _make_error(
+            f"`{when}` {word} at both {history[old].id} and {history[new].id}, so it did not change"
+        )
     while old - new > 1:
         middle = (old + new) // 2
         old, new = (middle, new) if search.holds(history[middle].id) == first else (old, middle)
@@ -143,7 +145,7 @@ def parse_condition(text: str) -> ast.expr:
     try:
         found = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
-        raise _wrong(f"the condition {text!r} cannot be parsed; write it like 'max > 310'") from None
+        raise _make_error(f"the condition {text!r} cannot be parsed; write it like 'max > 310'") from None
     _check(found, text)
     return found
 
@@ -159,7 +161,9 @@ def _check(node: ast.expr, text: str) -> None:
             for each in (left, right):
                 _check_number(each, text)
         case _:
-            raise _wrong(f"condition {text!r}: `{ast.unparse(node)}` is not a comparison such as 'max > 310'")
+            raise _make_error(
+                f"condition {text!r}: `{ast.unparse(node)}` is not a comparison such as 'max > 310'"
+            )
 
 
 def _check_number(node: ast.expr, text: str) -> None:
@@ -172,7 +176,7 @@ def _check_number(node: ast.expr, text: str) -> None:
             return
         case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float())):
             return
-    raise _wrong(
+    raise _make_error(
         f"condition {text!r}: `{ast.unparse(node)}` is not a number or one of {', '.join(STATISTICS)}"
     )
 
@@ -229,7 +233,7 @@ class _Search:
         for name in self._at:
             if name not in dims:
                 there = ", ".join(str(each) for each in dims)
-                raise _wrong(f"{node.path} has no dimension {name}; it has {there}")
+                raise _make_error(f"{node.path} has no dimension {name}; it has {there}")
         with ignore_warnings():
             array: Any = zarr.open_array(session.store, path=node.path, mode="r")
             key = tuple(slice(spans[d].start, spans[d].stop) if d in spans else slice(None) for d in dims)
@@ -240,7 +244,7 @@ class _Search:
 def _decode(values: NDArray[Any], attributes: Mapping[str, Any], path: str) -> NDArray[np.float64]:
     """Unpack values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
-        raise _wrong(f"{path} has values of type {values.dtype}; conditions need numbers")
+        raise _make_error(f"{path} has values of type {values.dtype}; conditions need numbers")
     found = values.astype(np.float64)
     for missing in get_fill_values(attributes, values.dtype):
         found[values == missing] = np.nan
@@ -249,5 +253,5 @@ def _decode(values: NDArray[Any], attributes: Mapping[str, Any], path: str) -> N
     return found + offset if isinstance(offset, int | float) else found
 
 
-def _wrong(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -184,14 +184,14 @@ class _Walk:
                 return
             self._left = None if self._left is None else self._left - 1
             self._infos.setdefault(info.id, info)
-            parent = None if info.parent_id is None else self._state(info.parent_id)
+            parent = None if info.parent_id is None else self._load_state(info.parent_id)
             if parent is None and info.parent_id is not None:
                 return  # expired: older
-            changed, at = self._changed(pending, self._snapshot(info.id), parent)
+            changed, at = self._find_changed(pending, self._load_snapshot(info.id), parent)
             new = pending.take(changed)
             pending = _Pending(pending.tip, pending.rows[~changed], at[~changed], pending.merge)
             if len(new.rows):
-                yield from self._credit(info, new)
+                yield from self._credit_commit(info, new)
 
     def _ancestry(self, tip: SnapshotId) -> Iterator[StoredInfo]:
         try:
@@ -199,20 +199,20 @@ class _Walk:
         except SnapshotNotFoundError:
             return
 
-    def _state(self, id: SnapshotId) -> State | None:
+    def _load_state(self, id: SnapshotId) -> State | None:
         try:
-            return self._snapshot(id)
+            return self._load_snapshot(id)
         except (ObjectNotFoundError, SnapshotNotFoundError):
             return None
 
-    def _snapshot(self, id: SnapshotId) -> State:
+    def _load_snapshot(self, id: SnapshotId) -> State:
         if id not in self._states:
             if len(self._states) > 2:  # a commit and its parent are enough
                 self._states.pop(next(iter(self._states)))
             self._states[id] = State(self._assets.snapshot(id), self._assets)
         return self._states[id]
 
-    def _changed(self, pending: _Pending, after: State, before: State | None) -> tuple[Mask, Coords]:
+    def _find_changed(self, pending: _Pending, after: State, before: State | None) -> tuple[Mask, Coords]:
         """Return a mask of the chunks that a commit wrote, and the earlier coordinates of the others."""
         new = after.node(self._node)
         old = None if before is None else before.node(self._node)
@@ -222,17 +222,17 @@ class _Walk:
         moves = _find_origins(olds, news)
         return _apply_moves(pending.at, news.coords, olds.coords, moves)
 
-    def _credit(self, info: StoredInfo, new: _Pending) -> Iterator[_Pending]:
+    def _credit_commit(self, info: StoredInfo, new: _Pending) -> Iterator[_Pending]:
         """Credit new chunks of a commit to the commit itself, to a merged branch, or to nobody."""
         merge = info.id if new.merge is None else new.merge
         is_unknown = False
         for tip in get_merged_tips(info):
-            state = self._state(tip)
+            state = self._load_state(tip)
             node = None if state is None else state.node(self._node)
             if state is None:
                 is_unknown = True
             elif node is not None:
-                came = self._is_equal_in(state, node, self._snapshot(info.id), new.at)
+                came = self._is_equal_in(state, node, self._load_snapshot(info.id), new.at)
                 yield _Pending(tip, new.rows[came], new.at[came], merge)
                 new = new.take(~came)
         own = self._is_own(info, new.at)
@@ -252,7 +252,7 @@ class _Walk:
         still = coordinates.contains(there.coords, here.coords)
         both = here.take(kept)
         equal = both.coords[both.equal_rows(there.take(still))]
-        return np.isin(_coordinate_keys(at), _coordinate_keys(equal))
+        return np.isin(_encode_coordinates(at), _encode_coordinates(equal))
 
     def _is_own(self, info: StoredInfo, at: Coords) -> Mask:
         """Return a mask of the chunks that a commit wrote, rather than expired commits before it."""
@@ -266,8 +266,8 @@ class _Walk:
         if any(row.tobytes() == bytes(self._node) for row in log.new_arrays):
             return np.ones(len(at), np.bool_)
         named = [coords for node, coords in log.updated_chunks if node == self._node]
-        keys = [_coordinate_keys(each) for each in named if each.shape[1] == at.shape[1]]
-        return np.isin(_coordinate_keys(at), np.concatenate(keys)) if keys else np.zeros(len(at), np.bool_)
+        keys = [_encode_coordinates(each) for each in named if each.shape[1] == at.shape[1]]
+        return np.isin(_encode_coordinates(at), np.concatenate(keys)) if keys else np.zeros(len(at), np.bool_)
 
     def _is_after_first(self, info: StoredInfo) -> bool:
         """Return whether the parent is the first snapshot. V1 does not list expired snapshots."""
@@ -350,7 +350,7 @@ def _apply_moves(at: Coords, news: Coords, olds: Coords, origins: Rows) -> tuple
 
 def _find_rows(coords: Coords, wanted: Coords) -> Rows:
     """Find the rows of sorted coordinates; -1 where they are not among them."""
-    keys, sought = _coordinate_keys(coords), _coordinate_keys(wanted)
+    keys, sought = _encode_coordinates(coords), _encode_coordinates(wanted)
     found = np.full(len(wanted), -1, np.int64)
     place = np.searchsorted(keys, sought)
     inside = np.flatnonzero(place < len(keys))
@@ -359,7 +359,7 @@ def _find_rows(coords: Coords, wanted: Coords) -> Rows:
     return found
 
 
-def _coordinate_keys(coords: Coords) -> NDArray[np.bytes_]:
+def _encode_coordinates(coords: Coords) -> NDArray[np.bytes_]:
     """Return coordinates as bytes in the same order."""
     count, rank = coords.shape
     rows = np.ones((count, 1 + 4 * rank), np.uint8)

@@ -103,7 +103,7 @@ def compare_values(
         differing += int(unequal.sum())
         if not unequal.any() or old.dtype.kind not in _NUMBERS:
             continue
-        magnitudes, is_missing = _magnitudes(old[unequal], new[unequal])
+        magnitudes, is_missing = _compute_magnitudes(old[unequal], new[unequal])
         missing += int(is_missing.sum())
         if not is_missing.all():
             found = magnitudes[~is_missing].max().item()
@@ -161,10 +161,10 @@ def subtract_values(
             f"{pair.path}: values of type {pair.new.dtype} cannot be subtracted",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
-    window, dropped = _window(selection, pair.shape)
+    window, dropped = _resolve_window(selection, pair.shape)
     result = np.zeros([len(each) for each in window], "c16" if kind == "c" else "f8")
     for region in pair.regions():
-        inside = [_overlap(part, steps) for part, steps in zip(region, window, strict=True)]
+        inside = [_find_overlap(part, steps) for part, steps in zip(region, window, strict=True)]
         if all(len(where) for where, _ in inside):
             old, new = pair.read(tuple(slice(each.start, each.stop, each.step) for each, _ in inside))
             result[tuple(target for _, target in inside)] = subtract(old, new)
@@ -182,13 +182,13 @@ class _Pair:
         import zarr  # not needed to compare references only
 
         new = find_array(after._workspace, path)
-        old = _counterpart(before, new, before_path)
+        old = _find_counterpart(before, new, before_path)
         self.path = new.path
         self.old, self.new = (
             zarr.open_array(session.store, path=node.path.strip("/"), mode="r")
             for session, node in ((before, old), (after, new))
         )
-        kinds = {_kind(self.old.dtype), _kind(self.new.dtype)}
+        kinds = {_classify_dtype(self.old.dtype), _classify_dtype(self.new.dtype)}
         if self.old.ndim != self.new.ndim or len(kinds) > 1:
             shown = [f"{array.shape} of {array.dtype}" for array in (self.old, self.new)]
             raise InvalidInputError(
@@ -226,7 +226,7 @@ class _Pair:
         return np.asarray(self.old[region]), np.asarray(self.new[region])
 
 
-def _counterpart(before: Session, new: NodeSnapshot, path: str | None) -> NodeSnapshot:
+def _find_counterpart(before: Session, new: NodeSnapshot, path: str | None) -> NodeSnapshot:
     """Find an array in the earlier version: at a path, else by its id, else at the same path."""
     if path is not None:
         return find_array(before._workspace, path)
@@ -247,19 +247,19 @@ def _is_decoded_alike(old: NodeSnapshot, new: NodeSnapshot) -> bool:
     return all(one.get(part) == other.get(part) for part in _DECODING)
 
 
-def _kind(dtype: np.dtype[Any]) -> str:
+def _classify_dtype(dtype: np.dtype[Any]) -> str:
     return "number" if dtype.kind in "biuf" else dtype.kind if dtype.kind in "cmM" else "other"
 
 
 def find_unequal(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where two arrays differ. NaN equals NaN, and differs from every number."""
-    unequal = np.asarray(_lossless(old) != _lossless(new))
+    unequal = np.asarray(_widen_lossless(old) != _widen_lossless(new))
     if old.dtype.kind in "fcmM" and new.dtype.kind in "fcmM":
         unequal &= ~(_is_missing(old) & _is_missing(new))
     return np.asarray(unequal, np.bool_)
 
 
-def _lossless(values: NDArray[Any]) -> NDArray[Any]:
+def _widen_lossless(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(object) if values.dtype.kind == "T" else values
 
 
@@ -271,22 +271,22 @@ def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.zeros(values.shape, np.bool_)
 
 
-def _magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _compute_magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Return absolute differences, exact for integers, and a mask of cells missing in one version."""
     is_missing = _is_missing(old) | _is_missing(new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.abs(_wide(new) - _wide(old)), is_missing
+            return np.abs(_widen(new) - _widen(old)), is_missing
     larger, smaller = _as_integers(old, new)
-    return _gap(larger, smaller), is_missing
+    return _subtract_integers(larger, smaller), is_missing
 
 
 def subtract(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
     """Return the later minus the earlier values, 0 where they are equal and NaN where one is missing."""
-    magnitudes, is_missing = _magnitudes(old, new)
+    magnitudes, is_missing = _compute_magnitudes(old, new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):
-            result = np.asarray(_wide(new) - _wide(old))
+            result = np.asarray(_widen(new) - _widen(old))
     else:
         one, other = _as_integers(old, new)
         sizes = magnitudes.astype("f8")
@@ -295,7 +295,7 @@ def subtract(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
     return np.where(find_unequal(old, new), result, 0)
 
 
-def _wide(values: NDArray[Any]) -> NDArray[Any]:
+def _widen(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype("c16" if values.dtype.kind == "c" else "f8")
 
 
@@ -312,7 +312,7 @@ def _as_integers(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], ND
     return sides[0].astype(wide), sides[1].astype(wide)
 
 
-def _gap(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+def _subtract_integers(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """Return absolute differences of 64-bit integers. Unsigned wrap-around makes them exact for all signs."""
     if one.dtype.kind == "O":
         return np.asarray(np.abs(one - other))
@@ -321,7 +321,7 @@ def _gap(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(high - low)
 
 
-def _window(selection: Sequence[slice | int], shape: tuple[int, ...]) -> tuple[list[range], set[int]]:
+def _resolve_window(selection: Sequence[slice | int], shape: tuple[int, ...]) -> tuple[list[range], set[int]]:
     """Return the selected positions along each dimension, and the dimensions that an index drops."""
     if len(selection) > len(shape):
         raise InvalidInputError(
@@ -352,7 +352,7 @@ def _window(selection: Sequence[slice | int], shape: tuple[int, ...]) -> tuple[l
     return window, dropped
 
 
-def _overlap(part: slice, steps: range) -> tuple[range, slice]:
+def _find_overlap(part: slice, steps: range) -> tuple[range, slice]:
     """Return the selected positions inside a chunk, and their indices in the whole selection."""
     first = max(0, -(-(part.start - steps.start) // steps.step))
     stop = min(len(steps), max(first, -(-(part.stop - steps.start) // steps.step)))

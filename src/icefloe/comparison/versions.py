@@ -159,7 +159,7 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     [[0], [1]]
     """
     root = normalize(f"/{path}")
-    pairs = list(_pairs(before._workspace, after._workspace, root))
+    pairs = list(_pair_nodes(before._workspace, after._workspace, root))
     if not pairs and root != "/":
         raise NodeNotFoundError(
             f"there is no node at {root} in either version", kind=ErrorKind.NODE_NOT_FOUND
@@ -170,15 +170,15 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     for old, new in pairs:  # nodes, not chunks
         if new is None:
             gone = cast(NodeSnapshot, old)
-            names.setdefault(_section("deleted", gone), []).append(gone.path)
+            names.setdefault(_choose_section("deleted", gone), []).append(gone.path)
         elif old is None:
-            names.setdefault(_section("new", new), []).append(new.path)
+            names.setdefault(_choose_section("new", new), []).append(new.path)
         else:
             if old.user_data != new.user_data:
-                names.setdefault(_section("updated", new), []).append(new.path)
+                names.setdefault(_choose_section("updated", new), []).append(new.path)
             if old.path != new.path:
                 moved.append((old.path, new.path))
-        found = _chunk_differences(before._workspace, after._workspace, old, new)
+        found = _find_chunk_differences(before._workspace, after._workspace, old, new)
         if found is not None and len(found):
             chunks[found.path] = found
     return Comparison(
@@ -207,37 +207,37 @@ def read_differing_references(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> tuple[ArrayManifest, ArrayManifest]:
     """Read the references of an array in both versions, without manifests that both versions share."""
-    is_shrunk = any(size < was for was, size in zip(_shape(old), _shape(new), strict=True))
+    is_shrunk = any(size < was for was, size in zip(_get_shape(old), _get_shape(new), strict=True))
     is_changed = any(each.id in space.changes.chunks for space, each in ((before, old), (after, new)))
     if is_shrunk or is_changed or old.id != new.id:
         return before.refs(old), after.refs(new)
-    apart = _manifests(old) ^ _manifests(new)
+    apart = _get_manifests(old) ^ _get_manifests(new)
     sides = []
     for workspace, node in ((before, old), (after, new)):
-        parts = [workspace.manifest_refs(node, ref) for ref in _manifests(node) & apart]
-        empty = ArrayManifest.of(np.zeros((0, len(_shape(node))), np.uint32), 1)
+        parts = [workspace.manifest_refs(node, ref) for ref in _get_manifests(node) & apart]
+        empty = ArrayManifest.of(np.zeros((0, len(_get_shape(node))), np.uint32), 1)
         sides.append(ArrayManifest.concat(parts) if parts else empty)
     return sides[0], sides[1]
 
 
-def _section(change: str, node: NodeSnapshot) -> str:
+def _choose_section(change: str, node: NodeSnapshot) -> str:
     return f"{change}_{'arrays' if isinstance(node.node_data, ArrayNodeData) else 'groups'}"
 
 
-def _pairs(
+def _pair_nodes(
     before: Workspace, after: Workspace, root: str
 ) -> Iterator[tuple[NodeSnapshot | None, NodeSnapshot | None]]:
     """Pair the nodes of two versions by id, else by path; None where one has no counterpart."""
-    olds, news = _nodes(before), _nodes(after)
+    olds, news = _list_nodes(before), _list_nodes(after)
     by_id = {node.id: node for node in olds.values()}
     counterparts: dict[str, NodeSnapshot] = {}
     for path, node in news.items():
         same = by_id.get(node.id)
-        if same is not None and _section("", same) == _section("", node):
+        if same is not None and _choose_section("", same) == _choose_section("", node):
             counterparts[path] = same
     taken = {node.path for node in counterparts.values()}
     for path in news.keys() & olds.keys() - counterparts.keys() - taken:
-        if _section("", olds[path]) == _section("", news[path]):
+        if _choose_section("", olds[path]) == _choose_section("", news[path]):
             counterparts[path] = olds[path]
     taken = {node.path for node in counterparts.values()}
     for path, node in news.items():
@@ -249,7 +249,7 @@ def _pairs(
             yield node, None
 
 
-def _nodes(workspace: Workspace) -> dict[str, NodeSnapshot]:
+def _list_nodes(workspace: Workspace) -> dict[str, NodeSnapshot]:
     found = ((path, workspace.node(path)) for path in workspace.paths())
     return {path: node for path, node in found if node is not None}
 
@@ -258,7 +258,7 @@ def _is_below(path: str, root: str) -> bool:
     return root in ("/", path) or path.startswith(f"{root}/")
 
 
-def _chunk_differences(
+def _find_chunk_differences(
     before: Workspace, after: Workspace, old: NodeSnapshot | None, new: NodeSnapshot | None
 ) -> ChunkDifferences | None:
     """Find the chunks of an array that differ; None for groups."""
@@ -272,12 +272,12 @@ def _chunk_differences(
     return ChunkDifferences(node.path, *((none, coords) if new is None else (coords, none)), none)
 
 
-def _manifests(node: NodeSnapshot) -> set[ManifestRef]:
+def _get_manifests(node: NodeSnapshot) -> set[ManifestRef]:
     data = node.node_data
     return set(data.manifests) if isinstance(data, ArrayNodeData) else set()
 
 
-def _shape(node: NodeSnapshot) -> tuple[int, ...]:
+def _get_shape(node: NodeSnapshot) -> tuple[int, ...]:
     data = node.node_data
     return data.lengths if isinstance(data, ArrayNodeData) else ()
 
@@ -286,7 +286,7 @@ def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
     """Return whether chunks with the same coordinates hold the same cells in both versions."""
     if old.user_data == new.user_data:
         return True
-    if len(_shape(old)) != len(_shape(new)):
+    if len(_get_shape(old)) != len(_get_shape(new)):
         return False
     one, other = get_array_grid(old), get_array_grid(new)
     counts = [min(len(a), len(b)) for a, b in zip(one.edges, other.edges, strict=True)]

@@ -49,15 +49,15 @@ class Attribution(Shown):
         comment = [f"({'; '.join(notes)})"] if notes else []
         return " ".join([*([self.client] if self.client else []), product, *comment])
 
-    def _fields(self) -> dict[str, str]:
+    def _list_fields(self) -> dict[str, str]:
         return {name: format_literal(getattr(self, name)) for name in ("client", "workload", "principal")}
 
     def __repr__(self) -> str:
-        return call(qualify_name("", "Attribution"), self._fields())
+        return call(qualify_name("", "Attribution"), self._list_fields())
 
     def tree(self) -> Tree:
         # docstring inherited
-        return Tree(qualify_name("", "Attribution"), tuple(self._fields().items()))
+        return Tree(qualify_name("", "Attribution"), tuple(self._list_fields().items()))
 
 
 def _check(name: str, text: str) -> None:

@@ -202,7 +202,7 @@ class _ArrayCondition(_Condition):
             case {"name_matches": {"regex": str(regex)}}:
                 return cls.name_matches(regex)
             case {"num_refs": {"from": lower, "to": upper}} if "num_refs" in cls.variants:
-                return cls._make("num_refs", _bound(lower, after=1), _bound(upper, after=0))
+                return cls._make("num_refs", _parse_bound(lower, after=1), _parse_bound(upper, after=0))
             case "true" | "false" | "any_array" if plain in cls.variants:
                 return cls._make(plain)
         raise ValueError(f"unknown condition {plain!r}; a newer release may know it")
@@ -340,7 +340,7 @@ def _set(condition: _Condition, *operands: Any) -> None:
     object.__setattr__(condition, "operands", operands)
 
 
-def _no_operand(self: _Condition) -> None:
+def _make_no_operand_error(self: _Condition) -> None:
     _set(self)
 
 
@@ -352,11 +352,11 @@ def _regex(self: _Condition, regex: str) -> None:
     _set(self, regex)
 
 
-def _bounds(self: _Condition, from_refs: int | None, to_refs: int | None) -> None:
+def _check_bounds(self: _Condition, from_refs: int | None, to_refs: int | None) -> None:
     _set(self, from_refs, to_refs)
 
 
-def _axis(self: _Condition, axis: int) -> None:
+def _check_axis(self: _Condition, axis: int) -> None:
     if axis < 0:
         raise OverflowError("an axis cannot be negative")
     _set(self, axis)
@@ -382,18 +382,20 @@ _add_variants(
     ManifestPreloadCondition,
     {
         **_COMMON,
-        "NumRefs": ("num_refs", "num_refs", _bounds),
-        "True": ("true", "true", _no_operand),
-        "False": ("false", "false", _no_operand),
+        "NumRefs": ("num_refs", "num_refs", _check_bounds),
+        "True": ("true", "true", _make_no_operand_error),
+        "False": ("false", "false", _make_no_operand_error),
     },
 )
-_add_variants(ManifestSplitCondition, {**_COMMON, "AnyArray": ("any_array", "AnyArray", _no_operand)})
+_add_variants(
+    ManifestSplitCondition, {**_COMMON, "AnyArray": ("any_array", "AnyArray", _make_no_operand_error)}
+)
 _add_variants(
     ManifestSplitDimCondition,
     {
-        "Axis": ("Axis", "Axis", _axis),
+        "Axis": ("Axis", "Axis", _check_axis),
         "DimensionName": ("DimensionName", "DimensionName", _regex),
-        "Any": ("Any", "Any", _no_operand),
+        "Any": ("Any", "Any", _make_no_operand_error),
     },
 )
 
@@ -411,7 +413,7 @@ def _compile(regex: str) -> re.Pattern[str] | None:
         return None
 
 
-def _bound(plain: Any, after: int) -> int | None:
+def _parse_bound(plain: Any, after: int) -> int | None:
     """Return one end of a half-open interval; `after` is added if the stored lower end is excluded."""
     match plain:
         case "Unbounded":

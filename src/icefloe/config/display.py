@@ -87,7 +87,7 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
     """Return the code of a call with keyword arguments, one per line."""
     if not arguments:
         return f"{name}()"
-    lines = [_indented(f"{key}={value},") for key, value in arguments.items()]
+    lines = [_indent(f"{key}={value},") for key, value in arguments.items()]
     return "\n".join([f"{name}(", *lines, ")"])
 
 
@@ -98,7 +98,7 @@ def format_literal(value: object) -> str:
     if isinstance(value, Mapping):
         if not value:
             return "{}"
-        rows = [_indented(f"{format_literal(key)}: {format_literal(item)},") for key, item in value.items()]
+        rows = [_indent(f"{format_literal(key)}: {format_literal(item)},") for key, item in value.items()]
         return "\n".join(["{", *rows, "}"])
     if isinstance(value, Enum):
         return qualify_name("config", f"{type(value).__name__}.{value.name}")
@@ -115,5 +115,5 @@ def mask_secrets(options: Mapping[str, str] | None, *, all_values: bool = False)
     return escape_control_in_json(json.dumps(shown, ensure_ascii=False))
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(_INDENT + line for line in text.splitlines())

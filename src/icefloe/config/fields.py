@@ -220,7 +220,7 @@ class ConfigPart(Shown):
                 held[name] = value.resolved()
             elif value is None:
                 unset = metadata["unset"]
-                held[name] = _default_of(field) if unset is None else _resolved_default(unset)
+                held[name] = _default_of(field) if unset is None else _resolve_default(unset)
         return full
 
     def to_plain(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ class ConfigPart(Shown):
             All keys, None for unset ones.
         """
         plain: dict[str, Any] = {}
-        for name in self._key_order():
+        for name in self._order_keys():
             value = None if name in self.reserved else getattr(self, name)
             codec = None if value is None else self.__dataclass_fields__[name].metadata["codec"]
             plain[name] = None if codec is None else codec.to_plain(value)
@@ -258,7 +258,7 @@ class ConfigPart(Shown):
             If a value is invalid.
         """
         if not isinstance(plain, Mapping):
-            raise _wrong(cls.__name__, f"expected a map, not {type(plain).__name__}")
+            raise _make_error(cls.__name__, f"expected a map, not {type(plain).__name__}")
         part = cls()
         names = {field.name: field.metadata["codec"] for field in dataclasses.fields(cls)}
         for name, codec in names.items():
@@ -266,16 +266,16 @@ class ConfigPart(Shown):
                 try:
                     setattr(part, name, codec.from_plain(plain[name]))
                 except (TypeError, ValueError, OverflowError, KeyError) as cause:
-                    raise _wrong(f"{cls.__name__}.{name}", str(cause)) from cause
+                    raise _make_error(f"{cls.__name__}.{name}", str(cause)) from cause
         unknown = {k: v for k, v in plain.items() if k not in names and k not in cls.reserved}
         object.__setattr__(part, "unknown_keys", copy.deepcopy(unknown))
         return part
 
-    def _key_order(self) -> tuple[str, ...]:
+    def _order_keys(self) -> tuple[str, ...]:
         return self.on_disk or tuple(field.name for field in dataclasses.fields(self))
 
     def __repr__(self) -> str:
-        shown = {f.name: format_literal(getattr(self, f.name)) for f in self._shown_order()}
+        shown = {f.name: format_literal(getattr(self, f.name)) for f in self._order_shown_fields()}
         return call(qualify_name(self.module, type(self).__name__), shown)
 
     def tree(self) -> Tree:
@@ -286,17 +286,17 @@ class ConfigPart(Shown):
         Tree
             The name of the class and its fields.
         """
-        rows = tuple((f.name, self._shown(f)) for f in self._shown_order())
+        rows = tuple((f.name, self._show(f)) for f in self._order_shown_fields())
         return Tree(qualify_name(self.module, type(self).__name__), rows)
 
-    def _shown_order(self) -> list[dataclasses.Field[Any]]:
+    def _order_shown_fields(self) -> list[dataclasses.Field[Any]]:
         """Return plain values first, then parts, then maps."""
         by_name = self.__dataclass_fields__
-        ordered = [by_name[name] for name in self._key_order() if name not in self.reserved]
+        ordered = [by_name[name] for name in self._order_keys() if name not in self.reserved]
         rank: dict[type, int] = {Part: 1, Number: 0, Simple: 0, Choice: 0}
         return sorted(ordered, key=lambda field: rank.get(type(field.metadata["codec"]), 2))
 
-    def _shown(self, field: dataclasses.Field[Any]) -> str | Tree:
+    def _show(self, field: dataclasses.Field[Any]) -> str | Tree:
         value = getattr(self, field.name)
         if value is None and field.metadata["unset"] is not None:
             value = field.metadata["unset"]()
@@ -319,7 +319,7 @@ def config_part(cls: type[T]) -> type[T]:
 
 
 @cache
-def _resolved_default(make: Callable[[], ConfigPart]) -> ConfigPart:
+def _resolve_default(make: Callable[[], ConfigPart]) -> ConfigPart:
     return make().resolved()
 
 
@@ -328,5 +328,5 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
     return default() if callable(default) else default
 
 
-def _wrong(where: str, what: str) -> FormatError:
+def _make_error(where: str, what: str) -> FormatError:
     return FormatError(f"config: {where}: {what}", kind=ErrorKind.CONFIG_DESERIALIZATION)

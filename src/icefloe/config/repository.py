@@ -162,7 +162,9 @@ class _SplitSizesCodec:
     """
 
     def check(self, value: Any) -> SplitSizes:
-        return tuple((_split_condition(c), tuple(_dim_size(*pair) for pair in sizes)) for c, sizes in value)
+        return tuple(
+            (_split_condition(c), tuple(_make_dim_size(*pair) for pair in sizes)) for c, sizes in value
+        )
 
     def to_plain(self, value: SplitSizes) -> Any:
         return [
@@ -331,7 +333,7 @@ class _ContainersCodec:
 
 
 @cache
-def _cores() -> int:
+def _count_cores() -> int:
     return os.cpu_count() or 1
 
 
@@ -404,7 +406,7 @@ class RepositoryConfig(ConfigPart):
         Part(RepoUpdateRetryConfig), default=None, shown_when_unset=RepoUpdateRetryConfig
     )
     num_updates_per_repo_info_file: int | None = declare_setting(Number(16), default=1000)
-    max_concurrent_decodes: int | None = declare_setting(Number(16), default=_cores)
+    max_concurrent_decodes: int | None = declare_setting(Number(16), default=_count_cores)
 
     @staticmethod
     def default() -> RepositoryConfig:
@@ -513,7 +515,7 @@ class RepositoryConfig(ConfigPart):
             preload_max_total_refs=preload.max_total_refs or 0,
             preload_if=preload.preload_if or make_default_preload_condition(),
             preload_max_arrays_to_scan=preload.max_arrays_to_scan or 0,
-            split_sizes=_without_zeros(splitting.split_sizes or ()),
+            split_sizes=_replace_zeros(splitting.split_sizes or ()),
             compress_locations=(
                 self.manifest is not None and self.manifest.virtual_chunk_location_compression is not None
             ),
@@ -567,12 +569,12 @@ def _split_condition(value: object) -> ManifestSplitCondition:
     return value
 
 
-def _dim_size(condition: object, num_chunks: object) -> tuple[ManifestSplitDimCondition, int]:
+def _make_dim_size(condition: object, num_chunks: object) -> tuple[ManifestSplitDimCondition, int]:
     if not isinstance(condition, ManifestSplitDimCondition):
         raise TypeError(f"'{type(condition).__name__}' object is not a ManifestSplitDimCondition")
     return condition, Number(32).check(num_chunks)
 
 
-def _without_zeros(split_sizes: SplitSizes) -> SplitSizes:
+def _replace_zeros(split_sizes: SplitSizes) -> SplitSizes:
     """Replace sizes of 0, which the official library accepts, by unlimited sizes."""
     return tuple((c, tuple((d, n or _UNLIMITED) for d, n in sizes)) for c, sizes in split_sizes)

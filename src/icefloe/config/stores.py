@@ -253,15 +253,17 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
         case {"tigris": Mapping() as options}:
             return ObjectStoreConfig.Tigris(S3Options.from_plain(options))
         case {"gcs": Mapping() as opts}:
-            return ObjectStoreConfig.Gcs(_strings(opts))
+            return ObjectStoreConfig.Gcs(_to_strings(opts))
         case {"azure": Mapping() as opts}:
-            return ObjectStoreConfig.Azure(_strings(opts))
+            return ObjectStoreConfig.Azure(_to_strings(opts))
         case {"http": Mapping() as opts}:
             headers = opts.get("headers")
             if headers is not None and not isinstance(headers, Mapping):
                 raise TypeError("headers of an http store must be a map")
             rest = {key: value for key, value in opts.items() if key != "headers"}
-            return ObjectStoreConfig.Http(_strings(rest), None if headers is None else _strings(headers))
+            return ObjectStoreConfig.Http(
+                _to_strings(rest), None if headers is None else _to_strings(headers)
+            )
     kind = next(iter(plain)) if isinstance(plain, Mapping) and plain else plain
     raise ValueError(f"unknown object store {kind!r}")
 
@@ -485,7 +487,7 @@ def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
     return ObjectStoreConfig.LocalFileSystem(path)
 
 
-def _strings(plain: Mapping[Any, Any]) -> dict[str, str]:
+def _to_strings(plain: Mapping[Any, Any]) -> dict[str, str]:
     if not all(isinstance(item, str) for pair in plain.items() for item in pair):
         raise TypeError("store options must be strings")
     return dict(plain)

@@ -45,9 +45,9 @@ def encode_changes(changes: ChangeSet) -> bytes:
     """Encode all changes, each chunk once: earlier writes of the same chunk are left out."""
     packer = ColumnPacker()
     head = {
-        "nodes": [[_node(node) for node in getattr(changes, name).values()] for name in _NODE_LISTS],
+        "nodes": [[_encode_node(node) for node in getattr(changes, name).values()] for name in _NODE_LISTS],
         "moved": list(changes.moved.items()),
-        "chunks": [_delta(packer, node, delta) for node, delta in changes.chunks.items()],
+        "chunks": [_encode_delta(packer, node, delta) for node, delta in changes.chunks.items()],
     }
     return packer.pack(MAGIC, head)
 
@@ -78,7 +78,7 @@ def decode_changes(
     return ChangeSet(created, updated, deleted, dict(deltas), moved)
 
 
-def _node(node: NodeSnapshot) -> list[Any]:
+def _encode_node(node: NodeSnapshot) -> list[Any]:
     data = node.node_data
     described = None
     if isinstance(data, ArrayNodeData):
@@ -101,24 +101,24 @@ def _read_node(unpacker: ColumnUnpacker, row: object) -> NodeSnapshot:
             unpacker.fail(f"contains dimension names at {path!r:.60} that are not strings")
         data = ArrayNodeData(
             shape=tuple(DimensionShape(*unpacker.integers(pair, 2)) for pair in unpacker.items(shape)),
-            manifests=tuple(_manifest_ref(unpacker, pair) for pair in unpacker.items(manifests)),
+            manifests=tuple(_read_manifest_ref(unpacker, pair) for pair in unpacker.items(manifests)),
             dimension_names=None if names is None else tuple(names),
         )
     return NodeSnapshot(NodeId(id), validate(path), user_data, data, extra)
 
 
-def _manifest_ref(unpacker: ColumnUnpacker, pair: object) -> ManifestRef:
+def _read_manifest_ref(unpacker: ColumnUnpacker, pair: object) -> ManifestRef:
     id, extents = unpacker.items(pair, 2)
     return ManifestRef(
         ManifestId(id), tuple(range(*unpacker.integers(e, 2)) for e in unpacker.items(extents))
     )
 
 
-def _delta(packer: ColumnPacker, node: NodeId, delta: ArrayDelta) -> list[Any]:
-    early = [_early(packer, each) for each in delta.early]
+def _encode_delta(packer: ColumnPacker, node: NodeId, delta: ArrayDelta) -> list[Any]:
+    early = [_encode_early(packer, each) for each in delta.early]
     written, gone = (delta.without_early() if early else delta).resolve()
-    refs = None if written is None else _refs(packer, written)
-    return [bytes(node), delta.path, delta.rank, refs, [len(gone), _coords(packer, gone)], early]
+    refs = None if written is None else _encode_refs(packer, written)
+    return [bytes(node), delta.path, delta.rank, refs, [len(gone), _encode_coords(packer, gone)], early]
 
 
 def _read_delta(
@@ -141,10 +141,10 @@ def _read_delta(
     return NodeId(node), delta
 
 
-def _early(packer: ColumnPacker, manifest: EarlyManifest) -> list[Any]:
+def _encode_early(packer: ColumnPacker, manifest: EarlyManifest) -> list[Any]:
     info, sparse = manifest.info, manifest.sparse
     extents = [[extent.start, extent.stop] for extent in manifest.extents]
-    listed = None if sparse is None else [len(sparse), _coords(packer, sparse)]
+    listed = None if sparse is None else [len(sparse), _encode_coords(packer, sparse)]
     return [bytes(info.id), info.size_bytes, info.num_chunk_refs, extents, listed]
 
 
@@ -170,7 +170,7 @@ def _read_early(
     return EarlyManifest(node, ManifestFileInfo(ManifestId(id), size, count), ranges, sparse, read)
 
 
-def _coords(packer: ColumnPacker, coords: Coords) -> list[list[int]]:
+def _encode_coords(packer: ColumnPacker, coords: Coords) -> list[list[int]]:
     return [packer.numbers(column, ascending=True) for column in coords.T]
 
 
@@ -187,7 +187,7 @@ def _read_coords(unpacker: ColumnUnpacker, notes: object, count: object, rank: i
     return coords
 
 
-def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
+def _encode_refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
     locations, codes = refs.locations, refs.location_codes
     if len(locations) > len(refs):
         virtual = refs.kind == VIRTUAL
@@ -199,7 +199,7 @@ def _refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
         etag_codes = np.where(tagged, found, np.uint32(NO_ETAG))
     return [
         len(refs),
-        _coords(packer, refs.coords),
+        _encode_coords(packer, refs.coords),
         packer.numbers(refs.kind),
         packer.raw(refs.chunk_ids) if _has_chunk_ids(refs) else None,
         packer.numbers(refs.offsets, ascending=True),

@@ -63,18 +63,19 @@ def get_stored_grid(document: Mapping[str, Any]) -> Grid:
     grid = document["chunk_grid"]
     configuration = grid["configuration"]
     sizes = configuration["chunk_shape"] if grid["name"] == "regular" else configuration["chunk_shapes"]
-    return Grid(shape, tuple(_edges(size, length) for size, length in zip(sizes, shape, strict=True)))
+    return Grid(shape, tuple(_expand_edges(size, length) for size, length in zip(sizes, shape, strict=True)))
 
 
 def get_decoded_grid(document: Mapping[str, Any]) -> Grid:
     """Return the grid of the smallest parts that can be decoded: the inner chunks of shards."""
     outer = get_stored_grid(document)
-    inner = _inner_chunk(document)
+    inner = _find_inner_chunk(document)
     if inner is None:
         return outer
     # Rectilinear shards consist of inner chunks of one size, so the inner grid is regular.
     return Grid(
-        outer.shape, tuple(_edges(size, length) for size, length in zip(inner, outer.shape, strict=True))
+        outer.shape,
+        tuple(_expand_edges(size, length) for size, length in zip(inner, outer.shape, strict=True)),
     )
 
 
@@ -83,7 +84,7 @@ def count_item_bytes(dtype: np.dtype[Any]) -> int:
     return _VARIABLE_BYTES if dtype.kind in "OT" else max(dtype.itemsize, 1)
 
 
-def _inner_chunk(document: Mapping[str, Any]) -> Sequence[int] | None:
+def _find_inner_chunk(document: Mapping[str, Any]) -> Sequence[int] | None:
     codecs = document["codecs"]
     first = codecs[0] if len(codecs) == 1 else None
     if isinstance(first, Mapping) and first["name"] == _SHARDING:
@@ -92,7 +93,7 @@ def _inner_chunk(document: Mapping[str, Any]) -> Sequence[int] | None:
     return None
 
 
-def _edges(size: Any, length: int) -> NDArray[np.int64]:
+def _expand_edges(size: Any, length: int) -> NDArray[np.int64]:
     """Expand a chunk size, or a list of sizes and `[size, count]` runs, into bounds."""
     if isinstance(size, int):
         count = max(-(-length // max(size, 1)), 1)

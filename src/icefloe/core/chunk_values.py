@@ -24,8 +24,10 @@ def decode_chunk(
     """
     import zarr
 
-    contents = {} if data is None else {_key(shape): get_zarr_buffer_selector()().buffer.from_bytes(data)}
-    array: Any = zarr.open_array(_store_of_one(document, shape, contents), mode="r")
+    contents = (
+        {} if data is None else {_make_key(shape): get_zarr_buffer_selector()().buffer.from_bytes(data)}
+    )
+    array: Any = zarr.open_array(_make_store_of_one(document, shape, contents), mode="r")
     if most_bytes is not None and array.nbytes > most_bytes:
         raise ValueError(f"a chunk of {format_bytes(array.nbytes)} is too large to compare")
     return np.asarray(array[...])
@@ -36,13 +38,13 @@ def encode_chunk(document: Mapping[str, Any], values: Values) -> bytes | None:
     import zarr
 
     contents: dict[str, Any] = {}
-    array: Any = zarr.open_array(_store_of_one(document, values.shape, contents), mode="r+")
+    array: Any = zarr.open_array(_make_store_of_one(document, values.shape, contents), mode="r+")
     array[...] = values
-    found = contents.get(_key(values.shape))
+    found = contents.get(_make_key(values.shape))
     return None if found is None else bytes(found.to_bytes())
 
 
-def _store_of_one(document: Mapping[str, Any], shape: Sequence[int], contents: dict[str, Any]) -> Any:
+def _make_store_of_one(document: Mapping[str, Any], shape: Sequence[int], contents: dict[str, Any]) -> Any:
     """Return a store that presents a chunk as an array with a single chunk."""
     import zarr
 
@@ -56,5 +58,5 @@ def _store_of_one(document: Mapping[str, Any], shape: Sequence[int], contents: d
     return zarr.storage.MemoryStore(contents)
 
 
-def _key(shape: Sequence[int]) -> str:
+def _make_key(shape: Sequence[int]) -> str:
     return "/".join(["c", *("0" for _ in shape)])

@@ -23,10 +23,10 @@ def find_coordinate_group(find_node: Callable[[str], NodeSnapshot | None], path:
     """Return the closest group above an array that has a one-dimensional coordinate of a dimension."""
     for group in list_ancestors(path):
         node = find_node(join(group, dim))
-        if node is not None and find_axis(node, dim) == 0 and _rank(node) == 1:
+        if node is not None and find_axis(node, dim) == 0 and _get_rank(node) == 1:
             return group
     return None
 
 
-def _rank(node: NodeSnapshot) -> int:
+def _get_rank(node: NodeSnapshot) -> int:
     return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0

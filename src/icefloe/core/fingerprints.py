@@ -48,7 +48,7 @@ def fingerprint_refs(refs: ArrayManifest) -> Lanes:
     for kind, name in _KINDS.items():
         rows = np.flatnonzero(refs.kind == kind)
         if len(rows):
-            found[rows] = combine(hash_bytes(name)[None], *_identity(refs, kind, rows))
+            found[rows] = combine(hash_bytes(name)[None], *_hash_identity(refs, kind, rows))
     found[..., 0] |= np.uint64(1)
     return found
 
@@ -61,7 +61,7 @@ def fingerprint_grid(refs: ArrayManifest, grid: Sequence[int]) -> Lanes:
     return found
 
 
-def _identity(refs: ArrayManifest, kind: int, rows: NDArray[np.int64]) -> list[Lanes]:
+def _hash_identity(refs: ArrayManifest, kind: int, rows: NDArray[np.int64]) -> list[Lanes]:
     if kind == INLINE:
         return [_hash_each(refs.inline.take(rows))]
     extent = np.stack([refs.offsets[rows], refs.lengths[rows]], axis=-1).astype(np.uint64)
@@ -101,7 +101,7 @@ class RectangleSums:
         self._rank = fingerprints.ndim - 1
         sums = fingerprints
         for axis in range(self._rank):
-            weights = _powers(_base(axis), fingerprints.shape[axis])
+            weights = _compute_powers(_make_base(axis), fingerprints.shape[axis])
             sums = sums * weights.reshape(*(-1 if each == axis else 1 for each in range(self._rank)), 2)
         for axis in range(self._rank):
             sums = np.cumsum(sums, axis=axis, dtype=np.uint64)
@@ -119,21 +119,21 @@ class RectangleSums:
             sign = (self._rank - corner.bit_count()) % 2
             total = total - self._sums[at] if sign else total + self._sums[at]
         for axis in range(self._rank):
-            inverse = _powers(_inverse(_base(axis)), int(np.max(first[axis], initial=0)) + 1)
+            inverse = _compute_powers(_invert(_make_base(axis)), int(np.max(first[axis], initial=0)) + 1)
             total = total * inverse[np.asarray(first[axis])]
         return total
 
 
-def _base(axis: int) -> NDArray[np.uint64]:
+def _make_base(axis: int) -> NDArray[np.uint64]:
     """Return an odd base per lane for an axis."""
     return hash_bytes(b"axis %d" % axis) | np.uint64(1)
 
 
-def _inverse(base: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _invert(base: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.array([pow(int(each), -1, 1 << 64) for each in base], np.uint64)
 
 
-def _powers(base: NDArray[np.uint64], count: int) -> Lanes:
+def _compute_powers(base: NDArray[np.uint64], count: int) -> Lanes:
     powers = np.ones((max(count, 1), 2), np.uint64)
     powers[1:] = base
     return np.cumprod(powers, axis=0, dtype=np.uint64)[:count]

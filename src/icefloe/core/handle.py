@@ -46,15 +46,15 @@ class Handle:
     def open(self) -> Opened:
         """Open the repository. Nothing is read yet."""
         if isinstance(self.storage, MemoryStorage):
-            return self._parts()  # each pickle contains its own copy of the objects
+            return self._open_parts()  # each pickle contains its own copy of the objects
         with _lock:
-            found = _open[self.token] = _open.get(self.token) or self._parts()
+            found = _open[self.token] = _open.get(self.token) or self._open_parts()
             _open.move_to_end(self.token)
             while len(_open) > _KEPT:
                 _open.popitem(last=False)
         return found
 
-    def _parts(self) -> Opened:
+    def _open_parts(self) -> Opened:
         opened = make_parts(self.storage, self.layout, self.config, self.authorized, self.trusted)
         opened.assets.virtual.limits = self.read_limits
         return opened

@@ -62,10 +62,10 @@ class Listing:
         """Return all keys in a folder: metadata documents first, then chunks."""
         inside = self.inside_array(path)
         if inside is not None:
-            return _chunk_keys(inside[0].path, self._workspace.chunk_coords(*inside))
+            return _make_chunk_keys(inside[0].path, self._workspace.chunk_coords(*inside))
         nodes = self._workspace.below(path)
         arrays = self._workspace.arrays_with_chunks(nodes)
-        chunks = (_chunk_keys(array.path, self._workspace.chunk_coords(array)) for array in arrays)
+        chunks = (_make_chunk_keys(array.path, self._workspace.chunk_coords(array)) for array in arrays)
         return chain(list_metadata_keys(nodes), chain.from_iterable(chunks))
 
     def names(self, path: str) -> list[str]:
@@ -86,16 +86,18 @@ class Listing:
         """Return the number of bytes of all keys in a folder."""
         inside = self.inside_array(path)
         if inside is not None:
-            return _chunk_bytes(self._workspace.refs(*inside))
+            return _count_chunk_bytes(self._workspace.refs(*inside))
         nodes = self._workspace.below(path)
         arrays = self._workspace.arrays_with_chunks(nodes)
         chunks = sum(
-            executor.map(Task(lambda array: _chunk_bytes(self._workspace.refs(array)), "arrays"), arrays)
+            executor.map(
+                Task(lambda array: _count_chunk_bytes(self._workspace.refs(array)), "arrays"), arrays
+            )
         )
         return self._workspace.metadata_bytes(nodes) + chunks
 
 
-def _chunk_keys(path: str, coords: Coords) -> Iterator[str]:
+def _make_chunk_keys(path: str, coords: Coords) -> Iterator[str]:
     prefix = make_chunk_prefix(path)
     if not coords.shape[1]:
         return iter([prefix] * min(len(coords), 1))
@@ -103,5 +105,5 @@ def _chunk_keys(path: str, coords: Coords) -> Iterator[str]:
     return (prefix + "/".join(map(str, row)) for row in coords.tolist())
 
 
-def _chunk_bytes(refs: ArrayManifest) -> int:
+def _count_chunk_bytes(refs: ArrayManifest) -> int:
     return int(np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).sum())

@@ -66,18 +66,18 @@ class ArrayLookup:
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
         """Return the reference of a chunk, if there is one."""
-        ref = self._covering(coords)
+        ref = self._find_covering(coords)
         if ref is not None:
-            found = self._lookup(ref).find(coords)
+            found = self._get_lookup(ref).find(coords)
             if found is not None:
                 return found
         for ref in self._unbounded:
-            found = self._lookup(ref).find(coords)
+            found = self._get_lookup(ref).find(coords)
             if found is not None:
                 return found
         return None
 
-    def _covering(self, coords: tuple[int, ...]) -> ManifestRef | None:
+    def _find_covering(self, coords: tuple[int, ...]) -> ManifestRef | None:
         """Return the manifest whose window of the chunk grid contains a chunk."""
         last = self._last
         if last is None or may_contain(last, coords):
@@ -92,7 +92,7 @@ class ArrayLookup:
             self._last = found
         return found
 
-    def _lookup(self, ref: ManifestRef) -> ManifestLookup:
+    def _get_lookup(self, ref: ManifestRef) -> ManifestLookup:
         latest = self._latest
         lookup = latest[1]() if latest is not None and latest[0] is ref else None
         if lookup is None:
@@ -142,7 +142,7 @@ class _Rows:
         self._ids = np.ascontiguousarray(refs.chunk_ids).tobytes() if self._native else b""
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        row = self._row(coords)
+        row = self._find_row(coords)
         if row is None:
             return None
         if not self._native:
@@ -150,7 +150,7 @@ class _Rows:
         id = ChunkId(self._ids[12 * row : 12 * row + 12])
         return NativeRef(id, self._refs.offsets.item(row), self._refs.lengths.item(row))
 
-    def _row(self, coords: tuple[int, ...]) -> int | None:
+    def _find_row(self, coords: tuple[int, ...]) -> int | None:
         keys = self._keys
         if keys is None:  # a grid with more than 2**64 cells
             return coordinates.find(self._refs.coords, coords)

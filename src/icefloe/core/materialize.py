@@ -127,15 +127,15 @@ def find_chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
             kind=ErrorKind.UNIMPLEMENTED,
         )
     chunks = grid["configuration"]["chunk_shape"]
-    wanted = _per_dimension(data, region, node.path)
-    spans = [_span(each, d.array_length) for each, d in zip(wanted, data.shape, strict=True)]
+    wanted = _order_by_dimension(data, region, node.path)
+    spans = [_resolve_span(each, d.array_length) for each, d in zip(wanted, data.shape, strict=True)]
     return [
         range(span.start // chunk, -(-span.stop // chunk)) if len(span) else range(0)
         for span, chunk in zip(spans, chunks, strict=True)
     ]
 
 
-def _per_dimension(data: ArrayNodeData, region: Region, path: str) -> list[slice | int]:
+def _order_by_dimension(data: ArrayNodeData, region: Region, path: str) -> list[slice | int]:
     rank = len(data.shape)
     if not isinstance(region, Mapping):
         if len(region) > rank:
@@ -154,7 +154,7 @@ def _per_dimension(data: ArrayNodeData, region: Region, path: str) -> list[slice
     return [slice(None) if name is None else region.get(name, slice(None)) for name in names]
 
 
-def _span(wanted: slice | int, length: int) -> range:
+def _resolve_span(wanted: slice | int, length: int) -> range:
     if isinstance(wanted, slice):
         if wanted.step not in (None, 1):
             raise InvalidInputError(

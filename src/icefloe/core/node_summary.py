@@ -23,7 +23,7 @@ def summarize_node(node: NodeSnapshot) -> dict[str, Any]:
     found: dict[str, Any] = {"path": node.path, "kind": document["node_type"]}
     if isinstance(node.node_data, ArrayNodeData):
         found["shape"] = document["shape"]
-        found["chunks"], found["shards"] = _chunk_shapes(document)
+        found["chunks"], found["shards"] = _find_chunk_shapes(document)
         found["dtype"] = document["data_type"]
         found["dimensions"] = document.get("dimension_names")
         found["codecs"] = [codec if isinstance(codec, str) else codec["name"] for codec in document["codecs"]]
@@ -31,7 +31,7 @@ def summarize_node(node: NodeSnapshot) -> dict[str, Any]:
     return found
 
 
-def _chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
+def _find_chunk_shapes(document: dict[str, Any]) -> tuple[Any, Any]:
     """Return the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
     grid = document["chunk_grid"]["configuration"]
     shape = grid.get("chunk_shape", grid.get("chunk_shapes"))
@@ -70,11 +70,11 @@ def render_nodes(workspace: Workspace) -> str:
     nodes = (node for path in paths if (node := workspace.node(path)) is not None)
     summaries = [summarize_node(node) for node, _ in zip(nodes, range(_MOST_NODES), strict=False)]
     names = ("path", "shape", "dtype", "chunks", "units", "description")
-    table = html.render_table(names, map(_row, summaries), len(paths))
+    table = html.render_table(names, map(_render_row, summaries), len(paths))
     return html.render_section("Groups and arrays", len(paths), table)
 
 
-def _row(summary: dict[str, Any]) -> tuple[str, ...]:
+def _render_row(summary: dict[str, Any]) -> tuple[str, ...]:
     path, attributes = summary["path"].removeprefix(ROOT), summary["attributes"]
     if summary["kind"] == "group":
         return f"{path}/", "", "", "", "", ""

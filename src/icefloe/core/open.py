@@ -150,7 +150,7 @@ def open_parts(
 def _find_refs(storage: Storage, layouts: Sequence[Layout]) -> tuple[Layout, RefStore, dict[str, Any] | None]:
     """Find the references and the stored configuration, with a single read in a V2 repository."""
     newest, *older = layouts
-    refs = RefStoreV2(storage, _default_config())
+    refs = RefStoreV2(storage, _make_default_config())
     try:
         return newest, refs, decode_stored_config(refs.load())
     except RepositoryNotFoundError:
@@ -162,7 +162,7 @@ def _find_refs(storage: Storage, layouts: Sequence[Layout]) -> tuple[Layout, Ref
 
 
 @cache
-def _default_config() -> EffectiveConfig:
+def _make_default_config() -> EffectiveConfig:
     return NO_CONFIG.effective()
 
 
@@ -183,7 +183,7 @@ def make_parts(
     `authorized` are the credentials for virtual chunk containers by URL prefix; `trusted` are the prefixes of
     containers whose endpoints do not come from the stored configuration.
     """
-    effective = _default_config() if config is None else config.effective()
+    effective = _make_default_config() if config is None else config.effective()
     config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a new one
     if config.storage is not None:
         storage = storage.with_settings(config.storage)

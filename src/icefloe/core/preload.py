@@ -47,7 +47,7 @@ def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
     if _latest.get(assets) == snapshot.id:
         return
     _latest[assets] = snapshot.id
-    _in_background(partial(_start, assets, snapshot), snapshot.id)
+    _run_in_background(partial(_start, assets, snapshot), snapshot.id)
 
 
 def select_manifests(assets: AssetStore, snapshot: Snapshot) -> Iterator[ManifestFileInfo]:
@@ -55,7 +55,7 @@ def select_manifests(assets: AssetStore, snapshot: Snapshot) -> Iterator[Manifes
     config = assets.config
     seen: set[ManifestId] = set()
     left = config.preload_max_total_refs
-    for node in _first_arrays(snapshot, config.preload_max_arrays_to_scan):
+    for node in _list_first_arrays(snapshot, config.preload_max_arrays_to_scan):
         if not isinstance(node.node_data, ArrayNodeData):
             continue
         for ref in node.node_data.manifests:
@@ -68,7 +68,7 @@ def select_manifests(assets: AssetStore, snapshot: Snapshot) -> Iterator[Manifes
                 yield info
 
 
-def _first_arrays(snapshot: Snapshot, count: int) -> Iterator[NodeSnapshot]:
+def _list_first_arrays(snapshot: Snapshot, count: int) -> Iterator[NodeSnapshot]:
     columns = snapshot.nodes.columns
     rows = np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[:count]
     return (get_node_at(columns, int(row), f"snapshot {snapshot.id}") for row in rows)
@@ -76,10 +76,10 @@ def _first_arrays(snapshot: Snapshot, count: int) -> Iterator[NodeSnapshot]:
 
 def _start(assets: AssetStore, snapshot: Snapshot) -> None:
     for info in select_manifests(assets, snapshot):
-        _in_background(partial(assets.manifest, info.id, info.size_bytes), info.id)
+        _run_in_background(partial(assets.manifest, info.id, info.size_bytes), info.id)
 
 
-def _in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
+def _run_in_background(work: Callable[[], object], id: SnapshotId | ManifestId) -> None:
     try:
         get_pool("preload", _THREADS).submit(_log_failures, work, id)
     except RuntimeError:  # the interpreter is shutting down

@@ -146,7 +146,7 @@ class _Merge:
                 continue
             if current.id != node.id:
                 refuse(f"{path} was deleted in a fork and created again outside it")
-            if self._changed_since(current) or self._chunks_changed_since(current):
+            if self._has_changed(current) or self._has_changed_chunks(current):
                 refuse(f"{path} was deleted in a fork and changed outside it")
             changes.chunks.pop(current.id, None)
             changes.updated.pop(path, None)
@@ -181,18 +181,20 @@ class _Merge:
                 refuse(f"the metadata of {path} was changed in a fork, and it was deleted outside it")
             if current.user_data == node.user_data:
                 continue
-            if self._changed_since(current):
+            if self._has_changed(current):
                 refuse(f"the metadata of {path} was changed in a fork and, differently, outside it")
             kept = changes.created if path in changes.created else changes.updated
-            kept[path] = replace(current, user_data=node.user_data, node_data=self._node_data(current, node))
+            kept[path] = replace(
+                current, user_data=node.user_data, node_data=self._update_node_data(current, node)
+            )
 
-    def _node_data(self, current: NodeSnapshot, node: NodeSnapshot) -> NodeData:
+    def _update_node_data(self, current: NodeSnapshot, node: NodeSnapshot) -> NodeData:
         """Return the fork's shape with the session's manifests, because those of the fork may be outdated."""
         if not isinstance(node.node_data, ArrayNodeData) or not isinstance(current.node_data, ArrayNodeData):
             return node.node_data
         if count_dimensions(node) == count_dimensions(current):
             return replace(node.node_data, manifests=current.node_data.manifests)
-        if self._chunks_changed_since(current):
+        if self._has_changed_chunks(current):
             refuse(f"{node.path} has a different number of dimensions in a fork, and new chunks outside it")
         self.target.changes.chunks.pop(current.id, None)
         return replace(node.node_data, manifests=())
@@ -207,12 +209,12 @@ class _Merge:
                 refuse(f"{delta.path} has {delta.rank} dimensions in a fork and {rank} outside it")
             self.target.changes.delta(node).extend(delta)
 
-    def _changed_since(self, current: NodeSnapshot) -> bool:
+    def _has_changed(self, current: NodeSnapshot) -> bool:
         """Return whether the metadata of a node differs from what the fork saw."""
         seen = self._seen.node(current.path)
         return seen is None or seen.id != current.id or seen.user_data != current.user_data
 
-    def _chunks_changed_since(self, current: NodeSnapshot) -> bool:
+    def _has_changed_chunks(self, current: NodeSnapshot) -> bool:
         """Return whether an array has changed chunks that the fork did not see."""
         delta = self.target.changes.chunks.get(current.id)
         seen = self._seen.node(current.path)
@@ -224,10 +226,10 @@ class _Merge:
         refs = self._seen.refs(seen)
         if coordinates.contains(refs.coords, gone).any():
             return True
-        return written is not None and not _holds(refs, written)
+        return written is not None and not _contains_all(refs, written)
 
 
-def _holds(refs: ArrayManifest, part: ArrayManifest) -> bool:
+def _contains_all(refs: ArrayManifest, part: ArrayManifest) -> bool:
     return refs.take(coordinates.contains(refs.coords, part.coords)) == part
 
 

@@ -26,7 +26,7 @@ _TOO_MANY: Final = "rechunk the array to fewer, larger chunks first"
 def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> None:
     """Move all chunks of an array by an offset per dimension. Chunks that leave the grid are dropped."""
     steps = [index(step) for step in offset]
-    grid = _regular_grid(node)
+    grid = _get_regular_grid(node)
     if len(steps) != len(grid):
         raise InvalidInputError(
             f"{node.path} has {len(grid)} dimensions, but the offset has {len(steps)}",
@@ -75,22 +75,22 @@ def _reindex_refs(
     refs: ArrayManifest, node: NodeSnapshot, forward: Reindex, backward: Reindex | None
 ) -> tuple[ArrayManifest, Coords]:
     """Return the references at their new coordinates, and the cells that become empty."""
-    grid = _regular_grid(node)
+    grid = _get_regular_grid(node)
     rows, targets, gone = [], [], []
     for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function per chunk
-        target = _place(forward(list(coords)), grid, node.path)
+        target = _check_place(forward(list(coords)), grid, node.path)
         if target is not None:
             rows.append(row)
             targets.append(target)
         if backward is not None:
-            source = _place(backward(list(coords)), grid, node.path)
+            source = _check_place(backward(list(coords)), grid, node.path)
             if source is None or coordinates.find(refs.coords, source) is None:
                 gone.append(coords)
     rank = len(grid)
-    return _at(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank)
+    return _place_at(refs, rows, targets, rank), np.array(gone, np.uint32).reshape(-1, rank)
 
 
-def _regular_grid(node: NodeSnapshot) -> list[range]:
+def _get_regular_grid(node: NodeSnapshot) -> list[range]:
     """Return the chunk grid; raise an error if it is irregular: then chunks are not interchangeable."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
@@ -104,7 +104,7 @@ def _regular_grid(node: NodeSnapshot) -> list[range]:
     return [range(dimension.num_chunks) for dimension in data.shape]
 
 
-def _place(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
+def _check_place(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tuple[int, ...] | None:
     """Return the coordinates that a function returned; raise an error if they are outside the grid."""
     if coords is None:
         return None
@@ -118,7 +118,7 @@ def _place(coords: Iterable[int] | None, grid: Sequence[range], path: str) -> tu
     return numbers
 
 
-def _at(
+def _place_at(
     refs: ArrayManifest, rows: Sequence[int], targets: Sequence[Sequence[int]], rank: int
 ) -> ArrayManifest:
     """Return some references at other coordinates. Of several at the same coordinates, the last wins."""

@@ -94,7 +94,8 @@ def set_virtual_refs(
     except BadLocationError as error:
         row = int(np.flatnonzero(refs.codes == error.row)[0])
         raise InvalidInputError(
-            f"chunk {_at(refs, row)} of {path}: {error.message}", kind=ErrorKind.INVALID_VIRTUAL_REF
+            f"chunk {_format_coords(refs, row)} of {path}: {error.message}",
+            kind=ErrorKind.INVALID_VIRTUAL_REF,
         ) from None
     refs = replace(refs, locations=locations)
     failed: Failed = None
@@ -117,7 +118,7 @@ def set_virtual_refs(
     return failed
 
 
-def _at(refs: VirtualColumns, row: int) -> tuple[int, ...]:
+def _format_coords(refs: VirtualColumns, row: int) -> tuple[int, ...]:
     return tuple(refs.coords[row].tolist())
 
 
@@ -146,15 +147,15 @@ def _check_ranges(node: NodeSnapshot, refs: VirtualColumns) -> None:
     if empty.any():
         row = int(empty.argmax())
         raise InvalidInputError(
-            f"zero-length chunk: the reference of chunk {_at(refs, row)} of {node.path} is empty; leave it "
-            "out, or delete the chunk",
+            f"zero-length chunk: the reference of chunk {_format_coords(refs, row)} of {node.path} is empty; "
+            "leave it out, or delete the chunk",
             kind=ErrorKind.ZERO_LENGTH_CHUNK,
         )
     over = refs.offsets + refs.lengths < refs.offsets
     if over.any():
         row = int(over.argmax())
         raise InvalidInputError(
-            f"chunk {_at(refs, row)} of {node.path}: offset {refs.offsets[row]} and length "
+            f"chunk {_format_coords(refs, row)} of {node.path}: offset {refs.offsets[row]} and length "
             f"{refs.lengths[row]} exceed 2**64",
             kind=ErrorKind.INVALID_VIRTUAL_REF,
         )
@@ -170,9 +171,9 @@ def from_grid(
 ) -> VirtualColumns:
     """Convert a window of the chunk grid in C order. An empty location is a missing chunk."""
     shape = tuple(int(size) for size in grid_shape)
-    codes, texts = _coded(locations)
+    codes, texts = _encode_texts(locations)
     count = len(codes)
-    starts, sizes = _numbers(offsets, "offset"), _numbers(lengths, "length")
+    starts, sizes = _to_numbers(offsets, "offset"), _to_numbers(lengths, "length")
     if len(starts) != count or len(sizes) != count:
         raise ValueError("locations, offsets, and lengths must have the same length")
     cells = math.prod(shape)
@@ -181,14 +182,14 @@ def from_grid(
     first = (0,) * len(shape) if arr_offset is None else tuple(int(start) for start in arr_offset)
     if len(first) != len(shape):
         raise ValueError(f"arr_offset length ({len(first)}) != chunk_grid_shape length ({len(shape)})")
-    coords = _grid_coords(shape, first)
+    coords = _list_grid_coords(shape, first)
     checksums = repeat_checksum(checksum, count)
     refs = VirtualColumns(coords, codes, texts, starts, sizes, checksums, ascending=True)
     missing = texts.lengths == 0
     return refs.take(~missing[codes]) if missing.any() else refs
 
 
-def _coded(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
+def _encode_texts(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
     """Return codes and distinct texts of a list, a numpy array, or a pyarrow column, which is encoded by
     pyarrow.
     """
@@ -210,7 +211,7 @@ def _coded(locations: Any) -> tuple[NDArray[np.uint32], Blobs]:
         ) from None
 
 
-def _numbers(values: Any, what: str) -> NDArray[np.uint64]:
+def _to_numbers(values: Any, what: str) -> NDArray[np.uint64]:
     """Copy numbers to a column; the error names the first invalid number."""
     given = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
@@ -221,7 +222,7 @@ def _numbers(values: Any, what: str) -> NDArray[np.uint64]:
     return given.astype(np.uint64)
 
 
-def _grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
+def _list_grid_coords(shape: tuple[int, ...], first: tuple[int, ...]) -> Coords:
     """Return the coordinates of all cells of a window, in C order."""
     for size, start in zip(shape, first, strict=True):
         if start < 0 or start + size > _U32_MAX + 1:
@@ -256,9 +257,9 @@ def from_specs(chunks: Sequence[VirtualChunkSpec], rank: int) -> VirtualColumns:
             f"chunk {tuple(indices[row])}, number {row}, is outside every chunk grid",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
-    codes, locations = _coded(list(map(attrgetter("location"), chunks)))
-    offsets = _numbers(np.array(list(map(attrgetter("offset"), chunks)), ndmin=1), "offset")
-    lengths = _numbers(np.array(list(map(attrgetter("length"), chunks)), ndmin=1), "length")
+    codes, locations = _encode_texts(list(map(attrgetter("location"), chunks)))
+    offsets = _to_numbers(np.array(list(map(attrgetter("offset"), chunks)), ndmin=1), "offset")
+    lengths = _to_numbers(np.array(list(map(attrgetter("length"), chunks)), ndmin=1), "length")
     checksums = _spec_checksums(chunks)
     return VirtualColumns(coords.astype(np.uint32), codes, locations, offsets, lengths, checksums)
 
@@ -268,12 +269,12 @@ def _spec_checksums(chunks: Sequence[VirtualChunkSpec]) -> dict[str, Any]:
     tags = list(map(attrgetter("etag_checksum"), chunks))
     times = list(map(attrgetter("last_updated_at_checksum"), chunks))
     if any(tag is not None for tag in tags):
-        codes, etags = factorize([_bare(tag or "") for tag in tags])
+        codes, etags = factorize([_strip_quotes(tag or "") for tag in tags])
         given = np.fromiter((tag is not None for tag in tags), np.bool_, len(tags))
         columns |= {"etag_codes": np.where(given, codes, np.uint32(NO_ETAG)), "etags": etags}
     if any(time is not None for time in times):
         pairs = zip(times, tags, strict=True)
-        seconds = (0 if time is None or tag is not None else _seconds(time) for time, tag in pairs)
+        seconds = (0 if time is None or tag is not None else _to_seconds(time) for time, tag in pairs)
         columns["last_modified"] = np.fromiter(seconds, np.uint32, len(times))
     return columns
 
@@ -294,19 +295,19 @@ def to_stored_checksum(checksum: str | datetime | None) -> Checksum | None:
         case None:
             return None
         case str():
-            return ETag(_bare(checksum))
+            return ETag(_strip_quotes(checksum))
         case datetime():
-            return LastModified(_seconds(checksum))
+            return LastModified(_to_seconds(checksum))
     raise TypeError(
         f"a checksum must be an etag or the time of the last modification, not {type(checksum).__name__}"
     )
 
 
-def _bare(etag: str) -> str:
+def _strip_quotes(etag: str) -> str:
     return etag[1:-1] if len(etag) > 1 and etag[0] == etag[-1] == '"' else etag
 
 
-def _seconds(time: datetime) -> int:
+def _to_seconds(time: datetime) -> int:
     if time.tzinfo is None:
         raise TypeError(f"the time of the last modification {time} needs a time zone")
     seconds = int(time.timestamp() // 1)
@@ -343,10 +344,10 @@ def iterate_chunks(
         part = refs.take(slice(start, start + batch_size))
         virtual, native, inline = (part.kind == kind for kind in (VIRTUAL, NATIVE, INLINE))
         if virtual.all():
-            paths = _paths(part, texts, containers)
+            paths = _make_paths(part, texts, containers)
         else:
             paths = [""] * len(part)
-            _fill(paths, virtual, _paths(part.take(virtual), texts, containers))
+            _fill(paths, virtual, _make_paths(part.take(virtual), texts, containers))
             _fill(paths, native, encode_column(part.chunk_ids[native]))
         rows = np.flatnonzero(inline)
         inlined = dict(zip(rows.tolist(), part.inline.take(rows).tolist(), strict=True))
@@ -355,7 +356,7 @@ def iterate_chunks(
         yield np.array(part.coords), np.array(part.kind), paths, offsets, lengths, inlined
 
 
-def _paths(part: ArrayManifest, texts: list[str], containers: Containers) -> list[str]:
+def _make_paths(part: ArrayManifest, texts: list[str], containers: Containers) -> list[str]:
     if texts:
         return list(map(texts.__getitem__, part.location_codes.tolist()))
     return to_absolute_locations(part.locations.take(part.location_codes), containers)

@@ -195,13 +195,13 @@ class Workspace:
         if changed is not None:
             return changed
         if path in changes.moved:
-            source = self._base_node(changes.moved[path])
+            source = self._get_base_node(changes.moved[path])
             return None if source is None else replace(source, path=path)
-        if path in changes.deleted or (changes.moved and path in self._vanished()):
+        if path in changes.deleted or (changes.moved and path in self._list_vacated_paths()):
             return None
-        return self._base_node(path)
+        return self._get_base_node(path)
 
-    def _base_node(self, path: str) -> NodeSnapshot | None:
+    def _get_base_node(self, path: str) -> NodeSnapshot | None:
         found = self._found.get(path)
         if found is None:
             found = self.base.nodes.find(path)
@@ -209,7 +209,7 @@ class Workspace:
                 self._found[path] = found
         return found
 
-    def _vanished(self) -> set[str]:
+    def _list_vacated_paths(self) -> set[str]:
         """Return paths of the base snapshot from which nodes moved away."""
         return set(self.changes.moved.values()) - set(self.changes.moved)
 
@@ -232,15 +232,17 @@ class Workspace:
         with self._lock:
             known = self._paths
             if known is None or not known.still_fits(self.changes):
-                known = self._paths = _SortedPaths(self.changes, self._all_paths())
+                known = self._paths = _SortedPaths(self.changes, self._list_all_paths())
             return known.paths
 
-    def _all_paths(self) -> list[str]:
+    def _list_all_paths(self) -> list[str]:
         changes = self.changes
         base = self.base.nodes.paths()
         if changes.is_empty():
             return base
-        hidden = self._vanished() | set(changes.deleted) if changes.moved else changes.deleted.keys()
+        hidden = (
+            self._list_vacated_paths() | set(changes.deleted) if changes.moved else changes.deleted.keys()
+        )
         kept = [path for path in base if path not in hidden] if hidden else base
         added = {*changes.created, *changes.moved}.difference(kept)
         return sorted([*kept, *added]) if added else kept
@@ -251,7 +253,7 @@ class Workspace:
             paths = self.paths()
             if group == ROOT:
                 return list(paths)
-            first, end = _bounds(paths, group)
+            first, end = _find_bounds(paths, group)
             own = [group] if self.node(group) is not None else []
             return own + list(paths[first:end])
 
@@ -261,7 +263,7 @@ class Workspace:
             paths = self.paths()
             if group == ROOT:
                 return len(paths) > (paths[:1] == [ROOT])
-            first, end = _bounds(paths, group)
+            first, end = _find_bounds(paths, group)
             return end > first
 
     def children(self, group: str) -> list[str]:
@@ -270,7 +272,7 @@ class Workspace:
         names: list[str] = []
         with self._lock:
             paths = self.paths()
-            at, end = (0, len(paths)) if group == ROOT else _bounds(paths, group)
+            at, end = (0, len(paths)) if group == ROOT else _find_bounds(paths, group)
             while at < end:
                 if paths[at] == ROOT:
                     at += 1
@@ -284,7 +286,7 @@ class Workspace:
     @cached_property
     def _written_in_base(self) -> frozenset[str]:
         """The arrays of the base snapshot that have manifests."""
-        return frozenset(_paths_with_manifests(self.base.nodes))
+        return frozenset(_list_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
         """Return the paths of arrays that may have chunks."""
@@ -594,7 +596,7 @@ class _SortedPaths:
 
     def remove(self, path: str, changes: ChangeSet) -> None:
         """Remove a deleted node and all nodes below it."""
-        first, end = (0, len(self.paths)) if path == ROOT else _bounds(self.paths, path)
+        first, end = (0, len(self.paths)) if path == ROOT else _find_bounds(self.paths, path)
         del self.paths[first:end]
         own = bisect_left(self.paths, path)
         if self.paths[own : own + 1] == [path]:
@@ -615,12 +617,12 @@ def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
     return True
 
 
-def _bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
+def _find_bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
     """Return the start and the end of the paths below a group."""
     return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" follows "/"
 
 
-def _paths_with_manifests(nodes: Nodes) -> list[str]:
+def _list_paths_with_manifests(nodes: Nodes) -> list[str]:
     union = nodes.columns["node_data"] if len(nodes) else None
     arrays = None if union is None else union.tables.get(ARRAY_NODE)
     if union is None or arrays is None:

@@ -53,7 +53,7 @@ def parse_key(key: str) -> Key:
     """
     folder, _, name = key.rpartition("/")
     if name == METADATA_NAME:
-        return MetadataKey(_path(folder, key))
+        return MetadataKey(_make_path(folder, key))
     chunk = _CHUNK.fullmatch(key)
     if chunk is not None:
         coords = tuple(map(int, chunk["coords"].split("/")[1:]))
@@ -61,7 +61,7 @@ def parse_key(key: str) -> Key:
             raise InvalidInputError(
                 f"invalid key {key!r}: a chunk index exceeds 2**32 - 1", kind=ErrorKind.INVALID_KEY
             )
-        return ChunkKey(_path(chunk["folder"] or "", key), coords)
+        return ChunkKey(_make_path(chunk["folder"] or "", key), coords)
     if name in LEGACY_NAMES:
         return LegacyKey(key)
     raise InvalidInputError(
@@ -84,7 +84,7 @@ def make_chunk_prefix(path: str) -> str:
 def parse_node_path(prefix: str) -> str:
     """Return the node path for a key prefix such as `a/b/`; raise InvalidInputError if it is invalid."""
     try:
-        return _normal(prefix.strip("/"))
+        return _normalize(prefix.strip("/"))
     except InvalidInputError as error:
         raise InvalidInputError(
             f"bad key prefix {prefix!r}: {error.message}", kind=ErrorKind.BAD_KEY_PREFIX
@@ -106,13 +106,13 @@ def parse_leading_coords(path: str, array: str) -> tuple[int, ...] | None:
     return coords if canonical and all(number <= U32_MAX for number in coords) else None
 
 
-def _path(folder: str, key: str) -> str:
+def _make_path(folder: str, key: str) -> str:
     try:
-        return _normal(folder)
+        return _normalize(folder)
     except InvalidInputError as error:
         raise InvalidInputError(f"invalid key {key!r}: {error.message}", kind=ErrorKind.INVALID_KEY) from None
 
 
 @lru_cache(maxsize=4096)
-def _normal(folder: str) -> str:
+def _normalize(folder: str) -> str:
     return normalize("/" + folder)

@@ -25,8 +25,8 @@ def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeDat
         return GroupNodeData()
     if node_type != "array":
         raise _make_metadata_error(path, f'node_type is {node_type!r}, expected "array" or "group"')
-    shape = _sizes(metadata.get("shape"), path, "shape")
-    counts = _chunk_counts(metadata.get("chunk_grid"), shape, path, rectilinear=rectilinear)
+    shape = _check_sizes(metadata.get("shape"), path, "shape")
+    counts = _count_chunks(metadata.get("chunk_grid"), shape, path, rectilinear=rectilinear)
     names = metadata.get("dimension_names")
     if names is not None:
         if not isinstance(names, list) or len(names) != len(shape):
@@ -36,13 +36,13 @@ def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeDat
     return ArrayNodeData(dimensions, (), names)
 
 
-def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bool) -> list[int]:
+def _count_chunks(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bool) -> list[int]:
     configuration = grid.get("configuration") if isinstance(grid, dict) else None
     if not isinstance(grid, dict) or not isinstance(configuration, dict):
         raise _make_metadata_error(path, "chunk_grid must have a name and a configuration")
     match grid.get("name"):
         case "regular":
-            chunks = _sizes(configuration.get("chunk_shape"), path, "chunk_shape")
+            chunks = _check_sizes(configuration.get("chunk_shape"), path, "chunk_shape")
             if len(chunks) != len(shape):
                 raise _make_metadata_error(
                     path, f"chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}"
@@ -61,7 +61,8 @@ def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
             if not isinstance(edges, list) or len(edges) != len(shape):
                 raise _make_metadata_error(path, f"chunk_shapes must have {len(shape)} dimensions")
             counts = [
-                _rectilinear_count(edge, length, path) for edge, length in zip(edges, shape, strict=True)
+                _count_rectilinear_chunks(edge, length, path)
+                for edge, length in zip(edges, shape, strict=True)
             ]
         case name:
             raise _make_metadata_error(path, f"unknown chunk grid {name!r}")
@@ -70,7 +71,7 @@ def _chunk_counts(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
     return counts
 
 
-def _rectilinear_count(edges: Any, length: int, path: str) -> int:
+def _count_rectilinear_chunks(edges: Any, length: int, path: str) -> int:
     """Return the number of chunks of one dimension, given as a size or a list of sizes and `[size, count]`
     pairs.
     """
@@ -90,7 +91,7 @@ def _rectilinear_count(edges: Any, length: int, path: str) -> int:
     return count
 
 
-def _sizes(value: Any, path: str, name: str) -> list[int]:
+def _check_sizes(value: Any, path: str, name: str) -> list[int]:
     numbers = value if isinstance(value, list) else None
     if numbers is None or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
         raise _make_metadata_error(path, f"{name} must be a list of non-negative integers")

@@ -92,7 +92,7 @@ class StoredArray:
         """Along each dimension, the first cell of each chunk, and the length of the dimension at the end."""
         given = self.document["chunk_grid"]["configuration"]
         sizes = given["chunk_shape"] if "chunk_shape" in given else given["chunk_shapes"]
-        return tuple(_edges(each, length) for each, length in zip(sizes, self.shape, strict=True))
+        return tuple(_expand_edges(each, length) for each, length in zip(sizes, self.shape, strict=True))
 
     @cached_property
     def refs(self) -> ArrayManifest:
@@ -274,7 +274,7 @@ def check_regular(array: StoredArray) -> None:
         )
 
 
-def _edges(sizes: Any, length: int) -> NDArray[np.int64]:
+def _expand_edges(sizes: Any, length: int) -> NDArray[np.int64]:
     if isinstance(sizes, int):
         return np.append(np.arange(0, length, max(sizes, 1), dtype=np.int64), length)
     runs = [[each, 1] if isinstance(each, int) else each for each in sizes]

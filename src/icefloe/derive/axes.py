@@ -41,14 +41,14 @@ class Axis(ABC):
     def bounds(self, spans: Sequence[Cells]) -> tuple[Cells, Cells]:
         """Return the first cells and the ends for all combinations of output ranges, as arrays."""
         shape = tuple(len(each) for each in spans)
-        found = np.array([self.cells(*each) for each in _product(spans)], np.int64).reshape(*shape, 2)
+        found = np.array([self.cells(*each) for each in _combine_spans(spans)], np.int64).reshape(*shape, 2)
         return found[..., 0], found[..., 1]
 
     def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
         """Hash information beyond the ranges, such as group codes, for all combinations of output ranges."""
         shape = tuple(len(each) for each in spans)
         hashes = []
-        for each in _product(spans):
+        for each in _combine_spans(spans):
             codes = self.codes(self.cells(*each), *each)
             data = b"" if codes is None else np.ascontiguousarray(codes).tobytes()
             hashes.append(hashlib.blake2b(data, digest_size=16).digest())
@@ -240,7 +240,7 @@ class WindowAxis(Axis):
         return low, max(low, high)
 
 
-def _product(spans: Sequence[Cells]) -> list[tuple[Span, ...]]:
+def _combine_spans(spans: Sequence[Cells]) -> list[tuple[Span, ...]]:
     found: list[tuple[Span, ...]] = [()]
     for each in spans:
         found = [(*before, (first, end)) for before in found for first, end in each.tolist()]

@@ -73,7 +73,7 @@ def compute_chunks(task: DeriveTask) -> Computed:
     with ignore_warnings():
         array: Any = zarr.open_array(task.fork.store, path=task.path, mode="r+")
         for row, coords in enumerate(task.chunks.tolist()):
-            spans = {dim.name: _span(dim, at) for dim, at in zip(task.dims, coords, strict=True)}
+            spans = {dim.name: _get_span(dim, at) for dim, at in zip(task.dims, coords, strict=True)}
             values = _compute(task, readers, spans)
             stored = encode(values, array.dtype, task.encoding, task.label)
             key = tuple(slice(*spans[dim.name]) for dim in task.dims)
@@ -154,7 +154,7 @@ def make_tasks(
             )
 
 
-def _span(dim: OutputDim, at: int) -> Span:
+def _get_span(dim: OutputDim, at: int) -> Span:
     return at * dim.chunk, min((at + 1) * dim.chunk, dim.size)
 
 
@@ -177,9 +177,9 @@ def _audit(
 ) -> str | None:
     """Compare a chunk with its stored values, a second computation, and a computation over a wider block."""
     at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
-    if not _same(np.asarray(read), np.asarray(stored)):
+    if not _is_same(np.asarray(read), np.asarray(stored)):
         return f"{task.path} ({at}): stored values differ from computed values, because its codecs lose data"
-    if not _same(_compute(task, readers, spans), values):
+    if not _is_same(_compute(task, readers, spans), values):
         return f"{task.function.name} is not deterministic: it returned two results for {at}"
     if task.function.code is None:
         return None
@@ -204,7 +204,7 @@ def _audit(
     return None
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Compare bit for bit, except that all NaN are the same, as they are for chunks that are not stored."""
     if one.dtype.kind in "OUT":
         return bool(np.array_equal(one.astype(object), other.astype(object)))
@@ -234,7 +234,7 @@ class _Reader:
         """Read the cells that the given ranges of output cells depend on."""
         axes = self._given.axes
         cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in axes)
-        values = np.asarray(self._cells(cells), order="C")
+        values = np.asarray(self._count_cells(cells), order="C")
         array = self._array
         with_all = self._given.with_coordinates
         return Block(
@@ -247,12 +247,12 @@ class _Reader:
             array.attributes if with_all else {},
         )
 
-    def _cells(self, cells: tuple[Span, ...]) -> NDArray[Any]:
+    def _count_cells(self, cells: tuple[Span, ...]) -> NDArray[Any]:
         if not all(first < end for first, end in cells):
             shape = tuple(end - first for first, end in cells)
             return np.zeros(shape, self._array.decoded_dtype)
         held = self._held
-        if held is None or not _contains(held[0], cells):
+        if held is None or not _is_inside(held[0], cells):
             held = self._held = None  # before the next one is read
             held = self._held = self._read_box(cells)
         box, values = held
@@ -277,5 +277,5 @@ class _Reader:
         return box, decode(self._array, raw)
 
 
-def _contains(box: Sequence[Span], cells: Sequence[Span]) -> bool:
+def _is_inside(box: Sequence[Span], cells: Sequence[Span]) -> bool:
     return all(start <= first and end <= stop for (start, stop), (first, end) in zip(box, cells, strict=True))

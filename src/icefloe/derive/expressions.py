@@ -86,7 +86,7 @@ def check_expression(text: str, names: Collection[str]) -> None:
     """
     used = _check(_parse(text), text, frozenset(names))
     if not used:
-        raise _wrong(text, f"it uses none of the inputs {', '.join(names)}")
+        raise _make_error(text, f"it uses none of the inputs {', '.join(names)}")
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> Any:
@@ -96,11 +96,11 @@ def evaluate(text: str, arrays: Mapping[str, Any]) -> Any:
 
 def _parse(text: Any) -> ast.expr:
     if not isinstance(text, str) or len(text) > 10_000:
-        raise _wrong(text, "it must be a text of at most 10,000 characters")
+        raise _make_error(text, "it must be a text of at most 10,000 characters")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _wrong(text, f"it cannot be parsed: {getattr(error, 'msg', error)}") from None
+        raise _make_error(text, f"it cannot be parsed: {getattr(error, 'msg', error)}") from None
 
 
 def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
@@ -110,12 +110,12 @@ def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
             return False
         case ast.Name(id=name):
             if name not in names and name not in _CONSTANTS:
-                raise _wrong(text, f"{name} is not an input; inputs are {', '.join(sorted(names))}")
+                raise _make_error(text, f"{name} is not an input; inputs are {', '.join(sorted(names))}")
             return name in names
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             used = [_check(each, text, names) for each in (left, right)]
             if isinstance(op, ast.Pow) and not any(used):
-                raise _wrong(text, "powers of constants are not allowed; write the number")
+                raise _make_error(text, "powers of constants are not allowed; write the number")
             return any(used)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
             return _check(operand, text, names)
@@ -124,10 +124,12 @@ def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
             return any(used)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             if name not in FUNCTIONS:
-                raise _wrong(text, f"there is no function {name}; functions are {', '.join(FUNCTIONS)}")
+                raise _make_error(text, f"there is no function {name}; functions are {', '.join(FUNCTIONS)}")
             used = [_check(each, text, names) for each in arguments]
             return any(used)
-    raise _wrong(text, f"`{ast.unparse(node)}` is not allowed; use numbers, inputs, operators and functions")
+    raise _make_error(
+        text, f"`{ast.unparse(node)}` is not allowed; use numbers, inputs, operators and functions"
+    )
 
 
 def _evaluate(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
@@ -147,5 +149,5 @@ def _evaluate(node: ast.expr, arrays: Mapping[str, Any]) -> Any:
     raise AssertionError(ast.dump(node))  # check_expression rejects all other nodes
 
 
-def _wrong(text: Any, problem: str) -> InvalidInputError:
+def _make_error(text: Any, problem: str) -> InvalidInputError:
     return InvalidInputError(f"expression {text!r}: {problem}", ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -87,12 +87,12 @@ class Function:
         values = self._compute_checked(blocks, spans)
         expected = tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims)
         if values.shape != expected:
-            raise _wrong(
+            raise _make_error(
                 f"{self.name} returned an array of shape {values.shape} for {self.output_dims}; expected "
                 f"{expected}"
             )
         values = values if values.dtype == self.dtype else _cast(values, self.dtype, self.name)
-        return self._without_missing(values, spans)
+        return self._drop_missing(values, spans)
 
     def _compute_checked(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
         try:
@@ -102,7 +102,9 @@ class Function:
             if isinstance(error, IcechunkError):
                 raise
             types = ", ".join(str(each.values.dtype) for each in blocks)
-            raise _wrong(f"{self.name} cannot be computed for values of type {types}: {error}") from error
+            raise _make_error(
+                f"{self.name} cannot be computed for values of type {types}: {error}"
+            ) from error
 
     def _compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
         first = blocks[0]
@@ -116,11 +118,11 @@ class Function:
                 first, select_values(self.name, first.values, first.codes(spans), first.lengths(spans))
             )
         if self.name == "partial":
-            return self._partial(first, spans)
+            return self._compute_partial(first, spans)
         if self.name == "combine":
             return self._combine(first, spans)
         if self.name == "quantile":
-            return self._quantile(first, spans)
+            return self._compute_quantile(first, spans)
         if self.name == "anomaly":
             normal = _align(blocks[1], self.output_dims, spans)
             return np.asarray(_align(first, self.output_dims, spans) - normal)
@@ -131,7 +133,7 @@ class Function:
         values = _align(first, self.output_dims, spans)
         return _quantise(values, self.arguments) if self.name == "quantise" else values
 
-    def _partial(self, block: Block, spans: Mapping[str, Span]) -> Values:
+    def _compute_partial(self, block: Block, spans: Mapping[str, Span]) -> Values:
         """Compute partial aggregates: dimensions `part`, `segment`, then the others of the result."""
         parts = reduce_parts(self.arguments["of"], block.values, block.codes(spans), block.lengths(spans))
         dropped = tuple(axis + 1 for axis, each in enumerate(block.axes) if each.is_dropped)
@@ -152,7 +154,7 @@ class Function:
         stacked = np.stack(results, axis=1)
         return np.moveaxis(finish(how, stacked, dtype), 0, self.output_dims.index(owners.outputs[0]))
 
-    def _quantile(self, block: Block, spans: Mapping[str, Span]) -> Values:
+    def _compute_quantile(self, block: Block, spans: Mapping[str, Span]) -> Values:
         import xarray as xr
 
         q = self.arguments["q"]
@@ -190,7 +192,7 @@ class Function:
         dropped = tuple(axis + lead for axis, each in enumerate(block.axes) if each.is_dropped)
         return np.squeeze(moved, axis=dropped)
 
-    def _without_missing(self, values: Values, spans: Mapping[str, Span]) -> Values:
+    def _drop_missing(self, values: Values, spans: Mapping[str, Span]) -> Values:
         for dim, mask in self.missing.items():
             here = mask[spans[dim][0] : spans[dim][1]]
             if here.any():
@@ -226,15 +228,17 @@ class UserFunction:
         ]
         names = {dim for dim, _ in grouped}
         if len(names) > 1:
-            raise _wrong(f"{self.text} cannot group by several dimensions: {', '.join(sorted(names))}")
+            raise _make_error(f"{self.text} cannot group by several dimensions: {', '.join(sorted(names))}")
         arrays = {block.name: _as_xarray(block) for block in blocks}
         if not grouped:
-            return self._shape(self._call(function, arrays, spans), blocks, spans, dims)
+            return self._arrange_result(self._call(function, arrays, spans), blocks, spans, dims)
         dim, axis = grouped[0]
         results = []
         first, end = spans[axis.dim]
         for number in range(first, end):
-            chosen = {name: _members(blocks, name, array, dim, number) for name, array in arrays.items()}
+            chosen = {
+                name: _select_members(blocks, name, array, dim, number) for name, array in arrays.items()
+            }
             one = {**spans, axis.dim: (number, number + 1)}
             if not all(each.size for each in chosen.values()):
                 rest = tuple(spans[each][1] - spans[each][0] for each in dims if each != axis.dim)
@@ -242,7 +246,7 @@ class UserFunction:
                 continue
             found = self._call(function, chosen, one)
             rest_dims = tuple(each for each in dims if each != axis.dim)
-            results.append(self._shape(found, blocks, one, rest_dims))
+            results.append(self._arrange_result(found, blocks, one, rest_dims))
         return np.stack(results, axis=dims.index(axis.dim))
 
     def _call(
@@ -252,21 +256,21 @@ class UserFunction:
         try:
             return function(*values, **named)
         except (Exception, SystemExit) as error:
-            raise _wrong(f"{self.text} raised {type(error).__name__}: {error}") from error
+            raise _make_error(f"{self.text} raised {type(error).__name__}: {error}") from error
 
-    def _shape(
+    def _arrange_result(
         self, found: Any, blocks: Sequence[Block], spans: Mapping[str, Span], dims: tuple[str, ...]
     ) -> Values:
         """Convert a result to the dimensions of the output, without its halo."""
         if hasattr(found, "dims"):
             names = [str(each) for each in found.dims]
             if set(names) != set(dims):
-                raise _wrong(f"{self.text} returned the dimensions {tuple(names)}; expected {dims}")
+                raise _make_error(f"{self.text} returned the dimensions {tuple(names)}; expected {dims}")
             found = found.transpose(*dims).values
         values = np.asarray(found)
         expected = tuple(spans[dim][1] - spans[dim][0] for dim in dims)
         if values.ndim != len(dims):
-            raise _wrong(f"{self.text} returned an array of shape {values.shape}; expected {expected}")
+            raise _make_error(f"{self.text} returned an array of shape {values.shape}; expected {expected}")
         at = tuple(
             _trim(blocks, dim, spans[dim], values.shape[axis])
             if values.shape[axis] != expected[axis]
@@ -275,7 +279,9 @@ class UserFunction:
         )
         values = values[at]
         if values.shape != expected:
-            raise _wrong(f"{self.text} returned an array of shape {np.shape(found)}; expected {expected}")
+            raise _make_error(
+                f"{self.text} returned an array of shape {np.shape(found)}; expected {expected}"
+            )
         return values
 
 
@@ -289,12 +295,12 @@ def load_code(text: str, folder: str) -> Any:
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:
-        raise _wrong(
+        raise _make_error(
             f"{text} cannot be imported: {type(error).__name__}: {error}; the module must be next to the "
             "recipe or installed, on every executor"
         ) from error
     if not callable(found):
-        raise _wrong(f"{text} is not a function")
+        raise _make_error(f"{text} is not a function")
     return found
 
 
@@ -303,7 +309,7 @@ def code_version(text: str, folder: str) -> str:
     module = inspect.getmodule(load_code(text, folder))
     file = getattr(module, "__file__", None)
     if file is None:
-        raise _wrong(f"{text} has no source file, so changes to it cannot be detected; give a version")
+        raise _make_error(f"{text} has no source file, so changes to it cannot be detected; give a version")
     return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
 
 
@@ -339,7 +345,7 @@ def _as_xarray(block: Block) -> Any:
     return xr.DataArray(block.values, coordinates, block.dims, block.name, dict(block.attributes))
 
 
-def _members(blocks: Sequence[Block], name: str, array: Any, dim: str, number: int) -> Any:
+def _select_members(blocks: Sequence[Block], name: str, array: Any, dim: str, number: int) -> Any:
     """Select the cells of one group."""
     block = next(each for each in blocks if each.name == name)
     for axis, each in enumerate(block.axes):
@@ -401,7 +407,7 @@ def _quantise(values: Values, arguments: Mapping[str, Any]) -> Values:
     kinds: dict[int, tuple[Any, int]] = {2: (np.uint16, 10), 4: (np.uint32, 23), 8: (np.uint64, 52)}
     kind = kinds.get(values.dtype.itemsize)
     if kind is None or values.dtype.kind != "f":
-        raise _wrong(f"quantise with bits needs floats, not {values.dtype}")
+        raise _make_error(f"quantise with bits needs floats, not {values.dtype}")
     integer, mantissa = kind
     drop = mantissa - bits
     if drop <= 0:
@@ -419,15 +425,15 @@ def _cast(values: Values, dtype: np.dtype[Any], name: str) -> Values:
         if len(finite) != values.size or (
             finite.size and (finite.min() < limits.min or finite.max() > limits.max)
         ):
-            raise _wrong(
+            raise _make_error(
                 f"{name} returned {values.dtype} values that {dtype} cannot hold; choose another dtype, or a "
                 "_FillValue in encoding"
             )
     lossy = values.dtype.kind == "c" and dtype.kind != "c"
     if lossy or dtype.kind not in "biufcmM" or values.dtype.kind not in "biufcmM":
-        raise _wrong(f"{name} returned values of type {values.dtype}; expected {dtype}")
+        raise _make_error(f"{name} returned values of type {values.dtype}; expected {dtype}")
     return values.astype(dtype)
 
 
-def _wrong(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

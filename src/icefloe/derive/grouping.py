@@ -48,7 +48,7 @@ def group_cells(array: StoredArray, dim: str, group: Group) -> Grouping:
 
 def codes_of_labels(time: StoredArray, period: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     """Return the number of the label that each time belongs to, such as its month; -1 if there is none."""
-    numbers, known = _recurring_numbers(time, period)
+    numbers, known = _number_recurring_periods(time, period)
     order = np.argsort(labels, kind="stable")
     found = np.searchsorted(labels[order], numbers).clip(0, max(len(labels) - 1, 0))
     matches = known & (labels[order][found] == numbers) if len(labels) else np.zeros(len(numbers), bool)
@@ -62,12 +62,12 @@ def _group_times(array: StoredArray, dim: str, name: str, period: str) -> Groupi
         if time is not None and time.dims != (dim,):
             time = None
     if time is None or time.time_coding is None:
-        raise _wrong(
+        raise _make_error(
             f"{array.path} cannot be grouped by {name}.{period}: there is no coordinate {name} along {dim} "
             "with units such as 'days since 2000-01-01'"
         )
     if period in RECURRING:
-        numbers, known = _recurring_numbers(time, period)
+        numbers, known = _number_recurring_periods(time, period)
         labels, inverse = np.unique(numbers[known], return_inverse=True)
         codes = np.full(len(numbers), -1, np.int64)
         codes[known] = inverse
@@ -76,7 +76,7 @@ def _group_times(array: StoredArray, dim: str, name: str, period: str) -> Groupi
 
 
 def _group_periods(dim: str, time: StoredArray, coding: TimeCoding, period: str) -> Grouping:
-    microseconds, known = _microseconds(time, coding)
+    microseconds, known = _to_microseconds(time, coding)
     year, month, _ = coding.dates(microseconds)
     day_us = 86_400_000_000
     numbers = {
@@ -104,14 +104,14 @@ def _group_values(array: StoredArray, dim: str, name: str) -> Grouping:
     path = name if name.startswith("/") else join(array.group, name) if "/" not in name else f"/{name}"
     keys = find_array(array.session, path)
     if keys is None:
-        raise _wrong(f"{array.path} cannot be grouped by {name}: there is no array {path}")
+        raise _make_error(f"{array.path} cannot be grouped by {name}: there is no array {path}")
     if keys.dims != (dim,) or keys.shape != (array.shape[array.dims.index(dim)],):
-        raise _wrong(
+        raise _make_error(
             f"{array.path} cannot be grouped by {path}: it must be one-dimensional along {dim}, with "
             f"{array.shape[array.dims.index(dim)]} cells"
         )
     values = keys.values
-    known = ~_missing(values, keys.attributes)
+    known = ~_mark_missing(values, keys.attributes)
     labels, inverse = np.unique(values[known], return_inverse=True)
     codes = np.full(len(values), -1, np.int64)
     codes[known] = inverse
@@ -119,11 +119,11 @@ def _group_values(array: StoredArray, dim: str, name: str) -> Grouping:
     return Grouping(path.rpartition("/")[2], codes, labels, kept, recurring=True)
 
 
-def _recurring_numbers(time: StoredArray, period: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def _number_recurring_periods(time: StoredArray, period: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     coding = time.time_coding
     if coding is None:
-        raise _wrong(f"{time.path} has no units such as 'days since 2000-01-01', so it has no {period}")
-    microseconds, known = _microseconds(time, coding)
+        raise _make_error(f"{time.path} has no units such as 'days since 2000-01-01', so it has no {period}")
+    microseconds, known = _to_microseconds(time, coding)
     year, month, _ = coding.dates(microseconds)
     if period == "monthofyear":
         return month.astype(np.int64), known
@@ -134,18 +134,18 @@ def _recurring_numbers(time: StoredArray, period: str) -> tuple[NDArray[Any], ND
     return np.floor_divide(microseconds - start, 86_400_000_000) + 1, known
 
 
-def _microseconds(time: StoredArray, coding: TimeCoding) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    known = ~_missing(time.values, time.attributes)
+def _to_microseconds(time: StoredArray, coding: TimeCoding) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    known = ~_mark_missing(time.values, time.attributes)
     safe = np.where(known, time.values, np.zeros((), time.values.dtype))
     return coding.microseconds(safe), known
 
 
-def _missing(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
+def _mark_missing(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
     mask = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
     for fill in get_fill_values(attributes, values.dtype):
         mask |= values == fill
     return np.asarray(mask, np.bool_)
 
 
-def _wrong(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

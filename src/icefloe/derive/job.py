@@ -148,17 +148,17 @@ class _Run:
                 first = spec.inputs[0]
                 known = paths.get(first.array.strip("/"), first.array)
                 array = find_array(self._session_of(first), known)
-                stand_in = array or _absent(self.session, known)
+                stand_in = array or _make_placeholder(self.session, known)
                 keep = first.repository is None and first.version is None
                 paths[spec.name] = locate_output(spec, stand_in, same_repository=keep)
             waiting = [each for each in waiting if each not in ready]
         doubled = [name for name, path in paths.items() if list(paths.values()).count(path) > 1]
         if doubled:
-            raise _wrong(f"the outputs {', '.join(doubled)} would be stored at the same path; give path")
+            raise _make_error(f"the outputs {', '.join(doubled)} would be stored at the same path; give path")
         return paths
 
     def _derive(self, spec: OutputSpec, paths: Mapping[str, str], executor: Callable[[], Executor]) -> None:
-        arrays = {each.name: self._input(each, spec, paths) for each in spec.inputs}
+        arrays = {each.name: self._resolve_input(each, spec, paths) for each in spec.inputs}
         path = paths[spec.name]
         if spec.function == "pyramid":
             given = next(iter(arrays.values()))
@@ -177,7 +177,7 @@ class _Run:
         self, spec: OutputSpec, group: str, array: StoredArray, executor: Callable[[], Executor]
     ) -> None:
         if find_array(self.session, group) is not None:
-            raise _wrong(f"output {spec.name}: there is an array at {group}; choose another path")
+            raise _make_error(f"output {spec.name}: there is an array at {group}; choose another path")
         levels = make_levels(spec, group, array)
         for level in levels:
             self._derive(level, {level.name: str(level.path)}, executor)
@@ -211,11 +211,11 @@ class _Run:
         check_inputs(output)
         check_memory(output, self.job.memory_bytes)
         current = existing.fingerprints() if existing is not None else None
-        if existing is not None and _form(existing.document) != _form(output.document):
+        if existing is not None and _get_form(existing.document) != _get_form(output.document):
             current = None  # another writer replaced the array, or its chunks are stored differently now
         plan = make_plan(output, records, current, full=self.job.full)
         if self.job.strict and plan.reason and not output.is_internal:
-            raise _wrong(
+            raise _make_error(
                 f"output {output.spec.name}: all {len(plan.recomputed)} chunks would be computed again "
                 f"because {plan.reason}"
             )
@@ -226,7 +226,7 @@ class _Run:
             self._put_references(output, output.inputs[0].array, plan.recomputed, plan.recomputed)
         elif len(plan.recomputed):
             self._compute(output, plan, executor)
-        self._record(output, plan, records)
+        self._store_record(output, plan, records)
         if output.is_internal:
             return replace(total, partials=len(plan.recomputed))
         versions = software_versions()
@@ -251,7 +251,7 @@ class _Run:
 
     # Inputs
 
-    def _input(self, given: InputSpec, spec: OutputSpec, paths: Mapping[str, str]) -> StoredArray:
+    def _resolve_input(self, given: InputSpec, spec: OutputSpec, paths: Mapping[str, str]) -> StoredArray:
         session = self._session_of(given)
         path = given.array
         if session is self.session and path.strip("/") in paths and path.strip("/") != spec.name:
@@ -275,7 +275,7 @@ class _Run:
 
     def _apply_metadata(self, output: Output, existing: StoredArray | None) -> None:
         workspace = self.session._workspace
-        if existing is not None and _form(existing.document) != _form(output.document):
+        if existing is not None and _get_form(existing.document) != _get_form(output.document):
             workspace.delete_node(output.path)
             existing = None
         if existing is None or dict(existing.document) != dict(output.document):
@@ -291,8 +291,8 @@ class _Run:
             same = existing.dims == coordinate.dims and _equal(existing.values, values)
             if same and dict(existing.attributes) == dict(coordinate.attributes):
                 return
-            if not self._owns(path):
-                raise _wrong(
+            if not self._is_owned(path):
+                raise _make_error(
                     f"output {output.spec.name}: {path} exists with other values and was not derived; "
                     "give another path"
                 )
@@ -320,7 +320,7 @@ class _Run:
             array: Any = zarr.open_array(self.session.store, path=path, mode="r+")
             array[...] = values.astype(object) if text else values
 
-    def _owns(self, path: str) -> bool:
+    def _is_owned(self, path: str) -> bool:
         """Return whether a coordinate was written by an earlier run."""
         derived = (find_attributes(self.session, each) for each in list_derived(self.session))
         return any(path in (about or {}).get("coordinates", []) for about in derived)
@@ -337,7 +337,7 @@ class _Run:
     ) -> None:
         """Copy references of an array to chunks of an output."""
         self.changed = True
-        refs, order = array.refs, _sorted_rows(target)
+        refs, order = array.refs, _sort_rows(target)
         row_of = np.full(array.grid, -1, np.int64)
         if len(refs):
             row_of[tuple(refs.coords.T.astype(np.intp))] = np.arange(len(refs))
@@ -369,21 +369,21 @@ class _Run:
         done: list[Computed] = list(running.map(Task(compute_chunks, f"tasks of {output.spec.name}"), tasks))
         for each in done:
             if each.problem is not None:
-                raise _wrong(f"output {output.spec.name}: the audit failed: {each.problem}")
+                raise _make_error(f"output {output.spec.name}: the audit failed: {each.problem}")
         self.session._merge_receipts([each.receipt for each in done])
         self.statistics += [found for each in done for found in each.statistics]
         self.bytes_read += sum(each.bytes_read for each in done)
 
     def _pretend(self, output: Output, plan: Plan) -> None:
         """In a dry run, set placeholder references for chunks to compute, for outputs that depend on them."""
-        order = _sorted_rows(plan.recomputed)
+        order = _sort_rows(plan.recomputed)
         rows = plan.recomputed[order]
         refs = ArrayManifest.of(rows.astype(np.uint32), NATIVE)
         digests = np.ascontiguousarray(plan.digests[tuple(rows.T)]).view(np.uint8).reshape(-1, 16)
         node = self.session._workspace.array(output.path)
         self.session._workspace.put_refs(node, replace(refs, chunk_ids=digests[:, :12].copy()))
 
-    def _record(self, output: Output, plan: Plan, before: Records | None) -> None:
+    def _store_record(self, output: Output, plan: Plan, before: Records | None) -> None:
         """Store the records of an output, if anything changed."""
         if self.job.dry_run and self.changed:
             return
@@ -401,7 +401,7 @@ class _Run:
         untouched = complete and plan.kept.all() and dict(before.attributes) == attributes  # type: ignore[union-attr]
         if untouched:
             return
-        if not self.changed and complete and plan.kept.all() and _same_recipe(before, attributes):
+        if not self.changed and complete and plan.kept.all() and _is_same_recipe(before, attributes):
             return
         self.changed = True
         if not self.job.dry_run:
@@ -417,7 +417,7 @@ class _Run:
             "name": (spec.pyramid or spec).name,
             "path": output.path,
             "function": spec.function,
-            "recipe": describe_output(spec.pyramid or self._resolved(output)),
+            "recipe": describe_output(spec.pyramid or self._resolve_recipe(output)),
             "level": None if spec.pyramid is None else int(spec.name.rpartition("/")[2]),
             "inputs": [
                 {
@@ -438,7 +438,7 @@ class _Run:
         found: dict[str, Any] = json.loads(json.dumps(described, default=str))
         return found
 
-    def _resolved(self, output: Output) -> OutputSpec:
+    def _resolve_recipe(self, output: Output) -> OutputSpec:
         """Return the recipe of an output with the paths of all arrays."""
         paths = {each.name: each.array.path for each in output.sources or output.inputs}
         inputs = tuple(replace(each, array=paths.get(each.name, each.array)) for each in output.spec.inputs)
@@ -481,11 +481,11 @@ class _Run:
         return replace(report, commit=commit)
 
 
-def _sorted_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:
+def _sort_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.lexsort(coords.T[::-1]) if coords.shape[1] else np.arange(len(coords))
 
 
-def _same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
+def _is_same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
     """Return whether only snapshots of inputs differ, which needs no commit."""
     if before is None or any(
         before.attributes.get(key) != attributes[key] for key in ("recipe", "coordinates")
@@ -495,7 +495,7 @@ def _same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
     return digests[0] == digests[1]
 
 
-def _form(document: Mapping[str, Any]) -> tuple[Any, ...]:
+def _get_form(document: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the metadata that determines the chunks. Arrays that differ in it cannot share chunks."""
     keys = ("data_type", "codecs", "fill_value", "chunk_grid", "chunk_key_encoding")
     return (len(document["shape"]), *(json.dumps(document.get(key), sort_keys=True) for key in keys))
@@ -509,7 +509,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-def _absent(session: Session, path: str) -> StoredArray:
+def _make_placeholder(session: Session, path: str) -> StoredArray:
     """Return a placeholder for an array that another output of the recipe will create."""
     from icefloe._internal.ids import NodeId
     from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
@@ -519,5 +519,5 @@ def _absent(session: Session, path: str) -> StoredArray:
     return StoredArray(session, node, {"shape": [], "dimension_names": []})
 
 
-def _wrong(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -155,13 +155,13 @@ def resolve_output(
     dims = _output_dims(spec, arrays, groupings, folder)
     code = UserFunction(spec.function, folder, spec.arguments) if ":" in spec.function else None
     inputs = tuple(
-        ResolvedInput(name, array, _axes(spec, name, array, arrays, groupings, dims, folder))
+        ResolvedInput(name, array, _make_axes(spec, name, array, arrays, groupings, dims, folder))
         for name, array in arrays.items()
     )
     missing = {each.dim: each.empty for each in groupings.values() if each.empty.any()}
-    dtype = _result_dtype(spec, inputs, dims, code)
+    dtype = _choose_dtype(spec, inputs, dims, code)
     if dtype.kind not in "biufcOUT" and not _is_by_reference(spec, first, session):
-        raise _wrong(spec, f"it would hold values of type {dtype}; derived arrays hold numbers or text")
+        raise _make_error(spec, f"it would hold values of type {dtype}; derived arrays hold numbers or text")
     if missing and dtype.kind in "iub":
         dtype = np.dtype("f8")
     function = Function(
@@ -173,7 +173,7 @@ def resolve_output(
         code,
         missing,
     )
-    coordinates = _coordinates(spec, path, arrays, dims)
+    coordinates = _make_coordinates(spec, path, arrays, dims)
     attributes = _attributes(spec, first, coordinates)
     if _is_by_reference(spec, first, session):
         function = replace(function, name="by reference")
@@ -203,26 +203,28 @@ def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> No
     known = {dim for array in arrays.values() for dim in array.dims}
     for dim, mapping in spec.dimensions.items():
         if dim not in known:
-            raise _wrong(spec, f"no input has the dimension {dim}; there are {', '.join(sorted(known))}")
+            raise _make_error(spec, f"no input has the dimension {dim}; there are {', '.join(sorted(known))}")
         if spec.is_built_in and spec.function not in _REDUCING and mapping != Same():
-            raise _wrong(spec, f"{spec.function} works cell by cell, so {dim} can only be same")
+            raise _make_error(spec, f"{spec.function} works cell by cell, so {dim} can only be same")
         if isinstance(mapping, Same) and (mapping.before or mapping.after) and ":" not in spec.function:
-            raise _wrong(spec, f"{spec.function} needs no halo along {dim}; use reduce, group or coarsen")
+            raise _make_error(
+                spec, f"{spec.function} needs no halo along {dim}; use reduce, group or coarsen"
+            )
     reduced = [each for each in spec.dimensions.values() if not isinstance(each, Same)]
     if spec.function in _REDUCING and not reduced:
-        raise _wrong(spec, f"{spec.function} needs a dimension to reduce, group or coarsen")
+        raise _make_error(spec, f"{spec.function} needs a dimension to reduce, group or coarsen")
     if spec.function in (*_REDUCING, "copy", "quantise") and len(arrays) != 1:
-        raise _wrong(spec, f"{spec.function} takes one input, not {len(arrays)}")
+        raise _make_error(spec, f"{spec.function} takes one input, not {len(arrays)}")
     if spec.function == "anomaly" and len(arrays) != 2:
-        raise _wrong(spec, "anomaly takes two inputs: the values, and the normals to subtract")
+        raise _make_error(spec, "anomaly takes two inputs: the values, and the normals to subtract")
     if spec.function == "expression":
         check_expression(spec.arguments.get("expression", ""), list(arrays))
     if spec.function == "quantise" and set(spec.arguments) not in ({"digits"}, {"bits"}):
-        raise _wrong(spec, "quantise needs digits or bits, such as {quantise: {digits: 2}}")
+        raise _make_error(spec, "quantise needs digits or bits, such as {quantise: {digits: 2}}")
     for name, array in arrays.items():
         for axis, dim in enumerate(array.dims):
             if dim in first.dims and array.shape[axis] != first.shape[first.dims.index(dim)]:
-                raise _wrong(
+                raise _make_error(
                     spec,
                     f"the inputs {first.path} and {array.path} differ in size along {dim}: "
                     f"{first.shape[first.dims.index(dim)]} and {array.shape[axis]} (input {name})",
@@ -252,17 +254,19 @@ def _output_dims(
     chunks = {}
     for dim, size in spec.chunks.items():
         if dim not in aliases:
-            raise _wrong(
+            raise _make_error(
                 spec, f"chunks: the output has no dimension {dim}; it has {', '.join(sorted(names))}"
             )
         chunks[aliases[dim]] = size
     return tuple(
-        replace(each, chunk=_chunk(chunks[each.name], each.size) if each.name in chunks else each.chunk)
+        replace(
+            each, chunk=_choose_chunk(chunks[each.name], each.size) if each.name in chunks else each.chunk
+        )
         for each in found
     )
 
 
-def _chunk(wanted: int, size: int) -> int:
+def _choose_chunk(wanted: int, size: int) -> int:
     return max(1, size) if wanted == -1 else wanted
 
 
@@ -275,15 +279,15 @@ def _output_dim(
     if isinstance(mapping, Reduce):
         return None
     if isinstance(mapping, Same):
-        return OutputDim(dim, size, chunk, _copied(coordinate))
+        return OutputDim(dim, size, chunk, _copy_coordinate(coordinate))
     if isinstance(mapping, Coarsen):
         length = -(-size // mapping.factor)
-        coarse = _coarse_coordinate(coordinate, mapping.factor, first=spec.function == "nearest")
+        coarse = _coarsen_coordinate(coordinate, mapping.factor, first=spec.function == "nearest")
         return OutputDim(dim, length, -(-chunk // mapping.factor), coarse)
     if isinstance(mapping, Window):
         length = size if mapping.size is None else mapping.size
         return OutputDim(
-            dim, length, min(chunk, max(1, length)), _copied(coordinate) if length == size else None
+            dim, length, min(chunk, max(1, length)), _copy_coordinate(coordinate) if length == size else None
         )
     grouping = groupings[dim]
     count = len(grouping.labels)
@@ -292,7 +296,7 @@ def _output_dim(
     return OutputDim(grouping.dim, count, min(per_chunk, max(1, count)), labels)
 
 
-def _copied(coordinate: StoredArray | None) -> Coordinate | None:
+def _copy_coordinate(coordinate: StoredArray | None) -> Coordinate | None:
     return None if coordinate is None else _copy(coordinate)
 
 
@@ -301,7 +305,7 @@ def _copy(coordinate: StoredArray) -> Coordinate:
     return Coordinate(coordinate.dims, coordinate.values, attributes, coordinate)
 
 
-def _coarse_coordinate(coordinate: StoredArray | None, factor: int, *, first: bool) -> Coordinate | None:
+def _coarsen_coordinate(coordinate: StoredArray | None, factor: int, *, first: bool) -> Coordinate | None:
     """Label coarse cells with the mean of the labels of their cells, as xarray does, or with the first."""
     if coordinate is None:
         return None
@@ -318,7 +322,7 @@ def _coarse_coordinate(coordinate: StoredArray | None, factor: int, *, first: bo
     return replace(copied, values=means.astype(dtype))
 
 
-def _axes(
+def _make_axes(
     spec: OutputSpec,
     name: str,
     array: StoredArray,
@@ -343,18 +347,20 @@ def _axes(
         elif dim in names:
             axes.append(SameAxis(dim, size, mapping.before, mapping.after))
         elif spec.function == "anomaly":
-            axes.append(_lookup(spec, array, dim, next(iter(arrays.values()))))
+            axes.append(_find_normals(spec, array, dim, next(iter(arrays.values()))))
         else:
-            raise _wrong(spec, f"the output has no dimension {dim}, which the input {name} has; reduce it")
+            raise _make_error(
+                spec, f"the output has no dimension {dim}, which the input {name} has; reduce it"
+            )
     return tuple(axes)
 
 
-def _lookup(spec: OutputSpec, normals: StoredArray, dim: str, values: StoredArray) -> LookupAxis:
+def _find_normals(spec: OutputSpec, normals: StoredArray, dim: str, values: StoredArray) -> LookupAxis:
     """Find the normal of each cell by the month, season or day of its time."""
     labels = normals.coordinates.get(dim)
     times = [each for each in values.coordinates.values() if each.time_coding is not None]
     if dim not in _PERIODS or labels is None or not times:
-        raise _wrong(
+        raise _make_error(
             spec,
             f"{normals.path} has the dimension {dim}, which {values.path} lacks; normals are looked up along "
             f"{', '.join(_PERIODS)} by a time coordinate",
@@ -373,11 +379,13 @@ def _arguments(spec: OutputSpec) -> dict[str, Any]:
     q = spec.arguments.get("q")
     levels = np.atleast_1d(np.asarray(q, np.float64)) if q is not None else np.zeros(0)
     if not len(levels) or (levels < 0).any() or (levels > 1).any():
-        raise _wrong(spec, "quantile needs q: numbers between 0 and 1, such as {quantile: {q: [0.1, 0.9]}}")
+        raise _make_error(
+            spec, "quantile needs q: numbers between 0 and 1, such as {quantile: {q: [0.1, 0.9]}}"
+        )
     return {"q": q, "method": str(spec.arguments.get("method", "linear"))}
 
 
-def _result_dtype(
+def _choose_dtype(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction | None
 ) -> np.dtype[Any]:
     """Return the dtype of an output: from the recipe, or derived from the function and its inputs."""
@@ -394,7 +402,7 @@ def _result_dtype(
         try:
             one = xr.DataArray(np.ones(1, first)).quantile(given["q"], method=given["method"])
         except (TypeError, ValueError) as error:
-            raise _wrong(spec, f"quantile: {error}") from error
+            raise _make_error(spec, f"quantile: {error}") from error
         return np.asarray(one).dtype
     if spec.function == "anomaly":
         return np.dtype(np.result_type(*(each.array.decoded_dtype for each in inputs), np.float16))
@@ -404,7 +412,9 @@ def _result_dtype(
                 found: np.dtype[Any] = np.asarray(evaluate(spec.arguments["expression"], ones)).dtype
         except (TypeError, ValueError) as error:
             types = ", ".join(str(each.dtype) for each in ones.values())
-            raise _wrong(spec, f"the expression has no result for inputs of type {types}: {error}") from error
+            raise _make_error(
+                spec, f"the expression has no result for inputs of type {types}: {error}"
+            ) from error
         return found
     if code is None:
         return first
@@ -415,7 +425,7 @@ def _parse_dtype(spec: OutputSpec, given: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(given)
     except TypeError:
-        raise _wrong(spec, f"there is no dtype {given!r}") from None
+        raise _make_error(spec, f"there is no dtype {given!r}") from None
     return found
 
 
@@ -424,14 +434,14 @@ def _dtype_of_code(
 ) -> np.dtype[Any]:
     """Call a function of the user on blocks of ones, as small as its mapping allows."""
     code.load()
-    blocks, spans = _small_blocks(inputs, dims)
+    blocks, spans = _make_small_blocks(inputs, dims)
     try:
         return code.compute(blocks, spans, tuple(dim.name for dim in dims)).dtype
     except InvalidInputError as error:
-        raise _wrong(spec, f"its dtype is unknown; give dtype ({error.message})") from error
+        raise _make_error(spec, f"its dtype is unknown; give dtype ({error.message})") from error
 
 
-def _small_blocks(
+def _make_small_blocks(
     inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
 ) -> tuple[list[Block], dict[str, Span]]:
     """Create blocks of ones for one output cell, to find out the dtype that a function returns."""
@@ -464,7 +474,7 @@ def _attributes(
     return {**kept, **spec.attributes, **packed}
 
 
-def _coordinates(
+def _make_coordinates(
     spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], dims: Sequence[OutputDim]
 ) -> dict[str, Coordinate]:
     group = get_parent(path) or ROOT
@@ -477,7 +487,9 @@ def _coordinates(
         if same and join(group, name) not in found:
             found[join(group, name)] = _copy(array)
     if path in found:
-        raise _wrong(spec, f"it would be stored at {path}, which is also the path of a coordinate; give path")
+        raise _make_error(
+            spec, f"it would be stored at {path}, which is also the path of a coordinate; give path"
+        )
     return found
 
 
@@ -583,13 +595,15 @@ def check_location(
 ) -> None:
     """Raise InvalidInputError if an existing array was not created by a recipe."""
     if existing is not None and not is_derived:
-        raise _wrong(
+        raise _make_error(
             output.spec,
             f"there is an array at {output.path} that was not derived; choose another path, or delete it",
         )
     if any(each.array.path == output.path and each.array.session is session for each in output.inputs):
-        raise _wrong(output.spec, f"it reads {output.path}, which is the output itself; choose another path")
+        raise _make_error(
+            output.spec, f"it reads {output.path}, which is the output itself; choose another path"
+        )
 
 
-def _wrong(spec: OutputSpec, text: str) -> InvalidInputError:
+def _make_error(spec: OutputSpec, text: str) -> InvalidInputError:
     return InvalidInputError(f"output {spec.name}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -69,31 +69,31 @@ def make_plan(output: Output, records: Records | None, current: Lanes | None, *,
     reason = None
     if records is not None and not full and records.attributes.get("meaning") != describe_meaning(output):
         reason = "the function, the recipe or the metadata of an input changed"
-    return Plan(digests, kept, moved_to, moved_from, _near_each_other(_unravel(todo, grid), output), reason)
+    return Plan(digests, kept, moved_to, moved_from, _sort_by_input(_unravel(todo, grid), output), reason)
 
 
 def compute_digests(output: Output) -> Lanes:
     """Return the digest of each chunk of an output."""
-    digests = hash_bytes(json.dumps(_description(output), sort_keys=True, default=str).encode())
+    digests = hash_bytes(json.dumps(_describe(output), sort_keys=True, default=str).encode())
     spans = {dim.name: dim.spans for dim in output.dims}
     rank = len(output.dims)
     digests = digests.reshape(*(1,) * rank, 2)
     for axis, name in enumerate(output.names):
         each = np.diff(spans[name])[:, 0].astype(np.uint64)
-        digests = combine(digests, _placed(np.repeat(each[:, None], 2, axis=1), [axis], rank))
+        digests = combine(digests, _place_axes(np.repeat(each[:, None], 2, axis=1), [axis], rank))
     for dim, mask in output.function.missing.items():
         tokens = _hash_each([mask[first:end].tobytes() for first, end in spans[dim]])
         # Added, so that a gap elsewhere does not change the digest of a chunk without one.
         tokens[~np.logical_or.reduceat(mask, spans[dim][:, 0])] = 0
-        digests = digests + _placed(tokens, [output.names.index(dim)], rank)
+        digests = digests + _place_axes(tokens, [output.names.index(dim)], rank)
     for given in output.inputs:
-        digests = combine(digests, *_input_digests(output, given, spans))
+        digests = combine(digests, *_digest_inputs(output, given, spans))
     return np.ascontiguousarray(np.broadcast_to(digests, (*output.grid, 2)))
 
 
 def describe_meaning(output: Output) -> str:
     """Hash the common part of all digests of an output. If it changes, every chunk is computed again."""
-    lanes = hash_bytes(json.dumps(_description(output), sort_keys=True, default=str).encode())
+    lanes = hash_bytes(json.dumps(_describe(output), sort_keys=True, default=str).encode())
     by_code = output.function.code is not None
     for given in output.inputs:
         lanes = combine(lanes, given.array.meaning(all_attributes=by_code))
@@ -135,7 +135,7 @@ def check_inputs(output: Output) -> None:
             )
 
 
-def _description(output: Output) -> list[Any]:
+def _describe(output: Output) -> list[Any]:
     """Describe the function and the form of its results."""
     function, spec = output.function, output.spec
     codes = [function.code.text] if function.code is not None else []
@@ -153,7 +153,7 @@ def _description(output: Output) -> list[Any]:
     ]
 
 
-def _input_digests(output: Output, given: ResolvedInput, spans: dict[str, Any]) -> list[Lanes]:
+def _digest_inputs(output: Output, given: ResolvedInput, spans: dict[str, Any]) -> list[Lanes]:
     array, rank = given.array, len(output.dims)
     by_code = output.function.code is not None
     firsts, ends, tokens = [], [], [array.meaning(all_attributes=by_code).reshape(*(1,) * rank, 2)]
@@ -165,17 +165,17 @@ def _input_digests(output: Output, given: ResolvedInput, spans: dict[str, Any]) 
         low = np.where(empty, 0, np.searchsorted(edges, first, "right") - 1)
         high = np.where(empty, 0, np.searchsorted(edges, end, "left"))
         relative = np.stack([first - edges[low], end - first], axis=-1).astype(np.uint64)
-        tokens.append(_placed(np.where(empty[..., None], 0, relative), places, rank))
+        tokens.append(_place_axes(np.where(empty[..., None], 0, relative), places, rank))
         if array.document["chunk_grid"]["name"] != "regular":
             sizes = np.repeat(np.diff(edges).astype(np.uint64)[:, None], 2, axis=1)
-            tokens.append(_placed(RectangleSums(sizes).sum([low], [high]), places, rank))
+            tokens.append(_place_axes(RectangleSums(sizes).sum([low], [high]), places, rank))
         own = axis.tokens(wanted)
         if own is not None:
-            tokens.append(_placed(own, places, rank))
+            tokens.append(_place_axes(own, places, rank))
         if by_code and dim in array.coordinates:
-            tokens.append(_placed(_label_tokens(given, dim, axis, wanted), places, rank))
-        firsts.append(_placed(low, places, rank))
-        ends.append(_placed(high, places, rank))
+            tokens.append(_place_axes(_hash_labels(given, dim, axis, wanted), places, rank))
+        firsts.append(_place_axes(low, places, rank))
+        ends.append(_place_axes(high, places, rank))
     if by_code:
         for name, each in sorted({**array.coordinates, **array.auxiliary}.items()):
             whole = each.values.tobytes() if name in array.auxiliary else b""
@@ -186,7 +186,7 @@ def _input_digests(output: Output, given: ResolvedInput, spans: dict[str, Any]) 
     return [sums.reshape(*(1,) * (rank + 1 - sums.ndim), *sums.shape), *tokens]
 
 
-def _label_tokens(given: ResolvedInput, dim: str, axis: Axis, wanted: Sequence[Any]) -> Lanes:
+def _hash_labels(given: ResolvedInput, dim: str, axis: Axis, wanted: Sequence[Any]) -> Lanes:
     """Hash the labels of the cells of each block, because they are passed to users' functions."""
     values = given.array.coordinates[dim].values
     first, end = axis.bounds(wanted)
@@ -199,7 +199,7 @@ def _hash_each(parts: Sequence[bytes]) -> Lanes:
     return np.frombuffer(data, "<u8").astype(np.uint64).reshape(len(parts), 2)
 
 
-def _placed(values: NDArray[Any], places: Sequence[int], rank: int) -> NDArray[Any]:
+def _place_axes(values: NDArray[Any], places: Sequence[int], rank: int) -> NDArray[Any]:
     """Move the axes of an array to their positions in the output; a trailing axis of lanes stays last."""
     more = values.ndim - len(places)
     order = sorted(range(len(places)), key=lambda axis: places[axis])
@@ -235,7 +235,7 @@ def _find(wanted: Lanes, digests: Lanes, valid: Mask) -> NDArray[np.int64]:
     return result
 
 
-def _near_each_other(chunks: Cells, output: Output) -> Cells:
+def _sort_by_input(chunks: Cells, output: Output) -> Cells:
     """Sort chunks by the input chunks they begin in, so that tasks read most input chunks once."""
     if len(chunks) < 2 or not output.inputs:
         return chunks

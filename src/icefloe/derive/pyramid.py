@@ -77,7 +77,7 @@ def make_levels(spec: OutputSpec, group: str, array: StoredArray) -> list[Output
         for dim, edges in zip(array.dims, array.edges, strict=True)
     }
     name = array.path.rpartition("/")[2]
-    path = _level_path(group, 0, name)
+    path = _make_level_path(group, 0, name)
     level = replace(
         spec, function="copy", name=f"{spec.name}/0", arguments={}, chunks={}, path=path, pyramid=spec
     )
@@ -85,7 +85,7 @@ def make_levels(spec: OutputSpec, group: str, array: StoredArray) -> list[Output
     for number in range(1, _count_levels(spec, [sizes[dim] for dim in drawn])):
         sizes = {dim: -(-size // 2) if dim in drawn else size for dim, size in sizes.items()}
         given = InputSpec(spec.inputs[0].name, path)
-        path = _level_path(group, number, name)
+        path = _make_level_path(group, number, name)
         levels.append(
             replace(
                 level,
@@ -94,7 +94,7 @@ def make_levels(spec: OutputSpec, group: str, array: StoredArray) -> list[Output
                 inputs=(given,),
                 dimensions={dim: Coarsen(2) for dim in drawn},
                 chunks={dim: min(chunk, max(1, sizes[dim])) for dim, chunk in chunks.items()},
-                encoding={**_encoding(array), **spec.encoding},
+                encoding={**_copy_encoding(array), **spec.encoding},
                 path=path,
             )
         )
@@ -143,11 +143,11 @@ def _count_levels(spec: OutputSpec, sizes: Sequence[int]) -> int:
     return count
 
 
-def _level_path(group: str, number: int, name: str) -> str:
+def _make_level_path(group: str, number: int, name: str) -> str:
     return join(join(group, str(number)), name)
 
 
-def _encoding(array: StoredArray) -> dict[str, Any]:
+def _copy_encoding(array: StoredArray) -> dict[str, Any]:
     """Store levels as the array is stored: the same dtype, packed in the same way."""
     known = array.decoded_attributes
     packed: Mapping[str, Any] = {

@@ -174,14 +174,14 @@ def load_recipe(recipe: str | Path | Mapping[str, Any]) -> DeriveRecipe:
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise _wrong(str(file), "there is no such file") from None
+        raise _make_error(str(file), "there is no such file") from None
     except IsADirectoryError:
-        raise _wrong(str(file), "it is a folder, not a recipe file") from None
+        raise _make_error(str(file), "it is a folder, not a recipe file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise _wrong(str(file), f"it is not valid YAML: {where}{problem}") from error
+        raise _make_error(str(file), f"it is not valid YAML: {where}{problem}") from error
     return parse_recipe(found, file.absolute().parent, str(file))
 
 
@@ -190,10 +190,10 @@ def parse_recipe(found: Any, folder: Path, where: str) -> DeriveRecipe:
     found = _mapping(where, found, "a recipe", _KEYS)
     repository = found.get("repository")
     if not isinstance(repository, str) or not repository:
-        raise _wrong(where, "it needs a repository: a path or URL")
+        raise _make_error(where, "it needs a repository: a path or URL")
     outputs = _mapping(where, found.get("outputs"), "outputs")
     if not outputs:
-        raise _wrong(where, "it needs outputs: a mapping of names to descriptions")
+        raise _make_error(where, "it needs outputs: a mapping of names to descriptions")
     defaults = {key: found[key] for key in ("branch", "trust_unchecked") if key in found}
     parsed = tuple(
         parse_output(f"{where}: output {name}", str(name), {**defaults, **_mapping(where, each, f"{name}")})
@@ -208,14 +208,14 @@ def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
     """Check the description of one output and fill in its defaults."""
     _mapping(where, found, "an output", _OUTPUT_KEYS)
     if "/" in name or not name:
-        raise _wrong(where, "the name of an output has no slashes; use path to choose its location")
+        raise _make_error(where, "the name of an output has no slashes; use path to choose its location")
     function, arguments = _parse_function(where, found.get("function"))
     inputs = found.get("inputs")
     if isinstance(inputs, str):
         inputs = {normalize("/" + inputs).rpartition("/")[2]: inputs}
     inputs = _mapping(where, inputs, "inputs")
     if not inputs:
-        raise _wrong(where, "it needs inputs: a mapping of names to arrays")
+        raise _make_error(where, "it needs inputs: a mapping of names to arrays")
     dimensions = {
         str(dim): _parse_mapping(f"{where}: dimension {dim}", each)
         for dim, each in _mapping(where, found.get("dimensions") or {}, "dimensions").items()
@@ -223,7 +223,9 @@ def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
     chunks = _mapping(where, found.get("chunks") or {}, "chunks")
     for dim, size in chunks.items():
         if not isinstance(size, int) or isinstance(size, bool) or (size < 1 and size != -1):
-            raise _wrong(where, f"chunks along {dim} must be a positive integer, or -1 for all, not {size!r}")
+            raise _make_error(
+                where, f"chunks along {dim} must be a positive integer, or -1 for all, not {size!r}"
+            )
     function, arguments, dimensions = _expand(where, function, arguments, dimensions)
     path = found.get("path")
     return OutputSpec(
@@ -252,13 +254,13 @@ def _parse_function(where: str, given: Any) -> tuple[str, dict[str, Any]]:
             found = {"expression": found}
         arguments = _mapping(where, found or {}, f"the arguments of {given}")
     if not isinstance(given, str) or not given:
-        raise _wrong(where, "it needs a function: a name, module:function, or a name with its arguments")
+        raise _make_error(where, "it needs a function: a name, module:function, or a name with its arguments")
     name = _ALIASES.get(given, given)
     if name in BUILT_IN or _CODE.fullmatch(name):
         return name, arguments
     near = difflib.get_close_matches(name, BUILT_IN, n=1)
     hint = f"did you mean {near[0]}?" if near else f"functions are {', '.join(BUILT_IN)}, or module:function"
-    raise _wrong(where, f"there is no function {name!r}; {hint}")
+    raise _make_error(where, f"there is no function {name!r}; {hint}")
 
 
 def _expand(
@@ -267,7 +269,7 @@ def _expand(
     """Express `resample` and `coarsen` as a reduction with a mapping of dimensions."""
     unknown = arguments.keys() - _ARGUMENTS[function] if function in _ARGUMENTS else set()
     if unknown:
-        raise _wrong(where, f"{function} has no argument {min(unknown)!r}")
+        raise _make_error(where, f"{function} has no argument {min(unknown)!r}")
     if function == "pyramid":
         return function, _pyramid_arguments(where, arguments), dimensions
     if function not in ("resample", "coarsen"):
@@ -275,22 +277,24 @@ def _expand(
     rest = dict(arguments)
     method = str(rest.pop("method", "mean"))
     if method not in METHODS:
-        raise _wrong(where, f"{function} has no method {method!r}; methods are {', '.join(METHODS)}")
+        raise _make_error(where, f"{function} has no method {method!r}; methods are {', '.join(METHODS)}")
     mapped = {
         str(dim): Coarsen(int(value)) if function == "coarsen" else Group(f"{dim}.{value}")
         for dim, value in rest.items()
     }
     if not mapped and not dimensions:
-        raise _wrong(where, f"{function} needs a dimension, such as {{{function}: {{time: ...}}}}")
+        raise _make_error(where, f"{function} needs a dimension, such as {{{function}: {{time: ...}}}}")
     return method, {}, {**dimensions, **mapped}
 
 
 def _pyramid_arguments(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
     levels, method = given.get("levels"), given.get("method", "mean")
     if levels is not None and not (_is_count(levels) and levels):
-        raise _wrong(where, f"levels must be a positive number, not {levels!r}")
+        raise _make_error(where, f"levels must be a positive number, not {levels!r}")
     if method not in PYRAMID_METHODS:
-        raise _wrong(where, f"pyramid has no method {method!r}; methods are {', '.join(PYRAMID_METHODS)}")
+        raise _make_error(
+            where, f"pyramid has no method {method!r}; methods are {', '.join(PYRAMID_METHODS)}"
+        )
     return {"levels": levels, "method": method}
 
 
@@ -304,7 +308,7 @@ def _parse_mapping(where: str, given: Any) -> DimensionMapping:
         rest = [key for key in given if key not in (*_MAPPINGS, "size")]
         if len(keys) == 1 and not rest and ("size" not in given or keys == ["window"]):
             return _parse_kind(where, keys[0], given[keys[0]], given.get("size"))
-    raise _wrong(where, f"expected same, or one of {', '.join(_MAPPINGS[1:])}, not {given!r}")
+    raise _make_error(where, f"expected same, or one of {', '.join(_MAPPINGS[1:])}, not {given!r}")
 
 
 def _parse_kind(where: str, kind: str, value: Any, size: Any) -> DimensionMapping:
@@ -314,34 +318,34 @@ def _parse_kind(where: str, kind: str, value: Any, size: Any) -> DimensionMappin
         sizes = [value, value] if isinstance(value, int) else value
         if isinstance(sizes, list) and len(sizes) == 2 and all(_is_count(each) for each in sizes):
             return Same(*sizes)
-        raise _wrong(where, f"halo must be [before, after] in cells, not {value!r}")
+        raise _make_error(where, f"halo must be [before, after] in cells, not {value!r}")
     if kind == "coarsen":
         if _is_count(value) and value > 0:
             return Coarsen(value)
-        raise _wrong(where, f"coarsen must be a positive number of cells, not {value!r}")
+        raise _make_error(where, f"coarsen must be a positive number of cells, not {value!r}")
     if kind == "reduce":
         if value is True:
             return Reduce()
-        raise _wrong(where, f"reduce must be true, not {value!r}")
+        raise _make_error(where, f"reduce must be true, not {value!r}")
     if kind == "group" and isinstance(value, str) and value:
         return Group(value)
     if kind == "window" and isinstance(value, str) and _CODE.fullmatch(value):
         if size is not None and not _is_count(size):
-            raise _wrong(where, f"size must be a number of cells, not {size!r}")
+            raise _make_error(where, f"size must be a number of cells, not {size!r}")
         return Window(value, size)
-    raise _wrong(where, f"{kind} cannot be {value!r}")
+    raise _make_error(where, f"{kind} cannot be {value!r}")
 
 
 def _parse_input(where: str, name: str, given: Any) -> InputSpec:
     if not name.isidentifier():
-        raise _wrong(where, f"the name of an input must be an identifier, not {name!r}")
+        raise _make_error(where, f"the name of an input must be an identifier, not {name!r}")
     if isinstance(given, str) and given:
         return InputSpec(name, normalize("/" + given))
     found = _mapping(f"{where}: input {name}", given, "an input", _INPUT_KEYS)
     array = found.get("array", name)
     versions = [key for key in ("branch", "tag", "snapshot") if key in found]
     if len(versions) > 1:
-        raise _wrong(where, f"input {name} names several versions; give one of branch, tag and snapshot")
+        raise _make_error(where, f"input {name} names several versions; give one of branch, tag and snapshot")
     version: Any = None
     if versions:
         version = ("snapshot_id" if versions[0] == "snapshot" else versions[0], str(found[versions[0]]))
@@ -412,7 +416,7 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
     while todo:
         ready = [each for each in todo.values() if not _needs(each, paths) & todo.keys()]
         if not ready:
-            raise _wrong("recipe", f"the outputs {', '.join(todo)} depend on each other in a cycle")
+            raise _make_error("recipe", f"the outputs {', '.join(todo)} depend on each other in a cycle")
         done += ready
         for each in ready:
             del todo[each.name]
@@ -436,15 +440,15 @@ def _is_count(value: Any) -> bool:
 
 def _mapping(where: str, found: Any, what: str, known: Iterable[str] = ()) -> dict[str, Any]:
     if not isinstance(found, Mapping):
-        raise _wrong(where, f"{what} must be a mapping")
+        raise _make_error(where, f"{what} must be a mapping")
     names = list(known)
     for key in found:
         if names and key not in names:
             near = difflib.get_close_matches(str(key), names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"keys are {', '.join(names)}"
-            raise _wrong(where, f"unknown key {key!r}; {hint}")
+            raise _make_error(where, f"unknown key {key!r}; {hint}")
     return {str(key): value for key, value in found.items()}
 
 
-def _wrong(where: str, text: str) -> InvalidInputError:
+def _make_error(where: str, text: str) -> InvalidInputError:
     return InvalidInputError(f"{where}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION)

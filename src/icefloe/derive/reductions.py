@@ -77,7 +77,7 @@ def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths:
     `mean` has count and sum; `std` has count, sum and the sum of squared deviations (M2); others have one.
     """
     if function in ("min", "max"):
-        return _extremes(function, values, codes, lengths)[None]
+        return _find_extremes(function, values, codes, lengths)[None]
     present = ~np.isnan(values) if values.dtype.kind == "f" else None
     if function == "count":
         ones = np.ones(values.shape, np.int64) if present is None else present.astype(np.int64)
@@ -111,7 +111,7 @@ def select_values(function: str, values: Values, codes: Sequence[Codes], lengths
     valid = np.ones((1,) * values.ndim, np.bool_)
     for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
         if each is not None:  # the members of a group become a new last axis
-            table = _members(each, length)
+            table = _list_members(each, length)
             values = np.moveaxis(np.take(values, np.maximum(table, 0), axis=axis), axis + 1, -1)
             place = [1] * values.ndim
             place[axis], place[-1] = table.shape
@@ -124,11 +124,11 @@ def select_values(function: str, values: Values, codes: Sequence[Codes], lengths
     else:
         present = valid & ~_is_missing(values)
         # Without any value that is present, the result is one of the missing values of the group.
-        chosen = np.where(present.any(axis=-1), _most_frequent(values, present), valid.argmax(axis=-1))
+        chosen = np.where(present.any(axis=-1), _find_most_frequent(values, present), valid.argmax(axis=-1))
     return np.asarray(np.take_along_axis(values, chosen[..., None], axis=-1)[..., 0])
 
 
-def _members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+def _list_members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     """Return the cells of each group, one row per group, filled up with -1."""
     cells = np.flatnonzero(codes >= 0)
     order = cells[np.argsort(codes[cells], kind="stable")]
@@ -139,7 +139,7 @@ def _members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     return table
 
 
-def _most_frequent(values: Values, valid: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _find_most_frequent(values: Values, valid: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Return the position of the most frequent valid value along the last axis; the smallest of several."""
     order = np.argsort(values, axis=-1, kind="stable")
     ordered, counted = (np.take_along_axis(each, order, axis=-1) for each in (values, valid))
@@ -201,20 +201,20 @@ def _divide(total: Values, count: Values) -> Values:
 def _add(values: Values, codes: Sequence[Codes], lengths: Sequence[int], dtype: np.dtype[Any]) -> Values:
     for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
         if each is not None:
-            values = _segment(np.add, values, axis, each, length, 0, dtype)
+            values = _reduce_segments(np.add, values, axis, each, length, 0, dtype)
     return values.astype(dtype, copy=False)
 
 
-def _extremes(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
+def _find_extremes(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
     ufunc = np.fmin if function == "min" else np.fmax
     none = identity(function, values.dtype)
     for axis, (each, length) in enumerate(zip(codes, lengths, strict=True)):
         if each is not None:
-            values = _segment(ufunc, values, axis, each, length, none, values.dtype)
+            values = _reduce_segments(ufunc, values, axis, each, length, none, values.dtype)
     return values.astype(part_dtype(function, values.dtype), copy=False)
 
 
-def _segment(
+def _reduce_segments(
     ufunc: np.ufunc, values: Values, axis: int, codes: NDArray[np.int64], length: int, none: Any, dtype: Any
 ) -> Values:
     """Reduce the cells with the same code along an axis."""

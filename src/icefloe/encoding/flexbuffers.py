@@ -136,7 +136,7 @@ class _Writer:
         """Write a list, or a map if `keys` is given. A list is typed if possible; a short typed list has no
         length.
         """
-        kind = _vector_kind(values) if keys is None else MAP
+        kind = _choose_vector_kind(values) if keys is None else MAP
         prefix = [] if _is_fixed(kind) else [_Stored(UINT, len(values), _int_width(len(values)))]
         if keys is not None:
             prefix = [keys, _Stored(UINT, keys.width, 1), *prefix]
@@ -180,7 +180,7 @@ def _type_byte(stored: _Stored, slot_width: int) -> int:
     return stored.kind << 2 | _WIDTHS.index(width)
 
 
-def _vector_kind(values: list[_Stored]) -> int:
+def _choose_vector_kind(values: list[_Stored]) -> int:
     kinds = {stored.kind for stored in values}
     if len(kinds) != 1:
         return VECTOR

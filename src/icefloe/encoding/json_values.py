@@ -42,11 +42,11 @@ def _canonicalize(value: object, place: _Place, depth: int) -> JsonValue:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return _integer(int(value), place)
+        return _check_integer(int(value), place)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, str):
-        return _text(value, place)
+        return _check_text(value, place)
     if isinstance(value, np.generic | np.ndarray):
         plain = value.tolist()
         if not isinstance(plain, np.generic | np.ndarray):
@@ -63,7 +63,7 @@ def _map(value: Mapping[object, object], place: _Place, depth: int) -> dict[str,
     for key, item in value.items():
         if not isinstance(key, str):
             raise TypeError(f"{_render(place)} has the key {key!r}, a {type(key).__name__}; keys must be str")
-        text = _text(key, (place, key))
+        text = _check_text(key, (place, key))
         items[text] = _canonicalize(item, (place, text), depth + 1)
     return dict(sorted(items.items()))
 
@@ -72,13 +72,13 @@ def _list(value: Sequence[object], place: _Place, depth: int) -> list[JsonValue]
     return [_canonicalize(item, (place, i), depth + 1) for i, item in enumerate(value)]
 
 
-def _integer(value: int, place: _Place) -> int:
+def _check_integer(value: int, place: _Place) -> int:
     if not MIN_INT <= value <= MAX_INT:
         raise _make_json_error("an integer outside [-2**63, 2**64)", place)
     return value
 
 
-def _text(value: str, place: _Place) -> str:
+def _check_text(value: str, place: _Place) -> str:
     text = str.__str__(value)  # also the plain text of an enum member
     if not text.isascii():
         try:

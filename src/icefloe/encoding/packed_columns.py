@@ -49,12 +49,12 @@ class ColumnPacker:
         if not count or is_constant(column) or (column[0] == column[-1] and (column == column[0]).all()):
             value = np.asarray(column[:1], np.uint64)
             return [_CONSTANT, 8, count, self._put(value), 0]
-        size = _size_of(column)
+        size = _measure_item_size(column)
         narrow = column.astype(f"<u{size}", copy=False)
         if not ascending:
             return [_PLAIN, size, count, self._put(np.ascontiguousarray(narrow)), 0]
         at = self._put(narrow[:1])
-        ends = _ends_of_runs(narrow)
+        ends = _find_ends_of_runs(narrow)
         if ends is not None:
             self._put(narrow[ends + 1] - narrow[ends])
             lengths = ends.astype("<u4")
@@ -63,7 +63,7 @@ class ColumnPacker:
             self._put(lengths)
             return [_RUNS, size, count, at, len(ends)]
         steps = narrow[1:] - narrow[:-1]  # modulo the size, undone by a sum of that size
-        step_size = _size_of(steps)
+        step_size = _measure_item_size(steps)
         self._put(steps.astype(f"<u{step_size}"))
         return [_STEPS, size, count, at, step_size]
 
@@ -89,13 +89,13 @@ class ColumnPacker:
         return magic + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(payload)
 
 
-def _size_of(column: NDArray[Any]) -> int:
+def _measure_item_size(column: NDArray[Any]) -> int:
     """Return the number of bytes of the largest number."""
     largest = int(column.max())
     return next(size for size in _SIZES if largest < 1 << 8 * size)
 
 
-def _ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
+def _find_ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
     """Return the last step of each run of equal steps; None if there are too many runs or rows."""
     count = len(column) - 1
     found, left = [], count // _LONG_RUN
@@ -140,9 +140,9 @@ class ColumnUnpacker:
         if way not in (_CONSTANT, _PLAIN, _STEPS, _RUNS) or size not in _SIZES:
             self.fail(f"has a column with the unknown encoding {way} of {size} bytes")
         stored = rows if way == _PLAIN else min(rows, 1)
-        column = self._bytes(at, stored * size).view(f"<u{size}")
+        column = self._get_bytes(at, stored * size).view(f"<u{size}")
         if way in (_STEPS, _RUNS):
-            read = self._steps if way == _STEPS else self._runs
+            read = self._unpack_steps if way == _STEPS else self._unpack_runs
             column = _walk(column, read(at + size, last, size, rows))
         most = np.iinfo(dtype).max
         if most < (1 << 8 * size) - 1 and len(column) and int(column.max()) > most:
@@ -151,14 +151,14 @@ class ColumnUnpacker:
             return make_constant(column[0] if stored else 0, rows, dtype)
         return column.astype(dtype, copy=way == _PLAIN)
 
-    def _steps(self, at: int, step_size: int, _: int, rows: int) -> NDArray[Any]:
+    def _unpack_steps(self, at: int, step_size: int, _: int, rows: int) -> NDArray[Any]:
         if not rows or step_size not in _SIZES:
             self.fail(f"contains {rows} rows in steps of {step_size} bytes")
-        return self._bytes(at, (rows - 1) * step_size).view(f"<u{step_size}")
+        return self._get_bytes(at, (rows - 1) * step_size).view(f"<u{step_size}")
 
-    def _runs(self, at: int, runs: int, size: int, rows: int) -> NDArray[Any]:
-        steps = self._bytes(at, runs * size).view(f"<u{size}")
-        counts = self._bytes(at + runs * size, runs * 4).view("<u4").astype(np.int64)
+    def _unpack_runs(self, at: int, runs: int, size: int, rows: int) -> NDArray[Any]:
+        steps = self._get_bytes(at, runs * size).view(f"<u{size}")
+        counts = self._get_bytes(at + runs * size, runs * 4).view("<u4").astype(np.int64)
         if not 0 < rows <= _MOST_RUN_ROWS or int(counts.sum()) != rows - 1:
             self.fail(f"contains {rows} rows, but {runs} runs with a different total length")
         return steps.repeat(counts)
@@ -166,7 +166,7 @@ class ColumnUnpacker:
     def raw(self, note: object) -> U8:
         """Return raw bytes."""
         size, at = self.integers(note, 2)
-        return self._bytes(at, size)
+        return self._get_bytes(at, size)
 
     def blobs(self, note: object, most: int) -> Blobs:
         """Return byte strings, at most `most`."""
@@ -196,7 +196,7 @@ class ColumnUnpacker:
             self.fail(f"contains {numbers!r:.60}, expected numbers")
         return numbers
 
-    def _bytes(self, at: int, size: int) -> U8:
+    def _get_bytes(self, at: int, size: int) -> U8:
         if at + size > len(self._columns):
             self.fail(f"contains a column that ends at byte {at + size} of {len(self._columns)}")
         return self._columns[at : at + size]

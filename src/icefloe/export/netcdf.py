@@ -98,7 +98,7 @@ def export_netcdf(
     report = ExportReport(
         dry_run, [chosen.name(each.node.path) for each in chosen.arrays], len(chosen.groups)
     )
-    types = {array.node.path: _stored_type(session, array.node) for array in chosen.arrays}
+    types = {array.node.path: _get_stored_type(session, array.node) for array in chosen.arrays}
     _check_names(chosen)
     if path.exists() and not overwrite:
         raise AlreadyExistsError(
@@ -150,12 +150,12 @@ def _write(
         places[node.path].attrs.update(_attributes(attributes))
     for array in chosen.arrays:
         above = array.node.path.rpartition("/")[0] or "/"
-        variable = _variable(places[above], array, types[array.node.path], level)
+        variable = _create_variable(places[above], array, types[array.node.path], level)
         blocks += _fill(variable, session, array, types[array.node.path], threads, progress)
     return blocks
 
 
-def _stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
+def _get_stored_type(session: Session, node: NodeSnapshot) -> np.dtype[Any]:
     """Return the data type of an array in the file."""
     dtype: np.dtype[Any] = _open(session, node.path).dtype
     if dtype.kind == "b":
@@ -175,7 +175,7 @@ def _open(session: Session, path: str) -> Any:
     return zarr.open_array(session.store, path=path.strip("/"), mode="r")
 
 
-def _variable(place: Any, array: Selected, dtype: np.dtype[Any], level: int) -> Any:
+def _create_variable(place: Any, array: Selected, dtype: np.dtype[Any], level: int) -> Any:
     document = json.loads(array.node.user_data)
     shape = [len(span) for span in array.spans]
     own = last_name(array.node.path)
@@ -242,7 +242,7 @@ def _fill(
     source = _open(session, array.node.path)
     if any(not len(span) for span in array.spans):
         return 0
-    blocks = list(_blocks(array, source, dtype))
+    blocks = list(_split_blocks(array, source, dtype))
     found = ThreadExecutor(threads, "export").map(Task(partial(_read, source), "blocks"), blocks)
     for done, (block, values) in enumerate(zip(blocks, found, strict=True), 1):
         at = tuple(
@@ -258,7 +258,7 @@ def _read(source: Any, block: Sequence[range]) -> Any:
     return np.asarray(source[tuple(slice(part.start, part.stop) for part in block)])
 
 
-def _blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
+def _split_blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
     """Yield the blocks of a selection: whole chunks, as many as may be read at once."""
     sizes = list(getattr(source, "shards", None) or source.chunks)
     room = _BLOCK_BYTES // max(dtype.itemsize, 1)
@@ -267,11 +267,11 @@ def _blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tupl
         times = max(1, room // max(others * sizes[axis], 1))
         sizes[axis] = min(sizes[axis] * times, -(-array.spans[axis].stop // sizes[axis]) * sizes[axis])
     parts = [
-        [range(max(at, span.start), min(at + size, span.stop)) for at in _starts(span, size)]
+        [range(max(at, span.start), min(at + size, span.stop)) for at in _list_starts(span, size)]
         for span, size in zip(array.spans, sizes, strict=True)
     ]
     return product(*parts)
 
 
-def _starts(span: range, size: int) -> range:
+def _list_starts(span: range, size: int) -> range:
     return range(span.start // size * size, span.stop, size)

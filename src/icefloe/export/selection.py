@@ -56,12 +56,12 @@ def select(
 ) -> Selection:
     """Find the groups, arrays and elements to export. Errors name the missing ones."""
     top = normalize(group if group.startswith("/") else f"/{group}")
-    nodes = list(_nodes(session, top))
+    nodes = list(_list_nodes(session, top))
     arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
     if variables is not None:
         arrays = _with_coordinates(arrays, top, list(variables))
-    spans = _spans(session, arrays, top, isel or {}, sel or {})
-    chosen = tuple(_selected(node, spans) for node in arrays)
+    spans = _find_spans(session, arrays, top, isel or {}, sel or {})
+    chosen = tuple(_select_node(node, spans) for node in arrays)
     groups = [node for node in nodes if not isinstance(node.node_data, ArrayNodeData)]
     if variables is not None:
         groups = [
@@ -80,7 +80,7 @@ def make_too_long_error(name: str, place: str, limit: str) -> InvalidInputError:
     )
 
 
-def _nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
+def _list_nodes(session: Session, top: str) -> Iterator[NodeSnapshot]:
     workspace = session._workspace
     node = workspace.node(top)
     if node is None:
@@ -116,7 +116,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
     return [node for node in arrays if node.path in wanted]
 
 
-def _spans(
+def _find_spans(
     session: Session, arrays: list[NodeSnapshot], top: str, isel: Indexers, sel: Labels
 ) -> dict[str, range]:
     """Find the selected range of each dimension. All arrays must agree on the length of a dimension."""
@@ -144,13 +144,13 @@ def _spans(
                 f"there is no dimension {name!r} in what is exported; it has {', '.join(there) or 'none'}",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
-    found = {name: _span(name, wanted, sizes[name]) for name, wanted in isel.items()}
+    found = {name: _resolve_span(name, wanted, sizes[name]) for name, wanted in isel.items()}
     if sel:
         found |= find_positions(session, top, sel)
     return found
 
 
-def _span(name: str, wanted: slice | int, size: int) -> range:
+def _resolve_span(name: str, wanted: slice | int, size: int) -> range:
     if not isinstance(wanted, slice):
         if not -size <= wanted < size:
             raise InvalidInputError(
@@ -165,7 +165,7 @@ def _span(name: str, wanted: slice | int, size: int) -> range:
     return range(*wanted.indices(size))
 
 
-def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
+def _select_node(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
     chosen = tuple(
         range(size) if name is None else spans.get(name, range(size))
         for name, size in zip(node.array.names, node.array.lengths, strict=True)
@@ -182,7 +182,9 @@ def _selected(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
 
 def find_positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
     """Convert labels to ranges of elements. Slices include their end."""
-    return {name: _position(_index(session, join(group, name)), name, label) for name, label in sel.items()}
+    return {
+        name: _find_position(_index(session, join(group, name)), name, label) for name, label in sel.items()
+    }
 
 
 def _index(session: Session, path: str) -> Any:
@@ -202,7 +204,7 @@ def _index(session: Session, path: str) -> Any:
     return xarray.conventions.decode_cf_variable(dimension, raw).to_index_variable().to_index()
 
 
-def _position(index: Any, name: str, label: Any) -> range:
+def _find_position(index: Any, name: str, label: Any) -> range:
     if index is None or not len(index):
         raise InvalidInputError(
             f"dimension {name} has no coordinate with labels; select by index",
@@ -215,7 +217,8 @@ def _position(index: Any, name: str, label: Any) -> range:
             found = index.get_loc(label)
     except (KeyError, TypeError, ValueError):
         raise InvalidInputError(
-            f"{name}={label}: not found in a coordinate from {index[0]} to {index[-1]}{_near(index, label)}",
+            f"{name}={label}: not found in a coordinate from {index[0]} to {index[-1]}"
+            f"{_suggest_nearest(index, label)}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         ) from None
     if isinstance(found, slice) and found.step in (None, 1):
@@ -227,7 +230,7 @@ def _position(index: Any, name: str, label: Any) -> range:
     )
 
 
-def _near(index: Any, label: Any) -> str:
+def _suggest_nearest(index: Any, label: Any) -> str:
     """Return a hint with the nearest label, if labels can be ordered."""
     try:
         (found,) = index.get_indexer([label], method="nearest")

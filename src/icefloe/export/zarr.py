@@ -108,7 +108,7 @@ def export_zarr(
         The target is not empty, a name is too long for it, or a selection is impossible.
     """
     chosen = select(session, group, variables, isel, sel)
-    place = _plain(target)
+    place = _use_zarr_names(target)
     _check_names(place, chosen)
     if not dry_run:
         place.check_writable()
@@ -133,7 +133,7 @@ def export_zarr(
     return ExportReport(dry_run, names, len(chosen.groups), copied, encoded, written)
 
 
-def _plain(target: Storage) -> Storage:
+def _use_zarr_names(target: Storage) -> Storage:
     """Return a storage that names files in a local folder as Zarr does."""
     if type(target) is LocalStorage:
         return PlainFolder(target.describe()["path"], sync=False)
@@ -227,8 +227,8 @@ class _Parts:
 
     @staticmethod
     def of(session: Session, array: Selected) -> _Parts:
-        sizes = _chunk_sizes(array)
-        return _Parts(sizes, *_parted(array, session._workspace.refs(array.node), sizes))
+        sizes = _get_chunk_sizes(array)
+        return _Parts(sizes, *_separate_copies(array, session._workspace.refs(array.node), sizes))
 
 
 def _export_array(
@@ -251,7 +251,7 @@ def _export_array(
         _Order(array.node.path, name, array.spans, sizes, copied[:0], encoded[at : at + 1])
         for at in range(len(encoded))
     ]
-    largest = max(int(lengths.max(initial=1)), _decoded_bytes(array, sizes) if len(encoded) else 1)
+    largest = max(int(lengths.max(initial=1)), _count_decoded_bytes(array, sizes) if len(encoded) else 1)
     threads = max(1, min(limits.max_concurrent_requests, limits.max_memory_bytes // (2 * largest)))
     spread = executor or ThreadExecutor(threads, "export")
     written, done, total = 0, 0, len(copied) + len(encoded)
@@ -265,21 +265,21 @@ def _export_array(
     return written
 
 
-def _chunk_sizes(array: Selected) -> tuple[int, ...]:
+def _get_chunk_sizes(array: Selected) -> tuple[int, ...]:
     grid = json.loads(array.node.user_data)["chunk_grid"]
     if grid["name"] == "regular":
         return tuple(max(size, 1) for size in grid["configuration"]["chunk_shape"])
     return (1,) * len(array.spans)  # the array is exported whole, so chunk coordinates do not change
 
 
-def _decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
+def _count_decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
     document = json.loads(array.node.user_data)
     kind = document["data_type"]
     bits = "".join(filter(str.isdigit, kind)) if isinstance(kind, str) else ""
     return int(np.prod(sizes, dtype=np.int64)) * max(int(bits or 128) // 8, 1)
 
 
-def _parted(
+def _separate_copies(
     array: Selected, refs: ArrayManifest, sizes: Sequence[int]
 ) -> tuple[Coords, NDArray[np.int64], Coords]:
     """Split the chunks of the target into those that can be copied, with their lengths, and all others."""

@@ -179,15 +179,19 @@ class _Rows:
     def __init__(self, ds: xr.Dataset, dim: str, group: str | None) -> None:
         self._ds, self._dim, self._group = ds, dim, group
         if dim not in ds.dims:
-            raise _misfit(f"the dataset has no dimension {dim}; it has {', '.join(map(str, ds.dims))}")
+            raise _make_misfit_error(
+                f"the dataset has no dimension {dim}; it has {', '.join(map(str, ds.dims))}"
+            )
         self.length = ds.sizes[dim]
         if not self.length:
-            raise _misfit(f"the dataset has no rows along {dim}")
+            raise _make_misfit_error(f"the dataset has no rows along {dim}")
         if dim in ds.coords:
             labels = ds.indexes[dim]
             for before, after in pairwise(labels):
                 if not before < after:
-                    raise _misfit(f"labels along {dim} must be strictly ascending: {after} follows {before}")
+                    raise _make_misfit_error(
+                        f"labels along {dim} must be strictly ascending: {after} follows {before}"
+                    )
 
     def digest(self) -> str:
         """Identify the data, so that a key cannot be used for other data."""
@@ -202,7 +206,7 @@ class _Rows:
         self, session: Session, solver: AppendSolver, encoding: Mapping[str, Any] | None
     ) -> Sequence[Appended]:
         """Write the rows to a session, and match their labels with the stored ones if necessary."""
-        stored = self._stored(session)
+        stored = self._open_stored(session)
         if stored is None:
             self._create(session, encoding or {})
             return ()
@@ -213,7 +217,7 @@ class _Rows:
         try:
             to_icechunk(growing, session, group=self._group, mode="a-", append_dim=self._dim)
         except ValueError as error:
-            raise _misfit(f"the dataset does not match the stored arrays: {error}") from error
+            raise _make_misfit_error(f"the dataset does not match the stored arrays: {error}") from error
         if self._follows(stored) and set(stored.variables) <= set(self._ds.variables):
             return ()
         return arrange_appends(session.workspace, solver)
@@ -233,7 +237,7 @@ class _Rows:
             encoding = {**encoding, dim: {**its, **encoding.get(dim, {})}}
         to_icechunk(ds, session, group=self._group, mode="a", encoding=encoding)
 
-    def _stored(self, session: Session) -> xr.Dataset | None:
+    def _open_stored(self, session: Session) -> xr.Dataset | None:
         """Open the group; None if no array has the dimension yet."""
         try:
             found = xr.open_zarr(session.store, group=self._group, consolidated=False, chunks=None)
@@ -253,26 +257,38 @@ class _Rows:
         dim, ds = self._dim, self._ds
         unknown = [str(name) for name in ds.variables if name not in stored.variables]
         if unknown:
-            raise _misfit(f"there is no stored array {unknown[0]}; create it before you append to it")
+            raise _make_misfit_error(
+                f"there is no stored array {unknown[0]}; create it before you append to it"
+            )
         if (dim in ds.coords) != (dim in stored.coords):
             where = "the dataset" if dim in ds.coords else "the stored group"
-            raise _misfit(f"only {where} has a coordinate {dim}")
+            raise _make_misfit_error(f"only {where} has a coordinate {dim}")
         for name, variable in ds.variables.items():
             known = stored.variables[name]
             if variable.dims != known.dims:
-                raise _misfit(f"{name} has the dimensions {variable.dims}, but is stored with {known.dims}")
+                raise _make_misfit_error(
+                    f"{name} has the dimensions {variable.dims}, but is stored with {known.dims}"
+                )
             if dim not in variable.dims:
                 if not _equals(variable, known):
-                    raise _misfit(f"{name} differs from the stored {name}, and does not grow along {dim}")
+                    raise _make_misfit_error(
+                        f"{name} differs from the stored {name}, and does not grow along {dim}"
+                    )
                 continue
             for axis, size in variable.sizes.items():
                 if axis != dim and size != known.sizes[axis]:
-                    raise _misfit(f"{axis} has {size} elements in {name}, but {known.sizes[axis]} are stored")
+                    raise _make_misfit_error(
+                        f"{axis} has {size} elements in {name}, but {known.sizes[axis]} are stored"
+                    )
             units = variable.attrs.get("units")
             if units is not None and units != known.attrs.get("units", units):
-                raise _misfit(f"{name} has the units {units}, but is stored in {known.attrs['units']}")
+                raise _make_misfit_error(
+                    f"{name} has the units {units}, but is stored in {known.attrs['units']}"
+                )
             if variable.dtype.kind != known.dtype.kind and "O" not in (variable.dtype.kind, known.dtype.kind):
-                raise _misfit(f"{name} has the data type {variable.dtype}, but is stored as {known.dtype}")
+                raise _make_misfit_error(
+                    f"{name} has the data type {variable.dtype}, but is stored as {known.dtype}"
+                )
         if dim in ds.coords:
             self._check_labels(stored)
 
@@ -296,12 +312,12 @@ class _Rows:
         except (ValueError, OverflowError, TypeError) as error:
             reason = f" ({error})"
         units = known.encoding.get("units", known.dtype)
-        raise _misfit(f"the labels along {dim} cannot be stored as {units}{reason}")
+        raise _make_misfit_error(f"the labels along {dim} cannot be stored as {units}{reason}")
 
 
 def _equals(one: Any, other: Any) -> bool:
     return bool(one.equals(other))
 
 
-def _misfit(text: str) -> InvalidInputError:
+def _make_misfit_error(text: str) -> InvalidInputError:
     return InvalidInputError(f"cannot append: {text}", kind=ErrorKind.BAD_METADATA)

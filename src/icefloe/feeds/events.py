@@ -146,31 +146,33 @@ class _Operations:
         """Yield the operations after a bookmark, oldest first, with the bookmark that follows each."""
         after = state.get("after")
         if after is None:
-            raise _lost("it was made for a repository with version 1 of the format")
+            raise _make_lost_error("it was made for a repository with version 1 of the format")
         fresh: list[Update] = []
         for update in self._repo.ops_log():
             if _id(update) == after:
                 break
             fresh.append(update)
         else:
-            raise _lost("the operation that it remembers is no longer in the operations log")
+            raise _make_lost_error("the operation that it remembers is no longer in the operations log")
         for update in reversed(fresh):
             yield self._event(update), {"after": _id(update)}
 
     def _event(self, update: Update) -> Event:
         kind = update.kind
-        event = Event(_id(update), _TYPES.get(type(kind), type(kind).__name__), _iso(update.updated_at))
+        event = Event(
+            _id(update), _TYPES.get(type(kind), type(kind).__name__), _format_time(update.updated_at)
+        )
         name = getattr(kind, "name", None)
         if event.type.startswith("tag-"):
             event = replace(event, tag=name)
         else:
             event = replace(event, branch=getattr(kind, "branch", name))
-        snapshot = getattr(kind, "new_snap_id", None) or self._target(event)
+        snapshot = getattr(kind, "new_snap_id", None) or self._find_target(event)
         if snapshot is None:
             snapshot = getattr(kind, "previous_snap_id", None)
-        return replace(event, snapshot_id=snapshot, message=_message(self._repo, snapshot))
+        return replace(event, snapshot_id=snapshot, message=_get_message(self._repo, snapshot))
 
-    def _target(self, event: Event) -> str | None:
+    def _find_target(self, event: Event) -> str | None:
         """Return where a ref that was created or reset points now; None if it no longer exists."""
         try:
             if event.type == "tag-created" and event.tag is not None:
@@ -201,7 +203,9 @@ class _Refs:
         try:
             reached = {"branches": dict(state["branches"]), "tags": dict(state["tags"])}
         except KeyError:
-            raise _lost("it was made for a repository with another version of the format") from None
+            raise _make_lost_error(
+                "it was made for a repository with another version of the format"
+            ) from None
         now = self.now()
         for name, tip in now["branches"].items():
             old = reached["branches"].get(name)
@@ -209,15 +213,15 @@ class _Refs:
                 yield from self._commits(name, old, tip, reached)
             elif old is None:
                 reached["branches"][name] = tip
-                yield self._ref("branch-created", tip, branch=name), _copy(reached)
+                yield self._make_ref_event("branch-created", tip, branch=name), _copy(reached)
         for kind in ("branches", "tags"):
             what = "branch" if kind == "branches" else "tag"
             for name in sorted(reached[kind].keys() - now[kind].keys()):
                 old = reached[kind].pop(name)
-                yield self._ref(f"{what}-deleted", old, **{what: name}), _copy(reached)
+                yield self._make_ref_event(f"{what}-deleted", old, **{what: name}), _copy(reached)
         for name in sorted(now["tags"].keys() - reached["tags"].keys()):
             reached["tags"][name] = now["tags"][name]
-            yield self._ref("tag-created", now["tags"][name], tag=name), _copy(reached)
+            yield self._make_ref_event("tag-created", now["tags"][name], tag=name), _copy(reached)
 
     def _commits(
         self, branch: str, old: str, tip: str, reached: dict[str, dict[str, str]]
@@ -230,32 +234,34 @@ class _Refs:
         else:
             self._check_reset(branch, old, fresh)
             reached["branches"][branch] = tip
-            yield self._ref("branch-reset", tip, branch=branch), _copy(reached)
+            yield self._make_ref_event("branch-reset", tip, branch=branch), _copy(reached)
             return
         for info in reversed(fresh):
             reached["branches"][branch] = info.id
-            yield self._ref("commit", info.id, branch=branch), _copy(reached)
+            yield self._make_ref_event("commit", info.id, branch=branch), _copy(reached)
 
     def _check_reset(self, branch: str, old: str, history: list[SnapshotInfo]) -> None:
         """Raise an error if a snapshot is missing in a history because it expired, not because of a reset."""
         try:
             seen = next(iter(self._repo.ancestry(snapshot_id=old)))
         except NotFoundError:
-            raise _lost(f"the snapshot {old} of branch {branch} no longer exists") from None
+            raise _make_lost_error(f"the snapshot {old} of branch {branch} no longer exists") from None
         first = history[-2] if len(history) > 1 else None  # after the first snapshot of the repository
         if first is not None and seen.written_at < first.written_at:
-            raise _lost(f"the snapshot {old} of branch {branch} has expired")
+            raise _make_lost_error(f"the snapshot {old} of branch {branch} has expired")
 
-    def _ref(self, kind: str, snapshot: str, *, branch: str | None = None, tag: str | None = None) -> Event:
-        info = _info(self._repo, snapshot)
+    def _make_ref_event(
+        self, kind: str, snapshot: str, *, branch: str | None = None, tag: str | None = None
+    ) -> Event:
+        info = _get_info(self._repo, snapshot)
         # Refs have no time of their own in version 1: use that of the snapshot.
         when = datetime.now(UTC) if info is None else info.written_at
         id = _digest(kind, branch, tag, snapshot)
         message = None if info is None else info.message
-        return Event(id, kind, _iso(when), branch, tag, snapshot, message)
+        return Event(id, kind, _format_time(when), branch, tag, snapshot, message)
 
 
-def _info(repo: Repository, snapshot: str | None) -> SnapshotInfo | None:
+def _get_info(repo: Repository, snapshot: str | None) -> SnapshotInfo | None:
     if snapshot is None:
         return None
     try:
@@ -264,20 +270,20 @@ def _info(repo: Repository, snapshot: str | None) -> SnapshotInfo | None:
         return None
 
 
-def _message(repo: Repository, snapshot: str | None) -> str | None:
-    info = _info(repo, snapshot)
+def _get_message(repo: Repository, snapshot: str | None) -> str | None:
+    info = _get_info(repo, snapshot)
     return None if info is None else info.message
 
 
 def _id(update: Update) -> str:
-    return _digest(_iso(update.updated_at), repr(update.kind))
+    return _digest(_format_time(update.updated_at), repr(update.kind))
 
 
 def _digest(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=12).hexdigest()
 
 
-def _iso(when: datetime) -> str:
+def _format_time(when: datetime) -> str:
     return when.astimezone(UTC).isoformat()
 
 
@@ -311,7 +317,7 @@ def _write(place: Path, state: Mapping[str, Any]) -> None:
     os.replace(name, place)
 
 
-def _lost(reason: str) -> InvalidInputError:
+def _make_lost_error(reason: str) -> InvalidInputError:
     return InvalidInputError(
         f"the bookmark lies before the retained history, so events would be missing: {reason}. Delete it to "
         "start at the present state",

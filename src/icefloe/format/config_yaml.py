@@ -153,7 +153,7 @@ def _resolve_type(resolver: Any, text: str) -> str:
     return tag
 
 
-def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+def _construct_integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return int(node.value, 0 if node.value[:2] in ("0x", "0o") else 10)
 
 
@@ -170,5 +170,5 @@ for _name, (_pattern, _first) in _CORE_SCHEMA.items():
     _tag = f"tag:yaml.org,2002:{_name}"
     for _class in (_Loader, _Dumper):  # the dumper quotes text that any version of YAML would misread
         _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first, ""])
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 _Loader.add_multi_constructor("!", _construct)

@@ -30,7 +30,7 @@ def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     starts, stops = starts[filled], stops[filled]
     if len(starts) < 2:
         return False
-    axis = min(range(starts.shape[1]), key=lambda d: _pairs(starts[:, d], stops[:, d]))
+    axis = min(range(starts.shape[1]), key=lambda d: _count_pairs(starts[:, d], stops[:, d]))
     order = starts[:, axis].argsort(kind="stable")
     starts, stops = starts[order], stops[order]
     after = np.arange(1, len(starts) + 1)
@@ -47,6 +47,6 @@ def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
     return False
 
 
-def _pairs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
+def _count_pairs(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> int:
     """Return the number of overlapping pairs of ranges along one dimension."""
     return int(np.sort(starts).searchsorted(stops).sum()) - len(starts) * (len(starts) + 1) // 2

@@ -52,9 +52,9 @@ class FirstFiles:
 def make_first_files(now_us: int, config: bytes | None, level: int) -> FirstFiles:
     """Create the files of a repository that is created now, with an encoded configuration."""
     snapshot = replace(INITIAL_SNAPSHOT, flushed_at_us=now_us)
-    info = _first_info(now_us, config)
-    log, log_file = _first_log(level)
-    snapshot_payload, info_payload = (_dated(payload, now_us) for payload in _undated())
+    info = _make_first_info(now_us, config)
+    log, log_file = _encode_first_log(level)
+    snapshot_payload, info_payload = (_set_time(payload, now_us) for payload in _encode_undated())
     if config is not None:
         info_payload = encode_repo_info(info, V2, "repo")
     return FirstFiles(
@@ -67,9 +67,9 @@ def make_first_files(now_us: int, config: bytes | None, level: int) -> FirstFile
     )
 
 
-def _first_info(now_us: int, config: bytes | None) -> RepoInfo:
+def _make_first_info(now_us: int, config: bytes | None) -> RepoInfo:
     first = INITIAL_SNAPSHOT
-    row = {**_snapshot_row(), "flushed_at": now_us}
+    row = {**_make_snapshot_row(), "flushed_at": now_us}
     return RepoInfo(
         snapshots=SnapshotInfos(Records(SNAPSHOT_INFO, "repo", rows=[row])),
         branches={MAIN: first.id},
@@ -82,26 +82,26 @@ def _first_info(now_us: int, config: bytes | None) -> RepoInfo:
 
 
 @cache
-def _snapshot_row() -> Row:
+def _make_snapshot_row() -> Row:
     first = INITIAL_SNAPSHOT
     return make_info_row(SnapshotInfo(first.id, None, 0, first.message, first.metadata), NO_PARENT)
 
 
 @cache
-def _first_log(level: int) -> tuple[TransactionLog, bytes]:
+def _encode_first_log(level: int) -> tuple[TransactionLog, bytes]:
     log = TransactionLog.of(INITIAL_SNAPSHOT_ID)
     payload = encode_transaction_log(log, V2, "the first transaction log")
     return log, seal_payload(payload, FileType.TRANSACTION_LOG, V2, level)
 
 
 @cache
-def _undated() -> tuple[bytes, bytes]:
+def _encode_undated() -> tuple[bytes, bytes]:
     snapshot = replace(INITIAL_SNAPSHOT, flushed_at_us=_MARK_US)
     return (
         encode_snapshot(snapshot, V2, "the first snapshot"),
-        encode_repo_info(_first_info(_MARK_US, None), V2, "repo"),
+        encode_repo_info(_make_first_info(_MARK_US, None), V2, "repo"),
     )
 
 
-def _dated(payload: bytes, now_us: int) -> bytes:
+def _set_time(payload: bytes, now_us: int) -> bytes:
     return payload.replace(_MARK, now_us.to_bytes(8, "little"))

@@ -76,14 +76,14 @@ class IdIndex:
     """
 
     def __init__(self, ids: NDArray[np.uint8]) -> None:
-        self._heads, self._tails = _heads(ids), ids[:, _HEAD:].copy()
+        self._heads, self._tails = _get_heads(ids), ids[:, _HEAD:].copy()
 
     def has(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return a mask of the ids that are in the column."""
         found = np.zeros(len(ids), np.bool_)
         if not len(self._heads):
             return found
-        heads = _heads(ids)
+        heads = _get_heads(ids)
         places = self._heads.searchsorted(heads)
         rows = np.flatnonzero(places < len(self._heads))
         # Several iterations only for ids that differ just in their last bytes: bad luck, or an attack.
@@ -94,7 +94,7 @@ class IdIndex:
         return found
 
 
-def _heads(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def _get_heads(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(ids[:, :_HEAD]).view(">u8").reshape(-1).astype(np.uint64)
 
 

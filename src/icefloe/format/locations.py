@@ -44,9 +44,9 @@ class LocationCompression:
             trained = zstandard.train_dictionary(self.dictionary_max_size_bytes, list(samples))
         except zstandard.ZstdError:
             return None  # too few samples, or too similar ones
-        return Dictionary(trained.as_bytes(), self._level())
+        return Dictionary(trained.as_bytes(), self._get_level())
 
-    def _level(self) -> int:
+    def _get_level(self) -> int:
         """Return the level for zstd: 0 is its default, and levels out of range are clipped."""
         return (
             max(_LEAST_LEVEL, min(self.compression_level, zstandard.MAX_COMPRESSION_LEVEL)) or _DEFAULT_LEVEL
@@ -142,7 +142,7 @@ def encode_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
         return np.arange(count, dtype=np.uint32), blobs
     same = blobs.starts[1:] == blobs.starts[:-1]
     same &= blobs.lengths[1:] == blobs.lengths[:-1]
-    if np.count_nonzero(same) * 8 < count and _neighbours_repeat(blobs):
+    if np.count_nonzero(same) * 8 < count and _has_repeated_neighbours(blobs):
         same = _equal_neighbours(blobs)
     heads = np.flatnonzero(np.concatenate(([True], ~same)))
     if len(heads) == count:
@@ -155,7 +155,7 @@ def encode_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
     return codes, runs
 
 
-def _neighbours_repeat(blobs: Blobs) -> bool:
+def _has_repeated_neighbours(blobs: Blobs) -> bool:
     """Return whether neighbouring rows are often equal, in a sample."""
     sample = np.unique(np.linspace(0, len(blobs) - 2, 256).astype(np.int64))
     pairs = zip(blobs.take(sample).tolist(), blobs.take(sample + 1).tolist(), strict=True)

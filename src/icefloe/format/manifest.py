@@ -221,12 +221,12 @@ class ArrayManifest:
             return NotImplemented
         return np.array_equal(self.coords, other.coords) and all(
             np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs
-            for mine, theirs in zip(self._meaning(), other._meaning(), strict=True)
+            for mine, theirs in zip(self._normalize(), other._normalize(), strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
-    def _meaning(self) -> tuple[Any, ...]:
+    def _normalize(self) -> tuple[Any, ...]:
         """Return the content of the references, independent of codes and unused rows."""
         native, virtual, inline = (self.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
         tagged = virtual & (self.etag_codes != NO_ETAG)
@@ -401,13 +401,13 @@ def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
 
     Looking up a million different URLs costs more than writing them; a sample decides.
     """
-    if len(texts) > _SAMPLE and _hardly_repeat(texts):
+    if len(texts) > _SAMPLE and _is_mostly_distinct(texts):
         return np.arange(len(texts), dtype=np.uint32), Blobs.from_texts(texts)
     codes = {text: code for code, text in enumerate(dict.fromkeys(texts))}
     return np.fromiter(map(codes.__getitem__, texts), np.uint32, len(texts)), Blobs.from_texts(list(codes))
 
 
-def _hardly_repeat(texts: Sequence[str]) -> bool:
+def _is_mostly_distinct(texts: Sequence[str]) -> bool:
     scattered = [
         i * 2654435761 % (len(texts) - 1) for i in range(_SAMPLE)
     ]  # scattered, so that the sample does not follow the pattern of the files

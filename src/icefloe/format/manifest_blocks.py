@@ -57,11 +57,11 @@ class RefBlocks:
             row, found = self._search(target)
             rows.append(row)
             over.append(found)
-        tables = [_ref_row(target, refs[target]) for target in ordered]
+        tables = [_make_ref_row(target, refs[target]) for target in ordered]
         new = np.array(ordered, np.uint32).reshape(len(ordered), self.coords.shape[1])
         return RefBlocks(
             put_rows(self.coords, rows, over, new),
-            _around(self.extents, ordered) if len(self) else _box(ordered),
+            _enclose(self.extents, ordered) if len(self) else _find_box(ordered),
             self.blocks.upsert(rows, over, CHUNK_REF, tables, place),
         )
 
@@ -77,7 +77,7 @@ class RefBlocks:
         return build_row(MANIFEST, root, place)
 
 
-def _ref_row(coords: tuple[int, ...], ref: ChunkRef) -> Row:
+def _make_ref_row(coords: tuple[int, ...], ref: ChunkRef) -> Row:
     """Return a reference as a `ChunkRef` table."""
     if isinstance(ref, InlineRef):
         return {"index": coords, "inline": ref.data}
@@ -93,11 +93,11 @@ def _ref_row(coords: tuple[int, ...], ref: ChunkRef) -> Row:
     return row
 
 
-def _box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
+def _find_box(places: list[tuple[int, ...]]) -> tuple[range, ...]:
     return tuple(range(min(numbers), max(numbers) + 1) for numbers in zip(*places, strict=True))
 
 
-def _around(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
+def _enclose(extents: tuple[range, ...], places: list[tuple[int, ...]]) -> tuple[range, ...]:
     """Return the smallest window that contains another window and some chunks."""
-    pairs = zip(extents, _box(places), strict=True)
+    pairs = zip(extents, _find_box(places), strict=True)
     return tuple(range(min(a.start, b.start), max(a.stop, b.stop)) for a, b in pairs)

@@ -79,7 +79,7 @@ def encode_manifest(
         virtual = sum(int(np.count_nonzero(part.kind == VIRTUAL)) for part in parts)
         dictionary = compression.train(join([part.locations for part in parts]), virtual)
     refs = [
-        _ref_tables(part, dictionary, f"{place}: array {node}")
+        _make_ref_tables(part, dictionary, f"{place}: array {node}")
         for node, part in zip(nodes, parts, strict=True)
     ]
     arrays: dict[str, Any] = {
@@ -121,7 +121,7 @@ def _join_refs(refs: Sequence[Tables]) -> Tables:
     return Tables.concat(loose) if loose else Tables(0, {}, {})
 
 
-def _ref_tables(refs: ArrayManifest, dictionary: Dictionary | None, place: str) -> Tables:
+def _make_ref_tables(refs: ArrayManifest, dictionary: Dictionary | None, place: str) -> Tables:
     """Convert the references of one array to columns of `ChunkRef` tables."""
     check_refs(refs, place)
     columns: dict[str, Any] = {"index": refs.coords}
@@ -301,14 +301,14 @@ class PackedManifest:
                     f"references of {node} are not in ascending order at {list(index)}", table.position
                 )
             if index == target:
-                return self._ref(table)
+                return self._read_ref(table)
             if index < target:
                 low, below = middle + 1, index
             else:
                 high, above = middle, index
         return None
 
-    def _ref(self, table: Cursor) -> ChunkRef:
+    def _read_ref(self, table: Cursor) -> ChunkRef:
         there = table.present(_KINDS)
         if len(there) != 1:
             self._refuse_kinds(sorted(there), f"the reference at byte {table.position}")
@@ -358,7 +358,7 @@ class PackedManifest:
                 self._payload.fail(f"references of {node} have coordinates of different lengths")
             tables = tables.take(tables["index"].lengths == rank)
             coords = tables["index"].items.reshape(len(tables), rank)
-        return self._columns(node, coords, tables)
+        return self._read_columns(node, coords, tables)
 
     def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
         """Return the encoded references of the only array; None if the file contains anything else."""
@@ -373,18 +373,18 @@ class PackedManifest:
         ):
             return None
         refs = self.array(node, rank)
-        tables = _ref_tables(refs, None, self._payload.place)
+        tables = _make_ref_tables(refs, None, self._payload.place)
         blocks = build_column_blocks(CHUNK_REF, tables, self._payload.place)
         self._blocks = RefBlocks(refs.coords, refs.extents(), blocks)
         return self._blocks
 
-    def _columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
+    def _read_columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
         unsorted = coordinates.find_unsorted_rows(coords)
         if unsorted.any():
             row = int(np.flatnonzero(unsorted)[0]) + 1
             self._payload.fail(f"references of {node} are not in ascending order at {coords[row].tolist()}")
         columns: dict[str, Any] = {"offsets": tables["offset"], "lengths": tables["length"]}
-        kind = self._kinds(tables)
+        kind = self._read_kinds(tables)
         if "chunk_id" in tables.columns:
             columns["chunk_ids"] = tables["chunk_id"]
         if "inline" in tables.columns:
@@ -396,7 +396,7 @@ class PackedManifest:
             columns |= self._locations(tables) | self._checksums(tables, virtual)
         return ArrayManifest.of_sorted(coords, kind, **columns)
 
-    def _kinds(self, tables: Tables) -> NDArray[np.uint8]:
+    def _read_kinds(self, tables: Tables) -> NDArray[np.uint8]:
         there = {name: tables.has(name) for name in _KINDS if name in tables.columns}
         if len(there) == 1 and not any(name in tables.present for name in there):
             return make_constant(_KINDS[next(iter(there))], len(tables), np.uint8)

@@ -107,7 +107,7 @@ class SnapshotInfos:
         return len(self.parents)
 
     def __iter__(self) -> Iterator[SnapshotInfo]:
-        return map(self._info, range(len(self)), self._records.rows())
+        return map(self._make_info, range(len(self)), self._records.rows())
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, SnapshotInfos) else NotImplemented
@@ -177,9 +177,9 @@ class SnapshotInfos:
         return rows
 
     def __getitem__(self, row: int) -> SnapshotInfo:
-        return self._info(row, self._records.row(row))
+        return self._make_info(row, self._records.row(row))
 
-    def _info(self, row: int, values: Row) -> SnapshotInfo:
+    def _make_info(self, row: int, values: Row) -> SnapshotInfo:
         id, parent = SnapshotId(values["id"]), int(self.parents[row])
         return SnapshotInfo(
             id=id,

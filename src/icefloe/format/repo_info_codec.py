@@ -34,14 +34,14 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
         snapshots=snapshots,
         branches=_refs(root["branches"], snapshots, payload, "branches"),
         tags=_refs(root["tags"], snapshots, payload, "tags"),
-        deleted_tags=frozenset(_ascending(root["deleted_tags"], payload, "deleted_tags")),
+        deleted_tags=frozenset(_check_ascending(root["deleted_tags"], payload, "deleted_tags")),
         status=read_status(root["status"]),
         latest_updates=Updates(root["latest_updates"]),
         repo_before_updates=root["repo_before_updates"],
         metadata=read_metadata(root["metadata"] or (), spec, place),
         config=root["config"],
-        enabled_feature_flags=_flags(root["enabled_feature_flags"], payload, "enabled_feature_flags"),
-        disabled_feature_flags=_flags(root["disabled_feature_flags"], payload, "disabled_feature_flags"),
+        enabled_feature_flags=_read_flags(root["enabled_feature_flags"], payload, "enabled_feature_flags"),
+        disabled_feature_flags=_read_flags(root["disabled_feature_flags"], payload, "disabled_feature_flags"),
         extra=root["extra"],
     )
     _check(info, place, ErrorKind.INVALID_FILE_FORMAT)
@@ -66,8 +66,8 @@ def encode_repo_info(info: RepoInfo, spec: Spec, place: str) -> bytes:
     enabled, disabled = info.enabled_feature_flags, info.disabled_feature_flags
     root = {
         "spec_version": spec.number,
-        "tags": _ref_rows(info.tags, info.snapshots, place),
-        "branches": _ref_rows(info.branches, info.snapshots, place),
+        "tags": _make_ref_rows(info.tags, info.snapshots, place),
+        "branches": _make_ref_rows(info.branches, info.snapshots, place),
         "deleted_tags": sorted(info.deleted_tags),
         "snapshots": info.snapshots.blocks,
         "status": make_status_row(info.status),
@@ -115,14 +115,14 @@ def _check_ops_log(info: RepoInfo, place: str) -> None:
 def _refs(
     rows: Sequence[Row], snapshots: SnapshotInfos, payload: Payload, what: str
 ) -> dict[str, SnapshotId]:
-    _ascending([row["name"] for row in rows], payload, what)
+    _check_ascending([row["name"] for row in rows], payload, what)
     lost = next((row["name"] for row in rows if row["snapshot_index"] >= len(snapshots)), None)
     if lost is not None:
         payload.fail(f"{what}: {lost} points to a snapshot that is not in the list")
     return {row["name"]: snapshots.id_at(row["snapshot_index"]) for row in rows}
 
 
-def _ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: str) -> list[Row]:
+def _make_ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: str) -> list[Row]:
     rows: list[Row] = []
     for name in sorted(refs):
         row = snapshots.row(refs[name])
@@ -134,14 +134,14 @@ def _ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: s
     return rows
 
 
-def _ascending(names: list[str], payload: Payload, what: str) -> list[str]:
+def _check_ascending(names: list[str], payload: Payload, what: str) -> list[str]:
     for before, after in pairwise(names):
         if before >= after:  # the order of code points equals that of the UTF-8 bytes
             payload.fail(f"Repo.{what} is not in ascending order at {after!r}")
     return names
 
 
-def _flags(flags: list[int] | None, payload: Payload, name: str) -> tuple[int, ...] | None:
+def _read_flags(flags: list[int] | None, payload: Payload, name: str) -> tuple[int, ...] | None:
     if flags is None:
         return None
     if any(before >= after for before, after in pairwise(flags)):

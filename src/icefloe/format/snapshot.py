@@ -161,13 +161,13 @@ class Nodes:
     @property
     def columns(self) -> Tables:
         """The columns of `NodeSnapshot`."""
-        return self._all().columns
+        return self._list_all().columns
 
     @property
     def _rows(self) -> Mapping[str, Any]:
-        return self._all().rows if self.few is None else self.few
+        return self._list_all().rows if self.few is None else self.few
 
-    def _all(self) -> _Sorted:
+    def _list_all(self) -> _Sorted:
         if self._sorted is None:
             self._sorted = _sort_nodes(self._load(), self._place)
         return self._sorted
@@ -251,11 +251,11 @@ class SplicedNodes(Nodes):
         """Create nodes from other nodes and their tables, without some paths and with some new nodes."""
         used = Counter(base.used if isinstance(base, SplicedNodes) else _count_manifests(base))
         for path in gone:
-            used.subtract(_manifests_of(base.find(path)))
+            used.subtract(_get_manifests(base.find(path)))
         for node in fresh:
-            used.update(_manifests_of(node))
+            used.update(_get_manifests(node))
         paths = base.paths()
-        rows = sorted(row for path in gone if (row := _row_of(path, paths)) is not None)
+        rows = sorted(row for path in gone if (row := _find_row(path, paths)) is not None)
         for row in reversed(rows):
             del paths[row]
         kept = written.without(rows)
@@ -277,7 +277,7 @@ class SplicedNodes(Nodes):
         return len(self._paths)
 
     def __contains__(self, path: str) -> bool:
-        return _row_of(path, self._paths) is not None
+        return _find_row(path, self._paths) is not None
 
     def paths(self) -> list[str]:
         # docstring inherited
@@ -285,7 +285,7 @@ class SplicedNodes(Nodes):
 
     def find(self, path: str) -> NodeSnapshot | None:
         # docstring inherited
-        row = _row_of(path, self._paths)
+        row = _find_row(path, self._paths)
         if row is None or self.written is None:
             return None
         return get_node_at(self._read(self.written, slice(row, row + 1)), 0, self._place)
@@ -294,12 +294,12 @@ class SplicedNodes(Nodes):
         return read_tables(Payload(written.buffer, self._place), _TODAYS_NODE, written.positions[rows])
 
 
-def _row_of(path: str, paths: Sequence[str]) -> int | None:
+def _find_row(path: str, paths: Sequence[str]) -> int | None:
     row = bisect_left(paths, path)
     return row if row < len(paths) and paths[row] == path else None
 
 
-def _manifests_of(node: NodeSnapshot | None) -> list[ManifestId]:
+def _get_manifests(node: NodeSnapshot | None) -> list[ManifestId]:
     data = None if node is None else node.node_data
     return [ref.id for ref in data.manifests] if isinstance(data, ArrayNodeData) else []
 
@@ -372,7 +372,7 @@ def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
     """Return the same list if all paths are canonical; otherwise drop `.` and empty names, like official
     readers.
     """
-    if _all_canonical([path for path in paths if path != ROOT]):
+    if _is_all_canonical([path for path in paths if path != ROOT]):
         return paths
     try:
         return [normalize(path) for path in paths]
@@ -380,7 +380,7 @@ def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
         raise FormatError(f"{place}: {error.message}", kind=ErrorKind.INVALID_FILE_FORMAT) from None
 
 
-def _all_canonical(paths: Sequence[str]) -> bool:
+def _is_all_canonical(paths: Sequence[str]) -> bool:
     """Return whether all paths look canonical when they are examined as one text; False may be a false
     alarm.
     """
@@ -454,18 +454,18 @@ class ManifestFiles:
     def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
         """Create the list from single entries, in any order."""
         ordered = sorted({info.id: info for info in infos}.items())
-        return ManifestFiles(_file_records([_file_row(info) for _, info in ordered]))
+        return ManifestFiles(_make_file_records([_make_file_row(info) for _, info in ordered]))
 
     def keep(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
         """Return the entries of used manifests, and those of new ones."""
         new = sorted(written, key=attrgetter("id"))
         if self.records.few:
             kept = {bytes(row["id"]): row for row in self.records.rows() if ManifestId(row["id"]) in used}
-            kept |= {bytes(info.id): _file_row(info) for info in new}
-            return ManifestFiles(_file_records([kept[id] for id in sorted(kept)]))
+            kept |= {bytes(info.id): _make_file_row(info) for info in new}
+            return ManifestFiles(_make_file_records([kept[id] for id in sorted(kept)]))
         column = np.frombuffer(b"".join(sorted(used)), np.uint8).reshape(-1, 12)
         parts = [self.records.columns.take(is_member(self.ids, column))]
-        parts.append(from_rows(MANIFEST_FILE_INFO, list(map(_file_row, new))))
+        parts.append(from_rows(MANIFEST_FILE_INFO, list(map(_make_file_row, new))))
         filled = [part for part in parts if len(part)]
         if not filled:
             return ManifestFiles.of([])
@@ -477,7 +477,7 @@ class ManifestFiles:
         return len(self.ids)
 
     def __iter__(self) -> Iterator[ManifestFileInfo]:
-        return map(_file_info, self.records.rows())
+        return map(_make_file_info, self.records.rows())
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, ManifestFiles) else NotImplemented
@@ -487,20 +487,20 @@ class ManifestFiles:
     def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
         """Return the entry of a manifest, if there is one."""
         row = self.row(manifest_id)
-        return None if row is None else _file_info(self.records.row(row))
+        return None if row is None else _make_file_info(self.records.row(row))
 
     def row(self, manifest_id: ManifestId) -> int | None:
         """Return the row of a manifest; None if it is not in the list."""
         return find_id(self.ids, manifest_id)
 
 
-def _file_records(rows: Sequence[Row]) -> Records:
+def _make_file_records(rows: Sequence[Row]) -> Records:
     if len(rows) <= FEW:
         return Records(MANIFEST_FILE_INFO, "snapshot", rows=rows)
     return Records(MANIFEST_FILE_INFO, "snapshot", columns=from_rows(MANIFEST_FILE_INFO, rows))
 
 
-def _file_row(info: ManifestFileInfo) -> Row:
+def _make_file_row(info: ManifestFileInfo) -> Row:
     return {
         "id": info.id,
         "size_bytes": info.size_bytes,
@@ -509,7 +509,7 @@ def _file_row(info: ManifestFileInfo) -> Row:
     }
 
 
-def _file_info(row: Row) -> ManifestFileInfo:
+def _make_file_info(row: Row) -> ManifestFileInfo:
     return ManifestFileInfo(ManifestId(row["id"]), row["size_bytes"], row["num_chunk_refs"], row["extra"])
 
 

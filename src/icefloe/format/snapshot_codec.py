@@ -61,7 +61,7 @@ def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
     place = payload.place
     root = read_row(payload, _HEAD, ("manifest_files_v2",))
     parent = root["parent_id"]
-    files = _manifest_files(root, place)
+    files = _read_manifest_files(root, place)
     return Snapshot(
         id=SnapshotId(root["id"]),
         parent_id=SnapshotId(parent) if spec.parent_in_snapshot and parent is not None else None,
@@ -69,7 +69,7 @@ def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
         message=root["message"],
         metadata=read_metadata(root["metadata"], spec, place),
         manifest_files=files,
-        nodes=_nodes(payload, files),
+        nodes=_read_nodes(payload, files),
         extra=root["extra"],
     )
 
@@ -87,7 +87,7 @@ def decode_snapshot_info(payload: Payload, spec: Spec) -> SnapshotInfo:
     )
 
 
-def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
+def _read_nodes(payload: Payload, files: ManifestFiles) -> Nodes:
     slots = Cursor.root(payload, SNAPSHOT).children("nodes")
 
     def load(positions: NDArray[np.int64]) -> Tables:
@@ -98,7 +98,7 @@ def _nodes(payload: Payload, files: ManifestFiles) -> Nodes:
     count = 0 if slots is None else len(slots)
     if count <= FEW:
         rows = read_row(payload, _NODES)["nodes"]
-        nodes = Nodes.of([make_node(_row_with_counts(row, payload)) for row in rows], payload.place)
+        nodes = Nodes.of([make_node(_add_counts_to_row(row, payload)) for row in rows], payload.place)
         _check_listed(nodes, files, payload.place)
         return nodes
     if slots is None or count < LAZY_FROM:
@@ -138,11 +138,11 @@ class PackedNodes(Nodes):
             position = self._search(path)
             if position is not None:
                 return get_node_at(self._read(np.array([position])), 0, self._place)
-            if self._in_order():
+            if self._is_in_order():
                 return None
         return super().find(path)
 
-    def _in_order(self) -> bool:
+    def _is_in_order(self) -> bool:
         """Return whether binary search finds all nodes: some releases wrote nodes in another order."""
         if self._ascends is None:
             tables = read_tables(self._payload, _PATHS, self._slots.positions())
@@ -171,7 +171,7 @@ def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
     tables: list[Row] | Blocks
     if nodes.few is not None:
         _check_listed(nodes, files, place)
-        tables = [_row_with_shape(make_node_row(node), spec) for node in nodes]
+        tables = [_convert_row_shape(make_node_row(node), spec) for node in nodes]
     elif nodes.written is not None and spec.counts_chunks:
         _check_listed(nodes, files, place)
         tables = nodes.written
@@ -187,14 +187,14 @@ def encode_snapshot(snapshot: Snapshot, spec: Spec, place: str) -> bytes:
         "message": snapshot.message,
         "metadata": make_metadata_rows(snapshot.metadata, spec),
         "parent_id": snapshot.parent_id if spec.parent_in_snapshot else None,
-        "manifest_files": () if spec.counts_chunks else _manifest_structs(files.records.columns),
+        "manifest_files": () if spec.counts_chunks else _make_manifest_structs(files.records.columns),
         "manifest_files_v2": files.records.blocks if spec.counts_chunks else None,
         "extra": snapshot.extra if spec.extras else None,
     }
     return build_row(SNAPSHOT, root, place)
 
 
-def _manifest_files(root: Row, place: str) -> ManifestFiles:
+def _read_manifest_files(root: Row, place: str) -> ManifestFiles:
     records = root["manifest_files_v2"]
     if records is None or not len(records):
         rows = [
@@ -212,7 +212,7 @@ def _manifest_files(root: Row, place: str) -> ManifestFiles:
     return ManifestFiles(records)
 
 
-def _manifest_structs(files: Tables) -> NDArray[Any]:
+def _make_manifest_structs(files: Tables) -> NDArray[Any]:
     structs = np.zeros(len(files), MANIFEST_FILE_V1)
     if len(files):
         structs["id"] = np.ascontiguousarray(files["id"]).view("V12").reshape(-1)
@@ -271,7 +271,7 @@ def _with_counts(nodes: Tables, payload: Payload) -> Tables:
     return Tables(len(nodes), {**nodes.columns, "node_data": Union(union.kinds, tables)}, nodes.present)
 
 
-def _row_with_counts(row: Row, payload: Payload) -> Row:
+def _add_counts_to_row(row: Row, payload: Payload) -> Row:
     """Return a single node with the current form of the shape."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE or data["shape_v2"] is not None:
@@ -320,7 +320,7 @@ def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
     return Tables(len(nodes), {**nodes.columns, "node_data": Union(union.kinds, tables)}, nodes.present)
 
 
-def _row_with_shape(row: Row, spec: Spec) -> Row:
+def _convert_row_shape(row: Row, spec: Spec) -> Row:
     """Return a single node with its shape in the form that files of version `spec` have."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE:

@@ -75,7 +75,7 @@ class UpdatedChunks:
             return _NO_CHUNKS
         if len(lists) == 1:
             ((node, coords),) = lists
-            return UpdatedChunks._of_one(node, coordinates.keep_last_of_equal(coords)[0])
+            return UpdatedChunks._make_of_one(node, coordinates.keep_last_of_equal(coords)[0])
         joined: dict[tuple[NodeId, int], list[Coords]] = {}
         for node, coords in lists:
             joined.setdefault((node, coords.shape[1]), []).append(coords)
@@ -92,7 +92,7 @@ class UpdatedChunks:
         )
 
     @staticmethod
-    def _of_one(node: NodeId, coords: Coords) -> UpdatedChunks:
+    def _make_of_one(node: NodeId, coords: Coords) -> UpdatedChunks:
         count, rank = coords.shape
         return UpdatedChunks(
             np.frombuffer(node, np.uint8).reshape(1, -1),
@@ -185,7 +185,7 @@ class TransactionLog:
         if lists:
             raise TypeError(f"a transaction log has no list {', '.join(lists)}; lists are {', '.join(LISTS)}")
         for kind in ("groups", "arrays"):
-            _part(columns, f"new_{kind}", f"deleted_{kind}", f"updated_{kind}")
+            _separate_ids(columns, f"new_{kind}", f"deleted_{kind}", f"updated_{kind}")
         return TransactionLog(
             id, updated_chunks=chunks, moved_nodes=sort_moves(moved_nodes), extra=extra, **columns
         )
@@ -203,7 +203,7 @@ class TransactionLog:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _part(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None:
+def _separate_ids(columns: dict[str, Any], new: str, deleted: str, updated: str) -> None:
     """Keep each id in at most one of the three lists."""
     born, dead, touched = columns[new], columns[deleted], columns[updated]
     if not len(born) and not len(dead):

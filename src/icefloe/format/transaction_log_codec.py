@@ -38,11 +38,11 @@ _MANY_NUMBERS: Final = 256
 def decode_transaction_log(payload: Payload) -> TransactionLog:
     """Decode a transaction log file. Lists that some releases wrote unsorted are sorted."""
     root = read_root(payload, TRANSACTION_LOG)
-    lists: dict[str, Any] = {name: _ids(root[name].items) for name in LISTS}
+    lists: dict[str, Any] = {name: _read_ids(root[name].items) for name in LISTS}
     return TransactionLog(
         id=SnapshotId(root["id"][0].tobytes()),
-        updated_chunks=_updated_chunks(root["updated_chunks"].items, payload),
-        moved_nodes=_moves(root, payload),
+        updated_chunks=_read_updated_chunks(root["updated_chunks"].items, payload),
+        moved_nodes=_read_moves(root, payload),
         extra=root["extra"][0] if "extra" in root.columns else None,
         **lists,
     )
@@ -77,15 +77,15 @@ def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes
         return _encode_columns(log, from_rows(MOVE_OPERATION, moves) if spec.moves else None, spec, place)
     root = {
         "id": log.id,
-        "updated_chunks": _chunk_rows(log.updated_chunks),
+        "updated_chunks": _make_chunk_rows(log.updated_chunks),
         "moved_nodes": moves if spec.moves else None,
         "extra": log.extra if spec.extras else None,
-        **{name: _structs(ids) if len(ids := getattr(log, name)) else () for name in LISTS},
+        **{name: _make_structs(ids) if len(ids := getattr(log, name)) else () for name in LISTS},
     }
     return build_row(TRANSACTION_LOG, root, place)
 
 
-def _chunk_rows(chunks: UpdatedChunks) -> list[Row]:
+def _make_chunk_rows(chunks: UpdatedChunks) -> list[Row]:
     rows: dict[NodeId, list[Row]] = {}
     for node, coords in chunks:  # lists of one array are adjacent
         rows.setdefault(node, []).extend({"coords": numbers} for numbers in coords.tolist())
@@ -98,11 +98,14 @@ def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place
     keys = view_id_keys(chunks.node_ids)
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array are adjacent
     counts = np.add.reduceat(chunks.counts, first)
-    arrays = {"node_id": chunks.node_ids[first], "chunks": Ragged(_chunk_indices(chunks), to_splits(counts))}
+    arrays = {
+        "node_id": chunks.node_ids[first],
+        "chunks": Ragged(_make_chunk_indices(chunks), to_splits(counts)),
+    }
     columns: dict[str, Any] = {
         "id": np.frombuffer(log.id, np.uint8)[None],
         "updated_chunks": make_single_list(Tables(len(first), arrays, {})),
-        **{name: make_single_list(_structs(getattr(log, name))) for name in LISTS},
+        **{name: make_single_list(_make_structs(getattr(log, name))) for name in LISTS},
     }
     if moves is not None:
         columns["moved_nodes"] = make_single_list(moves)
@@ -111,16 +114,16 @@ def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place
     return build(TRANSACTION_LOG, Tables(1, columns, {}), place)
 
 
-def _structs(ids: U8) -> NDArray[Any]:
+def _make_structs(ids: U8) -> NDArray[Any]:
     return np.ascontiguousarray(ids).view("V8").reshape(-1)
 
 
-def _ids(items: NDArray[Any]) -> U8:
+def _read_ids(items: NDArray[Any]) -> U8:
     ids = np.ascontiguousarray(items).view(np.uint8).reshape(-1, NodeId.SIZE)
     return ids if are_ids_ascending(ids) else sort_ids(ids)
 
 
-def _chunk_indices(chunks: UpdatedChunks) -> Tables:
+def _make_chunk_indices(chunks: UpdatedChunks) -> Tables:
     ranks = np.unique(chunks.ranks[chunks.counts > 0])
     count = int(chunks.counts.sum())
     if len(ranks) == 1:
@@ -130,7 +133,7 @@ def _chunk_indices(chunks: UpdatedChunks) -> Tables:
     return Tables(count, {"coords": coords} if count else {}, {})
 
 
-def _updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
+def _read_updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
     if not len(arrays):
         return UpdatedChunks.of({})
     chunks: Ragged = arrays["chunks"]
@@ -184,7 +187,7 @@ def _split_by_rank(node_ids: U8, splits: NDArray[np.int64], coords: Ragged) -> U
     return UpdatedChunks.of_lists(lists)
 
 
-def _moves(root: Tables, payload: Payload) -> tuple[MoveOperation, ...]:
+def _read_moves(root: Tables, payload: Payload) -> tuple[MoveOperation, ...]:
     if "moved_nodes" not in root.columns:
         return ()
     rows = to_rows(MOVE_OPERATION, root["moved_nodes"].items, payload.place)

@@ -154,7 +154,7 @@ class Updates:
         older = self._older
         if len(self):
             older = self.older.insert(0, _update_row(replace(self[0], backup_path=backup_path)))
-        added = self._like(update, older)
+        added = self._match_columns(update, older)
         added._times = np.concatenate((np.array([update.updated_at_us], np.uint64), self._times))
         return added
 
@@ -163,15 +163,15 @@ class Updates:
         newest = self[0] if len(self) else None
         if newest is None or newest.backup_path is not None:
             return self
-        return self._like(replace(newest, backup_path=backup_path), self.older)
+        return self._match_columns(replace(newest, backup_path=backup_path), self.older)
 
     def first(self, count: int) -> Updates:
         """Return the newest entries."""
-        kept = self._like(self._newest, self._older.first(count - (self._newest is not None)))
+        kept = self._match_columns(self._newest, self._older.first(count - (self._newest is not None)))
         kept._times = self._times[:count]
         return kept
 
-    def _like(self, newest: Update | None, older: Records) -> Updates:
+    def _match_columns(self, newest: Update | None, older: Records) -> Updates:
         made = object.__new__(Updates)
         made._newest, made._older, made._times = newest, older, self._times
         return made
@@ -195,7 +195,7 @@ def read_status(row: Row) -> RepoStatus:
 
 def _update_row(update: Update) -> dict[str, Any]:
     kind = update.update_type
-    values = {name: _stored(name, getattr(kind, name)) for name in FIELDS[type(kind)]}
+    values = {name: _to_stored(name, getattr(kind, name)) for name in FIELDS[type(kind)]}
     if isinstance(kind, UpdateType.FeatureFlagChanged):
         values |= {"new_value": bool(kind.new_value), "is_set": kind.new_value is not None}
     elif isinstance(kind, RepoStatusChanged):
@@ -204,7 +204,7 @@ def _update_row(update: Update) -> dict[str, Any]:
     return row | {"backup_path": update.backup_path}
 
 
-def _stored(name: str, value: Any) -> Any:
+def _to_stored(name: str, value: Any) -> Any:
     return SnapshotId.parse(value) if name in _IDS else value
 
 

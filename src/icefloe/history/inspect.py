@@ -39,11 +39,11 @@ _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info
 def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
     """Return the nodes and manifests of a snapshot file."""
     path = f"{SNAPSHOTS}/{id}"
-    data = _contents(assets, path)
+    data = _decode_contents(assets, path)
     snapshot = read_snapshot(data, id)
     return {
         "id": str(id),
-        "header": _header(data, path),
+        "header": _read_header(data, path),
         "flushed_at": _time(snapshot.flushed_at_us),
         "commit_message": snapshot.message,
         "metadata": dict(snapshot.metadata),
@@ -51,7 +51,7 @@ def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
             {"id": str(i.id), "size_bytes": i.size_bytes, "num_chunk_refs": i.num_chunk_refs}
             for i in snapshot.manifest_files
         ],
-        "nodes": [_node(node) for node in snapshot.nodes],
+        "nodes": [_describe_node(node) for node in snapshot.nodes],
     }
 
 
@@ -59,30 +59,30 @@ def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
     """Return the refs, snapshots and newest operations of the repo info file."""
     data, _ = assets.storage.get(REPO_PATH)
     info = read_repo_info(data)
-    header = _header(data, REPO_PATH)
+    header = _read_header(data, REPO_PATH)
     found: dict[str, Any] = {
         "header": header,
         "spec_version": header["spec_version"],
         "branches": {name: str(info.branches[name]) for name in sorted(info.branches)},
         "tags": {name: str(info.tags[name]) for name in sorted(info.tags)},
         "deleted_tags": sorted(info.deleted_tags),
-        "snapshots": [_snapshot_info(each) for each in info.snapshots],
+        "snapshots": [_describe_snapshot(each) for each in info.snapshots],
         "metadata": dict(info.metadata),
         "latest_updates": [_update(each) for each in info.latest_updates],
     }
-    return found | _given(repo_before_updates=info.repo_before_updates)
+    return found | _drop_unset(repo_before_updates=info.repo_before_updates)
 
 
 def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
     """Return the numbers of references in a manifest file, by array and kind."""
     path = f"{MANIFESTS}/{id}"
-    data = _contents(assets, path)
+    data = _decode_contents(assets, path)
     manifest = read_manifest(data, id)
     arrays = [{"node_id": str(node), **_counts(manifest, node)} for node in manifest.nodes]
     dictionary = manifest.location_dictionary
     return {
         "id": str(id),
-        "header": _header(data, path),
+        "header": _read_header(data, path),
         "size_bytes": manifest.nbytes,
         "num_arrays": len(arrays),
         "total_chunk_refs": sum(each["num_chunk_refs"] for each in arrays),
@@ -92,7 +92,7 @@ def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
         "arrays": arrays,
         "compression": {
             "uses_location_compression": dictionary is not None,
-            **_given(dictionary_size_bytes=None if dictionary is None else len(dictionary)),
+            **_drop_unset(dictionary_size_bytes=None if dictionary is None else len(dictionary)),
             "num_compressed_refs": sum(map(manifest.count_compressed, manifest.nodes)),
         },
     }
@@ -103,7 +103,7 @@ def inspect_transaction_log(
 ) -> dict[str, Any]:
     """Return a transaction log, merged with those of the expired snapshots before it."""
     path = f"{TRANSACTIONS}/{id}"
-    data = _contents(assets, path)
+    data = _decode_contents(assets, path)
     logs = [read_transaction_log(data, id)]
     merged: list[SnapshotId] = []
     missing: list[SnapshotId] = []
@@ -113,7 +113,7 @@ def inspect_transaction_log(
             merged.append(each)
         except ObjectNotFoundError:
             missing.append(each)
-    shown = {"header": _header(data, path)} | _log(merge_logs(id, logs) if merged else logs[0])
+    shown = {"header": _read_header(data, path)} | _log(merge_logs(id, logs) if merged else logs[0])
     if merged or missing:
         shown["synthetic_composite"] = {
             "note": "the changes of expired snapshots are merged into this log",
@@ -123,13 +123,13 @@ def inspect_transaction_log(
     return shown
 
 
-def _contents(assets: AssetStore, path: str) -> bytes:
+def _decode_contents(assets: AssetStore, path: str) -> bytes:
     if not assets.spec.writable:  # before version 1, files had other names and headers
         raise read_only_format("inspecting files")
     return assets.storage.get(path)[0]
 
 
-def _header(data: bytes, path: str) -> dict[str, str]:
+def _read_header(data: bytes, path: str) -> dict[str, str]:
     header = open_header(data, path)
     name, _, version = header.implementation.partition("-")
     return {
@@ -142,7 +142,7 @@ def _header(data: bytes, path: str) -> dict[str, str]:
     }
 
 
-def _node(node: NodeSnapshot) -> dict[str, Any]:
+def _describe_node(node: NodeSnapshot) -> dict[str, Any]:
     shown: dict[str, Any] = {"id": str(node.id), "path": node.path}
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
@@ -151,7 +151,7 @@ def _node(node: NodeSnapshot) -> dict[str, Any]:
     return shown | {
         "node_type": "array",
         "shape": [
-            {**_given(name=name), "array_length": size.array_length, "num_chunks": size.num_chunks}
+            {**_drop_unset(name=name), "array_length": size.array_length, "num_chunks": size.num_chunks}
             for name, size in zip(names, data.shape, strict=False)
         ],
         "manifest_refs": [
@@ -178,10 +178,10 @@ def _log(log: TransactionLog) -> dict[str, Any]:
     }
 
 
-def _snapshot_info(info: SnapshotInfo) -> dict[str, Any]:
+def _describe_snapshot(info: SnapshotInfo) -> dict[str, Any]:
     return {
         "id": str(info.id),
-        **_given(parent_id=None if info.parent_id is None else str(info.parent_id)),
+        **_drop_unset(parent_id=None if info.parent_id is None else str(info.parent_id)),
         "flushed_at": _time(info.flushed_at_us),
         "message": info.message,
         "metadata": dict(info.metadata),
@@ -191,18 +191,18 @@ def _snapshot_info(info: SnapshotInfo) -> dict[str, Any]:
 def _update(update: Update) -> dict[str, Any]:
     kind = update.update_type
     name = type(kind).__name__
-    values = {item.name: _plain(getattr(kind, item.name)) for item in fields(kind)}
+    values = {item.name: _to_plain(getattr(kind, item.name)) for item in fields(kind)}
     return {
         "update_type": {
             "type": name if isinstance(kind, UpdateType.FeatureFlagChanged) else f"{name}Update",
             **values,
         },
         "updated_at": _time(update.updated_at_us),
-        **_given(backup_path=update.backup_path),
+        **_drop_unset(backup_path=update.backup_path),
     }
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, ObjectId):
         return str(value)
     if isinstance(value, RepoStatus):
@@ -216,7 +216,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _drop_unset(**values: Any) -> dict[str, Any]:
     """Return the values that are not None. The official form omits the others."""
     return {name: value for name, value in values.items() if value is not None}
 

@@ -52,10 +52,10 @@ def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
     yield (to_public_update(log[0]),)  # often only the newest entry is needed
     older = log.older
     for start in range(0, len(older), PAGE):
-        yield _updates(older.columns.take(slice(start, start + PAGE)), older.place)
+        yield _convert_updates(older.columns.take(slice(start, start + PAGE)), older.place)
 
 
-def _updates(page: Tables, place: str) -> list[Update]:
+def _convert_updates(page: Tables, place: str) -> list[Update]:
     """Convert a page of entries."""
     what = page["update_type"]
     kinds = np.empty(len(page), object)
@@ -65,13 +65,13 @@ def _updates(page: Tables, place: str) -> list[Update]:
             rows = to_rows(UPDATE, page.take(here), place)
             found = [to_public_update(updates.read_update(row)).kind for row in rows]
         else:
-            found = _kinds(code, tables, f"{place}: {UPDATE.name}.update_type")
+            found = _convert_kinds(code, tables, f"{place}: {UPDATE.name}.update_type")
         kinds[here] = found
     times = to_datetimes(page["updated_at"])
-    return build_all(Update, len(page), kinds.tolist(), times, _backups(page, place))
+    return build_all(Update, len(page), kinds.tolist(), times, _convert_backups(page, place))
 
 
-def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
+def _convert_kinds(code: int, tables: Tables, place: str) -> list[Any]:
     """Convert the details of entries of one kind."""
     table = UPDATE_KINDS[code]
     kind = updates.UPDATE_TYPES[code - 1]
@@ -87,7 +87,7 @@ def _kinds(code: int, tables: Tables, place: str) -> list[Any]:
     return build_all(kind, len(tables), *columns)
 
 
-def _backups(page: Tables, place: str) -> Sequence[str | None]:
+def _convert_backups(page: Tables, place: str) -> Sequence[str | None]:
     if "backup_path" not in page.columns:
         return [None] * len(page)
     texts: list[str] = page["backup_path"].texts(f"{place}: {UPDATE.name}.backup_path")

@@ -109,7 +109,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
 
     branches, tags = refs.branches(), refs.tags()
     infos = _with_merged(refs, set(branches.values()) if tip is None else {tip})
-    branch_names, tag_names = _names_by_target(branches), _names_by_target(tags)
+    branch_names, tag_names = _index_names_by_target(branches), _index_names_by_target(tags)
     commits = [
         GraphCommit(
             str(info.id),
@@ -147,7 +147,7 @@ def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId,
     return found
 
 
-def _names_by_target(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
+def _index_names_by_target(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
     names: dict[SnapshotId, tuple[str, ...]] = {}
     for name in sorted(refs):
         names[refs[name]] = (*names.get(refs[name], ()), name)

@@ -67,7 +67,7 @@ class Combining:
         for name, known in _COMBINING.items():
             given = getattr(self, name)
             if given is not None and given not in known:
-                raise _invalid(f"{name} must be one of {', '.join(known)}, not {given!r}")
+                raise _make_error(f"{name} must be one of {', '.join(known)}, not {given!r}")
 
     def to_arguments(self) -> dict[str, Any]:
         """Return the arguments for xarray's combine functions."""
@@ -97,10 +97,10 @@ class Layout:
             if given is None:
                 continue
             if not isinstance(given, Mapping) or not all(type(size) is int for size in given.values()):
-                raise _invalid(f"{what} must map dimensions to integers, such as time: 24, not {given!r}")
+                raise _make_error(f"{what} must map dimensions to integers, such as time: 24, not {given!r}")
             for dim, size in given.items():
                 if size < 1 and size != -1:
-                    raise _invalid(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
+                    raise _make_error(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
         make_compressors(self.codec)
 
 
@@ -126,27 +126,29 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.name not in NEEDS:
-            raise _invalid(f"there is no check {self.name!r}; {suggest_name(self.name, NEEDS, 'checks are')}")
+            raise _make_error(
+                f"there is no check {self.name!r}; {suggest_name(self.name, NEEDS, 'checks are')}"
+            )
         for need in ("variable", "call", "query"):
             if not isinstance(getattr(self, need), str):
-                raise self._invalid(f"{need} must be text, not {getattr(self, need)!r}")
+                raise self._make_error(f"{need} must be text, not {getattr(self, need)!r}")
         for bound in ("low", "high", "most"):
             if not isinstance(getattr(self, bound), int | float):
-                raise self._invalid(f"{bound} must be a number, not {getattr(self, bound)!r}")
+                raise self._make_error(f"{bound} must be a number, not {getattr(self, bound)!r}")
         if self.low > self.high:
-            raise self._invalid(f"low is {self.low:g}, more than high, {self.high:g}")
+            raise self._make_error(f"low is {self.low:g}, more than high, {self.high:g}")
         if not 0 <= self.most <= 1:
-            raise self._invalid(f"most must be between 0 and 1, not {self.most:g}")
+            raise self._make_error(f"most must be between 0 and 1, not {self.most:g}")
         if self.name in ("range", "nulls") and not self.variable:
-            raise self._invalid("it needs a variable")
+            raise self._make_error("it needs a variable")
         if self.name == "range" and math.isinf(self.low) and math.isinf(self.high):
-            raise self._invalid("it needs low, high, or both")
+            raise self._make_error("it needs low, high, or both")
         if self.name == "python" and ":" not in self.call:
-            raise self._invalid("it needs a function to call, as module:function")
+            raise self._make_error("it needs a function to call, as module:function")
         if self.name == "sql" and not self.query.strip():
-            raise self._invalid("it needs a query")
+            raise self._make_error("it needs a query")
 
-    def _invalid(self, text: str) -> InvalidInputError:
+    def _make_error(self, text: str) -> InvalidInputError:
         return make_check_error(f"the check {self.name}: {text}")
 
     @property
@@ -181,33 +183,33 @@ class Options:
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
             if getattr(self, name) not in get_args(kind):
-                raise _invalid(
+                raise _make_error(
                     f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}"
                 )
         for name in ("memory_bytes", "commit_every", "manifest_references"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise _invalid(f"{name} must be a positive integer, not {value!r}")
+                raise _make_error(f"{name} must be a positive integer, not {value!r}")
         for name in ("group", "branch"):
             if not isinstance(getattr(self, name), str):
-                raise _invalid(f"{name} must be text, not {getattr(self, name)!r}")
+                raise _make_error(f"{name} must be text, not {getattr(self, name)!r}")
         _check_group(self.group)
         _refuse_decoding(self.reading.open_options)
         if self.mode == "virtual" and (self.layout.chunks or self.layout.shards):
-            raise _invalid(
+            raise _make_error(
                 "virtual arrays keep the chunks of the files; mode hybrid copies data to change them"
             )
         try:
             json.dumps(dict(self.metadata))
         except TypeError as error:  # such as a date in YAML
-            raise _invalid(f"metadata must be valid JSON: {error}") from error
+            raise _make_error(f"metadata must be valid JSON: {error}") from error
 
 
 def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
     """Refuse options that control decoding: an ingest copies stored values, so they would have no effect."""
     for name in _DECODING:
         if name in open_options:
-            raise _invalid(
+            raise _make_error(
                 f"{name} is not an option of an ingest, which copies stored values without decoding them: "
                 "use it when you read the arrays. The option drop_variables leaves out variables that xarray "
                 "cannot decode"
@@ -217,11 +219,11 @@ def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
 def _check_group(group: str) -> None:
     parts = [part for part in group.split("/") if part]
     if any(part in (".", "..") for part in parts):
-        raise _invalid(
+        raise _make_error(
             f"the group {group!r} contains . or ..: give a path from the root, such as air/surface"
         )
     if parts[:1] == ["_icefloe"]:
-        raise _invalid("the group _icefloe is reserved for the ledger: choose another one")
+        raise _make_error("the group _icefloe is reserved for the ledger: choose another one")
 
 
 _PARTS: Mapping[str, Any] = {"reading": Reading, "combining": Combining, "layout": Layout}
@@ -241,9 +243,9 @@ def make_options(**given: Any) -> Options:
     """
     for name, value in given.items():
         if name in _TEXTS and value is not None and not isinstance(value, str):
-            raise _invalid(f"{name} must be text, not {value!r}")
+            raise _make_error(f"{name} must be text, not {value!r}")
         if name in _MAPPINGS and not isinstance(value, Mapping):
-            raise _invalid(f"{name} must map names to values, not {value!r}")
+            raise _make_error(f"{name} must map names to values, not {value!r}")
     if "source_group" in given:
         given["reading_group"] = given.pop("source_group")
     parts: dict[str, Any] = {}
@@ -256,7 +258,7 @@ def make_options(**given: Any) -> Options:
     known = list_options()
     for name in given:
         if name not in known:
-            raise _invalid(f"an ingest has no option {name}; {suggest_name(name, known, 'options are')}")
+            raise _make_error(f"an ingest has no option {name}; {suggest_name(name, known, 'options are')}")
     return Options(**parts, **given)
 
 
@@ -272,7 +274,7 @@ def parse_arguments(arguments: Mapping[str, Any]) -> Options:
 def _parse_names(given: Any) -> tuple[str, ...]:
     names = tuple(given or ()) if isinstance(given, list | tuple | None) else (given,)
     if not all(isinstance(name, str) and name for name in names):
-        raise _invalid(f"variables must be names, not {given!r}")
+        raise _make_error(f"variables must be names, not {given!r}")
     return names
 
 
@@ -294,8 +296,8 @@ def make_compressors(codec: str) -> Any:
             return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
     except (ValueError, TypeError) as error:
         problem = "the level must be a number" if "int()" in str(error) else str(error)
-        raise _invalid(f"codec {codec!r}: {problem}") from error
-    raise _invalid(
+        raise _make_error(f"codec {codec!r}: {problem}") from error
+    raise _make_error(
         f"there is no codec {codec!r}: choose zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
     )
 
@@ -308,8 +310,8 @@ def suggest_name(name: str, known: Any, listing: str) -> str:
 
 def make_check_error(text: str) -> InvalidInputError:
     """Return the error about a check that cannot run."""
-    return _invalid(text)
+    return _make_error(text)
 
 
-def _invalid(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -107,13 +107,13 @@ class Relayout:
         for what, given in (("chunks", self.chunks), ("shards", self.shards or {})):
             for dim, size in given.items():
                 if size < 1 and size != -1:
-                    raise _invalid(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
+                    raise _make_error(f"{what} along {dim} must be positive, or -1 for all cells, not {size}")
         if self.codec is not None:
             make_compressors(self.codec)
         elif not self.chunks and not self.shards:
             options = dict.fromkeys(("chunks", "shards", "codec"))
             hint = Hint("give {chunks}, {shards} or {codec}", **options)
-            raise _invalid("there is nothing to change").with_hint(hint)
+            raise _make_error("there is nothing to change").with_hint(hint)
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -361,7 +361,9 @@ def design_layout(array: StoredArray, wanted: Relayout) -> Target:
     """Describe the rechunked array. Arrays without a regular chunk grid are refused."""
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
-        raise _invalid(f"{array.path} has a {kind} chunk grid: only arrays with a regular one are rechunked")
+        raise _make_error(
+            f"{array.path} has a {kind} chunk grid: only arrays with a regular one are rechunked"
+        )
     chunks = tuple(
         _resolve_size(wanted.chunks.get(dim, has), whole)
         for dim, has, whole in zip(array.dims, array.chunks, array.shape, strict=True)
@@ -435,7 +437,7 @@ def _check_encoding(array: StoredArray, codecs: list[Any]) -> None:
             small[...] = np.full(small.shape, small.fill_value, small.dtype)
     except Exception as error:
         names = ", ".join(str(each["name"] if isinstance(each, dict) else each) for each in codecs)
-        raise _invalid(
+        raise _make_error(
             f"the codecs of {array.path} ({names}) cannot encode chunks ({explain(error)}): "
             "choose a codec for it"
         ) from error
@@ -455,5 +457,5 @@ def _make_small_array(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[A
         return zarr.open_array(store, mode="r+")
 
 
-def _invalid(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_ARRAY_METADATA)

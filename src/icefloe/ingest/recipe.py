@@ -47,17 +47,17 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     found = _read_yaml(file)
     for key in found:
         if key not in _KEYS and key in list_options():
-            raise _wrong(file, f"{key} belongs below options: options: {{{key}: ...}}")
+            raise _make_error(file, f"{key} belongs below options: options: {{{key}: ...}}")
     _refuse_unknown(file, "", found, _KEYS)
     sources, repository = found.get("sources"), found.get("repository")
     names = [sources] if isinstance(sources, str) else sources
     if not isinstance(names, list) or not names or not all(name and isinstance(name, str) for name in names):
-        raise _wrong(file, "it needs sources: a path, pattern or URL, or a list of these")
+        raise _make_error(file, "it needs sources: a path, pattern or URL, or a list of these")
     if not isinstance(repository, str) or not repository:
-        raise _wrong(file, "it needs a repository: a path or URL")
+        raise _make_error(file, "it needs a repository: a path or URL")
     options = _get_mapping(file, found, "options")
     if "checks" in options:
-        raise _wrong(file, "checks belong next to options, not below them")
+        raise _make_error(file, "checks belong next to options, not below them")
     checks = found.get("checks", list(DEFAULT_CHECKS))
     try:
         asked = {"checks": _parse_checks(file, checks), **options, **(overrides or {})}
@@ -67,7 +67,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     except _RecipeError:
         raise
     except InvalidInputError as error:
-        raise _wrong(file, error.message, error.hint) from error
+        raise _make_error(file, error.message, error.hint) from error
     return Recipe(
         tuple(_resolve_path(file, name) for name in names),
         _resolve_path(file, repository),
@@ -93,11 +93,11 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise _wrong(file, f"it is not valid YAML: {where}{error.problem}") from error
+        raise _make_error(file, f"it is not valid YAML: {where}{error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _wrong(file, f"it is not valid YAML: {str(error).splitlines()[0]}") from error
+        raise _make_error(file, f"it is not valid YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(found, dict):
-        raise _wrong(file, "it must be a mapping with sources and repository")
+        raise _make_error(file, "it must be a mapping with sources and repository")
     return found
 
 
@@ -117,20 +117,20 @@ class _Loader(yaml.SafeLoader):
 def _refuse_unknown(file: Path, where: str, found: Mapping[Any, Any], known: Sequence[str]) -> None:
     for key in found:
         if key not in known:
-            raise _wrong(file, f"{where}unknown key {key}; {suggest_name(key, known, 'keys are')}")
+            raise _make_error(file, f"{where}unknown key {key}; {suggest_name(key, known, 'keys are')}")
 
 
 def _get_mapping(file: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = found.get(key) or {}
     if not isinstance(value, dict):
-        raise _wrong(file, f"{key} must be a mapping")
+        raise _make_error(file, f"{key} must be a mapping")
     return value
 
 
 def _parse_checks(file: Path, given: Any) -> tuple[Check, ...]:
     """Parse checks: names, or mappings of one name to its arguments."""
     if not isinstance(given, list):
-        raise _wrong(file, "checks must be a list")
+        raise _make_error(file, "checks must be a list")
     checks = []
     for each in given:
         if isinstance(each, str):
@@ -140,11 +140,11 @@ def _parse_checks(file: Path, given: Any) -> tuple[Check, ...]:
             if isinstance(needs, str) and name in SHORT_FORM:
                 needs = {SHORT_FORM[name]: needs}
             if needs is not None and not isinstance(needs, dict):
-                raise _wrong(file, f"check {name}: expected its arguments as a mapping, not {needs!r}")
+                raise _make_error(file, f"check {name}: expected its arguments as a mapping, not {needs!r}")
             _refuse_unknown(file, f"check {name}: ", needs or {}, NEEDS.get(str(name), tuple(needs or ())))
             checks.append(Check(str(name), **(needs or {})))
         else:
-            raise _wrong(file, f"{each!r} is not a check: expected a name, or a name with arguments")
+            raise _make_error(file, f"{each!r} is not a check: expected a name, or a name with arguments")
     return tuple(checks)
 
 
@@ -156,5 +156,5 @@ class _RecipeError(InvalidInputError):
     """An error that already names the recipe file."""
 
 
-def _wrong(file: Path, text: str, hint: Hint | None = None) -> InvalidInputError:
+def _make_error(file: Path, text: str, hint: Hint | None = None) -> InvalidInputError:
     return _RecipeError(f"{file}: {text}", ErrorKind.INVALID_COMMIT_CONFIGURATION).with_hint(hint)

@@ -139,7 +139,7 @@ class LegacyAssets(AssetStore):
             try:
                 data, path = self.get(self.folders.snapshots, id)
             except ObjectNotFoundError:
-                own = self._file_of(id)
+                own = self._find_file_of(id)
                 if own == id:
                     raise SnapshotNotFoundError(
                         f"snapshot not found: {id}", kind=ErrorKind.SNAPSHOT_NOT_FOUND
@@ -150,11 +150,11 @@ class LegacyAssets(AssetStore):
             parent = found.snapshot.parent_id
             if parent is None or bytes(parent) in self.listing(self.folders.snapshots):
                 return found
-            return replace(found, snapshot=replace(found.snapshot, parent_id=self._file_of(parent)))
+            return replace(found, snapshot=replace(found.snapshot, parent_id=self._find_file_of(parent)))
 
         return self._stored.get(id, load)
 
-    def _file_of(self, id: SnapshotId) -> SnapshotId:
+    def _find_file_of(self, id: SnapshotId) -> SnapshotId:
         """Return the snapshot whose file contains the given id, which has no file of its own."""
         if self._aliases is None:
             self._aliases = {}
@@ -189,7 +189,7 @@ class LegacyAssets(AssetStore):
         # docstring inherited
         def load() -> PackedManifest:
             arrays = self.arrays(id)
-            chosen = {node: self._of_rank(id, node, by_rank) for node, by_rank in arrays.items()}
+            chosen = {node: self._read_of_rank(id, node, by_rank) for node, by_rank in arrays.items()}
             return pack_manifest(Manifest(id, chosen), V2)
 
         return self._manifests.get(id, load)
@@ -202,7 +202,9 @@ class LegacyAssets(AssetStore):
             raise ObjectNotFoundError(error.path) from None
         return read_manifest(data, id, path, self.findings)
 
-    def _of_rank(self, id: ManifestId, node: NodeId, by_rank: Mapping[int, ArrayManifest]) -> ArrayManifest:
+    def _read_of_rank(
+        self, id: ManifestId, node: NodeId, by_rank: Mapping[int, ArrayManifest]
+    ) -> ArrayManifest:
         known = self._ranks.get(node, frozenset())
         fitting = [rank for rank in by_rank if rank in known] or list(by_rank)
         if len(fitting) > 1:
@@ -225,8 +227,8 @@ class LegacyAssets(AssetStore):
             try:
                 data, path = self.get(self.folders.transactions, id)
             except ObjectNotFoundError:
-                return self._computed(id)
-            nodes = self._nodes_by_id(id)
+                return self._compute_log(id)
+            nodes = self._index_nodes_by_id(id)
 
             def rank_of(node: NodeId) -> int | None:
                 found = nodes.get(node)
@@ -240,7 +242,7 @@ class LegacyAssets(AssetStore):
 
         return self._logs.get(id, load)
 
-    def _nodes_by_id(self, id: SnapshotId) -> dict[NodeId, NodeSnapshot]:
+    def _index_nodes_by_id(self, id: SnapshotId) -> dict[NodeId, NodeSnapshot]:
         """Return the nodes of a snapshot and of its parent, which still has deleted nodes."""
         snapshot = self.snapshot(id)
         nodes = {node.id: node for node in snapshot.nodes}
@@ -251,7 +253,7 @@ class LegacyAssets(AssetStore):
         except SnapshotNotFoundError:
             return nodes
 
-    def _computed(self, id: SnapshotId) -> TransactionLog:
+    def _compute_log(self, id: SnapshotId) -> TransactionLog:
         snapshot = self.snapshot(id)
         if snapshot.parent_id is None:
             return TransactionLog.of(id)

@@ -102,7 +102,7 @@ def _take_snapshots(
     damage: Mapping[SnapshotId, str],
     assets: LegacyAssets,
 ) -> None:
-    needed = _reachable(found, listed)
+    needed = _find_reachable(found, listed)
     for id, info in listed.items():
         parent = info.parent_id
         if parent is not None and parent not in listed:
@@ -118,7 +118,7 @@ def _take_snapshots(
         assets.findings.note(f"ignored snapshot {id}: {message}")
 
 
-def _reachable(found: Inventory, listed: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
+def _find_reachable(found: Inventory, listed: Mapping[SnapshotId, SnapshotInfo]) -> set[SnapshotId]:
     seen: set[SnapshotId] = set()
     for tip in [*found.branches.values(), *found.tags.values()]:
         at: SnapshotId | None = tip

@@ -81,11 +81,11 @@ class RefStoreLegacy(RefStore):
         at: SnapshotId | None = id
         while at is not None and at not in seen:
             seen.add(at)
-            info = self._known(at, listed)
+            info = self._find_known(at, listed)
             yield info
             at = info.parent_id
 
-    def _known(self, id: SnapshotId, listed: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
+    def _find_known(self, id: SnapshotId, listed: dict[SnapshotId, SnapshotInfo]) -> SnapshotInfo:
         """Return a snapshot from its own file, or from the history in its descendants."""
         try:
             stored = self._assets.stored(id)

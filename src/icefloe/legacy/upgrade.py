@@ -261,7 +261,7 @@ class _Migration:
             self._clean_up(delete_old_files=delete_old_files)
         return report
 
-    def _each(
+    def _apply_in_parallel(
         self, stage: str, function: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
         """Apply a function to items in parallel, and report progress."""
@@ -276,7 +276,7 @@ class _Migration:
     def _look_through(self, found: Inventory) -> _Plan:
         """Read all manifests, and check that every file of version 2 can be created."""
         plan = _Plan()
-        for group, seen in self._each("manifests read", self._look_at, _groups(found.uses)):
+        for group, seen in self._apply_in_parallel("manifests read", self._look_at, _groups(found.uses)):
             if isinstance(seen, str):
                 found.gaps.append(f"{counted(len(group), 'array')}: {seen}")
                 lost = {use: ManifestFileInfo(make_lost_manifest_id(use), 0, 0) for use in group}
@@ -287,7 +287,7 @@ class _Migration:
                 for id, end in one.chunks.items():
                     plan.chunks[id] = max(plan.chunks.get(id, 0), end)
         self._look_for_chunks(found, plan)
-        for _ in self._each("snapshots read", partial(self._make_files, plan), found.snapshots):
+        for _ in self._apply_in_parallel("snapshots read", partial(self._make_files, plan), found.snapshots):
             pass
         return plan
 
@@ -378,7 +378,7 @@ class _Migration:
             for use, new in plan.made.items()
             if new.info.num_chunk_refs and there.get(f"{MANIFESTS}/{new.info.id}") != new.info.size_bytes
         }
-        for _ in self._each("manifests written", self._write_group, _groups(todo.values())):
+        for _ in self._apply_in_parallel("manifests written", self._write_group, _groups(todo.values())):
             pass
 
     def _write_group(self, group: _Group) -> None:
@@ -408,7 +408,7 @@ class _Migration:
             else:
                 self.target.put(new, self.source.get(path)[0], kind=ObjectKind.CHUNK)
 
-        for _ in self._each("chunks copied", copy, self._to_copy(plan)):
+        for _ in self._apply_in_parallel("chunks copied", copy, self._to_copy(plan)):
             pass
 
     def _write_snapshots(self, found: Inventory, plan: _Plan) -> None:
@@ -420,7 +420,7 @@ class _Migration:
                 self._replace(f"{TRANSACTIONS}/{id}", log, "transaction-log")
             self._replace(f"{SNAPSHOTS}/{id}", snapshot, "snapshot")
 
-        for _ in self._each("snapshots written", write, found.snapshots):
+        for _ in self._apply_in_parallel("snapshots written", write, found.snapshots):
             pass
 
     def _replace(self, path: str, data: bytes, file_type: str) -> None:
@@ -456,10 +456,10 @@ class _Migration:
         opened = make_parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:
-            raise _not_the_same(report.findings[0].message)
+            raise _make_difference_error(report.findings[0].message)
         for id, info in found.snapshots.items():
             if opened.refs.snapshot(id) != info:
-                raise _not_the_same(f"the entry of snapshot {id}")
+                raise _make_difference_error(f"the entry of snapshot {id}")
 
         def compare(group: _Group) -> None:
             for use, refs in collect_references(self.assets, group).items():
@@ -467,28 +467,28 @@ class _Migration:
                 if not info.num_chunk_refs:
                     continue
                 if opened.assets.manifest(info.id, info.size_bytes).array(use.node, use.rank) != refs:
-                    raise _not_the_same(f"the references in {MANIFESTS}/{info.id}")
+                    raise _make_difference_error(f"the references in {MANIFESTS}/{info.id}")
 
         def compare_nodes(id: SnapshotId) -> None:
             if opened.assets.snapshot(id) != convert_snapshot(self.assets, id, plan.made):
-                raise _not_the_same(f"snapshot {id}")
+                raise _make_difference_error(f"snapshot {id}")
 
         readable = (use for use, new in plan.made.items() if new.extents is not None)
-        for _ in self._each("manifests compared", compare, _groups(readable)):
+        for _ in self._apply_in_parallel("manifests compared", compare, _groups(readable)):
             pass
-        for _ in self._each("snapshots compared", compare_nodes, found.snapshots):
+        for _ in self._apply_in_parallel("snapshots compared", compare_nodes, found.snapshots):
             pass
 
     def _clean_up(self, *, delete_old_files: bool) -> None:
         """Delete the record of the upgrade and, if requested, files that version 2 does not use."""
-        gone = list(self._old_files()) if self.in_place and delete_old_files else []
+        gone = list(self._list_old_files()) if self.in_place and delete_old_files else []
         self.target.delete(gone)
         self.target.delete([_PLAN])
         folders = {path[:at] for path in [*gone, _PLAN] for at, c in enumerate(path) if c == "/"}
         for folder in sorted(folders, key=len, reverse=True):
             self.target.remove_empty_folder(folder)
 
-    def _old_files(self) -> Iterator[str]:
+    def _list_old_files(self) -> Iterator[str]:
         old = self.assets.folders
         shared = {SNAPSHOTS, MANIFESTS, TRANSACTIONS}
         folders = {old.refs, BACKUP, old.snapshots, old.manifests, old.transactions, old.chunks}
@@ -516,7 +516,7 @@ def _groups(uses: Iterable[Use]) -> list[_Group]:
     return list(groups.values())
 
 
-def _not_the_same(what: str) -> FormatError:
+def _make_difference_error(what: str) -> FormatError:
     return FormatError(
         f"the upgraded repository differs from its source: {what}; the source is kept below {BACKUP}/",
         kind=ErrorKind.INVALID_FILE_FORMAT,

@@ -180,7 +180,7 @@ class _Work:
         known = self.before.snapshots.ids if self.before is not None else self.whole.snapshots.ids[:0]
         snapshots = self.part.snapshots
         self.rows = np.flatnonzero(~is_member(snapshots.ids, known))
-        self.new = {info.id: info for info in self._new_snapshots(known)}
+        self.new = {info.id: info for info in self._list_new_snapshots(known)}
         self.count = 0
         self._wanted: dict[str, Listing] = {}
 
@@ -189,7 +189,7 @@ class _Work:
         """True if there is a repository at the target."""
         return self.before is not None
 
-    def _new_snapshots(self, known: Ids) -> Iterator[SnapshotInfo]:
+    def _list_new_snapshots(self, known: Ids) -> Iterator[SnapshotInfo]:
         """Yield the new snapshots. Their parent is the nearest ancestor that the target has or will get."""
         snapshots = self.whole.snapshots
         stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
@@ -211,7 +211,7 @@ class _Work:
         here, there = self.source.assets.storage, self.there.assets.storage
         # List objects before reading snapshots: an object that is collected meanwhile then raises an error.
         listed = {folder: list_folder(here, folder) for folder in _FOLDERS}
-        needed = self._needed(listed[TRANSACTIONS].ids)
+        needed = self._find_needed(listed[TRANSACTIONS].ids)
         missing = {}
         for folder in _FOLDERS:
             wanted = find_needed_rows(listed[folder], needed[folder], here)
@@ -220,7 +220,7 @@ class _Work:
             missing[folder] = find_missing(wanted, list_folder(there, folder))
         return missing
 
-    def _needed(self, logs_there: Ids) -> dict[str, Ids]:
+    def _find_needed(self, logs_there: Ids) -> dict[str, Ids]:
         storage = self.source.assets.storage
         snapshots = self.part.snapshots.ids[self.rows]
         manifests = list_manifests_used(storage, snapshots, self.executor)
@@ -286,7 +286,7 @@ class _Work:
         here, there = self.source.refs, self.there.refs
         if isinstance(there, RefStoreV2) and isinstance(here, RefStoreV2):
             if not self.exists:
-                there.create(self._first_info(here.load()))
+                there.create(self._make_first_info(here.load()))
                 return
             for name, tip in self.moved_branches():
                 there.update(partial(self._with_branch, name=name, tip=tip))
@@ -295,7 +295,7 @@ class _Work:
         elif isinstance(there, RefStoreV1):
             self._move_files(there)
 
-    def _first_info(self, at_source: RepoInfo) -> RepoInfo:
+    def _make_first_info(self, at_source: RepoInfo) -> RepoInfo:
         now_us = time.time_ns() // 1000
         return replace(
             at_source,

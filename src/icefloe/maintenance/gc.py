@@ -98,7 +98,7 @@ def collect(
     if dry_run:
         garbage = find_garbage(refs, assets, older_than_us, executor)
         orphans = find_orphans(storage, older_than_us, garbage.manifests.ids)
-        found = _with_statistics(_summary(garbage), orphans, DeleteReport(0))
+        found = _with_statistics(_summarize(garbage), orphans, DeleteReport(0))
         return _with_temporary_files(found, [find_temporary_files(storage, older_than_us)])
     swept: list[SweepReport] = []
     garbage = find_garbage(
@@ -203,7 +203,7 @@ class _Plan:
         else:
             self._known, kept = NO_IDS, list_reachable_snapshots(refs)
         self._kept = sort_ids(np.concatenate([kept, recent]))
-        self._snapshots = _not_in(self._snapshots, self._kept)
+        self._snapshots = _find_unused(self._snapshots, self._kept)
         self._spare(kept[~is_member(kept, before)])
         # Parts of a failed commit may be missing: an earlier or concurrent collection may have deleted them.
         self._spare(recent[~is_member(recent, sort_ids(kept))], may_miss=True)
@@ -214,14 +214,14 @@ class _Plan:
             return
         storage, executor = self._assets.storage, self._executor
         manifests = list_manifests_used(storage, snapshots, executor, may_miss=may_miss)
-        self._manifests = _not_in(self._manifests, manifests)
+        self._manifests = _find_unused(self._manifests, manifests)
         chunks = list_chunks_used(storage, manifests, executor, may_miss=may_miss)
-        self._chunks = _not_in(self._chunks, chunks)
+        self._chunks = _find_unused(self._chunks, chunks)
 
     @property
     def garbage(self) -> Garbage:
         """Return the objects to delete, in the current state of the plan."""
-        info = self._without_garbage(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
+        info = self._remove_garbage(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
         return self._garbage(info)
 
     def expendable(self) -> Iterator[str]:
@@ -235,7 +235,7 @@ class _Plan:
         logs = self._kept
         if info is not None:
             logs = sort_ids(np.concatenate([logs, get_inherited_logs(info.snapshots)]))
-        return Garbage(self._snapshots, _not_in(self._logs, logs), self._manifests, self._chunks)
+        return Garbage(self._snapshots, _find_unused(self._logs, logs), self._manifests, self._chunks)
 
     def release(self) -> Garbage:
         """Record the collection, remove its snapshots from the repository, and return the objects to delete.
@@ -247,7 +247,7 @@ class _Plan:
             return self._release_v1(refs)
         after = None
         if isinstance(refs, RefStoreV2):
-            after = refs.update(lambda info: (self._without_garbage(info), UpdateType.GCRan()))
+            after = refs.update(lambda info: (self._remove_garbage(info), UpdateType.GCRan()))
             self._spare_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
         return self._garbage(after)
 
@@ -266,9 +266,9 @@ class _Plan:
     def _spare_snapshots(self, added: Ids) -> None:
         self._spare(added)
         self._kept = sort_ids(np.concatenate([self._kept, added]))
-        self._snapshots = _not_in(self._snapshots, self._kept)
+        self._snapshots = _find_unused(self._snapshots, self._kept)
 
-    def _without_garbage(self, info: RepoInfo) -> RepoInfo:
+    def _remove_garbage(self, info: RepoInfo) -> RepoInfo:
         """Return a repo info without unused snapshots; the others get their nearest kept ancestor as parent.
 
         Raises _RefMovedError if a branch, a tag or a new commit uses one of them now.
@@ -296,14 +296,14 @@ class _Plan:
         )
 
 
-def _not_in(listing: Listing, kept: Ids) -> Listing:
+def _find_unused(listing: Listing, kept: Ids) -> Listing:
     return listing.take(~is_member(listing.ids, kept)) if len(kept) and len(listing) else listing
 
 
 # Deleting
 
 
-def _summary(garbage: Garbage) -> GCSummary:
+def _summarize(garbage: Garbage) -> GCSummary:
     counts: dict[str, Any] = {f"{name}_deleted": len(listing) for name, listing in garbage.phases()}
     return GCSummary(bytes_deleted=sum(int(each.sizes.sum()) for _, each in garbage.phases()), **counts)
 
@@ -346,7 +346,7 @@ def _delete_all(storage: Storage, garbage: Garbage, limits: Limits, executor: Ex
             skipped.append(name)
             continue
         failed += _delete(storage, listing, limits, executor)
-        gone = listing.take(~_rows_of(listing, [key for key, _ in failed])) if failed else listing
+        gone = listing.take(~_find_rows(listing, [key for key, _ in failed])) if failed else listing
         counts[f"{name}_deleted"] = len(gone)
         size += int(gone.sizes.sum())
     reasons = list(dict.fromkeys(str(error) for _, error in failed))
@@ -380,7 +380,7 @@ def _delete(
     return failed
 
 
-def _rows_of(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
+def _find_rows(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
     wanted = set(keys)
     return np.array([key in wanted for key in listing.paths()], np.bool_)
 
@@ -404,14 +404,14 @@ def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executo
                 *(info.key for info in temporary),
                 *(path for _, listing in parts for path in listing.paths()),
             ],
-            "kind": _repeated((_KINDS[name][0], count) for name, count in counts),
+            "kind": _find_repeated((_KINDS[name][0], count) for name, count in counts),
             "bytes": np.concatenate([sizes, *(listing.sizes for _, listing in parts)]),
             "written_at": times.astype("M8[us]"),
             "age_s": (now_us - times) / 1e6,
-            "reason": _repeated((_KINDS[name][1], count) for name, count in counts),
+            "reason": _find_repeated((_KINDS[name][1], count) for name, count in counts),
         }
     )
 
 
-def _repeated(parts: Iterable[tuple[str, int]]) -> NDArray[np.object_]:
+def _find_repeated(parts: Iterable[tuple[str, int]]) -> NDArray[np.object_]:
     return np.concatenate([np.full(count, text, object) for text, count in parts])

@@ -111,16 +111,16 @@ def list_manifests_used(
 ) -> Ids:
     """Read snapshots, and return the ids of their manifests. With `may_miss`, skip missing snapshots."""
     task = Task(partial(read_manifest_ids, storage, may_miss), "snapshots")
-    return _distinct(executor.map(task, iterate_ids(snapshots)))
+    return _find_distinct(executor.map(task, iterate_ids(snapshots)))
 
 
 def list_chunks_used(storage: Storage, manifests: Ids, executor: Executor, *, may_miss: bool = False) -> Ids:
     """Read manifests, and return the ids of their chunk objects. With `may_miss`, skip missing manifests."""
     task = Task(partial(_read_chunk_ids, storage, may_miss), "manifests")
-    return _distinct(executor.map(task, iterate_ids(manifests)))
+    return _find_distinct(executor.map(task, iterate_ids(manifests)))
 
 
-def _distinct(parts: Iterable[Ids]) -> Ids:
+def _find_distinct(parts: Iterable[Ids]) -> Ids:
     found = DistinctItems(f"S{OBJECT_ID}")
     for part in parts:
         found.add(view_id_keys(part))

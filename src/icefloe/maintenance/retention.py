@@ -150,11 +150,11 @@ class Kept:
 def select_kept(rules: RetentionPolicy | Expiration, history: History, now: datetime) -> Kept:
     """Decide which snapshots of a history to keep."""
     if isinstance(rules, RetentionPolicy):
-        return _by_policy(rules, history, now)
-    return _by_time(rules, history)
+        return _keep_by_policy(rules, history, now)
+    return _keep_by_time(rules, history)
 
 
-def _by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept:
+def _keep_by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept:
     unknown = sorted(set(policy.branches) - set(history.branches))
     if unknown:
         raise InvalidInputError(
@@ -162,7 +162,7 @@ def _by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept
             kind=ErrorKind.REF_NOT_FOUND,
         )
     snapshots, reasons = history.snapshots, _Reasons(history)
-    times = list(to_datetimes(_times(history)))
+    times = list(to_datetimes(_get_times(history)))
     for name, tip in history.branches.items():
         line = snapshots.ancestry(tip)
         reasons.add(line[0], f"tip of {name}")
@@ -178,8 +178,8 @@ def _by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept
     return Kept(keep, reasons.texts(), gone)
 
 
-def _by_time(rules: Expiration, history: History) -> Kept:
-    snapshots, reasons, times = history.snapshots, _Reasons(history), _times(history)
+def _keep_by_time(rules: Expiration, history: History) -> Kept:
+    snapshots, reasons, times = history.snapshots, _Reasons(history), _get_times(history)
     for young in np.flatnonzero(times >= rules.older_than_us).tolist():
         reasons.add(young, "young")
     for name, tip in history.branches.items():
@@ -245,7 +245,7 @@ def retain(
         # Called again if another writer was faster: the decision is made for the newest state.
         history = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
         kept = select_kept(rules, history, now)
-        done[:] = [_table(history, kept).take(history.reached()[_newest_first(history)])]
+        done[:] = [_table(history, kept).take(history.reached()[_sort_newest_first(history)])]
         if isinstance(rules, Expiration):
             return drop_expired(info, rules)[0], UpdateType.ExpirationRan()
         changed = replace(
@@ -283,7 +283,7 @@ def _retain_v1(
 
 def _table(history: History, kept: Kept) -> Table:
     """Return one row per snapshot, newest first."""
-    order = _newest_first(history)
+    order = _sort_newest_first(history)
     infos = [history.snapshots[row] for row in order.tolist()]
     return Table(
         {
@@ -296,9 +296,9 @@ def _table(history: History, kept: Kept) -> Table:
     )
 
 
-def _times(history: History) -> NDArray[np.int64]:
+def _get_times(history: History) -> NDArray[np.int64]:
     return np.asarray(history.snapshots.columns["flushed_at"]).astype(np.int64)
 
 
-def _newest_first(history: History) -> NDArray[np.int64]:
-    return np.argsort(-_times(history), kind="stable")
+def _sort_newest_first(history: History) -> NDArray[np.int64]:
+    return np.argsort(-_get_times(history), kind="stable")

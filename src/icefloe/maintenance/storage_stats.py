@@ -125,15 +125,15 @@ def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor
     A chunk that several references use counts once per snapshot.
     """
     order = np.argsort(np.asarray(history.snapshots.columns["flushed_at"]), kind="stable")
-    uses = _uses(assets.storage, history.snapshots.ids[order], executor)
+    uses = _find_uses(assets.storage, history.snapshots.ids[order], executor)
     units = _Units()
     sums = np.zeros((len(order), len(_KINDS)), np.int64)
     for manifest, found in uses.read(assets.storage, executor):
         rows = uses.snapshots(manifest)
         for at, (kind, _) in enumerate(_KINDS):
-            sums[rows, at] += int(_chunks(found)["length"][_chunks(found)["kind"] == kind].sum())
+            sums[rows, at] += int(_list_chunks(found)["length"][_list_chunks(found)["kind"] == kind].sum())
         units.add(found, rows)
-    chunks = _by_chunk(units.result())
+    chunks = _sort_by_chunk(units.result())
     alone = (chunks["first"] == chunks["last"]) & (chunks["kind"] != VIRTUAL)
     unique = np.zeros(len(order), np.int64)
     np.add.at(unique, chunks["first"][alone], chunks["length"][alone].astype(np.int64))
@@ -162,7 +162,7 @@ def measure_by_array(
     snapshots = history.snapshots.ids
     if only is not None:
         snapshots = np.frombuffer(only, np.uint8).reshape(1, -1)
-    uses = _uses(assets.storage, snapshots, executor)
+    uses = _find_uses(assets.storage, snapshots, executor)
     units = _Units()
     for manifest, found in uses.read(assets.storage, executor):
         units.add(found, uses.snapshots(manifest))
@@ -173,10 +173,10 @@ def measure_by_array(
     for at, (kind, _) in enumerate(_KINDS):
         some = rows["kind"] == kind
         np.add.at(sums[:, at], place[some], rows["length"][some].astype(np.int64))
-    alone = _alone(rows) & (rows["kind"] != VIRTUAL)
+    alone = _mark_alone(rows) & (rows["kind"] != VIRTUAL)
     unique = np.zeros(len(nodes), np.int64)
     np.add.at(unique, place[alone], rows["length"][alone].astype(np.int64))
-    paths = _paths(assets, history, snapshots)
+    paths = _find_paths(assets, history, snapshots)
     names = [NodeId(each.ljust(8, b"\0")) for each in nodes.tolist()]
     table = Table(
         {
@@ -219,14 +219,14 @@ def measure_reclaimable(
         used[~is_member(used, list_chunks_used(storage, kept_manifests, executor))] if len(used) else used
     )
     size = sum(
-        _bytes(list_folder(storage, folder), wanted)
+        _sum_bytes(list_folder(storage, folder), wanted)
         for folder, wanted in ((SNAPSHOTS, go), (MANIFESTS, manifests), (CHUNKS, chunks))
         if len(wanted)
     )
     return ReclaimableStorage(len(go), len(manifests), len(chunks), size)
 
 
-def _bytes(listed: Listing, wanted: Ids) -> int:
+def _sum_bytes(listed: Listing, wanted: Ids) -> int:
     return int(listed.sizes[is_member(listed.ids, sort_ids(wanted))].sum())
 
 
@@ -250,11 +250,11 @@ class _Uses:
     def read(self, storage: Storage, executor: Executor) -> Iterator[tuple[int, NDArray[np.void]]]:
         """Yield the position of every manifest, and its chunks."""
         return enumerate(
-            executor.map(Task(partial(_units_of, storage), "manifests"), iterate_ids(self.manifests))
+            executor.map(Task(partial(_read_units, storage), "manifests"), iterate_ids(self.manifests))
         )
 
 
-def _uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
+def _find_uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
     found = list(
         executor.map(Task(partial(read_manifest_ids, storage, False), "snapshots"), iterate_ids(snapshots))
     )
@@ -264,14 +264,14 @@ def _uses(storage: Storage, snapshots: Ids, executor: Executor) -> _Uses:
     return _Uses(manifests.view(np.uint8).reshape(-1, ManifestId.SIZE), owners, places.reshape(-1))
 
 
-def _units_of(storage: Storage, manifest: bytes) -> NDArray[np.void]:
+def _read_units(storage: Storage, manifest: bytes) -> NDArray[np.void]:
     id = ManifestId(manifest)
     packed = read_manifest(storage.get(f"{MANIFESTS}/{id}")[0], id)
-    parts = [_units(id, node, packed.array(node)) for node in packed.nodes]
+    parts = [_make_units(id, node, packed.array(node)) for node in packed.nodes]
     return np.unique(np.concatenate([np.zeros(0, _UNIT), *parts]))
 
 
-def _units(manifest: ManifestId, node: NodeId, refs: ArrayManifest) -> NDArray[np.void]:
+def _make_units(manifest: ManifestId, node: NodeId, refs: ArrayManifest) -> NDArray[np.void]:
     found = np.zeros(len(refs), _UNIT)
     found["kind"], found["node"] = refs.kind, bytes(node)
     keys = np.zeros((len(refs), 32), np.uint8)
@@ -308,12 +308,12 @@ class _Units:
         if self._pending:
             rows = np.concatenate([self._all, *self._pending])
             rows = rows[np.lexsort((rows["length"], rows["node"], rows["key"], rows["kind"]))]
-            self._all = _merged(rows, ("kind", "key", "node"))
+            self._all = _merge_rows(rows, ("kind", "key", "node"))
             self._pending, self._waiting = [], 0
         return self._all
 
 
-def _merged(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.void]:
+def _merge_rows(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.void]:
     """Merge adjacent rows that are equal in some fields: the greatest length, the union of snapshots."""
     if not len(rows):
         return rows
@@ -333,18 +333,18 @@ def _changes(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.bool_]:
     return found
 
 
-def _by_chunk(rows: NDArray[np.void]) -> NDArray[np.void]:
-    return _merged(rows, ("kind", "key"))
+def _sort_by_chunk(rows: NDArray[np.void]) -> NDArray[np.void]:
+    return _merge_rows(rows, ("kind", "key"))
 
 
-def _chunks(rows: NDArray[np.void]) -> NDArray[np.void]:
+def _list_chunks(rows: NDArray[np.void]) -> NDArray[np.void]:
     """Return each chunk of one manifest once, with its greatest length."""
     last = np.append(_changes(rows, ("kind", "key"))[1:], True)[: len(rows)]
     found: NDArray[np.void] = rows[last]
     return found
 
 
-def _alone(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+def _mark_alone(rows: NDArray[np.void]) -> NDArray[np.bool_]:
     """Return a mask of the rows whose chunk belongs to no other array."""
     starts = _changes(rows, ("kind", "key"))
     ends = np.append(starts[1:], True)
@@ -352,7 +352,7 @@ def _alone(rows: NDArray[np.void]) -> NDArray[np.bool_]:
     return alone
 
 
-def _paths(assets: AssetStore, history: History, snapshots: Ids) -> dict[NodeId, str]:
+def _find_paths(assets: AssetStore, history: History, snapshots: Ids) -> dict[NodeId, str]:
     tips = {*history.branches.values(), *history.tags.values()}
     if len(snapshots) == 1:
         tips.add(SnapshotId(snapshots[0].tobytes()))

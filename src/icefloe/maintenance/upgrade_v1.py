@@ -89,7 +89,7 @@ def delete_files_of_version_1(storage: Storage) -> None:
     """Delete files that version 2 does not use, starting with main, so that no reader finds version 1."""
     main = RefFile(RefKind.BRANCH, MAIN).path
     storage.delete([main])
-    report = storage.delete(list(_ref_files(storage)))
+    report = storage.delete(list(_list_ref_files(storage)))
     if report.failed:
         path, reason = report.failed[0]
         raise SessionStateError(
@@ -101,10 +101,10 @@ def delete_files_of_version_1(storage: Storage) -> None:
 
 def has_files_of_version_1(storage: Storage) -> bool:
     """Return True if files of version 1 are left."""
-    return next(_ref_files(storage), None) is not None or storage.exists(CONFIG_PATH)
+    return next(_list_ref_files(storage), None) is not None or storage.exists(CONFIG_PATH)
 
 
-def _ref_files(storage: Storage) -> Iterator[str]:
+def _list_ref_files(storage: Storage) -> Iterator[str]:
     """Yield the paths of branches and tags, without other files in their folder."""
     return (info.key for info in storage.list_prefix(f"{REFS}/") if RefFile.parse(info.key) is not None)
 
@@ -118,10 +118,10 @@ def _repo_info(
     known = _snapshots(assets, executor)
     reached: dict[SnapshotId, SnapshotInfo] = {}
     for id in (*branches.values(), *(id for tag, id in tags.items() if tag not in gone)):
-        reached |= _new_ancestors(id, reached, known, refs)
+        reached |= _list_new_ancestors(id, reached, known, refs)
     for id in (id for tag, id in tags.items() if tag in gone):
         with contextlib.suppress(SnapshotNotFoundError):  # garbage collection may have deleted its snapshots
-            reached |= _new_ancestors(id, reached, known, refs)
+            reached |= _list_new_ancestors(id, reached, known, refs)
     stored = refs.config()
     return make_first_repo_info(
         reached,
@@ -134,7 +134,7 @@ def _repo_info(
     )
 
 
-def _new_ancestors(
+def _list_new_ancestors(
     tip: SnapshotId,
     reached: Mapping[SnapshotId, SnapshotInfo],
     known: Mapping[SnapshotId, SnapshotInfo],
@@ -152,11 +152,11 @@ def _new_ancestors(
 def _snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
     """Read all existing snapshots in parallel. Following parents would read them one by one."""
     ids = iterate_ids(list_folder(assets.storage, SNAPSHOTS).ids)
-    infos = executor.map(Task(partial(_info, assets.storage), "snapshots"), ids)
+    infos = executor.map(Task(partial(_read_info, assets.storage), "snapshots"), ids)
     return {info.id: info for info in infos if info is not None}
 
 
-def _info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
+def _read_info(storage: Storage, snapshot: bytes) -> SnapshotInfo | None:
     id = SnapshotId(snapshot)
     try:
         return read_snapshot_info(storage.get(f"{SNAPSHOTS}/{id}")[0], id)

@@ -79,7 +79,9 @@ def keep_window(
     for attempt in range(_TRIES):
         session = repo.writable_session(branch)
         cuts = [cut for cut in _find_cuts(session, dim, keep, exact=exact) if cut.row]
-        rewritten = sum(_rewritten_bytes(session, path, dim, cut.row) for cut in cuts for path in cut.arrays)
+        rewritten = sum(
+            _count_rewritten_bytes(session, path, dim, cut.row) for cut in cuts for path in cut.arrays
+        )
         dropped = {cut.home: cut.row for cut in cuts}
         kept = {cut.home: cut.length - cut.row for cut in cuts}
         if dry_run or not cuts:
@@ -112,14 +114,14 @@ def _find_cuts(session: Session, dim: str, keep: timedelta | float, *, exact: bo
         if node is not None and home is not None:
             arrays.setdefault(home, []).append(node)
     if not arrays:
-        raise _refused(f"no group has a coordinate {dim}")
+        raise _make_error(f"no group has a coordinate {dim}")
     found = []
     for home, nodes in sorted(arrays.items()):
-        labels = _labels(session, join(home, dim), keep)
+        labels = _read_labels(session, join(home, dim), keep)
         for node in nodes:
             length = _document(node)["shape"][find_axis(node, dim) or 0]
             if length != len(labels):
-                raise _refused(
+                raise _make_error(
                     f"{node.path} has {length} rows along {dim}, but there are {len(labels)} labels"
                 )
         distance = keep // _MICROSECOND if isinstance(keep, timedelta) else keep
@@ -133,19 +135,19 @@ def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
     """Return the last row up to the given one that starts a chunk in every large array."""
     step = 1
     for node in nodes:
-        if _decoded_bytes(node) < SMALL_ARRAY_BYTES:
+        if _count_decoded_bytes(node) < SMALL_ARRAY_BYTES:
             continue
-        size = _chunk_size(node, dim)
+        size = _get_chunk_size(node, dim)
         step = math.lcm(step, size)
         if row and not row // step:
-            raise _refused(
+            raise _make_error(
                 f"the window begins at row {row} of {dim}, but no chunk of {node.path} starts before it: its "
                 f"chunks have {counted(size, 'row')}"
             )
     return row // step * step
 
 
-def _labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any]:
+def _read_labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any]:
     """Read the labels of a coordinate: times in microseconds, or numbers."""
     attributes = _document(session.workspace.array(path)).get("attributes") or {}
     values = np.asarray(zarr.open_array(session.store, path=path, mode="r")[...])
@@ -153,15 +155,15 @@ def _labels(session: Session, path: str, keep: timedelta | float) -> NDArray[Any
     is_time = coding is not None or values.dtype.kind == "M"
     if is_time != isinstance(keep, timedelta):
         wanted = "a duration, because its labels are times" if is_time else "a number, like its labels"
-        raise _refused(f"the window of {path} must be {wanted}")
+        raise _make_error(f"the window of {path} must be {wanted}")
     if values.dtype.kind == "M":
         values = values.astype("datetime64[us]").astype(np.int64)
     elif coding is not None:
         values = coding.microseconds(values)
     if values.dtype.kind not in "iuf":
-        raise _refused(f"the labels of {path} are neither times nor numbers")
+        raise _make_error(f"the labels of {path} are neither times nor numbers")
     if (values[1:] <= values[:-1]).any():
-        raise _refused(f"the labels of {path} are not strictly ascending, so the oldest are not the first")
+        raise _make_error(f"the labels of {path} are not strictly ascending, so the oldest are not the first")
     return values
 
 
@@ -170,32 +172,32 @@ def _document(node: NodeSnapshot) -> Mapping[str, Any]:
     return found
 
 
-def _chunk_size(node: NodeSnapshot, dim: str) -> int:
+def _get_chunk_size(node: NodeSnapshot, dim: str) -> int:
     grid = _document(node)["chunk_grid"]
     if grid["name"] != "regular":
-        raise _refused(f"{node.path} has a {grid['name']} chunk grid, in which chunks cannot move")
+        raise _make_error(f"{node.path} has a {grid['name']} chunk grid, in which chunks cannot move")
     return int(grid["configuration"]["chunk_shape"][find_axis(node, dim) or 0])
 
 
-def _decoded_bytes(node: NodeSnapshot) -> int:
+def _count_decoded_bytes(node: NodeSnapshot) -> int:
     document = _document(node)
     dtype = parse_dtype(document["data_type"], zarr_format=3).to_native_dtype()
     return int(math.prod(document["shape"]) * count_item_bytes(dtype))
 
 
-def _rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:
+def _count_rewritten_bytes(session: Session, path: str, dim: str, row: int) -> int:
     """Return the decoded size that a cut rewrites in an array: 0 if its chunks can move."""
     node = session.workspace.array(path)
-    if not row % _chunk_size(node, dim):
+    if not row % _get_chunk_size(node, dim):
         return 0
     length = _document(node)["shape"][find_axis(node, dim) or 0]
-    return int(_decoded_bytes(node) * (length - row) // max(length, 1))
+    return int(_count_decoded_bytes(node) * (length - row) // max(length, 1))
 
 
 def _drop_rows(session: Session, path: str, dim: str, row: int) -> None:
     """Drop the first rows of an array: move its chunks, or rewrite it if the rows are not whole chunks."""
     node = session.workspace.array(path)
-    axis, size = find_axis(node, dim) or 0, _chunk_size(node, dim)
+    axis, size = find_axis(node, dim) or 0, _get_chunk_size(node, dim)
     array = zarr.open_array(session.store, path=path, mode="r+")
     shape = [*array.shape[:axis], array.shape[axis] - row, *array.shape[axis + 1 :]]
     if not row % size:
@@ -214,5 +216,5 @@ def _drop_rows(session: Session, path: str, dim: str, row: int) -> None:
     array.resize(tuple(shape))
 
 
-def _refused(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(f"cannot keep a window: {text}", kind=ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -87,7 +87,9 @@ class Options:
             return {}
         found = _parse_json(name, value)
         if not isinstance(found, dict):
-            raise _invalid_option(name, value, 'a JSON object, such as {"lat": {"start": 40, "stop": 50}}')
+            raise _make_invalid_option_error(
+                name, value, 'a JSON object, such as {"lat": {"start": 40, "stop": 50}}'
+            )
         return found
 
     def value(self, name: str) -> Any:
@@ -102,7 +104,7 @@ class Options:
             return default
         match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", value.strip().lower())
         if match is None or int(match[1]) == 0:
-            raise _invalid_option(name, value, "a positive number such as 65536 or 64m")
+            raise _make_invalid_option_error(name, value, "a positive number such as 65536 or 64m")
         return int(match[1]) * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[match[2]]
 
     @property
@@ -324,10 +326,10 @@ def _parse_json(name: str, value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise _invalid_option(name, value, f"JSON ({error})") from None
+        raise _make_invalid_option_error(name, value, f"JSON ({error})") from None
 
 
-def _invalid_option(name: str, value: str, expected: str) -> InvalidInputError:
+def _make_invalid_option_error(name: str, value: str, expected: str) -> InvalidInputError:
     return InvalidInputError(
         f"the option {name} must be {expected}, not {value!r}", kind=ErrorKind.STORAGE_CONFIG
     )
@@ -346,5 +348,5 @@ def _import_provider(provider: str | None) -> dict[str, Any]:
             kind=ErrorKind.INVALID_CREDENTIALS,
         ) from None
     if not callable(function):
-        raise _invalid_option("credentialsProvider", provider, "package.module:function")
+        raise _make_invalid_option_error("credentialsProvider", provider, "package.module:function")
     return {"get_credentials": function}

@@ -148,7 +148,7 @@ class _PlannedQuery:
     def _check_types(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
         """Rename the columns to those of the plain answer; return None if the types differ."""
         empty = {
-            number: _empty_query(relation.schema(self.analysis.needs[number]))
+            number: _make_empty_query(relation.schema(self.analysis.needs[number]))
             for number, relation in enumerate(self.relations)
         }
         try:
@@ -186,7 +186,7 @@ def _read_metadata(relation: MetadataRelation, tasks: Sequence[Any], number: int
     return relation.read(tasks[number])
 
 
-def _empty_query(schema: pa.Schema) -> str:
+def _make_empty_query(schema: pa.Schema) -> str:
     """Write a query with columns of these names and types that reads nothing."""
     columns = [f"CAST(NULL AS {to_spark_type(field.type)}) AS {quote_name(field.name)}" for field in schema]
     return f"(SELECT {', '.join(columns)})"

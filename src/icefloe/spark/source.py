@@ -139,12 +139,12 @@ def _check_types(table: Table, schema: StructType) -> None:
     """Check that a schema given by the user only omits columns."""
     for column, field in zip(table.columns, schema.fields, strict=True):
         found, asked = to_spark_type(column.arrow), field.dataType.simpleString()
-        if _without_spaces(found) != _without_spaces(asked):
+        if _strip_spaces(found) != _strip_spaces(asked):
             raise InvalidInputError(
                 f"column {column.name} is of type {found}, not {asked}; cast it after reading",
                 kind=ErrorKind.INVALID_ARRAY_METADATA,
             )
 
 
-def _without_spaces(name: str) -> str:
+def _strip_spaces(name: str) -> str:
     return name.replace(" ", "")

@@ -641,13 +641,13 @@ def _new_r2(
         The storage.
     """
     if not bucket:
-        bucket, _, prefix = _folder(prefix).partition("/")
+        bucket, _, prefix = _to_folder(prefix).partition("/")
     if not bucket:
-        raise _wrong_config("Either bucket or prefix must be provided.")
+        raise _make_config_error("Either bucket or prefix must be provided.")
     endpoint = config.endpoint_url
     if not endpoint:
         if not account_id:
-            raise _wrong_config("Either endpoint_url or account_id must be provided.")
+            raise _make_config_error("Either endpoint_url or account_id must be provided.")
         endpoint = f"https://{account_id}.r2.cloudflarestorage.com"
     here = dataclasses.replace(
         config, endpoint_url=endpoint, region=config.region or "auto", force_path_style=True
@@ -725,8 +725,8 @@ def _open_s3(
     if credentials is None:
         credentials = s3_anonymous_credentials() if options.anonymous else s3_from_env_credentials()
     roles = Headers(*(dict(each or {}) for each in headers))
-    place = S3Place(bucket, _folder(prefix), dataclasses.replace(options), credentials, roles)
-    return _stored_at(place, read_only=read_only)
+    place = S3Place(bucket, _to_folder(prefix), dataclasses.replace(options), credentials, roles)
+    return _make_storage_at(place, read_only=read_only)
 
 
 def _new_gcs(
@@ -764,7 +764,7 @@ def _new_gcs(
 
     roles = Headers(*(dict(each or {}) for each in (headers, read_headers, write_headers)))
     chosen = credentials or gcs_from_env_credentials()
-    return _stored_at(GcsPlace(bucket, _folder(prefix), dict(config or {}), chosen, roles))
+    return _make_storage_at(GcsPlace(bucket, _to_folder(prefix), dict(config or {}), chosen, roles))
 
 
 def _new_azure_blob(
@@ -799,7 +799,7 @@ def _new_azure_blob(
     from icefloe.storage.object_store.clients import AzurePlace  # importing obstore is slow
 
     chosen = credentials or azure_from_env_credentials()
-    return _stored_at(AzurePlace(account, container, _folder(prefix), dict(config or {}), chosen))
+    return _make_storage_at(AzurePlace(account, container, _to_folder(prefix), dict(config or {}), chosen))
 
 
 def _new_http(
@@ -826,7 +826,7 @@ def _new_http(
     from icefloe.storage.object_store.clients import Headers, HttpPlace  # importing obstore is slow
 
     check_web_url(base_url)
-    return _stored_at(HttpPlace(base_url, dict(config or {}), Headers(dict(headers or {}))))
+    return _make_storage_at(HttpPlace(base_url, dict(config or {}), Headers(dict(headers or {}))))
 
 
 def check_web_url(url: str) -> None:
@@ -841,17 +841,17 @@ def check_web_url(url: str) -> None:
         )
 
 
-def _stored_at(place: Place, *, read_only: bool = False) -> Storage:
+def _make_storage_at(place: Place, *, read_only: bool = False) -> Storage:
     from icefloe.storage.object_store.storage import ObjectStorage  # importing obstore is slow
 
     return ObjectStorage(place, read_only=read_only)
 
 
-def _folder(prefix: str | None) -> str:
+def _to_folder(prefix: str | None) -> str:
     return (prefix or "").strip("/")
 
 
-def _wrong_config(text: str) -> StorageError:
+def _make_config_error(text: str) -> StorageError:
     return StorageError(f"storage configuration error: {text}", kind=ErrorKind.STORAGE_CONFIG)
 
 

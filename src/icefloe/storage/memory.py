@@ -165,7 +165,7 @@ class MemoryStorage(Storage):
         content = bytes(data)
         with self._shelf.lock:
             current = self._shelf.objects.get(path)
-            if not _holds(condition, current):
+            if not _is_met(condition, current):
                 raise ConditionNotMetError(path, condition)
             version = Version(str(next(self._shelf.numbers)))
             self._shelf.objects[path] = _Object(content, version, time.time())
@@ -189,7 +189,7 @@ class MemoryStorage(Storage):
         return (type(self), (self._settings, self._shelf))
 
 
-def _holds(condition: PutCondition, current: _Object | None) -> bool:
+def _is_met(condition: PutCondition, current: _Object | None) -> bool:
     match condition:
         case Always():
             return True

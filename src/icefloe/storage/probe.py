@@ -116,14 +116,14 @@ class _Probe:
         ]
 
     def write_and_read_back(self) -> str:
-        path = self._path("plain")
+        path = self._make_path("plain")
         self._storage.put(path, b"first")
         self._storage.put(path, b"second")
         data, _ = self._storage.get(path)
         return "" if data == b"second" else f"wrote b'second', read {data!r}"
 
     def create_only_if_absent(self) -> str:
-        path = self._path("create")
+        path = self._make_path("create")
         self._storage.put(path, b"first", ABSENT)
         if accepts(self._storage, path, b"second", ABSENT):
             return "a write with the condition that the object is absent overwrote an existing object"
@@ -131,7 +131,7 @@ class _Probe:
         return "" if data == b"first" else "a refused write changed the object"
 
     def replace_only_if_unchanged(self) -> str:
-        path = self._path("replace")
+        path = self._make_path("replace")
         old = self._storage.put(path, b"first", ABSENT)
         _, seen = self._storage.get(path)
         if seen != old:
@@ -145,7 +145,7 @@ class _Probe:
         return "" if data == b"second" else "a refused write changed the object"
 
     def no_replacement_of_missing(self) -> str:
-        path = self._path("missing")
+        path = self._make_path("missing")
         version = self._storage.put(path, b"first", ABSENT)
         self._storage.delete([path])
         if accepts(self._storage, path, b"second", Unchanged(version)):
@@ -153,24 +153,24 @@ class _Probe:
         return ""
 
     def one_creator_wins(self) -> str:
-        return self._race("race-create", lambda path: ABSENT)
+        return self._run_race("race-create", lambda path: ABSENT)
 
     def one_replacer_wins(self) -> str:
         def unchanged(path: str) -> PutCondition:
             version: Version = self._storage.put(path, b"start", ABSENT)
             return Unchanged(version)
 
-        return self._race("race-replace", unchanged)
+        return self._run_race("race-replace", unchanged)
 
     def listing_shows_new_objects(self) -> str:
-        path = self._path("listed")
+        path = self._make_path("listed")
         self._storage.put(path, b"x")
         listed = {info.key for info in self._storage.list_prefix(self._folder)}
         return "" if path in listed else "a new object is not in the listing"
 
-    def _race(self, name: str, condition_for: Callable[[str], PutCondition]) -> str:
+    def _run_race(self, name: str, condition_for: Callable[[str], PutCondition]) -> str:
         for round_number in range(ROUNDS):
-            path = self._path(f"{name}-{round_number}")
+            path = self._make_path(f"{name}-{round_number}")
             condition = condition_for(path)
             start = threading.Barrier(RACERS)
 
@@ -187,6 +187,6 @@ class _Probe:
                 return "the content is not that of the successful writer"
         return ""
 
-    def _path(self, name: str) -> str:
+    def _make_path(self, name: str) -> str:
         self.names.append(name)
         return f"{self._folder}/{name}"

@@ -79,7 +79,7 @@ def resolve(url: str) -> str:
         if urlsplit(location).scheme in SCHEMES:
             return location
         url = urljoin(url, location)
-    raise _bad(f"no storage after {MAX_REDIRECTS} redirects; the last one leads to {url}")
+    raise _make_error(f"no storage after {MAX_REDIRECTS} redirects; the last one leads to {url}")
 
 
 def _location(url: str) -> str:
@@ -87,10 +87,10 @@ def _location(url: str) -> str:
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _bad(f"cannot follow {url}; expected an http URL or one of {', '.join(SCHEMES)}")
+        raise _make_error(f"cannot follow {url}; expected an http URL or one of {', '.join(SCHEMES)}")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     if not has_valid_port(url):
-        raise _bad(f"{url}: the port is not a number")
+        raise _make_error(f"{url}: the port is not a number")
     connection = kind(parts.hostname, parts.port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", parts._replace(scheme="", netloc="", fragment="").geturl() or "/")
@@ -98,13 +98,13 @@ def _location(url: str) -> str:
         location = response.getheader("Location")
         response.close()
     except (OSError, http.client.HTTPException) as cause:
-        raise _bad(f"{url}: {cause}") from None
+        raise _make_error(f"{url}: {cause}") from None
     finally:
         connection.close()
     if response.status not in _REDIRECTS or not location:
-        raise _bad(f"{url} does not redirect; the server answered {response.status}")
+        raise _make_error(f"{url} does not redirect; the server answered {response.status}")
     return location
 
 
-def _bad(text: str) -> StorageError:
+def _make_error(text: str) -> StorageError:
     return StorageError(f"bad redirect: {text}", kind=ErrorKind.BAD_REDIRECT)

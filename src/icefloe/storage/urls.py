@@ -74,7 +74,7 @@ def storage_from_url(url: str | os.PathLike[str], **options: Any) -> Storage:
         raise StorageError("the location is empty; use . for this folder", kind=ErrorKind.CANNOT_PARSE_URL)
     parts = urlsplit(text)
     if len(parts.scheme) < 2:  # none, or the drive of a Windows path
-        return _made(LocalStorage, {"path": os.path.expanduser(text)}, options)
+        return _make(LocalStorage, {"path": os.path.expanduser(text)}, options)
     opener = _OPENERS.get(parts.scheme)
     if opener is None:
         known = ", ".join(sorted(_OPENERS))
@@ -115,47 +115,47 @@ def open_public_url(url: str) -> Storage:
     return storage_from_url(url, **anonymous)
 
 
-def _file(parts: SplitResult, options: dict[str, Any]) -> Storage:
+def _open_file(parts: SplitResult, options: dict[str, Any]) -> Storage:
     if parts.netloc not in ("", "localhost"):
         raise StorageError(
             f"file://{parts.netloc}{parts.path} refers to another host; write file:///path",
             kind=ErrorKind.CANNOT_PARSE_URL,
         )
-    return _made(LocalStorage, {"path": unquote(parts.path)}, {**_query(parts), **options})
+    return _make(LocalStorage, {"path": unquote(parts.path)}, {**_query(parts), **options})
 
 
-def _memory(parts: SplitResult, options: dict[str, Any]) -> Storage:
-    _checked(MemoryStorage, {}, options)
+def _open_memory(parts: SplitResult, options: dict[str, Any]) -> Storage:
+    _check_options(MemoryStorage, {}, options)
     name = parts.netloc + parts.path
     return _named_memories.setdefault(name, MemoryStorage()) if name.strip("/") else MemoryStorage()
 
 
 def _bucket(make: Callable[..., Storage]) -> Callable[[SplitResult, dict[str, Any]], Storage]:
     def opener(parts: SplitResult, options: dict[str, Any]) -> Storage:
-        given = {"bucket": _required_host(parts), "prefix": unquote(parts.path).strip("/")}
-        return _made(make, given, {**_query(parts), **options})
+        given = {"bucket": _require_host(parts), "prefix": unquote(parts.path).strip("/")}
+        return _make(make, given, {**_query(parts), **options})
 
     return opener
 
 
 def _azure(parts: SplitResult, options: dict[str, Any]) -> Storage:
-    container, _, host = _required_host(parts).partition("@")
+    container, _, host = _require_host(parts).partition("@")
     given: dict[str, Any] = {"container": container, "prefix": unquote(parts.path).strip("/")}
     if host:  # abfs://container@account.dfs.core.windows.net/prefix
         given["account"] = host.partition(".")[0]
     elif "account" not in options and "account" not in _query(parts):
         raise InvalidInputError("an az:// URL needs the option account", kind=ErrorKind.STORAGE_CONFIG)
-    return _made(azure_storage, given, {**_query(parts), **options})
+    return _make(azure_storage, given, {**_query(parts), **options})
 
 
 def _http(parts: SplitResult, options: dict[str, Any]) -> Storage:
     scheme = parts.scheme.partition("+")[0]
-    return _made(http_storage, {"base_url": parts._replace(scheme=scheme).geturl()}, options)
+    return _make(http_storage, {"base_url": parts._replace(scheme=scheme).geturl()}, options)
 
 
 _OPENERS: dict[str, Callable[[SplitResult, dict[str, Any]], Storage]] = {
-    "file": _file,
-    "memory": _memory,
+    "file": _open_file,
+    "memory": _open_memory,
     "s3": _bucket(s3_storage),
     "gs": _bucket(gcs_storage),
     "gcs": _bucket(gcs_storage),
@@ -178,7 +178,7 @@ def _query(parts: SplitResult) -> dict[str, Any]:
     return options
 
 
-def _required_host(parts: SplitResult) -> str:
+def _require_host(parts: SplitResult) -> str:
     if ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(
             f"{parts.geturl()}: a URL of a bucket must not contain keys, because URLs end up in logs; pass "
@@ -192,11 +192,13 @@ def _required_host(parts: SplitResult) -> str:
     return parts.netloc
 
 
-def _made(make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]) -> Storage:
-    return make(**given, **_checked(make, given, options))
+def _make(make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]) -> Storage:
+    return make(**given, **_check_options(make, given, options))
 
 
-def _checked(make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def _check_options(
+    make: Callable[..., Storage], given: dict[str, Any], options: dict[str, Any]
+) -> dict[str, Any]:
     """Return the options with converted values; raise InvalidInputError for options that do not exist."""
     parameters = inspect.signature(make).parameters
     allowed = [name for name in parameters if name not in given and not name.startswith("_")]
@@ -206,10 +208,12 @@ def _checked(make: Callable[..., Storage], given: dict[str, Any], options: dict[
                 f"unknown storage option {name!r}; expected one of {', '.join(allowed)}",
                 kind=ErrorKind.STORAGE_CONFIG,
             )
-    return {name: _value(name, str(parameters[name].annotation), value) for name, value in options.items()}
+    return {
+        name: _convert_value(name, str(parameters[name].annotation), value) for name, value in options.items()
+    }
 
 
-def _value(name: str, annotation: str, value: Any) -> Any:
+def _convert_value(name: str, annotation: str, value: Any) -> Any:
     """Convert the text of a query or a Spark option to the type of the option."""
     if isinstance(value, str) and annotation.startswith("bool"):
         try:

@@ -59,7 +59,7 @@ def facts(found: Combined | str) -> Any:
     pieces = {}
     for name, variable in found.dataset.variables.items():
         if isinstance(variable.data, PieceArray):
-            columns = variable.data.pieces._columns()
+            columns = variable.data.pieces._list_columns()
             rows = sorted(np.column_stack(columns).tolist())
             origins = sorted((number, each.shape) for number, each in variable.data.origins.items())
             pieces[name] = (variable.dims, variable.shape, variable.dtype, variable.attrs, rows, origins)

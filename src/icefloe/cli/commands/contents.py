@@ -32,7 +32,7 @@ _HEAD = 10
 _ATTRIBUTES = ("units", "long_name", "standard_name")
 
 
-def _line(node: dict[str, Any]) -> str:
+def _format_line(node: dict[str, Any]) -> str:
     label = format_value(get_name(node["path"])) or "/"
     if node["kind"] == "group":
         return label if label == "/" else f"{label}/"
@@ -58,27 +58,27 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
     icefloe tree data/repo air -r v1.0
     """
     workspace = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))._workspace
-    top = _absolute(path)
+    top = _make_absolute(path)
     if top != ROOT and workspace.node(top) is None:
-        raise _no_node(workspace, "group or array", top)
+        raise _make_no_node_error(workspace, "group or array", top)
     shown_all = with_ledgers or is_within(top, LEDGERS)
     paths = [each for each in workspace.below(top) if is_listed(each, with_ledgers=shown_all)]
     nodes = [summarize_node(node) for each in paths if (node := workspace.node(each)) is not None]
     levels = [len(make_component_key(node["path"])) - len(make_component_key(top)) for node in nodes]
-    lines = ["    " * level + _line(node) for level, node in zip(levels, nodes, strict=True)]
+    lines = ["    " * level + _format_line(node) for level, node in zip(levels, nodes, strict=True)]
     out.value(nodes, "\n".join(lines) or "no groups or arrays")
 
 
 def find_array(session: Session, path: str) -> str:
     """Return the full path of an array; the error suggests an array with a similar name."""
-    whole = _absolute(path)
+    whole = _make_absolute(path)
     if session._workspace.node(whole) is None:
-        raise _no_node(session._workspace, "array", whole)
+        raise _make_no_node_error(session._workspace, "array", whole)
     session._workspace.array(whole)  # raises if it is a group
     return whole
 
 
-def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
+def _make_no_node_error(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
     import difflib
 
     there = [each for each in workspace.below(ROOT) if is_listed(each, with_ledgers=False)]
@@ -87,7 +87,7 @@ def _no_node(workspace: Workspace, what: str, path: str) -> NodeNotFoundError:
     return NodeNotFoundError(f"there is no {what} {path}; {hint}", kind=ErrorKind.NODE_NOT_FOUND)
 
 
-def _absolute(text: str) -> str:
+def _make_absolute(text: str) -> str:
     return normalize(text if text.startswith("/") else f"/{text}")
 
 
@@ -114,12 +114,14 @@ def head(repo: Repository, path: str, revision: str, number: int, out: Output) -
     icefloe head data/repo air/t2m -n 5
     """
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
-    shape = _shape(session, find_array(session, path))
-    values = read(session, _absolute(path), (slice(0, number),) * len(shape))
-    out.value({"shape": shape, "dtype": str(values.dtype), "values": json_values(values)}, _text(values))
+    shape = _get_shape(session, find_array(session, path))
+    values = read(session, _make_absolute(path), (slice(0, number),) * len(shape))
+    out.value(
+        {"shape": shape, "dtype": str(values.dtype), "values": json_values(values)}, _format_values(values)
+    )
 
 
-def _shape(session: Session, path: str) -> list[int]:
+def _get_shape(session: Session, path: str) -> list[int]:
     shape: list[int] = json.loads(session._workspace.array(path).user_data)["shape"]
     return shape
 
@@ -156,13 +158,13 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
     import numpy as np
 
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
-    shape = _shape(session, find_array(session, path))
-    values = read(session, _absolute(path), _region(region, len(shape)))
+    shape = _get_shape(session, find_array(session, path))
+    values = read(session, _make_absolute(path), _region(region, len(shape)))
     with np.printoptions(threshold=sys.maxsize):
-        out.value(json_values(values), _text(values))
+        out.value(json_values(values), _format_values(values))
 
 
-def _text(values: Any) -> str:
+def _format_values(values: Any) -> str:
     """Format values as numpy does, which escapes control characters except in a single string."""
     return str(values) if values.ndim else format_value(str(values))
 

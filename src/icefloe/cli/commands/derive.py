@@ -109,7 +109,7 @@ def derive(
         with show_logs("icefloe.derive", out.progress.say), _executor(report, executor, out) as running:
             report = work(executor=running)
     report = replace(report, dry_run=check or dry_run)
-    out.value(report.to_dict(), _text(report.to_dict(), written=not (check or dry_run)))
+    out.value(report.to_dict(), _format_report(report.to_dict(), written=not (check or dry_run)))
     return STALE if check and stale else 0
 
 
@@ -129,7 +129,7 @@ def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
     from icefloe.derive.lineage import read_lineage
 
     found = read_lineage(repo, array, snapshot_id=revisions.resolve(repo, revision))
-    out.value(found.to_dict(), _lineage_text(found.to_dict()))
+    out.value(found.to_dict(), _format_lineage(found.to_dict()))
     return 0
 
 
@@ -152,8 +152,8 @@ def _pyramid_recipe(
     return {"repository": repo, "storage_options": options, "outputs": {f"{name}_pyramid": output}}
 
 
-def _text(report: dict[str, Any], *, written: bool) -> str:
-    lines = [_line(each, written=written) for each in report["outputs"]]
+def _format_report(report: dict[str, Any], *, written: bool) -> str:
+    lines = [_format_line(each, written=written) for each in report["outputs"]]
     if not written:
         lines.append("nothing was written")
     elif report["commit"] is None:
@@ -163,7 +163,7 @@ def _text(report: dict[str, Any], *, written: bool) -> str:
     return "\n".join(map(format_value, lines))
 
 
-def _line(output: dict[str, Any], *, written: bool) -> str:
+def _format_line(output: dict[str, Any], *, written: bool) -> str:
     total = output["recomputed"] + output["moved"] + output["kept"]
     verb = "computed" if written else "to compute"
     parts = [f"{output['recomputed']} of {counted(total, 'chunk')} {verb}"]
@@ -175,7 +175,7 @@ def _line(output: dict[str, Any], *, written: bool) -> str:
     return f"    {output['path']}: {', '.join(parts)}{because}"
 
 
-def _lineage_text(found: dict[str, Any]) -> str:
+def _format_lineage(found: dict[str, Any]) -> str:
     state = "up to date" if found["is_current"] else "out of date: an input changed since it was computed"
     lines = [f"{found['path']}: {state}", f"    function  {found['function']}"]
     for each in found["inputs"]:

@@ -35,7 +35,7 @@ def doctor(ctx: click.Context, out: Output) -> None:
     icefloe doctor s3://bucket/repo -o region=eu-west-1
     """
     if ctx.invoked_subcommand is None:
-        out.record(_environment())
+        out.record(_describe_environment())
 
 
 @doctor.command("storage")
@@ -57,13 +57,13 @@ def doctor_storage(storage: Storage, out: Output) -> int:
     return 0 if report.safe else FINDINGS
 
 
-def _environment() -> dict[str, str]:
+def _describe_environment() -> dict[str, str]:
     """Return the versions of installed packages, or the commands that install them."""
     found = {"icefloe": __version__, "python": f"{platform.python_version()} on {platform.platform()}"}
-    return {**found, **{name: _package(name) for name in _PACKAGES}, "java": _java()}
+    return {**found, **{name: _describe_package(name) for name in _PACKAGES}, "java": _java()}
 
 
-def _package(name: str) -> str:
+def _describe_package(name: str) -> str:
     try:
         # Parsing all metadata of a package would take longer than the rest of the command.
         found = re.search(r"^Version: *(\S+)", distribution(name).read_text("METADATA") or "", re.MULTILINE)

@@ -85,8 +85,10 @@ def append(
                 metadata=metadata,
             )
         found.append({"file": file, **report.to_dict()})
-        out.progress.say(f"{format_value(file)}: {_done(found[-1], dim)}")
-    out.value(found, "\n".join(f"{format_value(each['file'])}: {_done(each, dim)}" for each in found))
+        out.progress.say(f"{format_value(file)}: {_format_result(found[-1], dim)}")
+    out.value(
+        found, "\n".join(f"{format_value(each['file'])}: {_format_result(each, dim)}" for each in found)
+    )
 
 
 def _open(file: str) -> Any:
@@ -100,7 +102,7 @@ def _open(file: str) -> Any:
         ) from error
 
 
-def _done(report: dict[str, Any], dim: str) -> str:
+def _format_result(report: dict[str, Any], dim: str) -> str:
     if report["snapshot_id"] is None:
         return "already appended"
     parts = [f"{counted(report['num_rows'], 'row')} appended along {dim}"]
@@ -151,10 +153,10 @@ def window(
         report = repo.keep_window(
             keep, dim, branch=branch, exact=exact, message=message, metadata=metadata, dry_run=dry_run
         )
-    out.value(report.to_dict(), _window_text(report.to_dict(), dim))
+    out.value(report.to_dict(), _format_window(report.to_dict(), dim))
 
 
-def _window_text(report: dict[str, Any], dim: str) -> str:
+def _format_window(report: dict[str, Any], dim: str) -> str:
     lines = [
         f"{format_value(group)}: {counted(rows, 'row')} of {dim} dropped, {report['kept'][group]} kept"
         for group, rows in report["dropped"].items()
@@ -227,9 +229,9 @@ class _Command:
                 self._words, input=json.dumps(event.to_dict()).encode(), check=False
             ).returncode
         except OSError as error:
-            raise _undelivered(event, f"{self._words[0]} cannot be run: {error.strerror}") from error
+            raise _warn_undelivered(event, f"{self._words[0]} cannot be run: {error.strerror}") from error
         if code:
-            raise _undelivered(event, f"{self._words[0]} ended with exit code {code}")
+            raise _warn_undelivered(event, f"{self._words[0]} ended with exit code {code}")
 
 
 class _Webhook:
@@ -248,10 +250,10 @@ class _Webhook:
             with urllib.request.urlopen(request, timeout=30):
                 pass
         except OSError as error:
-            raise _undelivered(event, f"the webhook did not accept it: {error}") from error
+            raise _warn_undelivered(event, f"the webhook did not accept it: {error}") from error
 
 
-def _undelivered(event: Event, reason: str) -> InvalidInputError:
+def _warn_undelivered(event: Event, reason: str) -> InvalidInputError:
     return InvalidInputError(
         f"event {event.id} ({event.type}) was not delivered: {reason}; it will be delivered again",
         kind=ErrorKind.BAD_METADATA,

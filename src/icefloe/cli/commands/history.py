@@ -104,7 +104,7 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
     changed = None
     if info.parent_id:
         whole = repo.diff(from_snapshot_id=info.parent_id, to_snapshot_id=info.id)
-        changed = _listed_changes(whole, with_ledgers=with_ledgers)
+        changed = _drop_ledger_changes(whole, with_ledgers=with_ledgers)
     facts = {name: getattr(info, name) for name in ("id", "parent_id", "written_at", "message")}
     lines = [
         indent_text(f"{format_value(name):<10} ", format_value_lines(value))
@@ -153,17 +153,17 @@ def diff(
 
         sessions = [repo.readonly_session(snapshot_id=each) for each in (first, last)]
         changed = compare(*sessions).to_diff()
-    changed = _listed_changes(changed, with_ledgers=with_ledgers)
+    changed = _drop_ledger_changes(changed, with_ledgers=with_ledgers)
     text = str(changed).rstrip() or "no changes"
     if not with_values:
         out.value(changed, text)
         return
-    found = _value_differences(repo, first, last, changed)
+    found = _compare_values(repo, first, last, changed)
     lines = [format_value(f"{path}: {each}") for path, each in found.items()]
     out.value({**plain(changed), "values": found}, "\n".join([text, "", "Values:", *lines]))
 
 
-def _value_differences(
+def _compare_values(
     repo: Repository, first: str, last: str, changed: Diff
 ) -> dict[str, ValueDifferences | str]:
     """Compare the values of each array that changed; an array that cannot be compared has a reason."""
@@ -184,7 +184,7 @@ def _value_differences(
     return found
 
 
-def _listed_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
+def _drop_ledger_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
     """Return the changes without those of the ingest ledger."""
     if with_ledgers:
         return changed

@@ -214,7 +214,7 @@ def _ingest(
     if file is not None:
         file.write_text(report.to_html(), encoding="utf-8")
     took_changed = arguments.get("on_change") == "ingest"
-    out.value(report.to_dict(), _text(report, dry_run=dry_run, took_changed=took_changed))
+    out.value(report.to_dict(), _format_report(report, dry_run=dry_run, took_changed=took_changed))
     if report.bad and report.published is None and report.ok and not dry_run:
         return FAILED
     return 0 if report.ok else FINDINGS
@@ -259,7 +259,7 @@ def _checks(text: str) -> tuple[Any, ...]:
     return tuple(Check(name) for name in dict.fromkeys(names) if name != "none")
 
 
-def _text(found: Report, *, dry_run: bool, took_changed: bool) -> str:
+def _format_report(found: Report, *, dry_run: bool, took_changed: bool) -> str:
     report = found.to_dict()
     lines = [f"{each.source.url}: skipped: {_with_hint(each.reason, each.remedy)}" for each in found.bad]
     lines += [_with_hint(each.sentence, each.hint) for each in found.findings if each.severity == "note"]

@@ -15,7 +15,7 @@ from icefloe.virtual.parsers import Format
 _COLUMNS = ("variable", "shape", "dtype", "chunks", "references", "codecs", "refused")
 
 
-def _rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
+def _list_rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path, group in dataset.walk():
         prefix = f"{path}/" if path else ""
@@ -68,7 +68,7 @@ def inspect_file(
     found = []
     for number, file in enumerate(files):
         out.progress("files", number, len(files))
-        rows = _rows(virtualize(file, format=format_, group=group, version=revision))
+        rows = _list_rows(virtualize(file, format=format_, group=group, version=revision))
         found += [{"file": redact(file), **row} for row in rows]
     columns = _COLUMNS if len(files) == 1 and not out.as_json else ("file", *_COLUMNS)
     out.table(found, columns)

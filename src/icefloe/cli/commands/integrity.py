@@ -152,7 +152,7 @@ def checksums_record(repo: Repository, out: Output) -> None:
     out.value({"recorded": count}, f"recorded {counted(count, 'checksum')}")
 
 
-def _not_empty(text: str) -> str:
+def _require_text(text: str) -> str:
     if not text:
         raise ValueError("empty")
     return text
@@ -170,7 +170,7 @@ def _not_empty(text: str) -> str:
 @pairs_option(
     "--relocate",
     form="OLD=NEW",
-    parse=_not_empty,
+    parse=_require_text,
     help="Change virtual references below the URL OLD to the URL NEW.",
 )
 @click.option(
@@ -217,7 +217,7 @@ def repair(
     sources += [ledger] if ledger is not None else []
     report = with_progress(repo, out).repair(
         branch,
-        sources=(lambda path, coords: _first(sources, path, coords)) if sources else None,
+        sources=(lambda path, coords: _find_first(sources, path, coords)) if sources else None,
         drop=drop,
         checksums=checksums,
         virtual=virtual,
@@ -251,6 +251,6 @@ def _ledger(session: Session, options: dict[str, str]) -> LedgerChunks:
     return LedgerChunks(session, Reading(storage_options=options))
 
 
-def _first(sources: list[ReadChunk], path: str, coords: tuple[int, ...]) -> Any:
+def _find_first(sources: list[ReadChunk], path: str, coords: tuple[int, ...]) -> Any:
     """Return the chunk from the first source that has it."""
     return next((data for each in sources if (data := each(path, coords)) is not None), None)

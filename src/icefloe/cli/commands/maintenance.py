@@ -71,7 +71,7 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
         if not dry_run:
             raise click.UsageError("--table requires --dry-run")
         found = repo.find_garbage(older_than)
-        out.table(_rows(found), found.names)
+        out.table(_list_rows(found), found.names)
         return
     age = datetime.now(UTC) - older_than
     if not dry_run and not yes and age < _SAFE_AGE:
@@ -138,7 +138,7 @@ def expire(
     icefloe expire data/repo --older-than 30d --dry-run
     icefloe expire data/repo --keep-last 5 --keep-daily 14 --keep-monthly 12 --dry-run
     """
-    policy = _policy(rules, since, per_branch, tags)
+    policy = _make_policy(rules, since, per_branch, tags)
     if policy is not None and older_than is None:
         if branches:
             raise click.UsageError("--branches requires --older-than")
@@ -156,7 +156,7 @@ def expire(
     out.value({"expired": gone}, f"{counted(len(gone), 'snapshot')} expired")
 
 
-def _policy(
+def _make_policy(
     rules: dict[str, int | None], since: datetime | None, per_branch: tuple[str, ...], tags: bool
 ) -> RetentionPolicy | None:
     given: dict[str, Any] = {name: count for name, count in rules.items() if count is not None}
@@ -194,9 +194,9 @@ def _print_retention(
     else:
         freed = repo.estimate_expiration(policy=policy)
     if out.as_json:
-        out.value({"freed": freed, "snapshots": _rows(table)})
+        out.value({"freed": freed, "snapshots": _list_rows(table)})
         return
-    out.table(_rows(table), table.names)
+    out.table(_list_rows(table), table.names)
     out.value(
         f"{counted(freed.snapshots, 'snapshot')} would expire; gc could then delete "
         f"{counted(freed.manifests, 'manifest')} and {counted(freed.chunks, 'chunk')}, "
@@ -204,7 +204,7 @@ def _print_retention(
     )
 
 
-def _rows(table: Table) -> list[dict[str, Any]]:
+def _list_rows(table: Table) -> list[dict[str, Any]]:
     """Return the rows of a table, with times in UTC."""
     rows = list(table.rows())
     for row in rows:
@@ -272,7 +272,7 @@ def storage(
     if by is not None:
         id = None if revision is None else revisions.resolve(repo, revision)
         table = repo.storage_stats(by, snapshot_id=id)
-        rows = _rows(table)
+        rows = _list_rows(table)
         if by == "array":
             rows = [row for row in rows if is_listed(row["array"], with_ledgers=with_ledgers)]
         out.table(rows, table.names)

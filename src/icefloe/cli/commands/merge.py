@@ -152,7 +152,7 @@ def _run(out: Output, work: Callable[[], MergeResult], what: str) -> int:
         result = error.result
     rows = result.conflicts
     details = rows.details()
-    lines = [_sentence(result, format_value(what))]
+    lines = [_format_result(result, format_value(what))]
     for row, found in zip(rows[: len(details)], details, strict=True):
         place = format_value(row.path) if row.chunk is None else f"{format_value(row.path)} {list(row.chunk)}"
         lines.append(
@@ -176,7 +176,7 @@ def _run(out: Output, work: Callable[[], MergeResult], what: str) -> int:
     return CONFLICT if result.outcome == "conflicts" else 0
 
 
-def _sentence(result: MergeResult, what: str) -> str:
+def _format_result(result: MergeResult, what: str) -> str:
     match result.outcome:
         case "conflicts":
             count = counted(len(result.conflicts), "conflict")

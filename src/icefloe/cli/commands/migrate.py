@@ -64,7 +64,7 @@ def migrate(
         progress=out.progress,
         executor=executor,
     )
-    out.value(plain(report), _text(report))
+    out.value(plain(report), _format_report(report))
 
 
 def _upgrade(
@@ -96,7 +96,7 @@ def _upgrade(
     out.value({"source_format": "version 1", "dry_run": dry_run, **counts}, text)
 
 
-def _text(report: MigrationReport) -> str:
+def _format_report(report: MigrationReport) -> str:
     verb = "would write" if report.dry_run else "wrote"
     head = (
         f"{verb} {counted(report.snapshots, 'snapshot')}, {counted(report.branches, 'branch')}, "

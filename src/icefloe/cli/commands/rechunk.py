@@ -88,11 +88,11 @@ def rechunk(
         chosen = executor.or_default(out)
         with show_logs("icefloe.ingest", out.progress.say), start_executor(chosen, out) as running:
             report = run(running, dry_run=dry_run)
-    out.value(report.to_dict(), _text(report.to_dict(), dry_run=dry_run))
+    out.value(report.to_dict(), _format_report(report.to_dict(), dry_run=dry_run))
     return 0
 
 
-def _text(report: dict[str, Any], *, dry_run: bool) -> str:
+def _format_report(report: dict[str, Any], *, dry_run: bool) -> str:
     lines = [_array(each) for each in report["arrays"]]
     lines += [f"    {path}: has these chunks already" for path in report["unchanged"]]
     if report["arrays"] and dry_run:  # an actual run has already logged it

@@ -64,21 +64,21 @@ def config(repo: Repository, out: Output) -> None:
     """
     stored = Repository.fetch_config(repo.storage)
     text = str(stored) if stored else "no configuration is stored; the defaults apply"
-    out.value(_without_secrets(stored.to_plain()) if stored else {}, text)
+    out.value(_remove_secrets(stored.to_plain()) if stored else {}, text)
 
 
-def _without_secrets(plain: Any, name: str = "") -> Any:
+def _remove_secrets(plain: Any, name: str = "") -> Any:
     """Return a configuration without options, headers and parts of URLs that may be secret."""
     if isinstance(plain, dict):
         hide_all = name == "headers"
         return {
             redact(key): HIDDEN
             if isinstance(value, str) and (hide_all or may_be_secret(key))
-            else _without_secrets(value, key)
+            else _remove_secrets(value, key)
             for key, value in plain.items()
         }
     if isinstance(plain, list):
-        return [_without_secrets(each) for each in plain]
+        return [_remove_secrets(each) for each in plain]
     return redact(plain) if isinstance(plain, str) else plain
 
 

@@ -83,7 +83,7 @@ def serve(
         cors=cors,
         moving=moving,
         explain=lambda error: explain(error)[0],
-        location=_typed_location(),
+        location=_get_typed_location(),
     )
     app = App(repo, settings)
     url = _url(settings.host, settings.port, settings.token)
@@ -104,7 +104,7 @@ def serve(
         app.close()
 
 
-def _typed_location() -> str:
+def _get_typed_location() -> str:
     """Return REPO as it was typed, without secrets, for the snippets of the page."""
     from icefloe._internal.redaction import redact
 

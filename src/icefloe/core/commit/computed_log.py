@@ -24,7 +24,7 @@ def compute_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> Transa
     kept = [(old[id], node) for id, node in new.items() if id in old]
     updated = [node for then, node in kept if then.user_data != node.user_data]
     then, now = Workspace(before, assets), Workspace(after, assets)
-    chunks = {node.id: changed for node in born if len(changed := _coords(now, node))}
+    chunks = {node.id: changed for node in born if len(changed := _list_coords(now, node))}
     for earlier, node in kept:
         changed = _find_changed(then, earlier, now, node)
         if len(changed):
@@ -34,11 +34,11 @@ def compute_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> Transa
     return TransactionLog.of(after.id, chunks, **ids)
 
 
-def _coords(workspace: Workspace, node: NodeSnapshot) -> Coords:
-    return workspace.refs(node).coords if isinstance(node.node_data, ArrayNodeData) else _none(0)
+def _list_coords(workspace: Workspace, node: NodeSnapshot) -> Coords:
+    return workspace.refs(node).coords if isinstance(node.node_data, ArrayNodeData) else _make_empty_coords(0)
 
 
-def _none(rank: int) -> Coords:
+def _make_empty_coords(rank: int) -> Coords:
     return np.zeros((0, rank), np.uint32)
 
 
@@ -46,9 +46,9 @@ def _find_changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: 
     """Return the chunks of one array that were written or deleted."""
     one, other = earlier.node_data, node.node_data
     if not isinstance(one, ArrayNodeData) or not isinstance(other, ArrayNodeData):
-        return _none(0)
+        return _make_empty_coords(0)
     if one.manifests == other.manifests and one.shape == other.shape:
-        return _none(count_dimensions(node))
+        return _make_empty_coords(count_dimensions(node))
     old, new = then.refs(earlier), now.refs(node)
     if old.rank != new.rank:
         return new.coords
@@ -62,7 +62,7 @@ def _find_changed(then: Workspace, earlier: NodeSnapshot, now: Workspace, node: 
 def _find_differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
     """Return the coordinates at which two sets of references with the same coordinates differ."""
     if old == new:
-        return _none(new.rank)
+        return _make_empty_coords(new.rank)
     # Row by row, because the meaning of a column depends on the kind of the reference; only legacy commits
     # have no log.
     changed = [row for row in range(len(new)) if old.ref(row) != new.ref(row)]

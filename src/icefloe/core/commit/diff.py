@@ -21,10 +21,10 @@ from icefloe.snapshots import Diff
 def diff_session(workspace: Workspace) -> Diff:
     """Return the uncommitted changes of a session."""
     with workspace.exclusive():
-        return _diff_of(workspace.changes)
+        return _make_diff(workspace.changes)
 
 
-def _diff_of(changes: ChangeSet) -> Diff:
+def _make_diff(changes: ChangeSet) -> Diff:
     lists = changes.nodes_by_type()
     paths: dict[str, Any] = {name: {node.path for node in nodes} for name, nodes in lists.items()}
     return Diff(
@@ -39,7 +39,7 @@ def diff_logs(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) 
 
     Nodes that were created and deleted in between are in neither snapshot and not in the result.
     """
-    before, after = _paths_by_id(older), _paths_by_id(newer)
+    before, after = _index_paths_by_id(older), _index_paths_by_id(newer)
     diff = Diff()
     chunks: dict[tuple[str, int], list[Coords]] = {}
 
@@ -71,7 +71,7 @@ def _find(node: NodeId, *sides: Mapping[bytes, str]) -> str | None:
     return next((side[key] for side in sides if (key := node.__bytes__()) in side), None)
 
 
-def _paths_by_id(snapshot: Snapshot) -> dict[bytes, str]:
+def _index_paths_by_id(snapshot: Snapshot) -> dict[bytes, str]:
     if not len(snapshot.nodes):
         return {}
     ids = snapshot.nodes.columns["id"]

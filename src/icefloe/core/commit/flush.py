@@ -59,7 +59,7 @@ def flush(
     rewritten = _rewrite(workspace, plans, executor)
     infos = [info for part in rewritten.values() for info in part.infos]
     infos += [info for each in plans for info in each.infos]
-    nodes = _new_nodes(workspace, [each.finished(rewritten) for each in plans])
+    nodes = _list_new_nodes(workspace, [each.finished(rewritten) for each in plans])
     id = SnapshotId.random()
     log = make_log(workspace, id)
     if earlier is not None:
@@ -152,7 +152,7 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) ->
     return rewritten
 
 
-def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
+def _list_new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
     changes, base = workspace.changes, workspace.base.nodes
     put = {**changes.created, **changes.updated}
     put |= {node.path: node for node in rewritten}
@@ -168,10 +168,10 @@ def _new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes
 def make_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     """Return the transaction log of the changes of a workspace."""
     with workspace.exclusive():  # readers in other threads may convert the changes to columns
-        return _log_of(workspace, id)
+        return _make_log_of_changes(workspace, id)
 
 
-def _log_of(workspace: Workspace, id: SnapshotId) -> TransactionLog:
+def _make_log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog:
     changes = workspace.changes
 
     moves = []

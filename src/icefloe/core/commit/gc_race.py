@@ -41,7 +41,7 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
     for delta in workspace.changes.chunks.values():
         for manifest in delta.early:
             if not storage.exists(f"{MANIFESTS}/{manifest.info.id}"):
-                raise _was_collected(f"manifest {manifest.info.id}", delta.path)
+                raise _make_collected_error(f"manifest {manifest.info.id}", delta.path)
         with workspace.exclusive():
             written, _ = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
@@ -50,10 +50,10 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
         ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
         for gone in executor.map(Task(look, "groups of files"), [ChunkId(row.tobytes()) for row in ids]):
             if gone is not None:
-                raise _was_collected(f"chunk {gone}", delta.path)
+                raise _make_collected_error(f"chunk {gone}", delta.path)
 
 
-def _was_collected(what: str, path: str) -> StorageError:
+def _make_collected_error(what: str, path: str) -> StorageError:
     return StorageError(
         f"{what} of {path} was deleted by a garbage collection before it was committed; "
         "nothing was committed. Write the data again in a new session, and run collections with a cutoff "
@@ -71,7 +71,7 @@ def rescue(workspace: Workspace, executor: Executor) -> None:
             with workspace.exclusive():
                 written, gone = delta.resolve()
         except ObjectNotFoundError as error:
-            raise _was_collected(f"a manifest ({error.message})", delta.path) from None
+            raise _make_collected_error(f"a manifest ({error.message})", delta.path) from None
         if written is None or not (written.kind == NATIVE).any():
             continue
         delta.segments = [
@@ -89,7 +89,7 @@ def _copy(refs: ArrayManifest, path: str, assets: AssetStore, executor: Executor
         try:
             assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
         except ObjectNotFoundError:
-            raise _was_collected(f"chunk {old}", path) from None
+            raise _make_collected_error(f"chunk {old}", path) from None
         return new
 
     news = list(executor.map(Task(copy, "chunks"), [ChunkId(row.tobytes()) for row in to_id_bytes(olds)]))

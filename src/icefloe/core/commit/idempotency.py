@@ -79,7 +79,7 @@ class CommittedVersions:
     """Versions and digests of the latest commits whose digest is known, in the order of the commits."""
 
     def __contains__(self, version: str) -> bool:
-        number = _number(version)
+        number = _parse_number(version)
         if number is None:
             return version in self.names
         return any(first <= number <= end for first, end in self.numbers)
@@ -102,31 +102,31 @@ class CommittedVersions:
 
 def get_versions(snapshot: Snapshot, app: str) -> CommittedVersions:
     """Return the versions of an application that a snapshot contains."""
-    return _versions_at(snapshot, _get_path(app), app)
+    return _read_versions(snapshot, _get_path(app), app)
 
 
 def with_version(versions: CommittedVersions, version: str, digest: str | None = None) -> CommittedVersions:
     """Return a copy with one more version, which becomes the last."""
-    number = _number(version)
+    number = _parse_number(version)
     added = replace(versions, last=version, digest=digest)
     if digest is not None:
         added = replace(added, digests=_merge_digests(versions.digests, ((version, digest),)))
     if number is None:
-        return replace(added, names=_latest([*versions.names, version]))
-    return replace(added, numbers=_union([*versions.numbers, (number, number)]))
+        return replace(added, names=_keep_latest([*versions.names, version]))
+    return replace(added, numbers=_unite_ranges([*versions.numbers, (number, number)]))
 
 
 def with_versions_between(
     versions: CommittedVersions, before: CommittedVersions, after: CommittedVersions
 ) -> CommittedVersions:
     """Return a copy with the versions that another branch added between two states."""
-    numbers = _minus(after.numbers, before.numbers)
+    numbers = _subtract_ranges(after.numbers, before.numbers)
     names = [name for name in after.names if name not in before.names and name not in versions.names]
     added = [each for each in after.digests if each[0] not in before and each[0] not in versions]
     fresh = replace(
         versions,
-        numbers=_union([*versions.numbers, *numbers]),
-        names=_latest([*versions.names, *names]),
+        numbers=_unite_ranges([*versions.numbers, *numbers]),
+        names=_keep_latest([*versions.names, *names]),
         digests=_merge_digests(versions.digests, added),
     )
     is_newer = bool(after.last) and after.last not in before and after.last not in versions
@@ -189,14 +189,14 @@ def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
     if not any(map(_has_keys, snapshots)):
         return list(snapshots)
     return [
-        replace(each, nodes=each.nodes.updated((), paths)) if (paths := _key_paths(each)) else each
+        replace(each, nodes=each.nodes.updated((), paths)) if (paths := _list_key_paths(each)) else each
         for each in snapshots
     ]
 
 
 def with_keys_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
     """Add nodes for commit keys of one snapshot to another that lacks them."""
-    missing = [path for path in _key_paths(other) if snapshot.nodes.find(path) is None]
+    missing = [path for path in _list_key_paths(other) if snapshot.nodes.find(path) is None]
     nodes = [node for path in missing if (node := other.nodes.find(path)) is not None]
     return replace(snapshot, nodes=snapshot.nodes.updated(nodes)) if nodes else snapshot
 
@@ -205,13 +205,13 @@ def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
     """Add the keys that were added between two snapshots to the changes of a workspace."""
     if not _has_keys(after) and not _has_keys(workspace.base):
         return
-    for path in _key_paths(after):
+    for path in _list_key_paths(after):
         node = after.nodes.find(path)
         if node is None or path in _GROUPS:
             continue
         theirs = _parse(node)
-        ours = _versions_at(workspace.base, path, theirs.app)
-        united = with_versions_between(ours, _versions_at(before, path, theirs.app), theirs)
+        ours = _read_versions(workspace.base, path, theirs.app)
+        united = with_versions_between(ours, _read_versions(before, path, theirs.app), theirs)
         if united != ours:
             workspace.set_metadata(path, _to_document(united))
     _complete_groups(workspace)
@@ -228,7 +228,7 @@ def _to_document(versions: CommittedVersions) -> bytes:
         "names": versions.names,
         "digests": versions.digests,
     }
-    return _group(attributes)
+    return _make_group(attributes)
 
 
 def _parse(node: NodeSnapshot) -> CommittedVersions:
@@ -263,25 +263,25 @@ def _complete_groups(workspace: Workspace) -> None:
     """Create missing groups around the groups of applications."""
     for path in ("/", *_GROUPS):
         if workspace.node(path) is None and workspace.has_nodes_below(path):
-            workspace.set_metadata(path, _group({}))
+            workspace.set_metadata(path, _make_group({}))
 
 
 def _has_keys(snapshot: Snapshot) -> bool:
     return snapshot.nodes.find(KEYS) is not None
 
 
-def _key_paths(snapshot: Snapshot) -> list[str]:
+def _list_key_paths(snapshot: Snapshot) -> list[str]:
     if snapshot.nodes.find(LEDGERS) is None:
         return []
     return [path for path in snapshot.nodes.paths() if is_key_node(path)]
 
 
-def _versions_at(snapshot: Snapshot, path: str, app: str) -> CommittedVersions:
+def _read_versions(snapshot: Snapshot, path: str, app: str) -> CommittedVersions:
     node = snapshot.nodes.find(path)
     return CommittedVersions(app) if node is None else _parse(node)
 
 
-def _group(attributes: Any) -> bytes:
+def _make_group(attributes: Any) -> bytes:
     return json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes}).encode()
 
 
@@ -293,7 +293,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _number(version: str) -> int | None:
+def _parse_number(version: str) -> int | None:
     """Parse a version that is an integer in canonical form."""
     if not version.isascii() or not version.isdigit() or len(version) > len(str(_LARGEST_NUMBER)):
         return None
@@ -301,7 +301,7 @@ def _number(version: str) -> int | None:
     return number if str(number) == version and number <= _LARGEST_NUMBER else None
 
 
-def _latest(names: Sequence[str]) -> tuple[str, ...]:
+def _keep_latest(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))[-_MOST_NAMES:]
 
 
@@ -311,7 +311,7 @@ def _merge_digests(
     return tuple({**dict(known), **dict(more)}.items())[-_MOST_DIGESTS:]
 
 
-def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def _unite_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
     found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -321,7 +321,7 @@ def _union(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-def _minus(ranges: Ranges, others: Ranges) -> Ranges:
+def _subtract_ranges(ranges: Ranges, others: Ranges) -> Ranges:
     found = list(ranges)
     for low, high in others:
         found = [

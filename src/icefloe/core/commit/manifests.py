@@ -49,7 +49,7 @@ class Sources:
     @property
     def columns(self) -> ArrayManifest | None:
         """The written references as columns."""
-        return _as_columns(self.written, len(self.grid))
+        return _to_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
         """Return whether both would produce the same manifests."""
@@ -102,7 +102,7 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
             whole_delta = delta.copy()
     early: Sequence[EarlyManifest] = ()
     if whole_delta is not None:
-        early, delta = _part_early(whole_delta, data.manifests, grid, sizes)
+        early, delta = _separate_early(whole_delta, data.manifests, grid, sizes)
     done, infos = [each.ref for each in early], tuple(each.info for each in early)
     with workspace.exclusive():
         written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
@@ -111,11 +111,11 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
             written, gone = delta.resolve()
     puts = _split_written_by_window(written, sizes)
     drops = {window: gone[rows] for window, rows in _split_rows_by_window(gone, sizes)}
-    dirty = {_window_of(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
-    kept, loose = _part_manifests(data.manifests, grid, sizes, dirty)
+    dirty = {_find_window(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
+    kept, loose = _separate_manifests(data.manifests, grid, sizes, dirty)
     if None in loose:
         old = tuple(ref for refs in loose.values() for ref in refs)
-        whole = Sources(old, _as_columns(written, len(grid)), gone, grid)
+        whole = Sources(old, _to_columns(written, len(grid)), gone, grid)
         kept, whole = _join(workspace, node, kept, whole, sizes)
         return Plan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
     places: dict[Place, Sources] = {}
@@ -125,14 +125,14 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
     return Plan(node, data, (*kept, *done), places, infos)
 
 
-def _part_early(
+def _separate_early(
     delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
 ) -> tuple[list[EarlyManifest], ArrayDelta]:
     """Return early manifests that are alone in their window, and all other changes as columns."""
     rest = delta.without_early()
-    taken: list[Window] = [_window_of(ref, sizes) for ref in manifests]
+    taken: list[Window] = [_find_window(ref, sizes) for ref in manifests]
     taken += [window for window, _ in _split_rows_by_window(rest.coords(), sizes)]
-    mine = [_window_of(each.ref, sizes) for each in delta.early]
+    mine = [_find_window(each.ref, sizes) for each in delta.early]
     count = Counter([*mine, *set(taken)])
     alone: list[EarlyManifest] = []
     others: list[EarlyManifest] = []
@@ -156,8 +156,8 @@ def _join(
         for ref in whole.manifests
         for window, _ in _split_rows_by_window(workspace.manifest_refs(node, ref).coords, sizes)
     }
-    more = tuple(ref for ref in kept if _window_of(ref, sizes) in spilled)
-    rest = [ref for ref in kept if _window_of(ref, sizes) not in spilled]
+    more = tuple(ref for ref in kept if _find_window(ref, sizes) in spilled)
+    rest = [ref for ref in kept if _find_window(ref, sizes) not in spilled]
     return rest, replace(whole, manifests=(*whole.manifests, *more))
 
 
@@ -200,14 +200,14 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
     ]
 
 
-def _part_manifests(
+def _separate_manifests(
     manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
 ) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
     """Return the manifests to keep, and by window the manifests whose references must be rewritten."""
     kept: list[ManifestRef] = []
     loose: dict[Window, list[ManifestRef]] = {}
     for ref in manifests:
-        window = _window_of(ref, sizes)
+        window = _find_window(ref, sizes)
         in_grid = all(e.stop <= g.stop for e, g in zip(ref.extents, grid, strict=False))
         if window is not None and window not in dirty and in_grid:
             kept.append(ref)
@@ -215,12 +215,12 @@ def _part_manifests(
             loose.setdefault(window, []).append(ref)
     stays: list[ManifestRef] = []
     for ref in kept:  # rewrite two manifests of one window together, because their extents might overlap
-        window = _window_of(ref, sizes)
+        window = _find_window(ref, sizes)
         loose.get(window, stays).append(ref)
     return stays, loose
 
 
-def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> Window:
+def _find_window(ref: ManifestRef, sizes: Sequence[int]) -> Window:
     """Return the window of a manifest; None if it covers several, has no extents or has another rank."""
     if len(ref.extents) != len(sizes):
         return None
@@ -229,7 +229,7 @@ def _window_of(ref: ManifestRef, sizes: Sequence[int]) -> Window:
     return first if first == last else None
 
 
-def _as_columns(written: ArrayManifest | FewRefs | None, rank: int) -> ArrayManifest | None:
+def _to_columns(written: ArrayManifest | FewRefs | None, rank: int) -> ArrayManifest | None:
     if written is None or isinstance(written, ArrayManifest):
         return written
     return ArrayManifest.from_refs(written, rank)

@@ -230,7 +230,7 @@ class _Sides:
         """Remove changes of ours to nodes without the dimension, if the tip has the same content."""
         for path, node in list(changes.updated.items()):
             theirs = self.tip.node(path)
-            if theirs is not None and _plain(theirs.user_data) == _plain(node.user_data):
+            if theirs is not None and _parse_plain(theirs.user_data) == _parse_plain(node.user_data):
                 del changes.updated[path]
         for id, delta in list(changes.chunks.items()):
             there = self.tip.node(delta.path)
@@ -238,7 +238,10 @@ class _Sides:
                 continue
             document = json.loads(there.user_data)
             here = self.ours.array(delta.path)
-            if _plain(here.user_data) != _plain(there.user_data) or _chunk_shape(document) is None:
+            if (
+                _parse_plain(here.user_data) != _parse_plain(there.user_data)
+                or _get_chunk_shape(document) is None
+            ):
                 continue
             same = [
                 coords
@@ -267,7 +270,7 @@ class _Sides:
         """Decode a chunk of one side, as large as the chunk grid says."""
         ref = side.ref(node, coords)
         data = None if ref is None else side.read(ref, 0, ref.length, f"{coords} of {node.path}")
-        return self.rules.decode(document, _chunk_shape(document) or (), data)
+        return self.rules.decode(document, _get_chunk_shape(document) or (), data)
 
     def consolidated(self, rest: ChangeSet, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the metadata of groups whose consolidated metadata describes extended arrays."""
@@ -283,7 +286,7 @@ class _Sides:
                 continue
             mine = rest.updated.get(group)
             if mine is not None:
-                if _plain(mine.user_data) != _plain(theirs.user_data):
+                if _parse_plain(mine.user_data) != _parse_plain(theirs.user_data):
                     continue  # both changed the group: an ordinary conflict
                 del rest.updated[group]
             prefix = "" if group == "/" else group
@@ -312,20 +315,20 @@ class _Dataset:
         sides = self._sides
         return any(sides.base.node(path) != sides.tip.node(path) for path in self.members)
 
-    def _length(self, side: Workspace) -> int:
+    def _get_length(self, side: Workspace) -> int:
         paths = self.members if self._coordinate is None else [self._coordinate]
         return max(self._sides.length(side.node(path)) for path in paths)
 
     @cached_property
     def _old(self) -> int:
         """The number of rows before either side appended."""
-        return self._length(self._sides.base)
+        return self._get_length(self._sides.base)
 
     @cached_property
     def _keeps_old_rows(self) -> bool:
         """Return whether the tip still has all rows of the base at the same positions."""
         sides, path = self._sides, self._coordinate
-        if self._length(sides.tip) < self._old:
+        if self._get_length(sides.tip) < self._old:
             return False
         if path is None:
             return True
@@ -334,21 +337,21 @@ class _Dataset:
             return False
         if before.id != after.id:
             return False
-        (size,) = _chunk_shape(json.loads(after.user_data)) or (1,)
+        (size,) = _get_chunk_shape(json.loads(after.user_data)) or (1,)
         whole = [range(self._old // size)]
         if sides.base.refs(before).within(whole) != sides.tip.refs(after).within(whole):
             return False
         start = self._old // size * size
-        old = self._labels(sides.base, start, self._old)
-        return _equal(old, self._labels(sides.tip, start, self._old))
+        old = self._read_labels(sides.base, start, self._old)
+        return _equal(old, self._read_labels(sides.tip, start, self._old))
 
-    def _labels(self, side: Workspace, start: int, stop: int) -> Values:
+    def _read_labels(self, side: Workspace, start: int, stop: int) -> Values:
         """Read labels of the coordinate, as they are stored."""
         if self._coordinate is None or start >= stop:
             return np.zeros(0)
         node = side.array(self._coordinate)
         document = json.loads(node.user_data)
-        (size,) = _chunk_shape(document) or self._sides.fail(node.path, "its chunk grid is not regular")
+        (size,) = _get_chunk_shape(document) or self._sides.fail(node.path, "its chunk grid is not regular")
         parts = [
             self._sides.values(side, node, document, (number,))
             for number in range(start // size, -(-stop // size))
@@ -359,7 +362,7 @@ class _Dataset:
     @cached_property
     def _placement(self) -> Placement:
         sides, old = self._sides, self._old
-        theirs, ours = self._length(sides.tip), self._length(sides.ours)
+        theirs, ours = self._get_length(sides.tip), self._get_length(sides.ours)
         if self._coordinate is None:
             if theirs < old:
                 sides.fail(self.members[0], "rows were removed, and there is no coordinate to match the rest")
@@ -368,15 +371,17 @@ class _Dataset:
         # Rows that both sides started with are read only if their order matters.
         needs_all = self._match_all or sides.rules.order == "sorted" or not self._keeps_old_rows
         kept = 0 if needs_all else old
-        known = self._labels(sides.tip, kept, theirs)
-        mine = self._labels(sides.ours, old, ours)
+        known = self._read_labels(sides.tip, kept, theirs)
+        mine = self._read_labels(sides.ours, old, ours)
         if kept and not len(known):
-            known, kept = self._labels(sides.tip, kept - 1, theirs), kept - 1
+            known, kept = self._read_labels(sides.tip, kept - 1, theirs), kept - 1
         first_new = old - kept if self._keeps_old_rows and not self._match_all else 0
         try:
             found = place_by_label(known, mine, min(first_new, len(known)), sides.rules.order)
         except PlacementError as error:
-            sides.fail(self._coordinate, f"labels from {self._label(mine[0])} cannot be added: {error}")
+            sides.fail(
+                self._coordinate, f"labels from {self._format_label(mine[0])} cannot be added: {error}"
+            )
         return Placement(
             found.length + kept,
             np.concatenate([np.arange(kept), found.theirs + kept]),
@@ -397,7 +402,7 @@ class _Dataset:
             if (mine.get("attributes") or {}).get(name) != (theirs.get("attributes") or {}).get(name):
                 self._sides.fail(path, f"the other side changed its attribute {name}")
 
-    def _label(self, value: Any) -> str:
+    def _format_label(self, value: Any) -> str:
         """Format a label for a message."""
         if self._coordinate is None:
             return str(value)
@@ -420,7 +425,7 @@ class _Dataset:
         sides = self._sides
         here, there = sides.ours.node(path), sides.tip.node(path)
         document = self._document(path, here, there)
-        shape = _chunk_shape(document)
+        shape = _get_chunk_shape(document)
         if shape is None:
             sides.fail(path, "its chunk grid is not regular")
         placed = _Array(self, path, document, shape).place()
@@ -496,11 +501,11 @@ class _Array:
         their_refs = None
         if self._there is not None and self._shifts_theirs:
             their_refs = self._sides.tip.refs(self._there)
-        for number in self._touched_chunks():
+        for number in self._find_touched_chunks():
             rows = np.arange(number * self._size, min((number + 1) * self._size, len(self._our_rows)))
-            source = self._whole(rows)
+            source = self._find_whole_chunk(rows)
             if source is not None:
-                moved.append(self._moved(source, number, their_refs))
+                moved.append(self._move_refs(source, number, their_refs))
             else:
                 self._combine(number, rows)
         rank = len(self._shape)
@@ -539,7 +544,7 @@ class _Array:
     def _shifts_theirs(self) -> bool:
         return self._first_shifted < len(self._dataset._placement.theirs)
 
-    def _touched_chunks(self) -> list[int]:
+    def _find_touched_chunks(self) -> list[int]:
         """Return the final chunks along the dimension that may change."""
         changed = np.unique(self._changed[:, self._axis]).astype(np.int64)
         ours = np.flatnonzero((self._our_rows >= 0) & np.isin(self._our_rows // self._size, changed))
@@ -548,7 +553,7 @@ class _Array:
             touched |= set(range(self._first_shifted // self._size, -(-len(self._our_rows) // self._size)))
         return sorted(touched)
 
-    def _whole(self, rows: Rows) -> tuple[bool, int] | None:
+    def _find_whole_chunk(self, rows: Rows) -> tuple[bool, int] | None:
         """Return the side and the chunk whose content becomes a final chunk unchanged, if there is one."""
         mine, theirs = self._our_rows[rows], self._their_rows[rows]
         for is_ours, source, other, end in (
@@ -564,7 +569,7 @@ class _Array:
                 return is_ours, first // self._size
         return None
 
-    def _moved(
+    def _move_refs(
         self, source: tuple[bool, int], number: int, their_refs: ArrayManifest | None
     ) -> ArrayManifest:
         """Return the references of a chunk along the dimension at its final position."""
@@ -607,7 +612,7 @@ class _Array:
 
     def _combine_one(self, number: int, other: tuple[int, ...], rows: Rows) -> None:
         sides, size = self._sides, self._size
-        at = self._coords(number, other)
+        at = self._make_coords(number, other)
         mine, theirs = self._our_rows[rows], self._their_rows[rows]
         if self._is_ours_alone(number, other, rows):
             ref = None if self._here is None else sides.ours.ref(self._here, at)
@@ -617,11 +622,11 @@ class _Array:
         fill = self._take(values, np.arange(1))
         for source in np.unique(theirs[theirs >= 0] // size).tolist():
             where = np.flatnonzero((theirs >= 0) & (theirs // size == source))
-            chunk = self._read(sides.tip, self._there, self._coords(source, other))
+            chunk = self._read(sides.tip, self._there, self._make_coords(source, other))
             self._set(values, where, self._take(chunk, theirs[where] % size))
         is_same = not self._shifts_theirs
         for source in np.unique(mine[mine >= 0] // size).tolist():
-            coords = self._coords(source, other)
+            coords = self._make_coords(source, other)
             if not coordinates.contains(np.array([coords], np.uint32), self._changed).any():
                 continue
             where = np.flatnonzero((mine >= 0) & (mine // size == source))
@@ -650,7 +655,7 @@ class _Array:
 
     def _is_ours_alone(self, number: int, other: tuple[int, ...], rows: Rows) -> bool:
         """Return whether our chunk can stay: its rows keep their places, and the tip has not written it."""
-        mine, sides, at = self._our_rows[rows], self._sides, self._coords(number, other)
+        mine, sides, at = self._our_rows[rows], self._sides, self._make_coords(number, other)
         if (
             self._shifts_theirs
             or not self._dataset._keeps_old_rows
@@ -671,7 +676,7 @@ class _Array:
 
         Return whether there was something to apply.
         """
-        old, at = self._first, self._coords(number, other)
+        old, at = self._first, self._make_coords(number, other)
         edge = old // self._size
         if (
             not old % self._size
@@ -694,11 +699,11 @@ class _Array:
         return True
 
     def _fail_at(self, row: int) -> NoReturn:
-        label = self._dataset._label(self._dataset._labels(self._sides.ours, row, row + 1)[0])
+        label = self._dataset._format_label(self._dataset._read_labels(self._sides.ours, row, row + 1)[0])
         dim = self._sides.rules.dim
         self._sides.fail(self._path, f"both sides wrote {dim}={label}, with different values")
 
-    def _coords(self, number: int, other: tuple[int, ...]) -> tuple[int, ...]:
+    def _make_coords(self, number: int, other: tuple[int, ...]) -> tuple[int, ...]:
         return (*other[: self._axis], int(number), *other[self._axis :])
 
     def _read(self, side: Workspace, node: NodeSnapshot | None, coords: tuple[int, ...]) -> Values:
@@ -719,13 +724,13 @@ class _Array:
         values[tuple(index)] = new
 
 
-def _chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _get_chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
     """Return the shape of the chunks of a regular grid."""
     grid = document["chunk_grid"]
     return tuple(grid["configuration"]["chunk_shape"]) if grid["name"] == "regular" else None
 
 
-def _plain(user_data: bytes) -> Any:
+def _parse_plain(user_data: bytes) -> Any:
     """Parse a zarr.json, without consolidated metadata."""
     return {name: value for name, value in json.loads(user_data).items() if name != _CONSOLIDATED}
 

@@ -103,18 +103,18 @@ class Branching:
             if not lineage.contains(tip, source):
                 if list_steps_between(self.refs, tip, source) is not None:
                     return self._fast_forward(into, tip, source, dry_run=dry_run)
-                base = self._base(lineage, tip, source)
+                base = self._find_base(lineage, tip, source)
                 ends = (into, base, source, source)
                 record = {MERGED: [str(source)]}
                 if base != source:
                     order = Order(*ends, message, record, strategy, dry_run, True, metadata)
-                    return self._three_way(order, tip, mark)
+                    return self._merge_three_way(order, tip, mark)
             made = None if dry_run else str(tip)
             return MergeResult("up-to-date", made, str(source), str(tip), str(source))
 
-        return self._until_it_holds(attempt)
+        return self._retry_until_stable(attempt)
 
-    def _base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
+    def _find_base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
         """Return the common ancestor of two tips; raise an error if it is uncertain.
 
         An expired snapshot after the common ancestor may have been a merge, so that there is a later common
@@ -125,8 +125,8 @@ class Branching:
             snapshots = [lineage.readable(id) for id in (base, tip, source)]
             before, ours, theirs = (State(each, self.assets) for each in remove_keys(snapshots))
             nodes = before.ids() | ours.ids() | theirs.ids()
-            since, touched = (self._touched(before, after).among(nodes) for after in (ours, theirs))
-            if not since.overlaps(touched) and not _met(ours, since, theirs, touched):
+            since, touched = (self._find_touched(before, after).among(nodes) for after in (ours, theirs))
+            if not since.overlaps(touched) and not _have_met(ours, since, theirs, touched):
                 break
             lineage.read(gaps)
             base = lineage.base(tip, source)
@@ -163,7 +163,7 @@ class Branching:
                 before = after
         return True
 
-    def _touched(self, before: State, after: State) -> Touched:
+    def _find_touched(self, before: State, after: State) -> Touched:
         """Return the nodes and chunks that may differ between two states: those in the logs, or all."""
         ends = (before.snapshot.id, after.snapshot.id)
         found = find_touched(self.refs, self.assets, *ends, self.executor)
@@ -183,7 +183,7 @@ class Branching:
         """Apply the changes of one snapshot to a branch."""
         _check_strategy(strategy)
         info = self.refs.snapshot(picked)
-        base, record = self._parent(info, "picked"), {"cherry_picked": str(picked)}
+        base, record = self._find_parent(info, "picked"), {"cherry_picked": str(picked)}
         text = message or info.message
         return self._apply(Order(onto, base, picked, picked, text, record, strategy, dry_run))
 
@@ -199,7 +199,7 @@ class Branching:
         """Undo the changes of one snapshot in the history of a branch."""
         _check_strategy(strategy)
         info = self.refs.snapshot(undone)
-        before, record = self._parent(info, "reverted"), {"reverted": str(undone)}
+        before, record = self._find_parent(info, "reverted"), {"reverted": str(undone)}
         if list_steps_between(self.refs, undone, self.refs.branch(branch)) is None:
             raise InvalidInputError(
                 f"{undone} is not in the history of branch {branch}, so it cannot be reverted",
@@ -210,7 +210,7 @@ class Branching:
 
     def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
         """Replace all snapshots of a branch after a given one by a single snapshot."""
-        return self._until_it_holds(lambda mark: self._squash(branch, since, message, mark))
+        return self._retry_until_stable(lambda mark: self._squash(branch, since, message, mark))
 
     def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
         tip = self.refs.branch(branch)
@@ -233,10 +233,10 @@ class Branching:
             parent_id=since if self.assets.spec.parent_in_snapshot else None,
             flushed_at_us=choose_later_time(state.flushed_at_us, time.time_ns() // 1000),
             message=message or "\n".join(info.message for info in infos),
-            metadata=self._metadata(record),
+            metadata=self._make_metadata(record),
         )
         before, after = (State(each, self.assets) for each in (self.assets.snapshot(since), state))
-        log = combine_logs(id, before, after, self._touched(before, after))
+        log = combine_logs(id, before, after, self._find_touched(before, after))
         write_files(self.assets, snapshot, log, self.executor, state)
         if self.refs.spec.refs_in_repo_info:
             self.refs.amend(branch, tip, make_snapshot_info(snapshot, since), mark)
@@ -244,7 +244,7 @@ class Branching:
             self.refs.reset_branch(branch, id, tip)
         return id
 
-    def _parent(self, info: SnapshotInfo, what: str) -> SnapshotId:
+    def _find_parent(self, info: SnapshotInfo, what: str) -> SnapshotId:
         """Return the snapshot that a snapshot's own changes are based on; raise an error if it has
         expired.
         """
@@ -269,9 +269,11 @@ class Branching:
 
     def _apply(self, order: Order) -> MergeResult:
         """Apply the changes between two snapshots to the tip of a branch, and retry if the tip moves."""
-        return self._until_it_holds(lambda mark: self._three_way(order, self.refs.branch(order.branch), mark))
+        return self._retry_until_stable(
+            lambda mark: self._merge_three_way(order, self.refs.branch(order.branch), mark)
+        )
 
-    def _until_it_holds(self, attempt: Callable[[int], R]) -> R:
+    def _retry_until_stable(self, attempt: Callable[[int], R]) -> R:
         """Retry until neither a concurrent commit nor a garbage collection interferes."""
         for _ in retry_conflicts(self.assets.config):
             try:
@@ -294,12 +296,12 @@ class Branching:
         made = None if dry_run else str(to)
         return MergeResult("fast-forward", made, str(tip), str(tip), str(to), changes=changes)
 
-    def _three_way(self, order: Order, tip: SnapshotId, mark: int) -> MergeResult:
+    def _merge_three_way(self, order: Order, tip: SnapshotId, mark: int) -> MergeResult:
         if not order.dry_run:
             self.refs.check_tip(order.branch, tip)
         snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
         base, ours, theirs = (State(each, self.assets) for each in remove_keys(snapshots))
-        since, touched = (self._touched(base, state) for state in (ours, theirs))
+        since, touched = (self._find_touched(base, state) for state in (ours, theirs))
         placed = arrange(base, ours, theirs, {*since.nodes, *touched.nodes})
         result = MergeResult(
             "conflicts",
@@ -310,7 +312,7 @@ class Branching:
             MergeConflicts(placed.conflicts),
         )
         if placed.conflicts:
-            return self._not_merged(order, result)
+            return self._make_conflict_error(order, result)
         our_changes = find_changes(placed.base, placed.ours, since)
         their_changes = find_changes(placed.base, placed.theirs, touched)
         appends, rules = None, get_append_rules(order.strategy)
@@ -322,7 +324,7 @@ class Branching:
         merged = merge(sides, order.strategy if isinstance(order.strategy, str) else "fail")
         result = replace(result, conflicts=MergeConflicts(merged.conflicts))
         if not merged.decided:
-            return self._not_merged(order, result)
+            return self._make_conflict_error(order, result)
         workspace = Workspace(with_keys_of(placed.ours.snapshot, snapshots[1]), self.assets, merged.changes)
         unite_keys(workspace, snapshots[0], snapshots[2])
         if appends is not None and rules is not None:
@@ -335,19 +337,19 @@ class Branching:
         check_changes(workspace.changes, earlier)
         if order.dry_run:
             return result
-        metadata = {**order.metadata, **self._metadata(order.record)}
+        metadata = {**order.metadata, **self._make_metadata(order.record)}
         if not self.refs.keeps(order.target):
             rescue(workspace, self.executor)
         snapshot = flush(workspace, order.message, metadata, self.executor, tip, earlier).snapshot
         self.refs.advance(order.branch, tip, make_snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))
 
-    def _not_merged(self, order: Order, result: MergeResult) -> MergeResult:
+    def _make_conflict_error(self, order: Order, result: MergeResult) -> MergeResult:
         if not order.dry_run:
             raise MergeConflictError(result)
         return result
 
-    def _metadata(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _make_metadata(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.commit_metadata, OWN_KEY: dict(record)}
 
 
@@ -357,7 +359,7 @@ def _check_strategy(strategy: object) -> None:
         raise ValueError(f"unknown strategy {strategy!r}; expected one of {expected}")
 
 
-def _met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
+def _have_met(ours: State, since: Touched, theirs: State, touched: Touched) -> bool:
     """Return whether both sides created or moved a node to the same path."""
     here = {ours.path(id) for id in since.changed}
     return bool({path for id in touched.changed if (path := theirs.path(id))} & here)

@@ -51,7 +51,7 @@ class ConflictReader:
             return _compare(found, ours, theirs, here.attributes)
         except Exception as error:  # noqa: BLE001 - codecs may raise anything, and the merge does not need it
             hint = error.hint if isinstance(error, IcechunkError) else None
-            return replace(found, problem=f"{problem}: {_reason(error)}", hint=hint)
+            return replace(found, problem=f"{problem}: {_format_reason(error)}", hint=hint)
 
 
 class _Side:
@@ -79,9 +79,11 @@ class _Side:
     def labels(self, coordinate: NodeSnapshot, span: range) -> list[str]:
         """Return the labels of the first and the last element of a span."""
         attributes = _Chunk(self, coordinate, (0,)).attributes
-        return [label_text(self._element(coordinate, place), attributes) for place in (span[0], span[-1])]
+        return [
+            label_text(self._read_element(coordinate, place), attributes) for place in (span[0], span[-1])
+        ]
 
-    def _element(self, coordinate: NodeSnapshot, place: int) -> Values:
+    def _read_element(self, coordinate: NodeSnapshot, place: int) -> Values:
         """Read one element of a coordinate, and return it as an array."""
         grid = get_stored_grid(json.loads(coordinate.user_data))
         ((number, *_),) = grid.find_touched([slice(place, place + 1)])
@@ -126,7 +128,9 @@ class _Chunk:
         """The labels of the chunk, or element numbers for dimensions without a coordinate."""
         try:
             names = self.document.get("dimension_names") or [None] * len(self.coords)
-            parts = [self._place(*each) for each in zip(range(len(names)), names, self.spans, strict=True)]
+            parts = [
+                self._format_place(*each) for each in zip(range(len(names)), names, self.spans, strict=True)
+            ]
         except (
             AttributeError,
             LookupError,
@@ -136,7 +140,7 @@ class _Chunk:
             return f"chunk {list(self.coords)}"
         return ", ".join(parts)
 
-    def _place(self, axis: int, dimension: str | None, span: range) -> str:
+    def _format_place(self, axis: int, dimension: str | None, span: range) -> str:
         numbers = f"{dimension or f'dimension {axis}'}[{span.start}:{span.stop}]"
         if self.node is None or not dimension or not span:
             return numbers
@@ -170,19 +174,19 @@ def label_text(value: Values, attributes: Mapping[str, Any]) -> str:
     elif value.dtype.kind == "M":
         text = str(np.datetime_as_string(value, unit="s")[0])
     else:
-        text = _number_text(_unpacked(value, attributes)[0])
-    return _cut(text.removesuffix("T00:00:00"))
+        text = _format_number(_unpack(value, attributes)[0])
+    return _clip(text.removesuffix("T00:00:00"))
 
 
-def _cut(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= _LABEL_LENGTH else f"{text[: _LABEL_LENGTH - 3]}..."
 
 
-def _number_text(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, np.float64 | float) else str(value)
 
 
-def _unpacked(values: Values, attributes: Mapping[str, Any]) -> Values:
+def _unpack(values: Values, attributes: Mapping[str, Any]) -> Values:
     scale, offset = (_number(attributes.get(each)) for each in ("scale_factor", "add_offset"))
     if values.dtype.kind not in "iuf" or (scale is None and offset is None):
         return values
@@ -204,7 +208,7 @@ def _compare(
     gone, their_gone = (_is_missing(each, attributes) for each in (ours, theirs))
     differ = np.asarray(ours != theirs) & ~(gone & their_gone)
     count = int(np.count_nonzero(differ))
-    largest, units = _largest(ours, theirs, differ & ~gone & ~their_gone, attributes)
+    largest, units = _find_largest_difference(ours, theirs, differ & ~gone & ~their_gone, attributes)
     return replace(
         found,
         num_cells=int(ours.size),
@@ -227,7 +231,7 @@ def _is_missing(values: Values, attributes: Mapping[str, Any]) -> NDArray[np.boo
     return found
 
 
-def _largest(
+def _find_largest_difference(
     ours: Values, theirs: Values, where: NDArray[np.bool_], attributes: Mapping[str, Any]
 ) -> tuple[float | None, str]:
     """Return the largest difference of numbers or times, in the units of the unpacked values."""
@@ -251,7 +255,7 @@ def _largest(
     return (found if scale is None else found * abs(scale)), units
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     if isinstance(error, IcechunkError):
         return error.message.partition("\n")[0]
     text = str(error).partition("\n")[0]

@@ -101,23 +101,23 @@ class Detection:
             yield Found.of(ConflictType.MoveOperationCannotBeRebased, "")
             return
         for rule in (
-            self._new_nodes,
-            self._nodes_in_arrays,
-            self._nodes_in_deleted_groups,
-            self._moves,
-            self._metadata_double_updates,
-            self._metadata_of_deleted,
-            self._chunks_in_deleted,
-            self._chunks_in_updated,
-            self._chunk_double_updates,
-            self._metadata_of_written,
-            self._deletes_of_updated,
-            self._deletes_of_groups_with_new_nodes,
+            self._find_new_node_conflicts,
+            self._find_nodes_in_arrays,
+            self._find_nodes_in_deleted_groups,
+            self._find_move_conflicts,
+            self._find_metadata_double_updates,
+            self._find_metadata_of_deleted,
+            self._find_chunks_in_deleted,
+            self._find_chunks_in_updated,
+            self._find_chunk_double_updates,
+            self._find_metadata_of_written,
+            self._find_deletes_of_updated,
+            self._find_deletes_of_groups_with_new_nodes,
         ):
             # Commit keys never conflict: they are united.
             yield from (found for found in rule() if not is_key_node(found.conflict.path))
 
-    def _new_nodes(self) -> Iterator[Found]:
+    def _find_new_node_conflicts(self) -> Iterator[Found]:
         for path in sorted(self._ours.created):
             if path in self._theirs.new_nodes:
                 again = path in self._ours.deleted
@@ -128,7 +128,7 @@ class Detection:
                     path,
                 )
 
-    def _nodes_in_arrays(self) -> Iterator[Found]:
+    def _find_nodes_in_arrays(self) -> Iterator[Found]:
         created = self._ours.created
         if not created:
             return
@@ -145,27 +145,27 @@ class Detection:
         for path in sorted(inside - self._theirs.new_nodes.keys()):
             yield Found.of(ConflictType.NewNodeInInvalidGroup, path)
 
-    def _nodes_in_deleted_groups(self) -> Iterator[Found]:
+    def _find_nodes_in_deleted_groups(self) -> Iterator[Found]:
         if not len(self._log.deleted_groups):
             return
         for path in sorted(self._ours.created):
-            if any(self._lost_group(above) for above in list_ancestors(path)):
+            if any(self._is_lost_group(above) for above in list_ancestors(path)):
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
-    def _lost_group(self, path: str) -> bool:
+    def _is_lost_group(self, path: str) -> bool:
         """Return whether a group of the base no longer exists on either side."""
         if path in self._ours.created or path in self._theirs.new_nodes:
             return False
         group = self._base.find(self._ours.moved.get(path, path))
         return group is not None and _has(self._log.deleted_groups, group.id)
 
-    def _moves(self) -> Iterator[Found]:
+    def _find_move_conflicts(self) -> Iterator[Found]:
         moved = self._ours.moved
         if not moved:
             return
         for path in sorted(moved):
             is_array = (node := self._base.find(moved[path])) is not None and _is_array(node)
-            if path in self._theirs.new_nodes or (is_array and self._new_below(path)):
+            if path in self._theirs.new_nodes or (is_array and self._list_new_below(path)):
                 yield Found.of(ConflictType.MoveToExistingNode, path)
         for path in sorted(moved.keys() & find_taken_along(moved, self._theirs.new_nodes)):
             yield Found.of(ConflictType.MoveToExistingNode, path)
@@ -173,41 +173,43 @@ class Detection:
             if self._theirs.deleted(self._base.find(moved[path])):
                 yield Found.of(ConflictType.MoveOfDeletedNode, moved[path])
             group = get_parent(path)
-            if group is not None and self._lost_group(group):
+            if group is not None and self._is_lost_group(group):
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
             elif group is not None and self._theirs.new_nodes.get(group):
                 yield Found.of(ConflictType.NewNodeInInvalidGroup, group)
 
-    def _new_below(self, path: str) -> bool:
+    def _list_new_below(self, path: str) -> bool:
         return any(path in list_ancestors(new) for new in self._theirs.new_nodes)
 
-    def _metadata_double_updates(self) -> Iterator[Found]:
+    def _find_metadata_double_updates(self) -> Iterator[Found]:
         updated = self._ours.updated
-        for path in _among(updated, self._log.updated_arrays) + _among(updated, self._log.updated_groups):
+        for path in _find_paths(updated, self._log.updated_arrays) + _find_paths(
+            updated, self._log.updated_groups
+        ):
             yield Found.of(ConflictType.ZarrMetadataDoubleUpdate, path)
 
-    def _metadata_of_deleted(self) -> Iterator[Found]:
-        for path in _among(self._ours.updated, self._log.deleted_arrays):
+    def _find_metadata_of_deleted(self) -> Iterator[Found]:
+        for path in _find_paths(self._ours.updated, self._log.deleted_arrays):
             yield Found.of(ConflictType.ZarrMetadataUpdateOfDeletedArray, path)
-        for path in _among(self._ours.updated, self._log.deleted_groups):
+        for path in _find_paths(self._ours.updated, self._log.deleted_groups):
             yield Found.of(ConflictType.ZarrMetadataUpdateOfDeletedGroup, path)
 
-    def _chunks_in_deleted(self) -> Iterator[Found]:
-        for path in self._written_among(self._log.deleted_arrays):
+    def _find_chunks_in_deleted(self) -> Iterator[Found]:
+        for path in self._find_written_among(self._log.deleted_arrays):
             yield Found.of(ConflictType.ChunksUpdatedInDeletedArray, path)
 
-    def _chunks_in_updated(self) -> Iterator[Found]:
-        for path in self._written_among(self._log.updated_arrays):
+    def _find_chunks_in_updated(self) -> Iterator[Found]:
+        for path in self._find_written_among(self._log.updated_arrays):
             yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
 
-    def _written_among(self, column: NodeIds) -> list[str]:
+    def _find_written_among(self, column: NodeIds) -> list[str]:
         # If theirs won in all our chunks, no conflict is left.
         written = self._ours.chunks.items() if len(column) else ()
         return sorted(delta.path for node, delta in written if _has(column, node) and len(delta.coords()))
 
-    def _chunk_double_updates(self) -> Iterator[Found]:
+    def _find_chunk_double_updates(self) -> Iterator[Found]:
         for node, delta in sorted(self._ours.chunks.items(), key=lambda item: item[1].path):
-            theirs = self._of_rank(node, delta.rank)
+            theirs = self._get_chunks_of_rank(node, delta.rank)
             if theirs is None:
                 continue
             mine = delta.coords()
@@ -215,13 +217,13 @@ class Detection:
             both = mine if shared.all() else mine.take(np.flatnonzero(shared), axis=0)
             if len(both):
                 conflict = Conflict.of_column(ConflictType.ChunkDoubleUpdate, delta.path, both)
-                yield Found(conflict, node, both, bool(self._outside(delta.path, both).any()))
+                yield Found(conflict, node, both, bool(self._mark_outside(delta.path, both).any()))
 
-    def _of_rank(self, node: NodeId, rank: int) -> Coords | None:
+    def _get_chunks_of_rank(self, node: NodeId, rank: int) -> Coords | None:
         """Return the chunks of an array that they changed, with the given number of coordinates."""
         return next((each for each in self._theirs.chunks.get(node, ()) if each.shape[1] == rank), None)
 
-    def _outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
+    def _mark_outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
         """Return a mask of the chunks that are outside our shape of an array."""
         node = self._ours.updated.get(path)
         if node is None or not isinstance(node.node_data, ArrayNodeData):
@@ -233,7 +235,7 @@ class Detection:
             else np.ones(len(coords), np.bool_)
         )
 
-    def _metadata_of_written(self) -> Iterator[Found]:
+    def _find_metadata_of_written(self) -> Iterator[Found]:
         for path, node in sorted(self._ours.updated.items()):
             before = self._base.find(path)
             if before is None or node.id not in self._theirs.chunks:
@@ -241,7 +243,7 @@ class Detection:
             if read_differently(before, node):
                 yield Found.of(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
                 continue
-            lost = [coords[self._outside(path, coords)] for coords in self._theirs.chunks[node.id]]
+            lost = [coords[self._mark_outside(path, coords)] for coords in self._theirs.chunks[node.id]]
             delta = self._ours.chunks.get(node.id)
             if delta is not None:  # chunks that we changed ourselves are chunk double updates
                 mine = delta.coords()
@@ -250,25 +252,27 @@ class Detection:
             if coords:
                 yield Found(Conflict(ConflictType.ZarrMetadataUpdateOfWrittenArray, path, coords), node.id)
 
-    def _deletes_of_updated(self) -> Iterator[Found]:
+    def _find_deletes_of_updated(self) -> Iterator[Found]:
         deleted, log = self._ours.deleted, self._log
         chunks = log.updated_chunks
         # A commit that lost all chunks of an array in a rebase still lists the array.
         written = chunks.node_ids[chunks.counts > 0]
-        touched = {*_among(deleted, log.updated_arrays), *_among(deleted, written)}
+        touched = {*_find_paths(deleted, log.updated_arrays), *_find_paths(deleted, written)}
         for path in sorted(touched):
             yield Found.of(ConflictType.DeleteOfUpdatedArray, path)
-        for path in _among(deleted, log.updated_groups):
+        for path in _find_paths(deleted, log.updated_groups):
             yield Found.of(ConflictType.DeleteOfUpdatedGroup, path)
 
-    def _deletes_of_groups_with_new_nodes(self) -> Iterator[Found]:
+    def _find_deletes_of_groups_with_new_nodes(self) -> Iterator[Found]:
         gone = {
             path
             for path, node in self._ours.deleted.items()
             if isinstance(node.node_data, GroupNodeData) and not _has(self._log.deleted_groups, node.id)
         }
         if gone:
-            for path in sorted({_topmost(new, gone) for new in self._theirs.new_nodes} - {None}, key=str):
+            for path in sorted(
+                {_find_topmost(new, gone) for new in self._theirs.new_nodes} - {None}, key=str
+            ):
                 yield Found.of(ConflictType.DeleteOfGroupWithNewNodes, str(path))
 
 
@@ -297,7 +301,7 @@ def _has(column: NodeIds, node: NodeId) -> bool:
     return bool(is_member(np.frombuffer(node, np.uint8)[None], column)[0])
 
 
-def _among(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
+def _find_paths(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
     """Return the sorted paths of the nodes whose ids are in a column."""
     if not nodes or not len(column):
         return []
@@ -306,7 +310,7 @@ def _among(nodes: Mapping[str, NodeSnapshot], column: NodeIds) -> list[str]:
     return [paths[row] for row in np.flatnonzero(is_member(ids, column)).tolist()]
 
 
-def _topmost(path: str, groups: Iterable[str]) -> str | None:
+def _find_topmost(path: str, groups: Iterable[str]) -> str | None:
     return next((above for above in reversed(list_ancestors(path)) if above in groups), None)
 
 

@@ -44,20 +44,20 @@ class Lineage:
 
     def contains(self, tip: SnapshotId, snapshot: SnapshotId) -> bool:
         """Return whether a tip contains a snapshot, or is that snapshot."""
-        return snapshot in self._ancestors(tip)
+        return snapshot in self._list_ancestors(tip)
 
     def base(self, one: SnapshotId, other: SnapshotId) -> SnapshotId:
         """Return the newest snapshot that both contain. It may have expired."""
-        common = self._ancestors(one) & self._ancestors(other)
+        common = self._list_ancestors(one) & self._list_ancestors(other)
         older: set[SnapshotId] = set().union(*(self._before[id] for id in common))
         newest = common - older
         if not newest:
             raise make_expired_base_error(f"{one} and {other} have no snapshot in common")
-        return max(newest, key=self._flushed_at_us) if len(newest) > 1 else newest.pop()
+        return max(newest, key=self._get_flush_time_us) if len(newest) > 1 else newest.pop()
 
     def gaps(self, base: SnapshotId, *tips: SnapshotId) -> set[SnapshotId]:
         """Return the expired snapshots after a base that may have been merges."""
-        between = set().union(*map(self._ancestors, tips)) - self._ancestors(base)
+        between = set().union(*map(self._list_ancestors, tips)) - self._list_ancestors(base)
         return between - self._listed.keys() - self._accounted
 
     def read(self, expired: Iterable[SnapshotId]) -> None:
@@ -99,7 +99,7 @@ class Lineage:
                 self._before[after].add(before)
         self._before[info.id] |= set(get_merged_tips(info))
 
-    def _ancestors(self, tip: SnapshotId) -> set[SnapshotId]:
+    def _list_ancestors(self, tip: SnapshotId) -> set[SnapshotId]:
         found: set[SnapshotId] = set()
         waiting = [tip]
         while waiting:
@@ -109,7 +109,7 @@ class Lineage:
                 waiting += self._before[at]
         return found
 
-    def _flushed_at_us(self, id: SnapshotId) -> int:
+    def _get_flush_time_us(self, id: SnapshotId) -> int:
         info = self._listed.get(id)
         return self.readable(id).flushed_at_us if info is None else info.flushed_at_us
 

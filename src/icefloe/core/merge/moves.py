@@ -92,53 +92,53 @@ class _Arranger:
         self._states = (base, ours, theirs)
         self._ids = {id for state in self._states for id in state.ids()}
         self._paths: dict[NodeId, str | None] = {}
-        self._moved_by_us, self._moved_by_them = self._moved(ours), self._moved(theirs)
+        self._moved_by_us, self._moved_by_them = self._find_moved(ours), self._find_moved(theirs)
 
     def run(self) -> Arrangement:
-        conflicts = tuple(self._double_moves())
+        conflicts = tuple(self._find_double_moves())
         if not conflicts:
-            conflicts = (*self._circles(), *self._moves_to_nowhere())
+            conflicts = (*self._find_cycles(), *self._find_moves_to_nowhere())
         dropped: set[NodeId] = set()
         if not conflicts:
-            conflicts = tuple(self._meetings(dropped))
+            conflicts = tuple(self._find_meetings(dropped))
         if conflicts:
             return Arrangement(self._base, self._ours, self._theirs, {}, conflicts=conflicts)
         ours = self._ours
         origins = {
             path: origin
             for id in ours.ids() - dropped
-            if (path := self._path(id)) != (origin := ours.path(id)) and path and origin
+            if (path := self._resolve_path(id)) != (origin := ours.path(id)) and path and origin
         }
         gone = tuple(node for id in sorted(dropped) if (node := ours.node(id)) is not None)
-        base, ours, theirs = (self._rearranged(state, dropped) for state in self._states)
+        base, ours, theirs = (self._rearrange(state, dropped) for state in self._states)
         return Arrangement(base, ours, theirs, origins, gone)
 
-    def _place(self, state: State, id: NodeId) -> Place:
+    def _get_place(self, state: State, id: NodeId) -> Place:
         path = state.path(id) or ""
         group = get_parent(path)
         return (None if group is None else state.id_at(group) or group), get_name(path)
 
-    def _moved(self, state: State) -> set[NodeId]:
+    def _find_moved(self, state: State) -> set[NodeId]:
         """Return the nodes that a side moved directly, without those that moved with their group."""
         base = self._base
         return {
             id
             for id in base.ids() & state.ids()
-            if base.path(id) != state.path(id) and self._place(base, id) != self._place(state, id)
+            if base.path(id) != state.path(id) and self._get_place(base, id) != self._get_place(state, id)
         }
 
     def _is_dead(self, id: NodeId) -> bool:
         """Return whether a side deleted a node."""
         return self._base.path(id) is not None and None in (self._ours.path(id), self._theirs.path(id))
 
-    def _path(self, id: NodeId) -> str | None:
+    def _resolve_path(self, id: NodeId) -> str | None:
         """Return the final path of a node; None if it would be inside itself."""
         if id not in self._paths:
             self._paths[id] = None  # breaks cycles during the recursion
             sides = (self._theirs,) if id in self._moved_by_them else (self._ours, self._theirs, self._base)
             side = next(state for state in sides if state.path(id) is not None)
-            group, called = self._place(side, id)
-            above = self._path(group) if isinstance(group, NodeId) else group
+            group, called = self._get_place(side, id)
+            above = self._resolve_path(group) if isinstance(group, NodeId) else group
             if group is None:
                 self._paths[id] = side.path(id)
             elif above is not None:
@@ -147,48 +147,48 @@ class _Arranger:
 
     # Conflicts
 
-    def _double_moves(self) -> Iterator[ConflictGroup]:
+    def _find_double_moves(self) -> Iterator[ConflictGroup]:
         # Nodes that came to both sides by an earlier merge are not in the base, and may have moved since.
         shared = (self._ours.ids() & self._theirs.ids()) - self._base.ids()
         both = self._moved_by_us & self._moved_by_them | shared
-        for id in self._in_order(self._moved_by_us | self._moved_by_them | shared):
+        for id in self._sort_ids(self._moved_by_us | self._moved_by_them | shared):
             if self._is_dead(id):
-                yield self._conflict(ConflictType.MoveOfDeletedNode, id)
-            elif id in both and self._place(self._ours, id) != self._place(self._theirs, id):
-                yield self._conflict(ConflictType.NodeMovedByBothSides, id)
+                yield self._make_conflict(ConflictType.MoveOfDeletedNode, id)
+            elif id in both and self._get_place(self._ours, id) != self._get_place(self._theirs, id):
+                yield self._make_conflict(ConflictType.NodeMovedByBothSides, id)
 
-    def _circles(self) -> Iterator[ConflictGroup]:
-        for id in self._in_order(self._moved_by_us | self._moved_by_them):
-            if self._path(id) is None:
-                yield self._conflict(ConflictType.NodeMovedByBothSides, id)
+    def _find_cycles(self) -> Iterator[ConflictGroup]:
+        for id in self._sort_ids(self._moved_by_us | self._moved_by_them):
+            if self._resolve_path(id) is None:
+                yield self._make_conflict(ConflictType.NodeMovedByBothSides, id)
 
-    def _moves_to_nowhere(self) -> Iterator[ConflictGroup]:
+    def _find_moves_to_nowhere(self) -> Iterator[ConflictGroup]:
         """Yield conflicts about nodes moved into a group that the other side deleted or made an array."""
-        arrays = {self._path(id) for id in self._ids if self._is_array(id) and not self._is_dead(id)}
-        for id in self._in_order(self._moved_by_us | self._moved_by_them):
+        arrays = {self._resolve_path(id) for id in self._ids if self._is_array(id) and not self._is_dead(id)}
+        for id in self._sort_ids(self._moved_by_us | self._moved_by_them):
             side = self._theirs if id in self._moved_by_them else self._ours
             groups = [
                 state_id for path in list_ancestors(side.path(id) or "/") if (state_id := side.id_at(path))
             ]
             if any(map(self._is_dead, groups)):
-                yield self._conflict(ConflictType.NewNodeInDeletedGroup, id)
-            elif arrays.intersection(list_ancestors(self._path(id) or "/")):
-                yield self._conflict(ConflictType.NewNodeInInvalidGroup, id)
+                yield self._make_conflict(ConflictType.NewNodeInDeletedGroup, id)
+            elif arrays.intersection(list_ancestors(self._resolve_path(id) or "/")):
+                yield self._make_conflict(ConflictType.NewNodeInInvalidGroup, id)
 
-    def _meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:
+    def _find_meetings(self, dropped: set[NodeId]) -> Iterator[ConflictGroup]:
         """Yield conflicts about two nodes at the same path. Deleted nodes count only if they were changed."""
         found: dict[str, set[NodeId]] = defaultdict(set)
         for state in self._states:
             at: dict[str, NodeId] = {}
             for id in state.ids():
-                path = self._path(id) or ""
+                path = self._resolve_path(id) or ""
                 if path in at:
                     found[path] |= {id, at[path]}
                 at[path] = id
         for path, ids in sorted(found.items()):
             dead = {id for id in ids if self._is_dead(id)}
             if len(ids - dead) > 1 or any(map(self._is_changed, dead)):
-                here, there = (self._words(state, ids) for state in self._states[1:])
+                here, there = (self._describe(state, ids) for state in self._states[1:])
                 yield ConflictGroup(path, ConflictType.MoveToExistingNode, None, here, there)
             dropped |= dead
 
@@ -200,15 +200,15 @@ class _Arranger:
     def _is_array(self, id: NodeId) -> bool:
         return any(_is_array(node) for state in self._states if (node := state.node(id)) is not None)
 
-    def _in_order(self, ids: set[NodeId]) -> list[NodeId]:
+    def _sort_ids(self, ids: set[NodeId]) -> list[NodeId]:
         return sorted(ids, key=lambda id: self._base.path(id) or self._ours.path(id) or "")
 
-    def _conflict(self, kind: ConflictType, id: NodeId) -> ConflictGroup:
+    def _make_conflict(self, kind: ConflictType, id: NodeId) -> ConflictGroup:
         path = self._base.path(id) or self._ours.path(id) or ""
-        here, there = (self._words(state, {id}) for state in self._states[1:])
+        here, there = (self._describe(state, {id}) for state in self._states[1:])
         return ConflictGroup(path, kind, None, here, there)
 
-    def _words(self, state: State, ids: set[NodeId]) -> _Words:
+    def _describe(self, state: State, ids: set[NodeId]) -> _Words:
         words = []
         for id in sorted(ids, key=lambda id: state.path(id) or ""):
             before, after = self._base.path(id), state.path(id)
@@ -224,11 +224,11 @@ class _Arranger:
 
     # The result
 
-    def _rearranged(self, state: State, dropped: set[NodeId]) -> State:
+    def _rearrange(self, state: State, dropped: set[NodeId]) -> State:
         gone = [state.path(id) or "" for id in state.ids() & dropped]
         put = []
         for id in state.ids() - dropped:
-            path, node = self._path(id), state.node(id)
+            path, node = self._resolve_path(id), state.node(id)
             if node is not None and path is not None and path != node.path:
                 gone.append(node.path)
                 put.append(replace(node, path=path))

@@ -176,11 +176,11 @@ def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
         for path, node in changes.created.items()
         if not is_key_node(path) or nodes.find(path) is None
     }
-    updated = {path: _with_manifests(node, nodes.find(path)) for path, node in changes.updated.items()}
+    updated = {path: _keep_manifests(node, nodes.find(path)) for path, node in changes.updated.items()}
     return replace(changes, created=created, updated=updated, deleted=deleted)
 
 
-def _with_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapshot:
+def _keep_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapshot:
     """Return a node with our metadata and its current chunks."""
     if now is None or not isinstance(data := node.node_data, ArrayNodeData):
         return node

@@ -73,17 +73,17 @@ class State:
         if not len(coords) or coords.shape[1] != count_dimensions(node):
             return self.refs_in(node, ())
         box = coordinates.find_bounding_box(coords)
-        found = self.refs_in(node, [ref for ref in _manifests(node) if _overlap(ref.extents, box)])
+        found = self.refs_in(node, [ref for ref in _get_manifests(node) if _is_overlapping(ref.extents, box)])
         return found.take(coordinates.contains(found.coords, coords))
 
     def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
         """Return the references of an array in some of its manifests."""
-        parts = [self.workspace.manifest_refs(node, ref) for ref in _manifests(node) if ref in manifests]
+        parts = [self.workspace.manifest_refs(node, ref) for ref in _get_manifests(node) if ref in manifests]
         empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
         return ArrayManifest.concat(parts) if parts else empty
 
 
-def _overlap(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
+def _is_overlapping(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
     if len(extents) != len(box):  # some writers omit extents
         return True
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(extents, box, strict=True))
@@ -178,7 +178,7 @@ class Touched:
     def _explains_chunks(self, before: State, after: State, old: NodeSnapshot, new: NodeSnapshot) -> bool:
         if count_dimensions(old) != count_dimensions(new):
             return old.id in self.updated
-        apart = _manifests(old) ^ _manifests(new)
+        apart = _get_manifests(old) ^ _get_manifests(new)
         changes = ChangeSet()
         put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
         delta = changes.chunks.get(new.id)
@@ -194,7 +194,7 @@ def find_touched(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
     """Return the nodes and chunks that may differ between two snapshots; None if logs are missing."""
-    steps = _steps_apart(refs, one, other)
+    steps = _find_steps_between(refs, one, other)
     if steps is None:
         return None
     is_complete = not any(len(step.logs) > 1 or is_squash(refs.snapshot(step.snapshot)) for step in steps)
@@ -207,7 +207,7 @@ def find_touched(
         return None
 
 
-def _steps_apart(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Step] | None:
+def _find_steps_between(refs: RefStore, one: SnapshotId, other: SnapshotId) -> list[Step] | None:
     """Return the commits from the common ancestor to both snapshots; None if it is unknown."""
     for early, late in ((one, other), (other, one)):
         with suppress(SnapshotNotFoundError):  # an expired snapshot is found in the history of the other
@@ -247,7 +247,7 @@ def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
             changes.updated[new.path] = drop_manifests(new)
         rank = count_dimensions(new)
         if id in touched.updated and rank == count_dimensions(old):
-            apart = _manifests(old) ^ _manifests(new)
+            apart = _get_manifests(old) ^ _get_manifests(new)
             put_differences(changes, new, before.refs_in(old, apart), after.refs_in(new, apart))
         elif (coords := touched.chunks.get((id, rank))) is not None:
             put_differences(changes, new, before.refs_at(old, coords), after.refs_at(new, coords))
@@ -260,7 +260,7 @@ def put_differences(
     """Add the writes and deletions that turn some references into others."""
     written, gone = new, new.coords[:0]
     if old is not None and len(old):
-        written = new.take(~_same_as_in(new, old))
+        written = new.take(~_mark_same(new, old))
         gone = old.coords[~coordinates.contains(old.coords, new.coords)]
     if len(written) or len(gone):
         delta = changes.delta(node)
@@ -272,10 +272,10 @@ def put_differences(
 
 def find_same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
     """Return the coordinates at which both have the same reference."""
-    return one.coords[_same_as_in(one, other)]
+    return one.coords[_mark_same(one, other)]
 
 
-def _same_as_in(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
+def _mark_same(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
     """Return a mask of the references that the other set has at the same coordinates."""
     here = coordinates.contains(one.coords, other.coords)
     there = coordinates.contains(other.coords, one.coords)
@@ -289,6 +289,6 @@ def drop_manifests(node: NodeSnapshot) -> NodeSnapshot:
     return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
 
 
-def _manifests(node: NodeSnapshot) -> set[ManifestRef]:
+def _get_manifests(node: NodeSnapshot) -> set[ManifestRef]:
     data = node.node_data
     return set(data.manifests) if isinstance(data, ArrayNodeData) else set()

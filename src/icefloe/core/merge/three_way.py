@@ -56,10 +56,10 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     # rules of a rebase, and a strategy then edits the two change sets until no conflict is left.
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
     _forget_what_is_common(sides, ours, theirs)
-    every = _conflicts(sides, ours, theirs)
+    every = _find_conflicts(sides, ours, theirs)
     found = [each for each in every if not is_record(each)]
     reader = ConflictReader(sides.ours, sides.theirs)
-    groups = tuple(_group(sides, ours, theirs, each, reader) for each in found)
+    groups = tuple(_group_conflicts(sides, ours, theirs, each, reader) for each in found)
     decided = strategy != "fail"
     resolution = _Resolution(sides, ours, theirs)
     for each in every:
@@ -118,19 +118,19 @@ def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, to
         changes.delta(node).delete_many(missing)
 
 
-def _conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
+def _find_conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
     if theirs.is_empty():
         return []
     # The rules of a rebase, with their changes as the session and a log of our changes as the commit that
     # came first: so a merge and a rebase of the same changes report the same conflicts.
     log = make_log(Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id)
     detection = Detection(sides.base.snapshot.nodes, theirs, Theirs(log, lambda: sides.ours.snapshot))
-    return [each for each in detection.conflicts() if not _goes_together(sides, theirs, each)]
+    return [each for each in detection.conflicts() if not _is_compatible(sides, theirs, each)]
 
 
-def _goes_together(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
+def _is_compatible(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
     """Return whether their chunks can be read with our metadata. A rebase would reject all of them."""
-    if _kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
+    if _get_kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
         return False
     path = found.conflict.path
     here, there = sides.ours.snapshot.nodes.find(path), sides.theirs.snapshot.nodes.find(path)
@@ -143,27 +143,27 @@ def _goes_together(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
     return bool(coordinates.are_inside(theirs.chunks[here.id].coords(), grid).all())
 
 
-def _kind(found: Found) -> ConflictType:
+def _get_kind(found: Found) -> ConflictType:
     return found.conflict.conflict_type
 
 
 # Table of conflicts
 
 
-def _group(
+def _group_conflicts(
     sides: Sides, ours: ChangeSet, theirs: ChangeSet, found: Found, reader: ConflictReader
 ) -> ConflictGroup:
     conflict = found.conflict
     if found.coords is not None and found.node is not None:
-        here = partial(_chunk_texts, sides.ours, found.node, found.coords)
-        there = partial(_chunk_texts, sides.theirs, found.node, found.coords)
+        here = partial(_describe_chunks, sides.ours, found.node, found.coords)
+        there = partial(_describe_chunks, sides.theirs, found.node, found.coords)
         details = partial(reader.details, found.node)
         return ConflictGroup(conflict.path, conflict.conflict_type, found.coords, here, there, details)
-    here, there = (partial(_node_texts, changes, conflict.path) for changes in (ours, theirs))
+    here, there = (partial(_describe_node_changes, changes, conflict.path) for changes in (ours, theirs))
     return ConflictGroup(conflict.path, conflict.conflict_type, None, here, there)
 
 
-def _chunk_texts(state: State, id: NodeId, coords: Coords) -> list[str]:
+def _describe_chunks(state: State, id: NodeId, coords: Coords) -> list[str]:
     """Describe the reference of one side at each of some coordinates."""
     node = state.node(id)
     if node is None:
@@ -171,10 +171,10 @@ def _chunk_texts(state: State, id: NodeId, coords: Coords) -> list[str]:
     refs = state.refs_at(node, coords)
     rows = iter(range(len(refs)))
     present = coordinates.contains(coords, refs.coords).tolist()
-    return [_ref_text(refs, next(rows)) if there else "deleted" for there in present]
+    return [_describe_ref(refs, next(rows)) if there else "deleted" for there in present]
 
 
-def _ref_text(refs: ArrayManifest, row: int) -> str:
+def _describe_ref(refs: ArrayManifest, row: int) -> str:
     match refs.ref(row):
         case InlineRef(data):
             return f"{len(data)} bytes inline"
@@ -184,7 +184,7 @@ def _ref_text(refs: ArrayManifest, row: int) -> str:
             return f"{virtual.length} bytes at {virtual.offset} of {virtual.location}"
 
 
-def _node_texts(changes: ChangeSet, path: str) -> list[str]:
+def _describe_node_changes(changes: ChangeSet, path: str) -> list[str]:
     """Describe the change of one side to a node."""
     words = []
     if path in changes.deleted:
@@ -219,7 +219,7 @@ class _Resolution:
     def keep_ours(self, found: Found) -> None:
         """Drop their change."""
         path, changes = found.conflict.path, self._changes
-        match _kind(found):
+        match _get_kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
                 self._drop_created(path, alone=self._are_groups(path))
             case ConflictType.NewNodeInInvalidGroup | ConflictType.NewNodeInDeletedGroup:
@@ -234,7 +234,7 @@ class _Resolution:
             case ConflictType.DeleteOfUpdatedArray | ConflictType.DeleteOfUpdatedGroup:
                 self._keep(path)
             case ConflictType.DeleteOfGroupWithNewNodes:
-                for new in self._new_below(path):
+                for new in self._list_new_below(path):
                     self._keep(new)
             case _:  # metadata or chunks of nodes that we deleted, or that are incompatible with ours
                 changes.updated.pop(path, None)
@@ -243,12 +243,12 @@ class _Resolution:
     def take_theirs(self, found: Found) -> None:
         """Change our side so that their change applies."""
         path = found.conflict.path
-        match _kind(found):
+        match _get_kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
                 self._replace(path)
             case ConflictType.NewNodeInInvalidGroup:
                 if path in self._changes.created:
-                    for new in self._new_below(path):
+                    for new in self._list_new_below(path):
                         self._delete(new)
                 else:
                     self._delete(path)
@@ -261,7 +261,7 @@ class _Resolution:
             case ConflictType.ChunksUpdatedInUpdatedArray | ConflictType.ZarrMetadataUpdateOfWrittenArray:
                 self._take_array(path)
             case ConflictType.DeleteOfGroupWithNewNodes:
-                for new in self._new_below(path):
+                for new in self._list_new_below(path):
                     self._delete(new)
             case (
                 ConflictType.ZarrMetadataUpdateOfDeletedArray
@@ -278,7 +278,7 @@ class _Resolution:
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
         return here is not None and there is not None and read_differently(here, there)
 
-    def _new_below(self, path: str) -> list[str]:
+    def _list_new_below(self, path: str) -> list[str]:
         return [new for new in self._ours.created if path in list_ancestors(new)]
 
     def _drop_created(self, path: str, *, alone: bool = False) -> None:

@@ -45,21 +45,21 @@ class CollectionsFile:
     def begin(self) -> int:
         """Record that a collection is about to delete objects, and return the time that identifies it."""
 
-        def begun(known: Collections) -> Collections:
+        def add_collection(known: Collections) -> Collections:
             # Sessions compare these times, so they must increase even if clocks differ.
             now_us = max(time.time_ns() // 1000, known.last_us + 1)
             young = [each for each in known.under_way_us if now_us - each < _LONGEST_US]
             return Collections(now_us, (*young, now_us))
 
-        return self._change(begun).last_us
+        return self._change(add_collection).last_us
 
     def end(self, begun_us: int) -> None:
         """Record that a collection has finished."""
 
-        def ended(known: Collections) -> Collections:
+        def remove_collection(known: Collections) -> Collections:
             return replace(known, under_way_us=tuple(at for at in known.under_way_us if at != begun_us))
 
-        self._change(ended)
+        self._change(remove_collection)
 
     def _read(self) -> tuple[Collections, PutCondition]:
         try:

@@ -63,7 +63,7 @@ class RefStoreV1(RefStore):
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
             ) from None
 
-    def _file(self, kind: RefKind, name: str) -> RefFile:
+    def _make_path(self, kind: RefKind, name: str) -> RefFile:
         """Return the file of a branch or tag; raise an error if the name is invalid."""
         check_name(name)
         file = RefFile(kind, name)
@@ -72,7 +72,7 @@ class RefStoreV1(RefStore):
             raise make_invalid_name_error(name, f"it is too long for {self._storage.place}")
         return file
 
-    def _files(self) -> list[RefFile]:
+    def _list_files(self) -> list[RefFile]:
         found = (RefFile.parse(info.key) for info in self._storage.list_prefix(f"{REFS}/"))
         return [file for file in found if file is not None]
 
@@ -97,22 +97,22 @@ class RefStoreV1(RefStore):
 
     def all_refs(self) -> dict[RefFile, SnapshotId | None]:
         """Return the target of every branch and tag, and None for tombstones of deleted tags."""
-        found = {file: self._read(file) for file in self._files() if not file.deleted}
-        marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._files() if file.deleted}
+        found = {file: self._read(file) for file in self._list_files() if not file.deleted}
+        marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._list_files() if file.deleted}
         return marks | {file: each[0] for file, each in found.items() if each is not None}
 
     def branches(self) -> Mapping[str, SnapshotId]:
-        files = [file for file in self._files() if file.kind is RefKind.BRANCH and not file.deleted]
+        files = [file for file in self._list_files() if file.kind is RefKind.BRANCH and not file.deleted]
         return {file.name: found[0] for file in files if (found := self._read(file)) is not None}
 
     def tags(self) -> Mapping[str, SnapshotId]:
-        files = [file for file in self._files() if file.kind is RefKind.TAG]
+        files = [file for file in self._list_files() if file.kind is RefKind.TAG]
         gone = {file.name for file in files if file.deleted}
         alive = [file for file in files if not file.deleted and file.name not in gone]
         return {file.name: found[0] for file in alive if (found := self._read(file)) is not None}
 
     def _branch(self, name: str) -> tuple[SnapshotId, Version]:
-        found = self._read(self._file(RefKind.BRANCH, name))
+        found = self._read(self._make_path(RefKind.BRANCH, name))
         if found is None:
             raise _make_not_found_error("branch", name)
         return found
@@ -121,14 +121,14 @@ class RefStoreV1(RefStore):
         return self._branch(name)[0]
 
     def tag(self, name: str) -> SnapshotId:
-        found = self._read(self._file(RefKind.TAG, name))
+        found = self._read(self._make_path(RefKind.TAG, name))
         if found is None or self._storage.exists(RefFile(RefKind.TAG, name, deleted=True).path):
             raise _make_not_found_error("tag", name)
         return found[0]
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        file = self._file(RefKind.BRANCH, name)
-        with self._standing(file, snapshot):
+        file = self._make_path(RefKind.BRANCH, name)
+        with self._protect_ref(file, snapshot):
             try:
                 self._create(file, snapshot)
             except ConditionNotMetError:
@@ -143,11 +143,11 @@ class RefStoreV1(RefStore):
             raise failure
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
-        with self._standing(self._file(RefKind.BRANCH, name), snapshot) as replaced:
+        with self._protect_ref(self._make_path(RefKind.BRANCH, name), snapshot) as replaced:
             replaced += self._move(name, snapshot, expected, ErrorKind.BRANCH_UPDATE_CONFLICT)
 
     @contextlib.contextmanager
-    def _standing(self, file: RefFile, snapshot: SnapshotId) -> Iterator[list[SnapshotId]]:
+    def _protect_ref(self, file: RefFile, snapshot: SnapshotId) -> Iterator[list[SnapshotId]]:
         """Point a ref to a snapshot that may be garbage, and check that no collection has deleted it.
 
         The ref is written before collections are checked, and a collection records itself before it reads
@@ -163,7 +163,7 @@ class RefStoreV1(RefStore):
         now = self._collections.read()
         if now == before and not now.under_way_us:
             return
-        if now.under_way_us and not self._led_to(snapshot, file, replaced):
+        if now.under_way_us and not self._is_reachable(snapshot, file, replaced):
             self._take_back(file, snapshot, replaced)
             raise SessionStateError(
                 f"a garbage collection is running and may delete snapshot {snapshot}, because no branch or "
@@ -171,22 +171,22 @@ class RefStoreV1(RefStore):
                 kind=ErrorKind.NOT_ALLOWED,
             )
         try:
-            for _ in self._stored_line(snapshot):
+            for _ in self._read_stored_ancestry(snapshot):
                 pass
         except (ObjectNotFoundError, FormatError):
             self._take_back(file, snapshot, replaced)
             raise _make_no_snapshot_error(snapshot) from None
 
-    def _led_to(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
+    def _is_reachable(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
         """Return whether a snapshot is an ancestor of some tips, or of refs other than `file`."""
         others = (id for each, id in self.all_refs().items() if each != file and id is not None)
         for tip in {*tips, *others}:
             with contextlib.suppress(ObjectNotFoundError, FormatError):  # a broken history ends here
-                if snapshot in self._stored_line(tip):
+                if snapshot in self._read_stored_ancestry(tip):
                     return True
         return False
 
-    def _stored_line(self, id: SnapshotId) -> Iterator[SnapshotId]:
+    def _read_stored_ancestry(self, id: SnapshotId) -> Iterator[SnapshotId]:
         """Yield a snapshot and its ancestors as currently stored, because an expiration rewrites snapshot
         files.
         """
@@ -222,7 +222,7 @@ class RefStoreV1(RefStore):
         written: list[SnapshotId] = []
         for _ in retry_conflicts(self._assets.config):
             tip, version = self._branch(name)
-            if written and self._follows(tip, to, expected):
+            if written and self._is_in_history(tip, to, expected):
                 return written  # the response to our write was lost; others may have committed on top of it
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
@@ -235,14 +235,14 @@ class RefStoreV1(RefStore):
             except ConditionNotMetError:
                 written = [tip]
             except StorageError:
-                if self._follows(self.branch(name), to, expected):
+                if self._is_in_history(self.branch(name), to, expected):
                     return [tip]
                 raise
             else:
                 return [tip]
         raise AssertionError("attempts end with an error")
 
-    def _follows(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
+    def _is_in_history(self, tip: SnapshotId, snapshot: SnapshotId, base: SnapshotId | None) -> bool:
         """Return whether a snapshot is in the history of a tip, up to `base`."""
         if base is None:
             return tip == snapshot
@@ -250,8 +250,8 @@ class RefStoreV1(RefStore):
         return snapshot in takewhile(lambda id: id != base, ids)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        file = self._file(RefKind.TAG, name)
-        with self._standing(file, snapshot):
+        file = self._make_path(RefKind.TAG, name)
+        with self._protect_ref(file, snapshot):
             try:
                 self._create(file, snapshot)
             except ConditionNotMetError:
@@ -290,7 +290,7 @@ class RefStoreV1(RefStore):
         return begun_us
 
     def _respell_branches(self, now_us: int) -> None:
-        for file in self._files():
+        for file in self._list_files():
             if file.kind is RefKind.BRANCH and not file.deleted:
                 with contextlib.suppress(ObjectNotFoundError, ConditionNotMetError):
                     data, version = self._storage.get(file.path)
@@ -309,20 +309,20 @@ class RefStoreV1(RefStore):
         """Check that the base of a snapshot still exists. The snapshot file itself needs no entry."""
         if since is not None and self.now() != since:
             raise CollectedError
-        if snapshot.parent_id is not None and not self._will_stay(snapshot.parent_id):
+        if snapshot.parent_id is not None and not self._is_safe(snapshot.parent_id):
             raise make_lost_base_error(snapshot.parent_id)
 
-    def _will_stay(self, base: SnapshotId) -> bool:
+    def _is_safe(self, base: SnapshotId) -> bool:
         """Return whether a snapshot, its history and its manifests exist and are not being deleted.
 
         The snapshot that needs them was written before, so that collections that start now keep them.
         """
         if base in {*self.branches().values(), *self.tags().values()}:
             return True
-        if self._collections.read().under_way_us and not self._led_to(base, None, ()):
+        if self._collections.read().under_way_us and not self._is_reachable(base, None, ()):
             return False
         try:
-            for _ in self._stored_line(base):
+            for _ in self._read_stored_ancestry(base):
                 pass
         except (ObjectNotFoundError, FormatError):
             return False
@@ -335,7 +335,7 @@ class RefStoreV1(RefStore):
         return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
 
     def keeps(self, id: SnapshotId) -> bool:
-        return id in {*self.branches().values(), *self.tags().values()} or self._led_to(id, None, ())
+        return id in {*self.branches().values(), *self.tags().values()} or self._is_reachable(id, None, ())
 
     def _config(self) -> tuple[dict[str, Any], Version] | None:
         try:

@@ -240,11 +240,11 @@ class RefStoreV2(RefStore):
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
         check_storable(name)
-        self.update(_flagged(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
+        self.update(_guard_by_flag(CREATE_TAG, lambda info: changes.create_tag(info, name, snapshot)))
 
     def delete_tag(self, name: str) -> None:
         with self._storage.make_room(self.old_backups):
-            self.update(_flagged(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
+            self.update(_guard_by_flag(DELETE_TAG, lambda info: changes.delete_tag(info, name)))
 
     def now(self) -> int:
         log = self.seen().latest_updates
@@ -254,12 +254,14 @@ class RefStoreV2(RefStore):
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
         self._bring(
-            lambda info: changes.add_commit(_based(info, branch, base), branch, snapshot), snapshot.id, since
+            lambda info: changes.add_commit(_check_based(info, branch, base), branch, snapshot),
+            snapshot.id,
+            since,
         )
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
         self._bring(
-            lambda info: changes.amend_commit(_based(info, branch, base), branch, snapshot),
+            lambda info: changes.amend_commit(_check_based(info, branch, base), branch, snapshot),
             snapshot.id,
             since,
         )
@@ -323,7 +325,7 @@ class RefStoreV2(RefStore):
         self.update(lambda info: changes.set_status(info, status), while_read_only=True)
 
     def feature_flags(self) -> Mapping[int, bool]:
-        return _settings(self.load())
+        return _parse_settings(self.load())
 
     def set_feature_flag(self, flag: int, setting: bool | None) -> None:
         self.update(lambda info: changes.set_feature_flag(info, flag, setting))
@@ -356,7 +358,7 @@ def _make_no_repository_error(text: str, hint: Hint | None = None) -> Repository
     return RepositoryNotFoundError(text, ErrorKind.REPOSITORY_NOT_FOUND).with_hint(hint)
 
 
-def _based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
+def _check_based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
     """Return the repo info if a branch is at `base`; raise ConflictError otherwise."""
     check_base(base, changes.get_branch_tip(info, branch))
     return info
@@ -367,16 +369,16 @@ def decode_stored_config(info: RepoInfo) -> dict[str, Any] | None:
     return None if info.config is None else decode_config(info.config, REPO_PATH)
 
 
-def _settings(info: RepoInfo) -> dict[int, bool]:
+def _parse_settings(info: RepoInfo) -> dict[int, bool]:
     on = dict.fromkeys(info.enabled_feature_flags or (), True)
     return on | dict.fromkeys(info.disabled_feature_flags or (), False)
 
 
-def _flagged(flag: int, change: Change) -> Change:
+def _guard_by_flag(flag: int, change: Change) -> Change:
     """Return a change that is refused while its feature flag is off."""
 
     def checked(info: RepoInfo) -> changes.Changed:
-        check_flag(_settings(info), flag)
+        check_flag(_parse_settings(info), flag)
         return change(info)
 
     return checked

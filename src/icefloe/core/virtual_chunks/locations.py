@@ -109,14 +109,14 @@ def check_locations(
     locations = locations.compact()
     homeless = np.ones(len(locations), np.bool_)
     unknown = np.ones(len(locations), np.bool_)
-    last_odd = _last_odd(locations)
+    last_odd = _find_last_unusual(locations)
     prefixes = containers.prefixes()
     for number in range(len(prefixes) + _ORIGINS):
         rest = np.flatnonzero(unknown)
         if not len(rest):
             break
         in_container = number < len(prefixes)
-        prefix = prefixes[number] if in_container else _origin(locations[int(rest[0])])
+        prefix = prefixes[number] if in_container else _get_origin(locations[int(rest[0])])
         if prefix is None:
             break
         rows = rest[_begin_with(locations, rest, prefix.encode())]
@@ -127,10 +127,10 @@ def check_locations(
         elif not len(rows):
             break
     odd = np.flatnonzero(unknown).tolist()
-    return (_one_by_one(locations, odd, containers, homeless, validate) if odd else locations), homeless
+    return (_check_one_by_one(locations, odd, containers, homeless, validate) if odd else locations), homeless
 
 
-def _one_by_one(
+def _check_one_by_one(
     locations: Blobs, odd: Sequence[int], containers: Containers, homeless: NDArray[np.bool_], validate: bool
 ) -> Blobs:
     """Check unusual locations one by one, and mark those outside all containers in `homeless`."""
@@ -148,7 +148,7 @@ def _one_by_one(
     return Blobs.from_list(stored)
 
 
-def _last_odd(locations: Blobs) -> I64:
+def _find_last_unusual(locations: Blobs) -> I64:
     """Return the position of the last unusual byte, `//` or `/.` in each row; -1 if there is none."""
     last = np.full(len(locations), -1, np.int64)
     data = locations.buffer
@@ -175,7 +175,7 @@ def _begin_with(locations: Blobs, rows: I64, prefix: bytes) -> NDArray[np.bool_]
     return found
 
 
-def _origin(location: bytes) -> str | None:
+def _get_origin(location: bytes) -> str | None:
     """Return scheme and server of a location as a prefix for others; None if it is unusual."""
     found = re.match(rb"([a-z][a-z0-9+.\-]*)://([^/?#\\\s]*)/", location)
     if found is None or not location.isascii() or (not found[2] and found[1] != b"file"):
@@ -189,7 +189,7 @@ def to_stored_form(location: str) -> str:
     Raises InvalidInputError if the location is not an absolute URL.
     """
     if location.startswith(_FILE) or location[:5].lower() == "file:":
-        return _file_url(location)
+        return _normalize_file_url(location)
     scheme = _SCHEME.match(location)
     if scheme is None:
         raise _make_location_error(
@@ -201,7 +201,7 @@ def to_stored_form(location: str) -> str:
     return f"{scheme[1].lower()}:{rest}"
 
 
-def _file_url(location: str) -> str:
+def _normalize_file_url(location: str) -> str:
     """Normalize a file URL as in the URL standard, so that `..` is resolved before prefixes are compared."""
     rest = re.sub(r"[\t\n\r]", "", location.strip(" \0\t\n\r"))[5:]
     tail = re.search(r"[?#].*", rest, re.DOTALL)

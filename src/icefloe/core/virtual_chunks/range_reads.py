@@ -105,15 +105,15 @@ class RangeReader:
         with self._lock:
             now = time.monotonic()
             self._forget_old(now)
-            span = self._covering(start, stop)
+            span = self._find_covering(start, stop)
             mine = span is None
             if span is None:
-                span = self._planned(start, stop, now)
+                span = self._plan_request(start, stop, now)
                 self._spans.append(span)
             span.used += stop - start
             span.used_at = now
         if mine:
-            found = self._answered(span)
+            found = self._await_span(span)
         else:
             if span.answer.exception() is not None:
                 return self._fetch(start, stop)  # the request of another reader failed; ours may succeed
@@ -124,7 +124,7 @@ class RangeReader:
             found.data[first : first + stop - start], found.size_bytes, found.e_tag, found.last_modified
         )
 
-    def _answered(self, span: _Span) -> Fetched:
+    def _await_span(self, span: _Span) -> Fetched:
         try:
             found = self._fetch(span.start, span.stop)
         except BaseException as failure:
@@ -144,7 +144,7 @@ class RangeReader:
             if span.used >= span.stop - span.start:
                 self._drop(span)
 
-    def _covering(self, start: int, stop: int) -> _Span | None:
+    def _find_covering(self, start: int, stop: int) -> _Span | None:
         for span in self._spans:
             if span.start <= start and stop <= span.stop:
                 self._note_use(span.stop, stop - start)
@@ -156,7 +156,7 @@ class RangeReader:
             if run.stop == run_stop:
                 run.used += used
 
-    def _planned(self, start: int, stop: int, now: float) -> _Span:
+    def _plan_request(self, start: int, stop: int, now: float) -> _Span:
         """Create a request for a range and for the bytes that will probably be requested next."""
         limits, wanted = self._limits, stop - start
         run = min(
@@ -180,9 +180,9 @@ class RangeReader:
     def _forget_old(self, now: float) -> None:
         for span in [s for s in self._spans if s.answer.done() and now - s.used_at > _KEPT_S]:
             self._drop(span)
-        self._runs = [run for run in self._runs if now - run.at <= _KEPT_S or self._live(run)]
+        self._runs = [run for run in self._runs if now - run.at <= _KEPT_S or self._is_live(run)]
 
-    def _live(self, run: _Run) -> bool:
+    def _is_live(self, run: _Run) -> bool:
         return any(span.stop == run.stop for span in self._spans)
 
     def _drop(self, span: _Span) -> None:

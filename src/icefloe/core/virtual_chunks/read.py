@@ -47,12 +47,12 @@ class VirtualReader:
         trusted: Collection[str] = (),
     ) -> None:
         self.containers = Containers.of((containers or {}).values())
-        self._authorized = {_container_prefix(key): value for key, value in (authorized or {}).items()}
+        self._authorized = {_get_container_prefix(key): value for key, value in (authorized or {}).items()}
         for container in self.containers.ordered:
             from icefloe.storage.external.sources import check_credential  # many have no containers
 
             check_credential(container, self._authorized.get(container.url_prefix))
-        self.withheld = self._withheld_from(storage, {_container_prefix(each) for each in trusted})
+        self.withheld = self._find_withheld(storage, {_get_container_prefix(each) for each in trusted})
         """Endpoints that receive no credentials, by the URL prefix of their container."""
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
@@ -66,7 +66,7 @@ class VirtualReader:
         self._files: OrderedDict[tuple[str, Checksum | None], RangeReader] = OrderedDict()
         self._lock = fork_safe_lock()
 
-    def _withheld_from(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
+    def _find_withheld(self, storage: Storage | None, trusted: Collection[str]) -> dict[str, str]:
         """Return the containers whose endpoint comes only from the stored configuration and is not
         trusted.
         """
@@ -94,7 +94,7 @@ class VirtualReader:
             if source.answers_at_once:
                 found = source.fetch(key, first, last)
             else:
-                found = self._file(source, key, ref).read(first, last)
+                found = self._open_file(source, key, ref).read(first, last)
         check_version(found, ref.checksum, ref.location, chunk)
         if len(found.data) < last - first:
             raise make_too_short_error(found, first, last, ref.location, chunk)
@@ -126,9 +126,9 @@ class VirtualReader:
                 f"{location} is outside the virtual chunk container {container.url_prefix}",
                 kind=ErrorKind.INVALID_VIRTUAL_REF,
             )
-        return self._source(container, location), key
+        return self._get_source(container, location), key
 
-    def _source(self, container: VirtualChunkContainer, location: str) -> ExternalSource:
+    def _get_source(self, container: VirtualChunkContainer, location: str) -> ExternalSource:
         prefix = container.url_prefix
         if prefix not in self._authorized:
             name = f" (container: {container.name})" if container.name else ""
@@ -157,7 +157,7 @@ class VirtualReader:
                 self._sources[prefix] = source
             return source
 
-    def _file(self, source: ExternalSource, key: str, ref: VirtualRef) -> RangeReader:
+    def _open_file(self, source: ExternalSource, key: str, ref: VirtualRef) -> RangeReader:
         name = (ref.location, ref.checksum)
         with self._lock:
             reader = self._files.get(name)
@@ -172,7 +172,7 @@ class VirtualReader:
             return reader
 
 
-def _container_prefix(key: str) -> str:
+def _get_container_prefix(key: str) -> str:
     """Return the URL prefix for a key of `authorize_virtual_chunk_access`."""
     try:
         return to_stored_form(key if key.endswith("/") else f"{key}/")
@@ -200,7 +200,7 @@ def check_version(found: Fetched, checksum: Checksum | None, location: str, chun
         case None:
             return
         case ETag(value):
-            if found.e_tag is not None and _same_tag(found.e_tag, value):
+            if found.e_tag is not None and _is_same_tag(found.e_tag, value):
                 return
             was, now = f"the etag {value!r}", "none" if found.e_tag is None else repr(found.e_tag)
         case LastModified(seconds):
@@ -216,7 +216,7 @@ def check_version(found: Fetched, checksum: Checksum | None, location: str, chun
     )
 
 
-def _same_tag(one: str, other: str) -> bool:
+def _is_same_tag(one: str, other: str) -> bool:
     return one.removeprefix("W/").strip('"') == other.removeprefix("W/").strip('"')
 
 

@@ -75,7 +75,7 @@ class _Builder:
         positions = np.empty(len(rows), np.int64)
         if not len(rows):
             return positions
-        parts = _same_fields(table, rows)
+        parts = _split_by_fields(table, rows)
         placed = [self.rows(part) for part in parts]
         for part, base in zip(parts, placed, strict=True):
             stop = base + len(part.tables) * part.layout.stride
@@ -215,7 +215,7 @@ class _Part:
     layout: Layout
 
 
-def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
+def _split_by_fields(table: fb.Table, rows: Tables) -> list[_Part]:
     """Split rows by their fields and by the widths of their short vectors."""
     there = {name: field for name, field in table.fields.items() if name in rows.columns}
     for name, field in table.fields.items():
@@ -223,14 +223,16 @@ def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
             raise FormatError(f"{table.name}.{name} is required and missing", kind=ErrorKind.SERIALIZATION)
     for name in there:
         if isinstance(column := rows.columns[name], Rectangles):
-            return list(_rectangles(table, rows, name, column))
+            return list(_split_rectangles(table, rows, name, column))
     masks = {name: rows.present[name] for name in there if name in rows.present}
     short = {
-        name: lengths for name, f in there.items() if (lengths := _short(f, rows.columns[name])) is not None
+        name: lengths
+        for name, f in there.items()
+        if (lengths := _find_short_lengths(f, rows.columns[name])) is not None
     }
     if len(rows) == 1 or not (masks or any((lengths != lengths[0]).any() for lengths in short.values())):
         fields = {name: field for name, field in there.items() if name not in masks or masks[name][0]}
-        return [_part(table, slice(None), rows, fields, short.keys())]
+        return [_make_part(table, slice(None), rows, fields, short.keys())]
     codes = np.zeros(len(rows), np.int64)
     for mask in masks.values():
         codes = codes * 2 + mask
@@ -242,21 +244,21 @@ def _same_fields(table: fb.Table, rows: Tables) -> list[_Part]:
         fields = {name: field for name, field in there.items() if name not in masks or masks[name][example]}
         kept = Tables(len(rows), {name: rows.columns[name] for name in fields}, {})
         chosen = np.flatnonzero(group == code)
-        parts.append(_part(table, chosen, kept.take(chosen), fields, short.keys()))
+        parts.append(_make_part(table, chosen, kept.take(chosen), fields, short.keys()))
     return parts
 
 
-def _rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
+def _split_rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
     """Yield the rows of each rectangle without copying them."""
     start = 0
     for part in column.parts:
         chosen = slice(start, start + len(part))
         others = {other: take(each, chosen) for other, each in rows.columns.items() if other != name}
-        yield _part(table, chosen, Tables(len(part), {**others, name: part}, {}), table.fields, ())
+        yield _make_part(table, chosen, Tables(len(part), {**others, name: part}, {}), table.fields, ())
         start += len(part)
 
 
-def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
+def _find_short_lengths(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
     """Return the lengths of vectors, if all are short enough to be stored in the rows."""
     if not isinstance(field, fb.Vector) or not isinstance(column, Ragged):
         return None
@@ -265,7 +267,7 @@ def _short(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
     return lengths if longest <= _IN_ROW else None
 
 
-def _part(
+def _make_part(
     table: fb.Table, chosen: Any, rows: Tables, fields: Mapping[str, fb.Field], short: Container[str]
 ) -> _Part:
     """Return rows of one layout, with their short vectors as rectangles."""

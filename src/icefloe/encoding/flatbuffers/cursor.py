@@ -67,7 +67,7 @@ class Cursor:
             if start + length > self._payload.size:
                 self._fail(name, "points outside the file", start)
         else:
-            start, length = self._vector(name, at, 1)
+            start, length = self._locate_vector(name, at, 1)
         return self._memory[start : start + length].tobytes()
 
     def present(self, names: Iterable[str]) -> list[str]:
@@ -88,7 +88,7 @@ class Cursor:
         at = self._locate(name, self._table.fields[name])
         if at is None:
             return None
-        start, length = self._vector(name, at, 4)
+        start, length = self._locate_vector(name, at, 4)
         return struct.unpack_from(f"<{length}I", self._memory, start)
 
     def children(self, name: str) -> Slots | None:
@@ -97,7 +97,7 @@ class Cursor:
         at = self._locate(name, field)
         if at is None:
             return None
-        return Slots(self._payload, field.table, *self._vector(name, at, 4))
+        return Slots(self._payload, field.table, *self._locate_vector(name, at, 4))
 
     def _locate(self, name: str, field: fb.Field) -> int | None:
         entry = 4 + 2 * field.slot
@@ -111,7 +111,7 @@ class Cursor:
             return None
         return self.position + offset
 
-    def _vector(self, name: str, at: int, item: int) -> tuple[int, int]:
+    def _locate_vector(self, name: str, at: int, item: int) -> tuple[int, int]:
         start = at + self._unpack(_OFFSET, at, name)
         length = self._unpack(_OFFSET, start, name)
         if start + 4 + length * item > self._payload.size:

@@ -41,7 +41,7 @@ def make_layout(table: fb.Table, fields: Mapping[str, fb.Field], widths: Mapping
 
 def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layout:
     offsets, size, align = _arrange(fields)
-    slots = [0] * (1 + max((_last_slot(field) for field in fields.values()), default=-1))
+    slots = [0] * (1 + max((_find_last_slot(field) for field in fields.values()), default=-1))
     for name, field in fields.items():
         slots[field.slot] = offsets[name]
         if isinstance(field, fb.Variants):
@@ -52,12 +52,12 @@ def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layou
     for name, width in widths.items():
         vector: Any = fields[name]
         # The items must be aligned, not the length before them.
-        stride = _up(stride + 4, vector.align) - 4 if vector.align > 4 else _up(stride, 4)
+        stride = _round_up(stride + 4, vector.align) - 4 if vector.align > 4 else _round_up(stride, 4)
         tails[name] = stride
         stride += 4 + width * vector.dtype.itemsize
         align = max(align, vector.align)
-    stride = _up(stride, align)
-    dtype = _row_dtype(fields, offsets, tails, widths, stride)
+    stride = _round_up(stride, align)
+    dtype = _make_row_dtype(fields, offsets, tails, widths, stride)
     return Layout(dict(fields), vtable, stride, align, offsets, tails, dtype)
 
 
@@ -80,20 +80,20 @@ def _arrange(fields: Mapping[str, fb.Field]) -> tuple[dict[str, int], int, int]:
         sizes.insert(0, sizes.pop(small))
     offsets, size = {}, 4
     for each, length, name in sizes:
-        offsets[name] = _up(size, each)
+        offsets[name] = _round_up(size, each)
         size = offsets[name] + length
     return offsets, size, align
 
 
-def _last_slot(field: fb.Field) -> int:
+def _find_last_slot(field: fb.Field) -> int:
     return field.slot + 1 if isinstance(field, fb.Variants) else field.slot
 
 
-def _up(size: int, align: int) -> int:
+def _round_up(size: int, align: int) -> int:
     return -(-size // align) * align
 
 
-def _row_dtype(
+def _make_row_dtype(
     fields: Mapping[str, fb.Field],
     offsets: Mapping[str, int],
     tails: Mapping[str, int],

@@ -367,7 +367,7 @@ class VTables:
         vtables = rows - payload.numbers(SIGNED, rows, f"a {table.name}")
         self.payload = payload
         self.rows = rows
-        self.distinct, self.group = _distinct(vtables)
+        self.distinct, self.group = _find_distinct(vtables)
         self.sizes = payload.numbers(SHORT, self.distinct, what).astype(np.int64)
         payload.check(self.distinct + self.sizes, 0, 2, what)
         if len(self.sizes) and int(self.sizes.min()) < 4:
@@ -393,7 +393,7 @@ class VTables:
         return self.rows[where] + offsets[self.group[where]], where
 
 
-def _distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
+def _find_distinct(vtables: I64) -> tuple[I64, NDArray[Any] | None]:
     """Return the distinct values, and the index for each row (None if there is only one)."""
     if len(vtables) == 1:
         return vtables, None

@@ -143,7 +143,7 @@ class _Plan:
         self.numbers = [(name, default) for _, _, _, name, default in entries]
         """The numbers in the order in which they are packed, with their defaults."""
         self.places = [
-            (name, _placer(field), layout.offsets[name])
+            (name, _choose_placer(field), layout.offsets[name])
             for name, field in layout.fields.items()
             if not isinstance(field, fb.Scalar | fb.Struct | fb.Variants)
         ]
@@ -267,7 +267,7 @@ class _Builder:
         return position
 
 
-def _placer(field: fb.Field) -> Callable[[_Builder, Any], int]:
+def _choose_placer(field: fb.Field) -> Callable[[_Builder, Any], int]:
     """Return the function that places the value of a field."""
     match field:
         case fb.Bytes(text=True):

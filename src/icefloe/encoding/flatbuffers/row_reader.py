@@ -46,11 +46,11 @@ def read_row(
         for name in records:
             row[name] = reader.as_records(table, name, row[name])
     except _TooManyError:
-        return _row_of_columns(payload, table, records)
+        return _read_row_of_columns(payload, table, records)
     return row
 
 
-def _row_of_columns(payload: Payload, table: fb.Table, records: Collection[str]) -> dict[str, Any]:
+def _read_row_of_columns(payload: Payload, table: fb.Table, records: Collection[str]) -> dict[str, Any]:
     columns = read_root(payload, table)
     rest = {name: column for name, column in columns.columns.items() if name not in records}
     (row,) = to_rows(table, Tables(1, rest, {}), payload.place)
@@ -65,17 +65,17 @@ _FIELDS = "fields"
 """The key under which a table type caches the functions that read its fields."""
 
 
-def _fields_of(table: fb.Table) -> list[tuple[Any, ...]]:
+def _list_fields(table: fb.Table) -> list[tuple[Any, ...]]:
     """Return name, label for errors, field, default and read function of each field."""
     found = []
     for name, field in table.fields.items():
         default = field.default if isinstance(field, fb.Scalar) else None
-        found.append((name, f"{table.name}.{name}", field, default, _how_to_read(field)))
+        found.append((name, f"{table.name}.{name}", field, default, _choose_read_function(field)))
     table.layouts[_FIELDS] = found
     return found
 
 
-def _how_to_read(field: fb.Field) -> Callable[[_Reader, int, str], Any] | None:
+def _choose_read_function(field: fb.Field) -> Callable[[_Reader, int, str], Any] | None:
     """Return the function that reads a present field; None for unions, which have two slots."""
     match field:
         case fb.Scalar(dtype=dtype):
@@ -126,7 +126,7 @@ class _Reader:
         slots = struct.unpack_from(f"<{size // 2 - 2}H", self.data, vtable + 4)
         known = len(slots)
         row: dict[str, Any] = {}
-        for name, what, field, default, read in table.layouts.get(_FIELDS) or _fields_of(table):
+        for name, what, field, default, read in table.layouts.get(_FIELDS) or _list_fields(table):
             slot = field.slot
             offset = slots[slot] if slot < known else 0
             if read is None:

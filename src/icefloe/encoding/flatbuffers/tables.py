@@ -125,13 +125,13 @@ def from_rows(table: fb.Table, rows: Sequence[Mapping[str, Any]]) -> Tables:
         mask = np.fromiter((value is not None for value in values), np.bool_, len(values))
         if not mask.any():
             continue
-        columns[name] = _column(field, values)
+        columns[name] = _make_column(field, values)
         if not mask.all():
             present[name] = mask
     return Tables(len(rows), columns, present)
 
 
-def _column(field: fb.Field, values: Sequence[Any]) -> Any:
+def _make_column(field: fb.Field, values: Sequence[Any]) -> Any:
     match field:
         case fb.Struct(size=size):
             joined = b"".join(bytes(size) if value is None else value for value in values)
@@ -201,24 +201,24 @@ def get_values(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
         case fb.Bytes():
             return column.tolist()  # type: ignore[no-any-return]
         case fb.Vector():
-            return _lists(column.items.tolist(), column)
+            return _make_lists(column.items.tolist(), column)
         case fb.Texts():
-            return _lists(column.items.texts(place), column)
+            return _make_lists(column.items.texts(place), column)
         case fb.Children(table=table):
-            return _lists(to_rows(table, column.items, place), column)
+            return _make_lists(to_rows(table, column.items, place), column)
         case fb.Child(table=table):
             children = to_rows(table, column.tables[PRESENT], place) if PRESENT in column.tables else []
-            return [children[at] if kind else None for kind, at in _places(column)]
+            return [children[at] if kind else None for kind, at in _find_places(column)]
         case fb.Variants(tables=schemas):
             found = {kind: to_rows(schemas[kind], rows, place) for kind, rows in column.tables.items()}
-            return [(kind, found[kind][at]) if kind else None for kind, at in _places(column)]
+            return [(kind, found[kind][at]) if kind else None for kind, at in _find_places(column)]
     raise TypeError(f"no values for {field!r}")
 
 
-def _lists(items: list[Any], column: Ragged) -> list[list[Any]]:
+def _make_lists(items: list[Any], column: Ragged) -> list[list[Any]]:
     borders = column.splits.tolist()
     return [items[start:end] for start, end in pairwise(borders)]
 
 
-def _places(column: Union) -> Sequence[tuple[int, int]]:
+def _find_places(column: Union) -> Sequence[tuple[int, int]]:
     return list(zip(column.kinds.tolist(), column.places().tolist(), strict=True))

@@ -54,11 +54,11 @@ class Pieces:
 
     def select(self, rows: Any) -> Pieces:
         """Select boxes."""
-        return Pieces(*(column[rows] for column in self._columns()))
+        return Pieces(*(column[rows] for column in self._list_columns()))
 
     def reorder(self, order: Sequence[int]) -> Pieces:
         """Reorder the dimensions."""
-        columns = (column[:, list(order)] for column in self._columns()[1:])
+        columns = (column[:, list(order)] for column in self._list_columns()[1:])
         return Pieces(self.source, *columns)
 
     def clip(self, axis: int, first: int, count: int) -> Pieces:
@@ -67,7 +67,7 @@ class Pieces:
         stops = np.minimum(self.stops[:, axis], first + count)
         rows = starts < stops
         found = self.select(rows)
-        columns = [column.copy() for column in found._columns()[1:]]
+        columns = [column.copy() for column in found._list_columns()[1:]]
         skipped = starts[rows] - found.starts[:, axis]
         columns[0][:, axis] = starts[rows]
         columns[1][:, axis] = (stops - starts)[rows]
@@ -97,7 +97,7 @@ class Pieces:
         starts[:, axis] += by
         return replace(self, starts=starts)
 
-    def _columns(self) -> tuple[Column, Column, Column, Column, Column]:
+    def _list_columns(self) -> tuple[Column, Column, Column, Column, Column]:
         return self.source, self.starts, self.shape, self.source_starts, self.axes
 
     @staticmethod
@@ -111,7 +111,7 @@ class Pieces:
     @staticmethod
     def concatenate(parts: Sequence[Pieces]) -> Pieces:
         """Concatenate boxes."""
-        columns = zip(*(part._columns() for part in parts), strict=True)
+        columns = zip(*(part._list_columns() for part in parts), strict=True)
         return Pieces(*(np.concatenate(column) for column in columns))
 
 
@@ -391,7 +391,7 @@ def _subtract_box(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Ite
         piece = piece.clip(axis, begin, end - begin)
 
 
-def _result_type(*arrays: Any) -> np.dtype[Any]:
+def _find_result_type(*arrays: Any) -> np.dtype[Any]:
     return np.result_type(*(array.dtype if isinstance(array, PieceArray) else array for array in arrays))
 
 
@@ -404,7 +404,7 @@ _FUNCTIONS.update(
         np.concatenate: _concatenate,
         np.stack: _stack,
         np.broadcast_to: _broadcast_to,
-        np.result_type: _result_type,
+        np.result_type: _find_result_type,
         np.transpose: _transpose,
         np.full_like: lambda array, fill_value, dtype=None, **_: np.array(fill_value, dtype),
         np.where: _where,

@@ -190,7 +190,7 @@ def check_layout(layout: Layout, dims: Collection[str]) -> None:
     for what, given in (("chunks", layout.chunks), ("shards", layout.shards)):
         for dim in given or {}:
             if dim not in dims:
-                raise _wrong(
+                raise _make_error(
                     f"{what} are given for {dim!r}, which is not a dimension; there are {', '.join(dims)}"
                 )
 
@@ -258,7 +258,7 @@ def design_coordinate(
     )
 
 
-def _wrong(text: str) -> InvalidInputError:
+def _make_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, ErrorKind.INVALID_ARRAY_METADATA)
 
 

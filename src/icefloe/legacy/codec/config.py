@@ -34,7 +34,7 @@ def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
     known = {*_KEPT, *_OBSOLETE, "compression", CONTAINERS}
     for name in sorted(str(name) for name in stored if name not in known):
         findings.note(f"{place}: ignored the obsolete setting {name}")
-    return {name: value for name, value in found.items() if _fits(name, value, place, findings)}
+    return {name: value for name, value in found.items() if _check_fits(name, value, place, findings)}
 
 
 def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> di
             container.check()
         except (ValueError, TypeError, IcechunkError) as error:
             # Old repositories had containers for whole schemes; now a container has a host.
-            if _says_nothing(entry):
+            if _is_empty_entry(entry):
                 continue
             findings.note(f"{place}: ignored virtual chunk container {name}: {error}")
             continue
@@ -56,7 +56,7 @@ def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> di
     return found
 
 
-def _says_nothing(entry: Any) -> bool:
+def _is_empty_entry(entry: Any) -> bool:
     """Return whether a container contains only the scheme of its URLs."""
     store = entry.get("store") if isinstance(entry, Mapping) else entry
     return isinstance(store, Mapping) and not any(store.values()) and "/" not in str(entry.get("url_prefix"))
@@ -72,7 +72,7 @@ def _store(stored: Any) -> Any:
     return stored
 
 
-def _fits(name: str, value: Any, place: str, findings: Findings) -> bool:
+def _check_fits(name: str, value: Any, place: str, findings: Findings) -> bool:
     try:
         RepositoryConfig.from_plain({name: value})
     except (ValueError, TypeError, IcechunkError) as error:

@@ -54,9 +54,9 @@ def open_file(data: bytes, file_type: FileType, place: str) -> Any:
         raise make_damage_error(f"{place}: the file is empty")
     payload: Any = data
     if data.startswith(MAGIC):
-        payload = _behind_header(data, file_type, place)
+        payload = _skip_header(data, file_type, place)
     elif data.startswith(_ZSTD_MAGIC):
-        payload = _inflated(memoryview(data), place)
+        payload = _inflate(memoryview(data), place)
     if not len(payload):
         raise make_damage_error(f"{place}: the payload is empty")
     if payload[0] in _JSON_STARTS:
@@ -67,7 +67,7 @@ def open_file(data: bytes, file_type: FileType, place: str) -> Any:
         raise FormatError(f"{place}: {error.message}", kind=error.kind) from None
 
 
-def _behind_header(data: bytes, file_type: FileType, place: str) -> Any:
+def _skip_header(data: bytes, file_type: FileType, place: str) -> Any:
     if len(data) < HEADER.size:
         raise make_damage_error(
             f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}"
@@ -86,10 +86,10 @@ def _behind_header(data: bytes, file_type: FileType, place: str) -> Any:
         return frames
     if compression != ZSTD:
         raise make_damage_error(f"{place}: unknown compression {compression}")
-    return _inflated(frames, place)
+    return _inflate(frames, place)
 
 
-def _inflated(frames: memoryview, place: str) -> Any:
+def _inflate(frames: memoryview, place: str) -> Any:
     return inflate(frames, max(_PLAUSIBLE_BYTES, _PLAUSIBLE_RATIO * len(frames)), place)
 
 

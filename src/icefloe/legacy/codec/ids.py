@@ -45,7 +45,7 @@ def make_object_id(kind: type[Id], value: Any, place: str, findings: Findings) -
 
 def parse_snapshot_id(text: str) -> SnapshotId:
     """Parse a snapshot id in the current length or that of the draft format."""
-    long = _parsed(text, LONG_ID)
+    long = _parse(text, LONG_ID)
     return SnapshotId.parse(text) if long is None else SnapshotId(shorten_id(long))
 
 
@@ -67,14 +67,14 @@ def parse_file_name(name: str) -> bytes | None:
     stem = name.removesuffix(suffix)
     if _HEX.fullmatch(stem):
         return bytes.fromhex(stem.replace("-", ""))
-    return _parsed(stem, SHORT_ID) or _parsed(stem, LONG_ID)
+    return _parse(stem, SHORT_ID) or _parse(stem, LONG_ID)
 
 
 def to_raw_id(value: Any, place: str) -> bytes:
     """Return the bytes of an id in any form."""
     if isinstance(value, str):
         sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
-        found = next((raw for size in sizes if (raw := _parsed(value, size)) is not None), None)
+        found = next((raw for size in sizes if (raw := _parse(value, size)) is not None), None)
         if found is None and _HEX.fullmatch(value):
             found = bytes.fromhex(value.replace("-", ""))
         if found is not None:
@@ -98,7 +98,7 @@ class _ShortId(ObjectId):
     SIZE = SHORT_ID
 
 
-def _parsed(text: str, size: int) -> bytes | None:
+def _parse(text: str, size: int) -> bytes | None:
     if len(text) != count_characters(size):
         return None
     try:

@@ -87,7 +87,9 @@ def _array(
     """Decode the references of one array."""
     if len(set(coords)) != len(coords):
         raise make_damage_error(f"{place}: there are two references to the same chunk of {node}")
-    refs = {at: _payload(payload, place, findings) for at, payload in zip(coords, payloads, strict=True)}
+    refs = {
+        at: _parse_payload(payload, place, findings) for at, payload in zip(coords, payloads, strict=True)
+    }
     return ArrayManifest.from_refs(refs, rank)
 
 
@@ -107,38 +109,38 @@ def iterate_chunks(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int,
                 raise make_damage_error(
                     f"{where}: expected a pair of a chunk and its reference, not {show_value(entry)}"
                 )
-            owner, coords = _key(entry[0], where)
+            owner, coords = _parse_key(entry[0], where)
             yield node(owner), coords, entry[1]
         return
     if not isinstance(chunks, Mapping):
         raise make_damage_error(f"{where}: expected a map, not {show_value(chunks)}")
     for key, value in chunks.items():
         if type(key) is tuple and len(key) == 2 and type(value) is dict and not _PAYLOADS.isdisjoint(value):
-            yield node(key[0]), _coords(key[1], where), value
+            yield node(key[0]), _parse_coords(key[1], where), value
         elif isinstance(value, Mapping) and not any(
             isinstance(name, str) and name[:1].isalpha() for name in value
         ):
             owner = node(key)
             for coords, payload in value.items():
-                yield owner, _coords(coords, where), payload
+                yield owner, _parse_coords(coords, where), payload
         else:
-            owner, coords = _key(key, where)
+            owner, coords = _parse_key(key, where)
             yield node(owner), coords, value
 
 
-def _key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
+def _parse_key(key: Any, where: str) -> tuple[Any, tuple[int, ...]]:
     """Parse a node and the coordinates of a chunk from a pair, or from a text with separators."""
     if isinstance(key, str):
         tokens = _TOKENS.findall(key)
         if tokens:
-            return tokens[0], _coords(tokens[1:], where)
+            return tokens[0], _parse_coords(tokens[1:], where)
     elif isinstance(key, list | tuple) and len(key) == 2:
         owner = key[0]
-        return tuple(owner) if isinstance(owner, list) else owner, _coords(key[1], where)
+        return tuple(owner) if isinstance(owner, list) else owner, _parse_coords(key[1], where)
     raise make_damage_error(f"{where}: invalid chunk {show_value(key)}")
 
 
-def _coords(value: Any, where: str) -> tuple[int, ...]:
+def _parse_coords(value: Any, where: str) -> tuple[int, ...]:
     if type(value) is tuple and all(type(n) is int and 0 <= n <= _U32_MAX for n in value):
         return value
     if isinstance(value, str):
@@ -152,22 +154,22 @@ def _coords(value: Any, where: str) -> tuple[int, ...]:
     )
 
 
-def _payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
+def _parse_payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
     name, content = to_variant(stored, f"{place}: a chunk")
     if name == "Inline":
         return InlineRef(to_bytes(content, f"{place}: an inline chunk"))
     if name == "Ref":
         fields = _NATIVE.read(content, place, findings)
         id = make_object_id(ChunkId, fields["id"], f"{place}: a chunk reference", findings)
-        return NativeRef(id, *_range(fields, place))
+        return NativeRef(id, *_parse_range(fields, place))
     if name == "Virtual":
         fields = _VIRTUAL.read(content, place, findings)
         location = _location(fields["location"], place)
-        return VirtualRef(location, *_range(fields, place), _checksum(fields.get("checksum"), place))
+        return VirtualRef(location, *_parse_range(fields, place), _checksum(fields.get("checksum"), place))
     raise make_damage_error(f"{place}: unknown kind of chunk {name!r}")
 
 
-def _range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
+def _parse_range(fields: Mapping[str, Any], place: str) -> tuple[int, int]:
     offset, length = (to_number(fields[name], f"{place}: {name} of a chunk") for name in ("offset", "length"))
     if offset + length >= 1 << 64:
         raise make_damage_error(f"{place}: a chunk ends beyond 2**64")

@@ -104,7 +104,7 @@ def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: Findings) -
     fields = SNAPSHOT.read(open_file(data, FileType.SNAPSHOT, place), place, findings)
     by_parent = "short_term_history" not in fields
     inner, history = (
-        _by_parent(fields, place, findings) if by_parent else _by_history(fields, place, findings)
+        _parse_by_parent(fields, place, findings) if by_parent else _parse_by_history(fields, place, findings)
     )
     if inner.id != id:
         findings.note(f"{place}: contains the id {inner.id}, which does not match the file name")
@@ -114,13 +114,13 @@ def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: Findings) -
         inner.flushed_at_us,
         inner.message,
         inner.metadata,
-        _manifest_files(fields, _FILE_BY_PARENT if by_parent else _FILE, place, findings),
-        _nodes(fields["nodes"], place, findings),
+        _parse_manifest_files(fields, _FILE_BY_PARENT if by_parent else _FILE, place, findings),
+        _parse_nodes(fields["nodes"], place, findings),
     )
     return StoredSnapshot(snapshot, inner.id, history)
 
 
-def _by_parent(
+def _parse_by_parent(
     fields: Mapping[str, Any], place: str, findings: Findings
 ) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
     parent = fields.get("parent_id")
@@ -129,36 +129,36 @@ def _by_parent(
         None if parent is None else make_object_id(SnapshotId, parent, f"{place}: parent_id", findings),
         to_time_us(fields["flushed_at"], f"{place}: flushed_at"),
         to_text(fields["message"], f"{place}: message"),
-        _properties(fields["metadata"], f"{place}: metadata"),
+        _parse_properties(fields["metadata"], f"{place}: metadata"),
     ), ()
 
 
-def _by_history(
+def _parse_by_history(
     fields: Mapping[str, Any], place: str, findings: Findings
 ) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
-    own = _info(fields["metadata"], f"{place}: metadata", findings)
+    own = _parse_info(fields["metadata"], f"{place}: metadata", findings)
     entries = [
-        _info(entry, f"{place}: history", findings)
+        _parse_info(entry, f"{place}: history", findings)
         for entry in to_items(fields["short_term_history"], f"{place}: history")
     ]
-    chain = _chained([own, *_newest_first(entries)])
-    properties = _properties(fields["properties"], f"{place}: properties")
+    chain = _chain([own, *_sort_newest_first(entries)])
+    properties = _parse_properties(fields["properties"], f"{place}: properties")
     return replace(chain[0], metadata=properties), tuple(chain[1:])
 
 
-def _newest_first(entries: list[SnapshotInfo]) -> list[SnapshotInfo]:
+def _sort_newest_first(entries: list[SnapshotInfo]) -> list[SnapshotInfo]:
     """Return a history with the newest entry first. Its order is not documented, so the times decide."""
     times = [entry.flushed_at_us for entry in entries]
     ascending = len(times) > 1 and all(a < b for a, b in pairwise(times))
     return entries[::-1] if ascending else entries
 
 
-def _chained(newest_first: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
+def _chain(newest_first: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     parents = [*(info.id for info in newest_first[1:]), None]
     return [replace(info, parent_id=id) for info, id in zip(newest_first, parents, strict=True)]
 
 
-def _info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
+def _parse_info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
     fields = METADATA.read(stored, place, findings)
     return SnapshotInfo(
         make_object_id(SnapshotId, fields["id"], f"{place}: id", findings),
@@ -168,7 +168,7 @@ def _info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
     )
 
 
-def _properties(stored: Any, place: str) -> dict[str, Any]:
+def _parse_properties(stored: Any, place: str) -> dict[str, Any]:
     try:
         value = canonicalize(to_pairs(stored, place))
     except (TypeError, InvalidInputError) as error:
@@ -178,7 +178,7 @@ def _properties(stored: Any, place: str) -> dict[str, Any]:
     return value
 
 
-def _manifest_files(
+def _parse_manifest_files(
     fields: Mapping[str, Any], structure: Structure, place: str, findings: Findings
 ) -> ManifestFiles:
     found = []
@@ -194,11 +194,11 @@ def _manifest_files(
     return ManifestFiles.of(found)
 
 
-def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
+def _parse_nodes(stored: Any, place: str, findings: Findings) -> Nodes:
     nodes = []
     for path, entry in to_pairs(stored, f"{place}: nodes").items():
         path = to_text(path, f"{place}: path of a node")
-        nodes.append(_node(path, entry, f"{place}: node {path}", findings))
+        nodes.append(_parse_node(path, entry, f"{place}: node {path}", findings))
     try:
         found = Nodes.of(nodes, place)
     except InvalidInputError as error:
@@ -209,7 +209,7 @@ def _nodes(stored: Any, place: str, findings: Findings) -> Nodes:
     return found
 
 
-def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapshot:
+def _parse_node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapshot:
     fields = NODE.read(stored, place, findings)
     own = fields.get("path", path)
     if own != path:
@@ -225,13 +225,13 @@ def _node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapsho
     metadata, manifests = content
     document, data = make_array_document(metadata, attributes, place, findings)
     refs = tuple(
-        _manifest_ref(ref, f"{place}: manifests", findings)
+        _parse_manifest_ref(ref, f"{place}: manifests", findings)
         for ref in to_items(manifests, f"{place}: manifests")
     )
     return NodeSnapshot(id, path, document, replace(data, manifests=tuple(dict.fromkeys(refs))))
 
 
-def _manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
+def _parse_manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
     """Decode a manifest reference without extents: early releases wrote none or wrong ones, which would hide
     chunks.
     """

@@ -51,14 +51,14 @@ def read_transaction_log(
     recorded chunks of other arrays under a node. The nodes of the snapshot resolve both ambiguities.
     """
     fields = TRANSACTION_LOG.read(open_file(data, FileType.TRANSACTION_LOG, place), place, findings)
-    lists = {name: _ids(fields[name], f"{place}: {name}") for name in _LISTS}
+    lists = {name: _parse_ids(fields[name], f"{place}: {name}") for name in _LISTS}
     arrays = {*lists["new_arrays"], *lists["deleted_arrays"], *lists["updated_zarr_metadata"]}
     updated = dict.fromkeys([*lists["updated_user_attributes"], *lists["updated_zarr_metadata"]])
     is_array = {node: node in arrays or rank_of(node) is not None for node in updated}
     chunks = []
     for key, coords in to_pairs(fields["updated_chunks"], f"{place}: updated_chunks").items():
         node = make_node_id(key, f"{place}: updated_chunks")
-        chunks.extend(_chunks(node, coords, rank_of(node), place, findings))
+        chunks.extend(_parse_chunks(node, coords, rank_of(node), place, findings))
     return TransactionLog.of(
         id,
         UpdatedChunks.of_lists(chunks),
@@ -71,11 +71,11 @@ def read_transaction_log(
     )
 
 
-def _ids(stored: Any, place: str) -> Sequence[NodeId]:
+def _parse_ids(stored: Any, place: str) -> Sequence[NodeId]:
     return [make_node_id(value, place) for value in to_items(stored, place)]
 
 
-def _chunks(
+def _parse_chunks(
     node: NodeId, stored: Any, rank: int | None, place: str, findings: Findings
 ) -> list[tuple[NodeId, Any]]:
     by_rank: dict[int, list[list[int]]] = {}

@@ -60,7 +60,7 @@ _U32_MAX: Final = 0xFFFFFFFF
 
 def make_group_document(attributes: Mapping[str, Any], place: str) -> bytes:
     """Return the zarr.json of a group."""
-    return _encoded({"zarr_format": 3, "node_type": "group", "attributes": attributes}, place)
+    return _encode({"zarr_format": 3, "node_type": "group", "attributes": attributes}, place)
 
 
 def make_array_document(
@@ -75,7 +75,7 @@ def make_array_document(
     ]
     if len(chunks) != len(shape):
         raise make_damage_error(f"{place}: chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}")
-    data_type, type_name = _data_type(fields["data_type"], place)
+    data_type, type_name = _parse_data_type(fields["data_type"], place)
     document: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",
@@ -93,11 +93,11 @@ def make_array_document(
     transformers = to_items(fields.get("storage_transformers"), f"{place}: storage_transformers")
     if transformers:
         document["storage_transformers"] = [_named(entry, place, findings) for entry in transformers]
-    names = _dimension_names(fields.get("dimension_names"), len(shape), place)
+    names = _parse_dimension_names(fields.get("dimension_names"), len(shape), place)
     if names is not None:
         document["dimension_names"] = list(names)
     data = ArrayNodeData(_dimensions(shape, chunks, place), (), names and tuple(n or None for n in names))
-    return _encoded(document, place), data
+    return _encode(document, place), data
 
 
 def get_attributes(stored: Any, place: str) -> Mapping[str, Any]:
@@ -115,10 +115,10 @@ def get_attributes(stored: Any, place: str) -> Mapping[str, Any]:
     return found
 
 
-def _encoded(document: Mapping[str, Any], place: str) -> bytes:
+def _encode(document: Mapping[str, Any], place: str) -> bytes:
     try:
         # Attributes may be NaN: zarr itself writes and reads them like this.
-        whole = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain)
+        whole = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_to_plain)
         return whole.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise FormatError(
@@ -126,7 +126,7 @@ def _encoded(document: Mapping[str, Any], place: str) -> bytes:
         ) from None
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return list(value)
     raise TypeError(f"{describe_type(value)} in it")
@@ -141,7 +141,7 @@ def _dimensions(shape: Sequence[int], chunks: Sequence[int], place: str) -> tupl
     return tuple(map(DimensionShape, shape, counts))
 
 
-def _dimension_names(stored: Any, rank: int, place: str) -> tuple[str | None, ...] | None:
+def _parse_dimension_names(stored: Any, rank: int, place: str) -> tuple[str | None, ...] | None:
     if stored is None:
         return None
     names = to_items(stored, f"{place}: dimension_names")
@@ -170,7 +170,7 @@ def _named(stored: Any, place: str, findings: Findings) -> dict[str, Any]:
     return found
 
 
-def _data_type(stored: Any, place: str) -> tuple[Any, str]:
+def _parse_data_type(stored: Any, place: str) -> tuple[Any, str]:
     """Return the data type in the form of zarr.json, and its name."""
     name, bits = to_variant(stored, f"{place}: data_type")
     low = name.lower()
@@ -199,7 +199,7 @@ def _fill_value(stored: Any, data_type: str, place: str, findings: Findings) -> 
             return value
         raise make_damage_error(f"{where}: {show_value(value)} is neither true nor false")
     if data_type in _INTEGERS:
-        return _integer(value, *_INTEGERS[data_type], where)
+        return _check_integer(value, *_INTEGERS[data_type], where)
     if data_type in _FLOATS:
         return _float(value, _FLOATS[data_type], where, findings)
     parts = to_items(value, where)
@@ -208,7 +208,7 @@ def _fill_value(stored: Any, data_type: str, place: str, findings: Findings) -> 
     return [_float(part, _COMPLEX[data_type], where, findings) for part in parts]
 
 
-def _integer(value: Any, sign: str, bits: int, where: str) -> int:
+def _check_integer(value: Any, sign: str, bits: int, where: str) -> int:
     low, high = (0, 1 << bits) if sign == "u" else (-(1 << bits - 1), 1 << bits - 1)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value < high:
         raise make_damage_error(f"{where}: {show_value(value)} does not fit")

@@ -115,7 +115,7 @@ def select_kind(rows: Rows, kind: str) -> Rows:
 def load(storage: Storage) -> Catalogue:
     """Load all checksums of a repository; FormatError for a damaged file."""
     parts = [_read(storage, key) for key in sorted(_files(storage))]
-    return Catalogue(_sorted(np.concatenate([np.zeros(0, _ROW), *parts])))
+    return Catalogue(_sort_rows(np.concatenate([np.zeros(0, _ROW), *parts])))
 
 
 def record(storage: Storage, rows: Rows) -> None:
@@ -127,7 +127,7 @@ def record(storage: Storage, rows: Rows) -> None:
     if many:
         rows = np.concatenate([*(_read(storage, key) for key in files), rows])
     number = int(files[-1].removeprefix(f"{FOLDER}/").partition("-")[0]) + 1 if files else 0
-    data = _MAGIC + _sorted(rows).tobytes()
+    data = _MAGIC + _sort_rows(rows).tobytes()
     sealed = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data)
     storage.put(f"{FOLDER}/{number:06d}-{ChunkId.random()}", sealed)
     storage.sync()
@@ -158,11 +158,11 @@ def _digest(storage: Storage, batch: Listing) -> Rows:
             continue
         found.append((FOLDERS.index(batch.folder), id, len(data), _hash(data)))
         if batch.folder == SNAPSHOTS:
-            found += _rows_without_parent(data, SnapshotId(id))
+            found += _list_rows_without_parent(data, SnapshotId(id))
     return np.array(found, _ROW)
 
 
-def _rows_without_parent(data: bytes, id: SnapshotId) -> list[tuple[int, bytes, int, bytes]]:
+def _list_rows_without_parent(data: bytes, id: SnapshotId) -> list[tuple[int, bytes, int, bytes]]:
     try:
         found = split_snapshot_parent(data, id)
     except IcechunkError:  # only the digest of the whole file is recorded
@@ -201,7 +201,7 @@ def _read(storage: Storage, key: str) -> Rows:
     return np.frombuffer(data, _ROW, offset=len(_MAGIC))
 
 
-def _sorted(rows: Rows) -> Rows:
+def _sort_rows(rows: Rows) -> Rows:
     """Sort rows by kind and id, and keep the last of equal rows."""
     order = np.lexsort((view_id_keys(get_row_ids(rows)), rows["kind"]))
     rows = rows[order]

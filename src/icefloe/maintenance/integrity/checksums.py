@@ -41,7 +41,7 @@ def check_checksums(
     except IcechunkError as damage:
         report.findings.append(Finding("unreadable", catalogue.FOLDER, "the catalogue", str(damage)))
         return
-    wanted = [_recorded(known, listed[folder], ids, report) for folder, ids in used.items()]
+    wanted = [_find_recorded(known, listed[folder], ids, report) for folder, ids in used.items()]
     for rows in catalogue.compute_digests(storage, wanted, executor):
         for folder in catalogue.FOLDERS:
             _compare(known, folder, rows, report)
@@ -100,7 +100,7 @@ def _with_new_parents(
     return rows[is_member(get_row_ids(rows), known.with_new_parents(rows))]
 
 
-def _recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> Listing:
+def _find_recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> Listing:
     """Return the used objects with a recorded checksum that exist, and report missing ones."""
     recorded = ids[known.find(listed.folder, ids)[1]]
     there = is_member(recorded, listed.ids)

@@ -82,7 +82,7 @@ class VerifyReport(Report):
         """True if there are no findings."""
         return not self.findings
 
-    def _verdict(self) -> str:
+    def _render_verdict(self) -> str:
         from icefloe._internal import html
 
         return html.mark(self.ok, "intact" if self.ok else counted(len(self.findings), "finding"))

@@ -88,11 +88,11 @@ def last_verification(storage: Storage) -> VerificationRecord | None:
     except ObjectNotFoundError:
         return None
     if len(data) > _LARGEST_FILE:
-        raise _damaged(f"{len(data)} bytes")
+        raise _make_damaged_error(f"{len(data)} bytes")
     try:
         return _parse(json.loads(data))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(f"{type(error).__name__}: {error}") from None
+        raise _make_damaged_error(f"{type(error).__name__}: {error}") from None
 
 
 _COUNTS: Final = tuple(each.name for each in fields(VerifyReport) if each.name not in ("level", "findings"))
@@ -120,7 +120,7 @@ def _parse(document: dict[str, Any]) -> VerificationRecord:
     )
 
 
-def _damaged(problem: str) -> FormatError:
+def _make_damaged_error(problem: str) -> FormatError:
     return FormatError(
         f"{PATH} is not a report of a verification ({problem[:_LONGEST_TEXT]}); verify again to replace it",
         kind=ErrorKind.INVALID_FILE_FORMAT,

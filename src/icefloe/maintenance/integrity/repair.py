@@ -157,7 +157,7 @@ def repair(
     source, workspace = _as_source(sources), session._workspace
     for lost in _find_lost(workspace, list_folder(assets.storage, CHUNKS), damaged):
         _repair_array(workspace, lost, source, partial(_write_values, session), report)
-    moves = {_stored_prefix(old): _stored_prefix(new) for old, new in relocate.items()}
+    moves = {_encode_prefix(old): _encode_prefix(new) for old, new in relocate.items()}
     _repair_virtual(workspace, _find_broken_sources(findings), moves, report)
     made = session.commit(message) if session.has_uncommitted_changes else None
     return RepairReport(dry_run, made, tuple(report.actions))
@@ -200,20 +200,20 @@ def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Findi
     for found in noted:
         if found.kind not in _GONE:
             report.actions.append((found.object, found.where, found.kind, LEFT))
-    after = {} if isinstance(refs, RefStoreV2) else _following(refs, lost)
+    after = {} if isinstance(refs, RefStoreV2) else _find_children(refs, lost)
     for id, found in lost.items():
         may_go = report.drop and (isinstance(refs, RefStoreV2) or id in after)
         report.actions.append((found.object, found.where, found.kind, DROPPED if may_go else LEFT))
     if report.dry_run or not report.drop or not lost:
         return
     if isinstance(refs, RefStoreV2):
-        refs.update(lambda info: _without(info, set(lost)))
+        refs.update(lambda info: _remove_lost(info, set(lost)))
     for followers in after.values():
         for id in followers:
             assets.write_snapshot(replace(assets.snapshot(id), parent_id=INITIAL_SNAPSHOT_ID))
 
 
-def _following(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId, set[SnapshotId]]:
+def _find_children(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId, set[SnapshotId]]:
     """Return the children of lost snapshots, if the first snapshot exists as their new parent."""
     found: dict[SnapshotId, set[SnapshotId]] = {}
     if not lost or INITIAL_SNAPSHOT_ID in lost:
@@ -226,7 +226,7 @@ def _following(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId,
     return found
 
 
-def _without(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
+def _remove_lost(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
     snapshots = info.snapshots
     keep = np.array([snapshots.id_at(row) not in lost for row in range(len(snapshots))], np.bool_)
     first = (snapshots.parents == NO_PARENT) & ~keep
@@ -284,13 +284,13 @@ def _find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> 
             except IcechunkError:
                 manifests.append(ref)
             else:
-                parts.append(refs.coords[_dangling(refs, listed, damaged)])
+                parts.append(refs.coords[_find_dangling(refs, listed, damaged)])
         coords = np.concatenate([np.zeros((0, len(data.shape)), np.uint32), *parts])
         if manifests or len(coords):
             yield Lost(node, tuple(manifests), coords)
 
 
-def _dangling(refs: ArrayManifest, listed: Listing, damaged: set[ChunkId]) -> NDArray[np.bool_]:
+def _find_dangling(refs: ArrayManifest, listed: Listing, damaged: set[ChunkId]) -> NDArray[np.bool_]:
     native = np.flatnonzero(refs.kind == NATIVE)
     wrong = np.zeros(len(refs), np.bool_)
     if not len(native):
@@ -400,8 +400,8 @@ def _repair_virtual(
     The version of a file at its new location is unknown, so the new references have no checksum.
     """
     for node, refs in _find_references_to(workspace, set(broken)):
-        for location, rows in _by_location(refs):
-            moved = _moved(workspace, refs.take(rows), location, relocate)
+        for location, rows in _group_by_location(refs):
+            moved = _relocate(workspace, refs.take(rows), location, relocate)
             action = RELOCATED if moved is not None else DROPPED if report.drop else LEFT
             report.actions.append((location, node.path, broken[location], action))
             if report.dry_run or action == LEFT:
@@ -424,18 +424,18 @@ def _find_references_to(
                 refs = workspace.manifest_refs(node, ref)
             except IcechunkError:  # lost manifests are repaired separately
                 continue
-            codes = [code for code, text in enumerate(refs.locations) if _text(text) in broken]
+            codes = [code for code, text in enumerate(refs.locations) if _to_text(text) in broken]
             rows = (refs.kind == VIRTUAL) & np.isin(refs.location_codes, codes)
             if rows.any():
                 yield node, refs.take(rows)
 
 
-def _by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.intp]]]:
+def _group_by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.intp]]]:
     for code in np.unique(refs.location_codes).tolist():
-        yield _text(refs.locations[code]), np.flatnonzero(refs.location_codes == code)
+        yield _to_text(refs.locations[code]), np.flatnonzero(refs.location_codes == code)
 
 
-def _moved(
+def _relocate(
     workspace: Workspace, refs: ArrayManifest, location: str, relocate: Mapping[str, str]
 ) -> ArrayManifest | None:
     """Return references to the new location of a file; None if the file does not exist there."""
@@ -450,10 +450,10 @@ def _moved(
     return moved if found.ok else None
 
 
-def _stored_prefix(prefix: str) -> str:
+def _encode_prefix(prefix: str) -> str:
     """Encode the path of a file URL as in stored locations, so that both can be compared."""
     return to_stored_form(prefix) if prefix[:5].lower() == "file:" else prefix
 
 
-def _text(location: bytes) -> str:
+def _to_text(location: bytes) -> str:
     return location.decode("utf-8", "replace")

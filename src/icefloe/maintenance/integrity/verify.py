@@ -52,14 +52,14 @@ def verify(
     skipped = len(snapshots) - len(wanted)
     if dry_run:
         return VerifyReport(depth, snapshots=len(wanted), skipped=skipped)
-    settled, after = _around(refs, wanted, done) if len(done) else (NO_IDS, NO_IDS)
+    settled, after = _find_around(refs, wanted, done) if len(done) else (NO_IDS, NO_IDS)
     deep = depth.includes(Level.CHUNKS)
     report = verify_graph(refs, assets, executor, depth, wanted, settled=settled, checksums=checksums or deep)
     report.counts["skipped"] = skipped
     if deep and report.ok:
         check_chunks(wanted, assets, partial(_open_array, open_session), executor, report, after)
     if incremental and report.ok:
-        _record(assets.storage, depth, wanted, list_reachable_snapshots(refs))
+        _record_verified(assets.storage, depth, wanted, list_reachable_snapshots(refs))
     return report.report()
 
 
@@ -79,7 +79,7 @@ def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history:
     return list_readable_history(refs, {tip}) if history else to_column({bytes(tip)})
 
 
-def _around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
+def _find_around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
     """Return the verified parents of some snapshots, and the snapshots that directly follow another one.
 
     Of the latter only the changes in their transaction log need to be checked. A snapshot that inherited logs
@@ -115,21 +115,21 @@ def _load(storage: Storage, level: Level) -> Ids:
     return sort_ids(np.concatenate([NO_IDS, *found]))
 
 
-def _record(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
+def _record_verified(storage: Storage, level: Level, verified: Ids, there: Ids) -> None:
     """Record snapshots as verified, and remove snapshots that no longer exist."""
     known = sort_ids(np.concatenate([_read(storage, level), verified]))
     ids = encode_column(known[is_member(known, sort_ids(there))])
-    storage.put(_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())
+    storage.put(_make_path(level), json.dumps({"level": level.value, "snapshots": ids}).encode())
     storage.sync()
 
 
-def _path(level: Level) -> str:
+def _make_path(level: Level) -> str:
     return f"{FOLDER}/{level.value}.json"
 
 
 def _read(storage: Storage, level: Level) -> Ids:
     try:
-        document = json.loads(storage.get(_path(level))[0])
+        document = json.loads(storage.get(_make_path(level))[0])
         return to_column(SnapshotId.parse(name) for name in document["snapshots"])
     except (ObjectNotFoundError, ValueError, KeyError, TypeError, InvalidInputError):
         return NO_IDS

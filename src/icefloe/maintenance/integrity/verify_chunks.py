@@ -50,11 +50,11 @@ def check_chunks(
         for node in workspace.base.nodes:
             if isinstance(node.node_data, ArrayNodeData) and node.node_data.manifests:
                 refs = workspace.refs(node)
-                refs = refs if log is None else _changed(log, node, refs)
+                refs = refs if log is None else _find_changed(log, node, refs)
                 _check_array(id, node, refs, known, open_array, executor, report)
 
 
-def _changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
+def _find_changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
     """Return the references that a commit wrote: all of them if the array or its metadata is new."""
     own = np.frombuffer(node.id, np.uint8)[None]
     if is_member(own, log.new_arrays)[0] or is_member(own, log.updated_arrays)[0]:
@@ -74,7 +74,7 @@ def _check_array(
     report: Findings,
 ) -> None:
     fresh = []
-    for row, key in enumerate(_keys(node, refs)):
+    for row, key in enumerate(_list_keys(node, refs)):
         if key not in known:
             known.add(key)
             fresh.append(row)
@@ -102,7 +102,7 @@ def _check_array(
             report.findings.append(Finding("undecodable", node.path, f"snapshot {id}", message))
 
 
-def _keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
+def _list_keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
     """Yield a key for each chunk: equal if its position, stored bytes and metadata are equal."""
     start = blake2b(node.id + node.user_data, digest_size=16)
     for row in range(len(refs)):

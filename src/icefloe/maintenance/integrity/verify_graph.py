@@ -69,11 +69,11 @@ def verify_graph(
     infos = refs.load().snapshots if isinstance(refs, RefStoreV2) else None
     files, by_manifest = _snapshots(storage, wanted, settled, listed[SNAPSHOTS], infos, executor, report)
     logs = _logs(refs, storage, wanted, listed[TRANSACTIONS], executor, report)
-    ends, sources = _manifests(storage, files, by_manifest, listed[MANIFESTS], executor, report)
+    ends, sources = _check_manifests(storage, files, by_manifest, listed[MANIFESTS], executor, report)
     if level.includes(Level.OBJECTS) or checksums:
         listed[CHUNKS] = list_folder(storage, CHUNKS)
     if level.includes(Level.OBJECTS):
-        _chunks(ends, listed[CHUNKS], report)
+        _check_chunks(ends, listed[CHUNKS], report)
         _statistics(storage, files, executor, report)
     if level.includes(Level.SOURCES):
         check_sources(sources, assets.virtual, executor, report)
@@ -123,7 +123,7 @@ def _snapshots(
             known.update(file.id for file in snapshot.value.manifest_files)
             for _ in claims.new_in(snapshot.value):
                 pass
-    there = _found(SNAPSHOTS, wanted, listed, "the history", report)
+    there = _find_existing(SNAPSHOTS, wanted, listed, "the history", report)
     for id, snapshot in zip(
         iterate_ids(there),
         executor.map(Task(partial(_read_snapshot, storage), "snapshots"), iterate_ids(there)),
@@ -141,7 +141,7 @@ def _snapshots(
             for claim in claims.new_in(value):
                 by_manifest[claim.manifest].append(claim)
         except IcechunkError as damage:  # nodes are decoded only when they are read
-            report.findings.append(_unreadable_snapshot(value.id, damage))
+            report.findings.append(_report_unreadable_snapshot(value.id, damage))
     return {id: info for id, info in files.items() if id not in known or id in by_manifest}, by_manifest
 
 
@@ -179,14 +179,14 @@ def _read_snapshot(storage: Storage, snapshot: bytes) -> _SnapshotFile | Finding
     try:
         return _SnapshotFile(storage.get(f"{SNAPSHOTS}/{id}")[0], id)
     except IcechunkError as damage:
-        return _unreadable_snapshot(id, damage)
+        return _report_unreadable_snapshot(id, damage)
 
 
-def _unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Finding:
+def _report_unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Finding:
     return Finding("unreadable", f"{SNAPSHOTS}/{id}", "the history", str(damage))
 
 
-def _found(folder: str, wanted: Ids, listed: Listing, where: str, report: Findings) -> Ids:
+def _find_existing(folder: str, wanted: Ids, listed: Listing, where: str, report: Findings) -> Ids:
     """Return the ids of existing objects, and report the others as missing."""
     there = is_member(wanted, listed.ids)
     for name in encode_column(wanted[~there]):
@@ -226,14 +226,16 @@ class Claims:
         owner = np.repeat(np.arange(len(arrays)), parts.lengths)
         rows = np.flatnonzero(columns["node_data"].kinds == ARRAY_NODE)[owner]
         counts: Ragged = arrays["shape_v2"]
-        keys = _keys(columns["id"][rows], parts.items, counts, owner)
+        keys = _make_keys(columns["id"][rows], parts.items, counts, owner)
         for at, key in enumerate(_items(keys)):
             if key not in self._known:
                 self._known.add(key)
                 yield _claim(columns, rows[at], parts.items, at, counts, owner[at])
 
 
-def _keys(nodes: NDArray[np.uint8], parts: Any, counts: Ragged, owner: NDArray[np.int64]) -> NDArray[np.void]:
+def _make_keys(
+    nodes: NDArray[np.uint8], parts: Any, counts: Ragged, owner: NDArray[np.int64]
+) -> NDArray[np.void]:
     keys = np.zeros(len(nodes), _KEY)
     keys["node"] = np.ascontiguousarray(nodes).view("S8").reshape(-1)
     keys["manifest"] = np.ascontiguousarray(parts["object_id"]).view("S12").reshape(-1)
@@ -289,7 +291,9 @@ def _logs(
     else:
         needed = wanted[np.array([_has_parent(refs, id) for id in iterate_ids(wanted)], np.bool_)]
     own = wanted[is_member(wanted, listed.ids)]
-    there = sort_ids(np.concatenate([_found(TRANSACTIONS, needed, listed, "the history", report), own]))
+    there = sort_ids(
+        np.concatenate([_find_existing(TRANSACTIONS, needed, listed, "the history", report), own])
+    )
     for damage in executor.map(Task(partial(_read_log, storage), "transaction logs"), iterate_ids(there)):
         if damage is None:
             report.counts["transaction_logs"] += 1
@@ -329,7 +333,7 @@ class _CheckedManifest:
     findings: tuple[Finding, ...]
 
 
-def _manifests(
+def _check_manifests(
     storage: Storage,
     files: Mapping[ManifestId, _ManifestInfo],
     by_manifest: Mapping[ManifestId, Sequence[Claim]],
@@ -338,7 +342,7 @@ def _manifests(
     report: Findings,
 ) -> tuple[NDArray[np.void], Sources]:
     wanted = to_column(files)
-    there = map(ManifestId, iterate_ids(_found(MANIFESTS, wanted, listed, "a snapshot", report)))
+    there = map(ManifestId, iterate_ids(_find_existing(MANIFESTS, wanted, listed, "a snapshot", report)))
     tasks = [(id, files[id], by_manifest.get(id, ())) for id in there]
     ends, sources = DistinctItems(_ENDS), Sources()
     follow = report.level.includes(Level.SOURCES)
@@ -378,7 +382,7 @@ def _check_manifest(
         findings.append(Finding("count", path, where, message))
     for claim in claims:
         findings += _check_extents_and_grid(path, claim, arrays.get(claim.node))
-    ends = [none, *map(_ends, arrays.values())]
+    ends = [none, *map(_find_ends, arrays.values())]
     sources = merge_sources(map(find_sources, arrays.values())) if follow else {}
     return _CheckedManifest(count, np.unique(np.concatenate(ends)), sources, tuple(findings))
 
@@ -390,12 +394,12 @@ def _check_extents_and_grid(path: str, claim: Claim, refs: ArrayManifest | None)
             yield Finding("count", path, claim.path, "no references, although the extents are not empty")
         return
     if len(claim.extents) == refs.rank:
-        yield from _outside("extents", path, claim, refs, claim.extents)
+        yield from _report_outside("extents", path, claim, refs, claim.extents)
     if len(claim.grid) == refs.rank:
-        yield from _outside("grid", path, claim, refs, [range(max(size, 1)) for size in claim.grid])
+        yield from _report_outside("grid", path, claim, refs, [range(max(size, 1)) for size in claim.grid])
 
 
-def _outside(
+def _report_outside(
     kind: str, path: str, claim: Claim, refs: ArrayManifest, window: Sequence[range]
 ) -> Iterator[Finding]:
     out = ~coordinates.are_inside(refs.coords, window)
@@ -406,7 +410,7 @@ def _outside(
         yield Finding(kind, path, claim.path, message)
 
 
-def _ends(refs: ArrayManifest) -> NDArray[np.void]:
+def _find_ends(refs: ArrayManifest) -> NDArray[np.void]:
     rows = refs.kind == NATIVE
     found = np.zeros(int(rows.sum()), _ENDS)
     found["id"] = np.ascontiguousarray(refs.chunk_ids[rows]).view("S12").reshape(-1)
@@ -417,7 +421,7 @@ def _ends(refs: ArrayManifest) -> NDArray[np.void]:
 # Chunk objects
 
 
-def _chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
+def _check_chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
     last = np.ones(len(ends), np.bool_)
     last[:-1] = ends["id"][1:] != ends["id"][:-1]
     ends = ends[last]

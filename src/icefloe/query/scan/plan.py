@@ -151,9 +151,9 @@ class Plan:
         """Return the block with a number."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
-        return tuple(self._span(axis, int(places[axis])) for axis in range(len(self.edges)))
+        return tuple(self._make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
 
-    def _span(self, axis: int, place: int) -> Span:
+    def _make_span(self, axis: int, place: int) -> Span:
         start, stop = map(int, self.edges[axis][place])
         wanted = self.selection.indices[axis]
         if wanted is None:

@@ -167,21 +167,23 @@ def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]
                 raise make_unknown_name_error("aggregate", function, FUNCTIONS, f"for {variable}")
             column = table.column(variable)
             if column.role is not Role.VARIABLE:
-                raise _invalid_aggregate(f"{variable} is a coordinate; only variables can be aggregated")
+                raise _make_invalid_aggregate_error(
+                    f"{variable} is a coordinate; only variables can be aggregated"
+                )
             numeric = pa.types.is_integer(column.arrow) or pa.types.is_floating(column.arrow)
             if not numeric and function != "count":
-                raise _invalid_aggregate(
+                raise _make_invalid_aggregate_error(
                     f"{function} is not defined for {variable}, which has type {column.arrow}"
                 )
             plain = make_moment(function, column).arrow
             arrow = pa.float64() if function in ("mean", "std", "var") else plain
             found.append(Result(output, column.name, function, arrow))
     if not found:
-        raise _invalid_aggregate("no aggregates given; pass for example t2m='mean'")
+        raise _make_invalid_aggregate_error("no aggregates given; pass for example t2m='mean'")
     return tuple(found)
 
 
-def _invalid_aggregate(sentence: str) -> InvalidInputError:
+def _make_invalid_aggregate_error(sentence: str) -> InvalidInputError:
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
 

@@ -237,7 +237,7 @@ class _SelectReader:
         """Rewrite an aggregate of coordinates, in which all cells of a group agree."""
         if function in ("min", "max") or isinstance(_get_argument(node), exp.Distinct):
             return None  # the result does not depend on how often a row appears
-        cells = self._moment("cells", None)
+        cells = self._make_moment("cells", None)
         if isinstance(_get_argument(node), exp.Star):
             counted = cells if condition is None else f"CASE WHEN {condition} THEN {cells} END"
             return f"coalesce(sum({counted}), 0)"
@@ -269,14 +269,14 @@ class _SelectReader:
             raise _NotReducibleError
         if given.is_plain and condition is None:
             for name in MOMENTS[function.removesuffix("_pop")]:
-                self._moment(name, column)
+                self._make_moment(name, column)
             return combine_moments(function, column.name)
         if function in ("min", "max") and given.is_increasing:
-            value = self._moment(function, column)
+            value = self._make_moment(function, column)
             return f"{function}({self._replace_variable(argument, node, column, value, condition)})"
         if function not in ("count", "sum", "mean") or not given.is_linear:
             raise _NotReducibleError
-        count, total = self._moment("count", column), self._moment("sum", column)
+        count, total = self._make_moment("count", column), self._make_moment("sum", column)
         value = self._replace_variable(
             argument, node, column, f"(CAST({total} AS double) / nullif({count}, 0))", condition
         )
@@ -286,7 +286,7 @@ class _SelectReader:
         added = f"sum({value} * {count})"
         return added if function == "sum" else f"({added} / nullif({counted}, 0))"
 
-    def _moment(self, name: str, column: Column | None) -> str:
+    def _make_moment(self, name: str, column: Column | None) -> str:
         found = make_moment(name, column)
         if column is not None:
             self._moments[make_moment("count", column)] = None
@@ -431,42 +431,46 @@ class Argument:
         Its sum is then its value at the mean of v, times the number of values. Spark must compute it in
         doubles for each cell: otherwise the last digits would differ.
         """
-        return self._follows(self.expression, increasing=False)
+        return self._is_monotonic(self.expression, increasing=False)
 
     @property
     def is_increasing(self) -> bool:
         """True if the argument increases with the variable, so that both have the same extremes."""
-        return self._follows(self.expression, increasing=True)
+        return self._is_monotonic(self.expression, increasing=True)
 
-    def _follows(self, each: exp.Expr, *, increasing: bool) -> bool:
+    def _is_monotonic(self, each: exp.Expr, *, increasing: bool) -> bool:
         """Check whether an expression increases with the variable, or is linear in it."""
-        varying = [side for side in each.iter_expressions() if self._varies(side)]
+        varying = [side for side in each.iter_expressions() if self._contains_variable(side)]
         match each:
             case exp.Column():
-                return self._varies(each)
+                return self._contains_variable(each)
             case exp.Case() | exp.If():
-                return self._branches(each) and self._all_follow(self._values(each), increasing)
+                return self._branches(each) and self._are_all_monotonic(self._list_values(each), increasing)
             case exp.Paren():
-                return self._all_follow(varying, increasing)
+                return self._are_all_monotonic(varying, increasing)
             case exp.Neg():
-                return not increasing and self._all_follow(varying, increasing)
+                return not increasing and self._are_all_monotonic(varying, increasing)
             case exp.Cast():
-                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._all_follow(varying, increasing)
+                return each.to.is_type(exp.DataType.Type.DOUBLE) and self._are_all_monotonic(
+                    varying, increasing
+                )
             case exp.Add() | exp.Sub() | exp.Mul() if not increasing:
                 one_at_most = len(varying) == 1 or not isinstance(each, exp.Mul)
-                return one_at_most and self._in_doubles(each) and self._all_follow(varying, increasing)
+                return (
+                    one_at_most and self._is_in_doubles(each) and self._are_all_monotonic(varying, increasing)
+                )
             case exp.Add():
-                return len(varying) == 1 and self._all_follow(varying, increasing)
+                return len(varying) == 1 and self._are_all_monotonic(varying, increasing)
             case exp.Sub() | exp.Mul() | exp.Div():
                 scaled = increasing and not isinstance(each, exp.Sub)
                 allowed = varying == [each.left] and (not scaled or _is_positive(each.right))
-                return allowed and self._all_follow(varying, increasing)
+                return allowed and self._are_all_monotonic(varying, increasing)
         return False
 
-    def _all_follow(self, parts: Sequence[exp.Expr], increasing: bool) -> bool:
-        return bool(parts) and all(self._follows(part, increasing=increasing) for part in parts)
+    def _are_all_monotonic(self, parts: Sequence[exp.Expr], increasing: bool) -> bool:
+        return bool(parts) and all(self._is_monotonic(part, increasing=increasing) for part in parts)
 
-    def _varies(self, each: exp.Expr) -> bool:
+    def _contains_variable(self, each: exp.Expr) -> bool:
         """Check whether an expression contains the variable."""
         own = self.variable.name.lower()
         return any(column.name == own for column in each.find_all(exp.Column))
@@ -475,9 +479,9 @@ class Argument:
         """Check whether only coordinates select the branch of a CASE."""
         conditions = [each.this] if isinstance(each, exp.If) else [one.this for one in each.args["ifs"]]
         base = [] if isinstance(each, exp.If) or each.this is None else [each.this]
-        return not any(self._varies(one) for one in (*conditions, *base))
+        return not any(self._contains_variable(one) for one in (*conditions, *base))
 
-    def _values(self, each: exp.Expr) -> list[exp.Expr]:
+    def _list_values(self, each: exp.Expr) -> list[exp.Expr]:
         """List the values of a CASE except null."""
         if isinstance(each, exp.If):
             found = [each.args.get("true"), each.args.get("false")]
@@ -485,7 +489,7 @@ class Argument:
             found = [*(one.args.get("true") for one in each.args["ifs"]), each.args.get("default")]
         return [one for one in found if one is not None and not isinstance(one, exp.Null)]
 
-    def _in_doubles(self, each: exp.Expr) -> bool:
+    def _is_in_doubles(self, each: exp.Expr) -> bool:
         """Check whether Spark computes a sum or product in doubles or integers."""
         return not pa.types.is_float32(self.variable.arrow) or self._is_double(each)
 

@@ -69,19 +69,19 @@ def find_foreign_endpoint(
         case ObjectStoreConfig.Tigris(options):
             provider = _TIGRIS
         case ObjectStoreConfig.Gcs(opts):
-            return _foreign_option(opts or {}, _GOOGLE, credential, _place(storage))
+            return _find_foreign_option(opts or {}, _GOOGLE, credential, _find_location(storage))
         case ObjectStoreConfig.Azure(opts):
-            return _foreign_option(opts or {}, _MICROSOFT, credential, _place(storage))
+            return _find_foreign_option(opts or {}, _MICROSOFT, credential, _find_location(storage))
         case _:
             return None  # a folder or a web server, which receive no credentials
     if _is_anonymous(credential) or options.anonymous:
         return None
-    return _foreign_s3(options, provider, _place(storage))
+    return _find_foreign_s3(options, provider, _find_location(storage))
 
 
 def is_same_endpoint(one: str, other: str) -> bool:
     """Check whether two endpoint URLs lead to the same server, with or without default ports."""
-    return _normal(one) == _normal(other)
+    return _normalize(one) == _normalize(other)
 
 
 def is_same_server(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> bool:
@@ -94,7 +94,7 @@ def is_same_server(store: AnyObjectStoreConfig, other: AnyObjectStoreConfig) -> 
     return mine.endpoint_url == yours.endpoint_url and mine.region == yours.region
 
 
-def _foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place | None) -> str | None:
+def _find_foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place | None) -> str | None:
     from icefloe.storage.object_store.clients import S3Place
 
     if options.region and not _REGION.fullmatch(options.region):
@@ -106,7 +106,7 @@ def _foreign_s3(options: S3Options, provider: re.Pattern[str], place: Place | No
     return None if own and is_same_endpoint(endpoint, own) else endpoint
 
 
-def _foreign_option(
+def _find_foreign_option(
     options: Mapping[str, str],
     provider: re.Pattern[str],
     credential: AnyCredential | None,
@@ -128,7 +128,7 @@ def _foreign_option(
     return None
 
 
-def _place(storage: Storage) -> Any:
+def _find_location(storage: Storage) -> Any:
     """Return the location of a repository in an object store, or None."""
     return getattr(storage, "location", None)
 
@@ -143,11 +143,11 @@ def _is_anonymous(credential: AnyCredential | None) -> bool:
 
 
 def _is_at(endpoint: str, provider: re.Pattern[str]) -> bool:
-    scheme, host, port, _ = _normal(endpoint)
+    scheme, host, port, _ = _normalize(endpoint)
     return scheme == "https" and port == "443" and provider.fullmatch(host) is not None
 
 
-def _normal(endpoint: str) -> tuple[str, str, str, str]:
+def _normalize(endpoint: str) -> tuple[str, str, str, str]:
     """Split a URL into scheme, host, port and path, as clients interpret it."""
     try:
         url = urlsplit(endpoint)

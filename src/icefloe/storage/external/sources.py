@@ -75,10 +75,10 @@ def open_source(
             raise StorageError(
                 f"{container.url_prefix}: virtual chunks cannot be in memory", kind=ErrorKind.STORAGE_OTHER
             )
-    return ObjectSource(_place(container, url.netloc, credential), settings)
+    return ObjectSource(_make_place(container, url.netloc, credential), settings)
 
 
-def _place(container: VirtualChunkContainer, bucket: str, credential: AnyCredential | None) -> Place:
+def _make_place(container: VirtualChunkContainer, bucket: str, credential: AnyCredential | None) -> Place:
     from icefloe.storage.object_store.clients import (  # importing obstore is slow
         AzurePlace,
         GcsPlace,
@@ -170,7 +170,7 @@ class FolderSource(ExternalSource):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ObjectNotFoundError(path)
-        real = _real_path(descriptor, path)
+        real = _get_real_path(descriptor, path)
         if not real.startswith(self._root):
             raise InvalidInputError(
                 f"{path} is a link to {real}, outside the virtual chunk container at {self._root}; "
@@ -182,10 +182,10 @@ class FolderSource(ExternalSource):
         if (after.st_mtime_ns, after.st_size) != (status.st_mtime_ns, status.st_size):
             raise StorageError(f"{path} changed while it was read", kind=ErrorKind.VIRTUAL_CHUNK_MODIFIED)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        return Fetched(data, status.st_size, _file_tag(status), modified)
+        return Fetched(data, status.st_size, _make_file_tag(status), modified)
 
 
-def _real_path(descriptor: int, path: str) -> str:
+def _get_real_path(descriptor: int, path: str) -> str:
     """Return the path of an open file, after following all links."""
     try:
         return os.readlink(f"{_OPENED}/{descriptor}")
@@ -193,7 +193,7 @@ def _real_path(descriptor: int, path: str) -> str:
         return os.path.realpath(path)
 
 
-def _file_tag(status: os.stat_result) -> str:
+def _make_file_tag(status: os.stat_result) -> str:
     """Return the etag that object_store, and so the official package and obstore, give a local file."""
     return f"{status.st_ino:x}-{status.st_mtime_ns // 1000:x}-{status.st_size:x}"
 
@@ -209,5 +209,5 @@ def open_repository_storage(
     from icefloe.storage.object_store.storage import ObjectStorage  # importing obstore is slow
 
     url = urlsplit(location)
-    place: Any = _place(container, url.netloc, credential)
+    place: Any = _make_place(container, url.netloc, credential)
     return ObjectStorage(replace(place, prefix=unquote(url.path).strip("/")), read_only=True)

@@ -73,10 +73,10 @@ class WebSource(ExternalSource):
             found = self._ask(url, start, stop)
             if isinstance(found, Fetched):
                 return found
-            url = self._allowed(url, found)
+            url = self._check_redirect(url, found)
         raise StorageError(f"{url}: more than {_MAX_REDIRECTS} redirects", kind=ErrorKind.BAD_REDIRECT)
 
-    def _allowed(self, url: str, location: str) -> str:
+    def _check_redirect(self, url: str, location: str) -> str:
         """Return the target of a redirect; raise StorageError if it is outside the authorized prefix."""
         target = urljoin(url, location)
         here, there = urlsplit(self._prefix), urlsplit(target)

@@ -142,19 +142,19 @@ class LocalStorage(Storage):
 
     def fits(self, path: str) -> bool:
         # docstring inherited
-        file = self._file(path)
+        file = self._to_file_path(path)
         whole = len(os.fsencode(file)) < _MAX_PATH_BYTES
         return whole and all(len(os.fsencode(name)) <= _MAX_NAME_BYTES for name in file.split("/"))
 
     def prepare_for_creation(self) -> None:
         # docstring inherited
-        with self._translated(self._path, writing=True):
+        with self._translate_errors(self._path, writing=True):
             if not os.path.isdir(self._root):
                 self._make_folders(self._root)
 
     def get(self, path: str) -> tuple[bytes, Version]:
         # docstring inherited
-        with self._translated(path), open(self._file(path), "rb", buffering=0) as file:
+        with self._translate_errors(path), open(self._to_file_path(path), "rb", buffering=0) as file:
             data = file.readall()
         return data, _version_of(data)
 
@@ -164,7 +164,7 @@ class LocalStorage(Storage):
         if start < 0 or (stop is not None and stop < start):
             raise make_range_error(path, start, stop)
         try:
-            descriptor = os.open(self._file(path), os.O_RDONLY)
+            descriptor = os.open(self._to_file_path(path), os.O_RDONLY)
             try:
                 end = os.fstat(descriptor).st_size if stop is None else stop
                 data = read_range(descriptor, start, end)
@@ -179,7 +179,7 @@ class LocalStorage(Storage):
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         # docstring inherited
         parts = []
-        with self._translated(path), _opened(self._file(path)) as descriptor:
+        with self._translate_errors(path), _open(self._to_file_path(path)) as descriptor:
             for start, stop in ranges:
                 check_range(path, start, stop)
                 data = read_range(descriptor, start, stop)
@@ -190,15 +190,15 @@ class LocalStorage(Storage):
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
-        with self._translated(path), open(self._file(path), "rb", buffering=0) as file:
+        with self._translate_errors(path), open(self._to_file_path(path), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
             version = _version_of(file.readall())
-        return _info(path, status), version
+        return _make_info(path, status), version
 
     def clock(self, written: str) -> datetime | None:
         # docstring inherited
-        with self._translated(written, writing=True):
-            aside, descriptor = self._write_aside(self._file(written), b"")
+        with self._translate_errors(written, writing=True):
+            aside, descriptor = self._write_aside(self._to_file_path(written), b"")
             try:
                 return datetime.fromtimestamp(os.fstat(descriptor).st_mtime, UTC)
             finally:
@@ -207,30 +207,30 @@ class LocalStorage(Storage):
 
     def size_of(self, path: str) -> int:
         # docstring inherited
-        with self._translated(path):
-            return os.stat(self._file(path)).st_size
+        with self._translate_errors(path):
+            return os.stat(self._to_file_path(path)).st_size
 
     def exists(self, path: str) -> bool:
         # docstring inherited
-        return os.path.isfile(self._file(path))
+        return os.path.isfile(self._to_file_path(path))
 
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
         # docstring inherited
-        return (_info(key, status) for key, status in self._below(prefix))
+        return (_make_info(key, status) for key, status in self._list_below(prefix))
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
         # docstring inherited
         folder = prefix.strip("/")
-        start = self._file(folder) if folder else self._root
-        with self._translated(folder or self._path):
-            for part in _parts(_objects_in(start, f"{folder}/" if folder else "")):
+        start = self._to_file_path(folder) if folder else self._root
+        with self._translate_errors(folder or self._path):
+            for part in _split_parts(_objects_in(start, f"{folder}/" if folder else "")):
                 keys, sizes, times = part
                 yield ListedObjects(keys, np.array(sizes, np.int64), np.array(times, np.int64) // 1000)
 
-    def _below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+    def _list_below(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         folder = prefix.strip("/")
-        start = self._file(folder) if folder else self._root
-        with self._translated(folder or self._path):
+        start = self._to_file_path(folder) if folder else self._root
+        with self._translate_errors(folder or self._path):
             yield from _walk(start, f"{folder}/" if folder else "")
 
     def put(
@@ -243,7 +243,7 @@ class LocalStorage(Storage):
         metadata: Mapping[str, str] | None = None,
     ) -> Version:
         # docstring inherited
-        target = self._file(path)
+        target = self._to_file_path(path)
         # Hot path: context managers would take as long as the system calls.
         try:
             if isinstance(condition, Always):
@@ -258,7 +258,7 @@ class LocalStorage(Storage):
     @contextlib.contextmanager
     def make_room(self, expendable: Callable[[], Iterator[str]]) -> Iterator[None]:
         # docstring inherited
-        self._expendable.paths = _deferred(expendable)
+        self._expendable.paths = _defer(expendable)
         try:
             yield
         finally:
@@ -313,9 +313,9 @@ class LocalStorage(Storage):
 
     def back_up(self, source: str, target: str, version: Version) -> None:
         # A hard link needs no copy. Objects are replaced and never modified, so the backup keeps its content.
-        name = self._file(target)
+        name = self._to_file_path(target)
         try:
-            self._fit(lambda: self._link(self._file(source), name))
+            self._fit(lambda: self._link(self._to_file_path(source), name))
         except OSError as cause:
             if cause.errno not in _NO_HARD_LINKS:
                 raise self._error(source, cause) from None
@@ -354,7 +354,7 @@ class LocalStorage(Storage):
         checked: set[str] = set()
         for path in paths:
             try:
-                file = self._file(path)
+                file = self._to_file_path(path)
                 self._check_no_link(os.path.dirname(file), checked)
                 os.unlink(file)
             except FileNotFoundError:
@@ -381,12 +381,12 @@ class LocalStorage(Storage):
     def remove_empty_folder(self, folder: str) -> None:
         # docstring inherited
         with contextlib.suppress(OSError):
-            os.rmdir(self._file(folder) if folder else self._root)
+            os.rmdir(self._to_file_path(folder) if folder else self._root)
 
     def sync(self) -> None:
         # docstring inherited
         if self._sync:
-            with self._translated(self._path, writing=True):
+            with self._translate_errors(self._path, writing=True):
                 self._unsynced.sync()
 
     def sweep(
@@ -412,21 +412,21 @@ class LocalStorage(Storage):
             except OSError as cause:
                 failed.append((key, self._error(key, cause, writing=True)))
                 continue
-            deleted.append(_info(key, status))
+            deleted.append(_make_info(key, status))
         return SweepReport(tuple(deleted), tuple(failed))
 
     def _temporary_files(
         self, folders: Sequence[str], is_own_path: Callable[[str], bool]
     ) -> Iterator[tuple[str, str]]:
         """Find the temporary files of this class: their keys and their paths on disk."""
-        found = [_without_links(self._root, "", deep=False)]
-        found += [_without_links(f"{self._root}/{folder}", f"{folder}/") for folder in folders]
+        found = [_list_without_links(self._root, "", deep=False)]
+        found += [_list_without_links(f"{self._root}/{folder}", f"{folder}/") for folder in folders]
         for key, file in itertools.chain.from_iterable(found):
             match = _OWN_ASIDE.fullmatch(key)
             if match is not None and is_own_path(match[1]):
                 yield key, file
 
-    def _file(self, path: str) -> str:
+    def _to_file_path(self, path: str) -> str:
         if _PLAIN_PATH.fullmatch(path):  # nearly all paths: chunks and manifests
             return f"{self._root}/{path}"
         return f"{self._root}/{encode_key(check_path(path))}"
@@ -477,7 +477,7 @@ class LocalStorage(Storage):
         return aside, descriptor
 
     @contextlib.contextmanager
-    def _translated(self, path: str, *, writing: bool = False) -> Iterator[None]:
+    def _translate_errors(self, path: str, *, writing: bool = False) -> Iterator[None]:
         """Convert errors of the operating system to errors of icefloe."""
         try:
             yield
@@ -492,17 +492,17 @@ class LocalStorage(Storage):
         return StorageError(f"{place}: {cause.strerror or cause}{way}", kind=ErrorKind.IO)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_unpickled, (type(self), self._root, self._settings, self._sync))
+        return (_unpickle, (type(self), self._root, self._settings, self._sync))
 
 
 class PlainFolder(LocalStorage):
     """A storage whose files have the names of the objects, without the encoding of repositories."""
 
-    def _file(self, path: str) -> str:
+    def _to_file_path(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
 
 
-def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
+def _list_without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[tuple[str, str]]:
     """Yield keys and paths of all files in a folder and below. Links are neither followed nor included."""
     if deep and os.path.islink(folder):
         return
@@ -516,14 +516,14 @@ def _without_links(folder: str, prefix: str, *, deep: bool = True) -> Iterator[t
             if entry.is_file(follow_symlinks=False):
                 yield key, entry.path
             elif deep and entry.is_dir(follow_symlinks=False):
-                yield from _without_links(entry.path, f"{key}/")
+                yield from _list_without_links(entry.path, f"{key}/")
 
 
-def _unpickled(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
+def _unpickle(cls: type[LocalStorage], root: str, settings: StorageSettings, sync: bool) -> LocalStorage:
     return cls(root, settings, sync=sync)
 
 
-def _deferred(items: Callable[[], Iterator[str]]) -> Iterator[str]:
+def _defer(items: Callable[[], Iterator[str]]) -> Iterator[str]:
     """Call a function when its first item is requested."""
     yield from items()
 
@@ -622,7 +622,9 @@ def _objects_in(
                 # Deleted meanwhile, or a link that leads nowhere.
 
 
-def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[str], list[int], list[int]]]:
+def _split_parts(
+    found: Iterator[tuple[str, os.stat_result]],
+) -> Iterator[tuple[list[str], list[int], list[int]]]:
     """Yield keys, sizes and times in nanoseconds of objects, in parts."""
     while True:
         keys: list[str] = []
@@ -637,12 +639,12 @@ def _parts(found: Iterator[tuple[str, os.stat_result]]) -> Iterator[tuple[list[s
         yield keys, sizes, times
 
 
-def _info(key: str, status: os.stat_result) -> StorageObjectInfo:
+def _make_info(key: str, status: os.stat_result) -> StorageObjectInfo:
     return StorageObjectInfo(key, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC))
 
 
 @contextlib.contextmanager
-def _opened(file: str) -> Iterator[int]:
+def _open(file: str) -> Iterator[int]:
     descriptor = os.open(file, os.O_RDONLY)
     try:
         yield descriptor

@@ -13,7 +13,7 @@ _ENCODED = re.compile(r"""[^\x20-\x7e]|["#%*<>?\[\\\]^`{|}~]""")
 
 def encode_key(key: str) -> str:
     """Return the name of an object on disk."""
-    return _ENCODED.sub(_percent, key)
+    return _ENCODED.sub(_percent_encode, key)
 
 
 def decode_key(name: str) -> str:
@@ -21,5 +21,5 @@ def decode_key(name: str) -> str:
     return unquote(name) if "%" in name else name
 
 
-def _percent(match: re.Match[str]) -> str:
+def _percent_encode(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode())

@@ -31,7 +31,7 @@ def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        locked = _locked(descriptor, folder)
+        locked = _acquire_lock(descriptor, folder)
         try:
             yield
         finally:
@@ -45,7 +45,7 @@ def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked(descriptor: int, folder: str) -> int:
+def _acquire_lock(descriptor: int, folder: str) -> int:
     """Lock the folder, or a file in it, and return the locked descriptor."""
     import fcntl
 

@@ -45,7 +45,7 @@ def read_profile_keys() -> S3StaticCredentials:
     """Return the keys of the current profile, which expire so that they are read again."""
     found = _profile_from_env()
     if _PROCESS in found and "aws_access_key_id" not in found:
-        return _keys_of_process(found[_PROCESS])
+        return _read_keys_of_process(found[_PROCESS])
     try:
         keys = found["aws_access_key_id"], found["aws_secret_access_key"]
     except KeyError as missing:
@@ -55,7 +55,7 @@ def read_profile_keys() -> S3StaticCredentials:
     return S3StaticCredentials(*keys, found.get("aws_session_token"), datetime.now(UTC) + _READ_AGAIN_AFTER)
 
 
-def _keys_of_process(command: str) -> S3StaticCredentials:
+def _read_keys_of_process(command: str) -> S3StaticCredentials:
     """Return the keys that a program prints as JSON, with their expiration time."""
     answer = _run_process(command)
     try:
@@ -64,7 +64,7 @@ def _keys_of_process(command: str) -> S3StaticCredentials:
         expires = datetime.fromisoformat(answer["Expiration"]) if answer.get("Expiration") else None
         keys = str(answer["AccessKeyId"]), str(answer["SecretAccessKey"]), answer.get("SessionToken")
     except (KeyError, TypeError, ValueError):
-        raise _no_keys("does not print keys in version 1 of the format") from None
+        raise _make_no_keys_error("does not print keys in version 1 of the format") from None
     if expires is None:
         expires = datetime.now(UTC) + _READ_AGAIN_AFTER
     return S3StaticCredentials(*keys, expires if expires.tzinfo else expires.replace(tzinfo=UTC))
@@ -81,16 +81,18 @@ def _run_process(command: str) -> Any:
         )
         return json.loads(done.stdout)
     except subprocess.CalledProcessError as error:
-        raise _no_keys(f"ended with exit code {error.returncode}") from None
+        raise _make_no_keys_error(f"ended with exit code {error.returncode}") from None
     except subprocess.TimeoutExpired:
-        raise _no_keys(f"did not end within {_PROCESS_TIMEOUT_S} s") from None
+        raise _make_no_keys_error(f"did not end within {_PROCESS_TIMEOUT_S} s") from None
     except (OSError, IndexError) as error:
-        raise _no_keys(f"cannot be run: {getattr(error, 'strerror', None) or 'it is empty'}") from None
+        raise _make_no_keys_error(
+            f"cannot be run: {getattr(error, 'strerror', None) or 'it is empty'}"
+        ) from None
     except ValueError:
-        raise _no_keys("is not a valid command, or does not print JSON") from None
+        raise _make_no_keys_error("is not a valid command, or does not print JSON") from None
 
 
-def _no_keys(reason: str) -> InvalidInputError:
+def _make_no_keys_error(reason: str) -> InvalidInputError:
     """Return the error without the command and its output, because both may contain secrets."""
     return InvalidInputError(
         f"the credential_process of the AWS profile {reason}; run it yourself to see why",
@@ -104,10 +106,10 @@ def _profile_from_env() -> dict[str, str]:
     config = os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config"
     credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
     plain = ("default",) if name == "default" else ()
-    return {**_settings(config, *plain, f"profile {name}"), **_settings(credentials, name)}
+    return {**_read_settings(config, *plain, f"profile {name}"), **_read_settings(credentials, name)}
 
 
-def _settings(path: str, *sections: str) -> Mapping[str, str]:
+def _read_settings(path: str, *sections: str) -> Mapping[str, str]:
     file = os.path.expanduser(path)
     parser = configparser.RawConfigParser(default_section="", delimiters=("=",), strict=False)
     try:

@@ -148,7 +148,7 @@ class S3Place:
         client = _client_options(settings, role, self.headers.of(role), user_agent, stream_timeout_s)
         if options.allow_http:
             client["allow_http"] = True
-        return S3Store(self.bucket, **_common(self, settings, role, config, client, source))
+        return S3Store(self.bucket, **_make_common_arguments(self, settings, role, config, client, source))
 
     @property
     def is_amazon(self) -> bool:
@@ -164,7 +164,7 @@ class S3Place:
         """Return the parts of the location to display."""
         shown = {"type": "S3", "bucket": self.bucket, "prefix": self.prefix}
         shown["region"] = self.options.region or ""
-        shown["endpoint_url"] = _without_password(self.options.endpoint_url or "")
+        shown["endpoint_url"] = _strip_password(self.options.endpoint_url or "")
         shown["force_path_style"] = "True" if self.options.force_path_style else ""
         return {key: value for key, value in shown.items() if value}
 
@@ -209,7 +209,7 @@ class GcsPlace:
             case GcsCredentials.Static(GcsStaticCredentials.ApplicationCredentials(path)):
                 config["application_credentials"] = path
         client = {**_client_options(settings, role, self.headers.of(role), user_agent), **client}
-        return GCSStore(self.bucket, **_common(self, settings, role, config, client, source))
+        return GCSStore(self.bucket, **_make_common_arguments(self, settings, role, config, client, source))
 
     def describe(self) -> dict[str, str]:
         """Return the parts of the location to display."""
@@ -247,7 +247,7 @@ class AzurePlace:
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
         client = {**_client_options(settings, role, {}, user_agent), **client}
-        common = _common(self, settings, role, config, client, source)
+        common = _make_common_arguments(self, settings, role, config, client, source)
         return AzureStore(self.container, account_name=self.account, **common)
 
     def describe(self) -> dict[str, str]:
@@ -295,7 +295,7 @@ class HttpPlace:
 
     def describe(self) -> dict[str, str]:
         """Return the parts of the location to display."""
-        return {"type": "HTTP", "url": _without_password(self.url)}
+        return {"type": "HTTP", "url": _strip_password(self.url)}
 
     def source(self) -> Source:
         """Return an empty source: web servers receive headers, not credentials."""
@@ -398,7 +398,7 @@ def _client_options(
     return options
 
 
-def _common(
+def _make_common_arguments(
     place: S3Place | GcsPlace | AzurePlace,
     settings: EffectiveStorageSettings,
     role: Role,
@@ -487,7 +487,7 @@ def _is_anonymous(credentials: AnyS3Credential | AnyGcsCredential | AnyAzureCred
     )
 
 
-def _aware(time: datetime | None) -> datetime | None:
+def _make_aware(time: datetime | None) -> datetime | None:
     return time.astimezone() if time is not None and time.tzinfo is None else time
 
 
@@ -496,16 +496,16 @@ def _s3_dict(credential: S3StaticCredentials) -> dict[str, Any]:
         "access_key_id": credential.access_key_id,
         "secret_access_key": credential.secret_access_key,
         "token": credential.session_token,
-        "expires_at": _aware(credential.expires_after),
+        "expires_at": _make_aware(credential.expires_after),
     }
 
 
 def _gcs_dict(credential: GcsBearerCredential) -> dict[str, Any]:
-    return {"token": credential.bearer, "expires_at": _aware(credential.expires_after)}
+    return {"token": credential.bearer, "expires_at": _make_aware(credential.expires_after)}
 
 
 def _azure_dict(credential: AnyAzureStaticCredential | AnyAzureRefreshableCredential) -> dict[str, Any]:
-    expires_at = _aware(getattr(credential, "expires_after", None))
+    expires_at = _make_aware(getattr(credential, "expires_after", None))
     match credential:
         case AzureStaticCredentials.AccessKey(key) | AzureRefreshableCredential.AccessKey(key):
             return {"access_key": key, "expires_at": expires_at}
@@ -517,7 +517,7 @@ def _azure_dict(credential: AnyAzureStaticCredential | AnyAzureRefreshableCreden
             return {"token": bearer, "expires_at": expires_at}
 
 
-def _without_password(url: str) -> str:
+def _strip_password(url: str) -> str:
     parts = urlsplit(url)
     if "@" not in parts.netloc and not parts.query:
         return url

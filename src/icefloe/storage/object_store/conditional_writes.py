@@ -75,7 +75,7 @@ class Swap:
             try:
                 return self._put()
             except RefusedError:
-                return self._after_refusal()
+                return self._check_after_refusal()
             except ObjectNotFoundError:
                 raise ConditionNotMetError(self._path, self._condition) from None
             except UncertainError as error:
@@ -99,10 +99,10 @@ class Swap:
             version = self._condition.version
             entries = {"e_tag": storage._etag(version), "version": version.generation}
             mode = {key: value for key, value in entries.items() if value is not None}
-        with storage._translated(self._path):
+        with storage._translate_errors(self._path):
             result = obstore.put(
                 storage._client(Role.SWAP),
-                storage._key(self._path),
+                storage._make_key(self._path),
                 self._data,
                 attributes=self._attributes or None,
                 mode=mode,
@@ -110,11 +110,11 @@ class Swap:
             )
         return get_version(result)
 
-    def _after_refusal(self) -> Version:
+    def _check_after_refusal(self) -> Version:
         if (written := self._read_back()) is not None:
             return written
         if isinstance(self._condition, Unchanged) and not self._storage._unquoted_etags:
-            current = self._current_version()
+            current = self._read_current_version()
             if current is not None and current == self._condition.version:
                 return self._put_with_bare_etag()
         raise ConditionNotMetError(self._path, self._condition)
@@ -132,10 +132,10 @@ class Swap:
         """Return the version of the object if this writer wrote it."""
         storage = self._storage
         try:
-            with storage._translated(self._path):
+            with storage._translate_errors(self._path):
                 found = obstore.get(
                     storage._client(Role.READ),
-                    storage._key(self._path),
+                    storage._make_key(self._path),
                     options={"head": storage.settings.use_metadata},
                 )
                 written_by = found.attributes.get(WRITE_ID)
@@ -149,7 +149,7 @@ class Swap:
             return None
         return version if data == self._data else None
 
-    def _current_version(self) -> Version | None:
+    def _read_current_version(self) -> Version | None:
         try:
             return self._storage.head(self._path)[1]
         except ObjectNotFoundError:

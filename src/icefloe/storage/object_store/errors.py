@@ -53,10 +53,10 @@ def explain_failure(path: str, place: str, text: str) -> str:
     """Describe a failure: the object, the cause and remedy, the message of the server, and the location."""
     code = find_server_code(text)
     advice = _BY_CODE.get(code) or next((advice for sign, advice in _BY_TEXT.items() if sign in text), "")
-    return ": ".join(part for part in (path, advice, f"{_words(text, code)}, in {place}") if part)
+    return ": ".join(part for part in (path, advice, f"{_extract_message(text, code)}, in {place}") if part)
 
 
-def _words(text: str, code: str) -> str:
+def _extract_message(text: str, code: str) -> str:
     """Return the message of the server without secrets."""
     said = _MESSAGE.search(text)
     if code:

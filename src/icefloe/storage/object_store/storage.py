@@ -146,7 +146,7 @@ class ObjectStorage(Storage):
         # docstring inherited
         if isinstance(self._place, HttpPlace):
             return True
-        return len(f"{self._place.prefix}/{self._key(path)}".encode()) <= _MAX_KEY_BYTES
+        return len(f"{self._place.prefix}/{self._make_key(path)}".encode()) <= _MAX_KEY_BYTES
 
     def require_conditional_writes(self) -> None:
         # docstring inherited
@@ -186,7 +186,7 @@ class ObjectStorage(Storage):
 
         The key is that of the store. Fewer bytes are returned if the object ends.
         """
-        with self._translated(key):
+        with self._translate_errors(key):
             client = self._client(Role.READ)
             try:
                 found = obstore.get(client, key, options={"range": (start, stop)})
@@ -198,15 +198,15 @@ class ObjectStorage(Storage):
 
     def list_foreign(self, folder: str) -> Iterator[Mapping[str, Any]]:
         """Yield size and version of the objects below a folder outside the repository."""
-        with self._translated(folder):
+        with self._translate_errors(folder):
             client = self._client(Role.READ)
             for page in obstore.list(client, folder.strip("/") or None, chunk_size=_LIST_PAGE):
                 yield from page
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
-        with self._translated(path):
-            meta = obstore.head(self._client(Role.READ), self._key(path))
+        with self._translate_errors(path):
+            meta = obstore.head(self._client(Role.READ), self._make_key(path))
         return StorageObjectInfo(path, meta["size"], meta["last_modified"]), get_version(meta)
 
     def clock(self, written: str) -> datetime | None:
@@ -217,9 +217,9 @@ class ObjectStorage(Storage):
         # docstring inherited
         folder = prefix.strip("/")
         decode = decode_key if self._place.encodes_keys else str
-        with self._translated(folder):
+        with self._translate_errors(folder):
             pages = obstore.list(
-                self._client(Role.READ), self._key(folder) if folder else None, chunk_size=_LIST_PAGE
+                self._client(Role.READ), self._make_key(folder) if folder else None, chunk_size=_LIST_PAGE
             )
             for page in pages:
                 for meta in page:
@@ -251,14 +251,14 @@ class ObjectStorage(Storage):
         # docstring inherited
         self.check_writable()
         if version is None:
-            with self._translated(source):
-                obstore.copy(self._client(Role.WRITE), self._key(source), self._key(target))
+            with self._translate_errors(source):
+                obstore.copy(self._client(Role.WRITE), self._make_key(source), self._make_key(target))
             return
         # obstore has no conditional copy; If-Match ensures that the bytes belong to the version.
         try:
-            with self._translated(source):
+            with self._translate_errors(source):
                 options = {"if_match": self._etag(version)}
-                found = obstore.get(self._client(Role.READ), self._key(source), options=options)  # type: ignore[arg-type]
+                found = obstore.get(self._client(Role.READ), self._make_key(source), options=options)  # type: ignore[arg-type]
                 data = found.bytes().to_bytes()
         except RefusedError:
             raise ConditionNotMetError(source, Unchanged(version)) from None
@@ -271,9 +271,9 @@ class ObjectStorage(Storage):
         failed: list[tuple[str, StorageError]] = []
         remaining = iter(paths)
         while batch := list(islice(remaining, _DELETE_BATCH)):
-            keys = [self._key(path) for path in batch]
+            keys = [self._make_key(path) for path in batch]
             try:
-                with self._translated(batch[0]):
+                with self._translate_errors(batch[0]):
                     obstore.delete(self._client(Role.WRITE), keys)
                 deleted += len(batch)
             except StorageError:
@@ -286,8 +286,8 @@ class ObjectStorage(Storage):
     # Helpers
 
     def _get(self, path: str, options: dict[str, Any]) -> tuple[bytes, Version]:
-        with self._translated(path):
-            found = obstore.get(self._client(Role.READ), self._key(path), options=options)  # type: ignore[arg-type]
+        with self._translate_errors(path):
+            found = obstore.get(self._client(Role.READ), self._make_key(path), options=options)  # type: ignore[arg-type]
             size_bytes = found.meta["size"]
             version = get_version(found.meta)
             if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
@@ -307,8 +307,8 @@ class ObjectStorage(Storage):
         )
 
     def _get_part(self, path: str, part: tuple[int, int], version: Version | None = None) -> bytes:
-        client, key = self._client(Role.READ), self._key(path)
-        with self._translated(path):
+        client, key = self._client(Role.READ), self._make_key(path)
+        with self._translate_errors(path):
             if version is None or version.e_tag is None:
                 data = obstore.get_range(client, key, start=part[0], end=part[1]).to_bytes()
             else:
@@ -325,10 +325,10 @@ class ObjectStorage(Storage):
     def _put_always(self, path: str, data: Buffer, attributes: dict[str, str]) -> Version:
         view = memoryview(data).cast("B")
         multipart = len(view) >= max(self.settings.minimum_size_for_multipart_upload, 1)
-        with self._translated(path):
+        with self._translate_errors(path):
             result = obstore.put(
                 self._client(Role.WRITE),
-                self._key(path),
+                self._make_key(path),
                 view,
                 attributes=attributes or None,
                 use_multipart=multipart,
@@ -339,8 +339,8 @@ class ObjectStorage(Storage):
 
     def _delete_one(self, path: str) -> StorageError | None:
         try:
-            with self._translated(path):
-                obstore.delete(self._client(Role.WRITE), [self._key(path)])
+            with self._translate_errors(path):
+                obstore.delete(self._client(Role.WRITE), [self._make_key(path)])
         except ObjectNotFoundError:
             return None
         except StorageError as error:
@@ -358,7 +358,7 @@ class ObjectStorage(Storage):
             attributes["Storage-Class"] = storage_class
         return attributes
 
-    def _key(self, path: str) -> str:
+    def _make_key(self, path: str) -> str:
         return encode_key(check_path(path)) if self._place.encodes_keys else check_path(path)
 
     def _etag(self, version: Version) -> str | None:
@@ -376,7 +376,7 @@ class ObjectStorage(Storage):
         return client
 
     @contextlib.contextmanager
-    def _translated(self, path: str) -> Iterator[None]:
+    def _translate_errors(self, path: str) -> Iterator[None]:
         """Convert errors of obstore to errors of icefloe."""
         try:
             try:
@@ -414,7 +414,7 @@ class ObjectStorage(Storage):
         return StorageError(message, kind=ErrorKind.THROTTLED if throttled else ErrorKind.OBJECT_STORE)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_unpickled, (type(self), self._place, self._settings, self._read_only, self._attribution))
+        return (_unpickle, (type(self), self._place, self._settings, self._read_only, self._attribution))
 
 
 def _hide_secrets(error: Exception) -> None:
@@ -423,7 +423,7 @@ def _hide_secrets(error: Exception) -> None:
         error.args = tuple(redact(each) if isinstance(each, str) else each for each in error.args)
 
 
-def _unpickled(
+def _unpickle(
     cls: type[ObjectStorage],
     place: Place,
     settings: StorageSettings,

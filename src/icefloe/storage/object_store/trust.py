@@ -41,14 +41,14 @@ def _try(storage: Storage, settings: EffectiveStorageSettings, place: str) -> No
     other = replace(written, e_tag=f'"{uuid.uuid4().hex}"')
     try:
         if settings.use_conditional_create and accepts(storage, path, b"second", ABSENT):
-            raise _ignored(place, "overwrites existing objects in spite of If-None-Match", "create")
+            raise _warn_ignored(place, "overwrites existing objects in spite of If-None-Match", "create")
         if settings.use_conditional_update and accepts(storage, path, b"second", Unchanged(other)):
-            raise _ignored(place, "overwrites changed objects in spite of If-Match", "update")
+            raise _warn_ignored(place, "overwrites changed objects in spite of If-Match", "update")
     finally:
         storage.delete([path])
 
 
-def _ignored(place: str, what: str, flag: str) -> StorageError:
+def _warn_ignored(place: str, what: str, flag: str) -> StorageError:
     return StorageError(
         f"the server of {place} {what}, so commits of concurrent writers would be lost; use a server that "
         f"supports conditional writes or, if there is never more than one writer, "
