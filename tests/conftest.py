@@ -39,7 +39,6 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     """Exempt modules and test items from garbage collection, which would traverse them repeatedly."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -29,8 +29,7 @@ def test_second_run_does_nothing(tmp_path: Path) -> None:
     assert [len(report.outcome.sources.known), len(report.commits)] == [3, 0]
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 0, 2]])
-@pytest.mark.parametrize("chunk", [2, 5])
+@pytest.mark.parametrize(("order", "chunk"), [([0, 1, 2], 2), ([2, 1, 0], 5), ([0, 2, 1], 2), ([1, 0, 2], 5)])
 def test_files_can_be_ingested_in_any_order(tmp_path: Path, order: list[int], chunk: int) -> None:
     """At the end, before the beginning, or into a gap, with or without aligned chunks."""
     files = archive(tmp_path, (2, 3, 4))
@@ -43,7 +42,7 @@ def test_files_can_be_ingested_in_any_order(tmp_path: Path, order: list[int], ch
     assert len(list(repo.ancestry(branch="main"))) == 4
 
 
-@pytest.mark.parametrize("order", ["01 23 45", "45 01 23", "024 135", "13 02 45"])
+@pytest.mark.parametrize("order", ["45 01 23", "024 135"])
 def test_tiles_can_be_ingested_row_by_row(tmp_path: Path, order: str) -> None:
     """Files are adjacent along two dimensions; the stored data is few parts, for any number of files."""
     files = [

@@ -26,6 +26,7 @@ from tests.support.ingest.files import (
     run,
     write,
 )
+from tests.support.ingest.modes import modes_in_turn
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -254,14 +255,15 @@ def rows(path: Path, times: list[int]) -> str:
     return write(path, xr.Dataset({"a": ("time", np.array(times, "f8"))}, {"time": time}))
 
 
-@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
-@pytest.mark.parametrize("concat_dim", [None, "time"])
-@pytest.mark.parametrize(
-    ("times", "said"),
+@modes_in_turn(
+    "times,said,concat_dim",
     [
-        ([3, 4, 4, 5], "time: 2024-01-05 00:00:00 appears twice in the file"),
-        ([3, 4, 5, 4], "time: 2024-01-05 00:00:00 appears twice in the file"),
-        ([3, 5, 4], "time: 2024-01-05 00:00:00 follows 2024-01-06 00:00:00 in the file"),
+        ([3, 4, 4, 5], "time: 2024-01-05 00:00:00 appears twice in the file", None),
+        ([3, 4, 4, 5], "time: 2024-01-05 00:00:00 appears twice in the file", "time"),
+        ([3, 4, 5, 4], "time: 2024-01-05 00:00:00 appears twice in the file", None),
+        ([3, 5, 4], "time: 2024-01-05 00:00:00 follows 2024-01-06 00:00:00 in the file", None),
+        ([3, 5, 4], "time: 2024-01-05 00:00:00 follows 2024-01-06 00:00:00 in the file", "time"),
+        ([3, 4, 5, 4], "time: 2024-01-05 00:00:00 appears twice in the file", "time"),
     ],
 )
 def test_file_with_repeated_or_unsorted_times_is_skipped(
@@ -292,8 +294,9 @@ def test_repeated_times_cannot_be_appended(tmp_path: Path) -> None:
         run(repo, bad)
 
 
-@pytest.mark.parametrize("commit_every", [None, 2])
-@pytest.mark.parametrize("times", [[2, 3], [6, 7, 8], [0, 1], [7]])
+@pytest.mark.parametrize(
+    ("times", "commit_every"), [([2, 3], 2), ([6, 7, 8], None), ([0, 1], 2), ([7], None)]
+)
 def test_file_that_overlaps_others_is_skipped(
     tmp_path: Path, times: list[int], commit_every: int | None
 ) -> None:
@@ -331,8 +334,7 @@ def sweep(*days: int, elevation: float | None = None) -> xr.Dataset:
     return found if elevation is None else found.expand_dims(elevation=[elevation])
 
 
-@pytest.mark.parametrize("mode", ["native", "virtual"])
-@pytest.mark.parametrize("concat_dim", [None, "elevation"])
+@pytest.mark.parametrize(("mode", "concat_dim"), [("native", "elevation"), ("virtual", None)])
 def test_repeated_labels_are_accepted_along_other_dimensions(
     tmp_path: Path, mode: str, concat_dim: str | None
 ) -> None:

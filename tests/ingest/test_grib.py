@@ -14,12 +14,12 @@ import xarray as xr
 from icefloe import InvalidInputError, Repository
 from tests.support.ingest.files import new_repo, run, tree
 from tests.support.ingest.grib import COLUMNS, ROWS, height, pressure, surface, write_grib
+from tests.support.ingest.modes import modes, modes_in_turn
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
-modes = pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
 STEPS = (0, 6, 12)
 
 
@@ -71,7 +71,7 @@ def by_cfgrib(file: str) -> list[xr.Dataset]:
     return [each.load() for each in cfgrib.open_datasets(file, backend_kwargs={"indexpath": ""})]
 
 
-@modes
+@modes()
 def test_parts_of_a_grib_file_become_groups(tmp_path: Path, mode: str) -> None:
     file = forecast(tmp_path / "a.grib2")
     repo = new_repo(tmp_path)
@@ -86,7 +86,7 @@ def test_parts_of_a_grib_file_become_groups(tmp_path: Path, mode: str) -> None:
     assert len(report.commits) == 1
 
 
-@modes
+@modes("virtual")
 def test_group_names_do_not_depend_on_message_order(tmp_path: Path, mode: str) -> None:
     file = Path(forecast(tmp_path / "a.grib2"))
     parts = file.read_bytes().split(b"GRIB")[1:]
@@ -98,7 +98,7 @@ def test_group_names_do_not_depend_on_message_order(tmp_path: Path, mode: str) -
     assert by_name(repo) == GROUPS
 
 
-@modes
+@modes("hybrid")
 def test_later_files_join_existing_groups(tmp_path: Path, mode: str) -> None:
     """Also an analysis without accumulated variables, and one that is ingested first."""
     analysis = write_grib(
@@ -127,7 +127,7 @@ def test_later_files_join_existing_groups(tmp_path: Path, mode: str) -> None:
     assert by_name(fresh) == {"surface": ["sp"], "isobaricInhPa": ["t"]}
 
 
-@modes
+@modes("native")
 def test_new_step_type_does_not_rename_groups(tmp_path: Path, mode: str) -> None:
     first = write_grib(
         tmp_path / "0.grib2",
@@ -145,7 +145,7 @@ def test_new_step_type_does_not_rename_groups(tmp_path: Path, mode: str) -> None
     xr.open_datatree(repo.readonly_session("main").store, engine="zarr", consolidated=False).close()  # type: ignore[arg-type]
 
 
-@modes
+@modes("native", "virtual")
 def test_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: str) -> None:
     file = write_grib(tmp_path / "a.grib2", surface("sp", step=6), surface("tp", step=6))
     repo = new_repo(tmp_path)
@@ -158,7 +158,7 @@ def test_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: str
     assert_values(found[""], wanted)
 
 
-@modes
+@modes("hybrid")
 def test_variables_in_the_root_stay_there(tmp_path: Path, mode: str) -> None:
     first = write_grib(tmp_path / "0.grib2", *(surface("sp", step=step) for step in STEPS))
     repo = new_repo(tmp_path)
@@ -176,8 +176,7 @@ def test_variables_in_the_root_stay_there(tmp_path: Path, mode: str) -> None:
     }
 
 
-@modes
-@pytest.mark.parametrize(
+@modes_in_turn(
     "group", ["surface/accum", "heightAboveGround/10", "isobaricInhPa", "heightAboveGround/instant/2"]
 )
 def test_one_group_can_be_selected(tmp_path: Path, mode: str, group: str) -> None:
@@ -207,7 +206,7 @@ def test_source_group_of_several_datasets_is_refused(tmp_path: Path) -> None:
         run(new_repo(tmp_path), forecast(tmp_path / "a.grib2"), source_group="surface")
 
 
-@modes
+@modes("virtual")
 def test_group_numbers_are_stable(tmp_path: Path, mode: str) -> None:
     """Variables are on other levels, and in another order in another file."""
 
@@ -263,7 +262,7 @@ def merged(files: Sequence[str], dims: Sequence[str] = ("step",)) -> xr.Dataset:
     return result.load()
 
 
-@modes
+@modes("virtual")
 def test_one_file_per_variable_and_step_is_ingested(tmp_path: Path, mode: str) -> None:
     files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
     repo, later = new_repo(tmp_path), new_repo(tmp_path)
@@ -281,7 +280,7 @@ def test_one_file_per_variable_and_step_is_ingested(tmp_path: Path, mode: str) -
         assert found["valid_time"].values.tolist() == (found["time"] + found["step"]).values.tolist()
 
 
-@modes
+@modes("native")
 def test_one_file_per_variable_run_and_step_is_ingested(tmp_path: Path, mode: str) -> None:
     """The last run is incomplete."""
     files = [
@@ -300,7 +299,7 @@ def test_one_file_per_variable_run_and_step_is_ingested(tmp_path: Path, mode: st
         assert np.isnan(found["sp"].values[1, 2]).all()
 
 
-@modes
+@modes("virtual")
 def test_variables_at_other_heights_go_to_groups(tmp_path: Path, mode: str) -> None:
     files = per_step(tmp_path, ["2t", "10u"], [0, 6])
     repo = new_repo(tmp_path)
@@ -312,7 +311,7 @@ def test_variables_at_other_heights_go_to_groups(tmp_path: Path, mode: str) -> N
     assert_values(found["heightAboveGround/2"], merged(files[:2]))
 
 
-@modes
+@modes("native", "virtual")
 def test_one_file_per_level_and_step_is_ingested(tmp_path: Path, mode: str) -> None:
     files = [
         write_grib(tmp_path / f"{level}-{step}.grib2", pressure("t", level, step=step))
@@ -331,7 +330,7 @@ def test_one_file_per_level_and_step_is_ingested(tmp_path: Path, mode: str) -> N
             np.testing.assert_array_equal(found.sel(labels).values, wanted["t"].values)
 
 
-@modes
+@modes("hybrid")
 def test_concat_dim_can_be_given_for_grib(tmp_path: Path, mode: str) -> None:
     files = per_step(tmp_path, ["sp", "tp"], [6, 12, 18])
     repo = new_repo(tmp_path)
@@ -342,7 +341,7 @@ def test_concat_dim_can_be_given_for_grib(tmp_path: Path, mode: str) -> None:
     assert_values(tree(repo)[""], merged(files))
 
 
-@modes
+@modes("native", "virtual")
 def test_a_grid_has_the_dimensions_that_cfgrib_gives_it(tmp_path: Path, mode: str) -> None:
     messages = [surface("sp", gridType="mercator", Ni=COLUMNS, Nj=ROWS, step=step) for step in STEPS]
     file = write_grib(tmp_path / "a.grib2", *messages)

@@ -19,13 +19,13 @@ from icefloe import InvalidInputError, Repository
 from icefloe._internal.executor import ThreadExecutor
 from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import aged, days, new_repo, run, tree, write, write_groups
+from tests.support.ingest.modes import modes, modes_in_turn
 from tests.support.servers.files import file_server
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification"),
 ]
-MODES = ["native", "virtual", "hybrid"]
 ENCODING = {"t2m": {"zlib": True, "chunksizes": (1, 5, 4)}}
 
 
@@ -74,10 +74,6 @@ LAYOUTS = [
     (radar, "{}.h5", {f"dataset{scan}/data{quantity}" for scan in (1, 2) for quantity in (1, 2)}),
     (stores, "{}.zarr", {"", "air/surface"}),
 ]
-layouts = pytest.mark.parametrize(
-    ("make", "name", "groups"), LAYOUTS, ids=lambda value: getattr(value, "__name__", "")
-)
-modes = pytest.mark.parametrize("mode", MODES)
 
 
 def wanted(file: str) -> dict[str, xr.Dataset]:
@@ -100,8 +96,10 @@ def assert_same(found: dict[str, xr.Dataset], expected: dict[str, xr.Dataset]) -
         assert found[path].attrs == dataset.attrs
 
 
-@modes
-@layouts
+@modes()
+@pytest.mark.parametrize(
+    ("make", "name", "groups"), LAYOUTS, ids=lambda value: getattr(value, "__name__", "")
+)
 def test_each_group_with_data_becomes_a_group(
     tmp_path: Path, make: Callable[..., str], name: str, groups: set[str], mode: str
 ) -> None:
@@ -119,8 +117,7 @@ def test_each_group_with_data_becomes_a_group(
     assert {row.target_group for row in read_ledger(repo.readonly_session("main"), "")} == groups
 
 
-@modes
-@pytest.mark.parametrize("make", [product, both])
+@modes_in_turn("make", [product, both])
 def test_files_are_concatenated_in_every_group(tmp_path: Path, make: Callable[..., str], mode: str) -> None:
     files = [make(tmp_path / f"{day}.nc", day, 2) for day in (0, 2, 4)]
     repo = new_repo(tmp_path)
@@ -139,7 +136,7 @@ def test_files_are_concatenated_in_every_group(tmp_path: Path, make: Callable[..
     )
 
 
-@modes
+@modes("virtual")
 def test_groups_are_created_below_the_target_group(tmp_path: Path, mode: str) -> None:
     file = product(tmp_path / "a.nc")
     repo = new_repo(tmp_path)
@@ -151,7 +148,7 @@ def test_groups_are_created_below_the_target_group(tmp_path: Path, mode: str) ->
     assert [source.url for source in report.outcome.sources.known] == [file]
 
 
-@modes
+@modes("native", "virtual")
 def test_one_group_can_be_selected(tmp_path: Path, mode: str) -> None:
     file = product(tmp_path / "a.nc")
     repo = new_repo(tmp_path)
@@ -161,7 +158,7 @@ def test_one_group_can_be_selected(tmp_path: Path, mode: str) -> None:
     assert_same(tree(repo), {"": wanted(file)["PRODUCT"]})
 
 
-@modes
+@modes("hybrid")
 def test_radar_files_add_a_dimension_in_every_group(tmp_path: Path, mode: str) -> None:
     files = [radar(tmp_path / f"{number}.h5", number) for number in range(3)]
     repo = new_repo(tmp_path)
@@ -195,7 +192,7 @@ def test_file_that_is_bad_in_one_group_is_skipped_in_all(tmp_path: Path) -> None
     assert {each.sizes["time"] for each in tree(repo).values()} == {4}
 
 
-@modes
+@modes("virtual")
 def test_changed_file_replaces_its_data_in_every_group(tmp_path: Path, mode: str) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
     repo = new_repo(tmp_path)
@@ -220,7 +217,7 @@ def test_changed_file_that_lost_a_group_is_bad(tmp_path: Path) -> None:
         run(repo, files, on_change="ingest")
 
 
-@modes
+@modes("virtual")
 def test_moved_file_is_recognized_with_all_its_groups(tmp_path: Path, mode: str) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
     repo = new_repo(tmp_path)
@@ -264,7 +261,7 @@ def test_file_without_groups_has_no_group_columns(tmp_path: Path) -> None:
     assert columns.isdisjoint({"target_group", "source_group"})
 
 
-@modes
+@modes()
 def test_image_overviews_are_not_ingested(tmp_path: Path, mode: str) -> None:
     with tifffile.TiffWriter(tmp_path / "a.tif") as file:
         file.write(np.arange(4096, dtype="u2").reshape(64, 64), subifds=1, tile=(16, 16))
@@ -293,8 +290,7 @@ def stored(folder: Path) -> Repository:
     return repo
 
 
-@modes
-@pytest.mark.parametrize("is_remote", [False, True], ids=["folder", "url"])
+@modes_in_turn("is_remote", [False, True])
 def test_groups_of_a_repository_version_are_ingested(tmp_path: Path, mode: str, is_remote: bool) -> None:
     stored(tmp_path / "source")
     with file_server(tmp_path) as url:
@@ -318,8 +314,7 @@ VOLUME_ATTRIBUTES = {
 }
 
 
-@modes
-@pytest.mark.parametrize("concat_dim", [None, "time"])
+@modes_in_turn("concat_dim", [None, "time"])
 def test_groups_without_moving_data_are_stored_once(
     tmp_path: Path, mode: str, concat_dim: str | None
 ) -> None:
@@ -378,8 +373,7 @@ def partly_named(path: Path, dtype: str) -> str:
     return str(aged(path))
 
 
-@modes
-@pytest.mark.parametrize("dtype", ["f2", "f4"])
+@modes_in_turn("dtype", ["f2", "f4"])
 def test_dimensions_without_names_beside_named_ones(tmp_path: Path, mode: str, dtype: str) -> None:
     file = partly_named(tmp_path / "a.h5", dtype)
     repo = new_repo(tmp_path)

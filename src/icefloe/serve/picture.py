@@ -298,7 +298,9 @@ def coast(view: ArrayView, layout: Layout) -> list[list[float]]:
 def _clipped(line: NDArray[np.float64], rows: int, columns: int) -> Iterator[list[float]]:
     """Yield the parts of a line that lie within a picture, each with the point before and after it."""
     inside = np.asarray(((line > -1) & (line < (rows + 1, columns + 1))).all(axis=1))
-    near = inside | np.append(inside[1:], False) | np.append(False, inside[:-1])
+    near = inside.copy()
+    near[:-1] |= inside[1:]
+    near[1:] |= inside[:-1]
     for first, last in _runs(near):
         if last - first > 1:
             yield np.round(line[first:last, ::-1].ravel(), 2).tolist()

@@ -13,9 +13,9 @@ from icefloe.cli.main import main
 from icefloe.errors import InvalidInputError
 from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import assert_same, days, expected, new_repo, read_all, run, write
+from tests.support.ingest.modes import modes, modes_in_turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numcodecs codecs")
-MODES = ["native", "virtual", "hybrid"]
 OROG = np.arange(20.0, dtype="f4").reshape(5, 4)
 CHUNKED: dict[str, Any] = {"t2m": {"chunksizes": (2, 5, 4), "zlib": True}, "orog": {"chunksizes": (5, 4)}}
 
@@ -31,8 +31,7 @@ def files_with(folder: Path, *fields: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("dim", [None, "time"])
-@pytest.mark.parametrize("mode", MODES)
+@modes_in_turn("dim", ["time", None])
 def test_static_fields_are_stored_once(tmp_path: Path, mode: str, dim: str | None) -> None:
     files = files_with(tmp_path, OROG, OROG, OROG)
     repo = new_repo(tmp_path)
@@ -44,8 +43,7 @@ def test_static_fields_are_stored_once(tmp_path: Path, mode: str, dim: str | Non
     assert_same(read_all(repo), expected(files, **how))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("batch", [None, 1])
+@modes_in_turn("batch", [None, 1])
 def test_static_fields_are_compared_on_append(tmp_path: Path, mode: str, batch: int | None) -> None:
     files = files_with(tmp_path, OROG, OROG, OROG, OROG + 1)
     repo = new_repo(tmp_path)
@@ -59,7 +57,7 @@ def test_static_fields_are_compared_on_append(tmp_path: Path, mode: str, batch: 
     assert_same(read_all(repo), expected(files, compat="override"))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("hybrid")
 def test_files_with_different_static_fields_are_named(tmp_path: Path, mode: str) -> None:
     files = files_with(tmp_path, OROG, OROG, OROG + 1, OROG, OROG + 2)
     repo = new_repo(tmp_path)
@@ -75,7 +73,7 @@ def test_files_with_different_static_fields_are_named(tmp_path: Path, mode: str)
     assert_same(read_all(repo), expected([files[0], files[1], files[3]]))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("native", "virtual")
 def test_compat_override_uses_the_first_field(tmp_path: Path, mode: str) -> None:
     files = files_with(tmp_path, OROG, OROG + 1)
     repo = new_repo(tmp_path)
@@ -86,8 +84,7 @@ def test_compat_override_uses_the_first_field(tmp_path: Path, mode: str) -> None
     assert_same(read_all(repo), expected(files, compat="override"))
 
 
-@pytest.mark.parametrize("data_vars", ["all", "different"])
-@pytest.mark.parametrize("mode", ["native", "hybrid"])
+@pytest.mark.parametrize(("data_vars", "mode"), [("all", "native"), ("different", "hybrid")])
 def test_fields_can_be_stored_for_each_file(tmp_path: Path, mode: str, data_vars: str) -> None:
     files = files_with(tmp_path, OROG, OROG + 1)
     repo = new_repo(tmp_path)
@@ -97,8 +94,7 @@ def test_fields_can_be_stored_for_each_file(tmp_path: Path, mode: str, data_vars
     assert_same(read_all(repo), expected(files, data_vars=data_vars))
 
 
-@pytest.mark.parametrize("batch", [None, 1])
-@pytest.mark.parametrize("mode", ["native", "hybrid"])
+@pytest.mark.parametrize(("batch", "mode"), [(None, "hybrid"), (1, "native")])
 def test_broadcast_fields_keep_their_stored_form(tmp_path: Path, mode: str, batch: int | None) -> None:
     files = files_with(tmp_path, OROG, OROG + 1, OROG + 2, OROG + 3)
     repo = new_repo(tmp_path)
@@ -179,7 +175,7 @@ def tiles(folder: Path, first: int, fields: tuple[Any, Any] = (OROG, OROG)) -> l
     ]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("hybrid")
 def test_static_fields_of_tiles_are_compared_on_append(tmp_path: Path, mode: str) -> None:
     files = [*tiles(tmp_path, 0), *tiles(tmp_path, 2), *tiles(tmp_path, 4)]
     repo = new_repo(tmp_path)

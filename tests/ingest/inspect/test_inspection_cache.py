@@ -26,9 +26,9 @@ from tests.support.ingest.files import (
     run,
     write,
 )
+from tests.support.ingest.modes import modes_in_turn
 
 COLUMNS = ["file", "variable", "problem", "remedy"]
-MODES = ["native", "virtual", "hybrid"]
 
 
 def bad_archive(folder: Path) -> list[str]:
@@ -65,8 +65,7 @@ class Inspected:
         monkeypatch.setattr(tasks, "inspect_file", watched)
 
 
-@pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("mode", MODES)
+@modes_in_turn("batch", [None, 2])
 def test_all_problems_are_reported_at_once(tmp_path: Path, mode: str, batch: int | None) -> None:
     files = bad_archive(tmp_path)
     repo = new_repo(tmp_path)

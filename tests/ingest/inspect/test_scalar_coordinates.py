@@ -10,12 +10,12 @@ import xarray as xr
 
 from icefloe import InvalidInputError
 from tests.support.ingest.files import START, days, new_repo, read_all, run, write
+from tests.support.ingest.modes import modes
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-modes = pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
 
 
-@modes
+@modes("virtual")
 def test_one_file_per_variable_and_time_is_ingested(tmp_path: Path, mode: str) -> None:
     """The last file of one variable is missing."""
     whole = days(0, 3).assign(rain=days(0, 3)["t2m"] * 2)
@@ -32,7 +32,7 @@ def test_one_file_per_variable_and_time_is_ingested(tmp_path: Path, mode: str) -
     xr.testing.assert_equal(read_all(later), wanted)
 
 
-@modes
+@modes("hybrid")
 def test_scalar_time_becomes_a_dimension(tmp_path: Path, mode: str) -> None:
     whole = days(0, 4)
     files = [write(tmp_path / f"{day}.nc", whole.isel(time=day)) for day in range(4)]

@@ -16,9 +16,9 @@ from icefloe import InvalidInputError, Repository
 from icefloe.cli import main as app
 from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import START, aged, archive, days, new_repo, run, write
+from tests.support.ingest.modes import modes, modes_in_turn
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-MODES = ["native", "virtual", "hybrid"]
 
 
 def product(path: Path) -> str:
@@ -77,8 +77,7 @@ def known(repo: Repository) -> list[str]:
     return [row.source for row in read_ledger(repo.readonly_session("main"), "")]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("make", "name", "said"), LAYOUTS, ids=lambda value: getattr(value, "__name__", ""))
+@modes_in_turn("make,name,said", LAYOUTS)
 def test_ingest_of_file_without_data_lists_its_content(
     tmp_path: Path, make: Callable[[Path], str], name: str, said: str, mode: str
 ) -> None:
@@ -96,8 +95,7 @@ def test_ingest_of_file_without_data_lists_its_content(
         assert set(repo.list_branches()) == {"main"}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("make", "name", "said"), LAYOUTS, ids=lambda value: getattr(value, "__name__", ""))
+@modes_in_turn("make,name,said", LAYOUTS)
 def test_file_without_data_is_skipped_among_good_files(
     tmp_path: Path, make: Callable[[Path], str], name: str, said: str, mode: str
 ) -> None:
@@ -114,7 +112,7 @@ def test_file_without_data_is_skipped_among_good_files(
     assert known(repo) == files
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("virtual")
 def test_run_with_known_sources_only_succeeds(tmp_path: Path, mode: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
@@ -127,7 +125,7 @@ def test_run_with_known_sources_only_succeeds(tmp_path: Path, mode: str) -> None
     assert [source.url for source in report.outcome.sources.known] == files
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("virtual")
 def test_changed_file_without_data_does_not_replace_old_data(tmp_path: Path, mode: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
@@ -144,16 +142,14 @@ def test_changed_file_without_data_does_not_replace_old_data(tmp_path: Path, mod
     assert repo.lookup_branch("main") == before
 
 
-@pytest.mark.parametrize(
-    ("make", "name", "group", "variable"),
+@modes_in_turn(
+    "make,name,group,variable",
     [
         (product, "a.nc", "PRODUCT", "t2m"),
         (radar, "a.h5", "dataset1/data1", "data"),
         (levels, "a.grib1", "isobaricInhPa", "t"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
-@pytest.mark.parametrize("mode", MODES)
 def test_suggested_source_group_works(
     tmp_path: Path, make: Callable[[Path], str], name: str, group: str, variable: str, mode: str
 ) -> None:
@@ -170,15 +166,13 @@ def test_groups_below_the_source_group_are_named(tmp_path: Path) -> None:
         run(new_repo(tmp_path), radar(tmp_path / "a.h5"), source_group="dataset1")
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("make", "name", "said"),
+@modes_in_turn(
+    "make,name,said",
     [
         (product, "a.nc", "PRODUCT (t2m)"),
         (radar, "a.h5", "dataset2/data1 (data)"),
         (levels, "a.grib1", "(t)"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_unknown_source_group_is_refused(
     tmp_path: Path, make: Callable[[Path], str], name: str, said: str, mode: str
@@ -210,7 +204,7 @@ def test_failed_command_leaves_no_repository(tmp_path: Path, capsys: pytest.Capt
 # Named variables
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("native", "virtual")
 def test_mistyped_variable_is_not_reported_per_file(tmp_path: Path, mode: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
@@ -224,7 +218,7 @@ def test_mistyped_variable_is_not_reported_per_file(tmp_path: Path, mode: str) -
         assert str(caught.value) == "no file has the variable 'humidity'; the files have t2m"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@modes("native", "virtual")
 def test_variable_missing_from_some_files_is_filled(tmp_path: Path, mode: str) -> None:
     rain = ("time", np.ones(3, "f4"))
     files = [write(tmp_path / "0.nc", days(0, 3, rain=rain)), write(tmp_path / "1.nc", days(3, 3))]

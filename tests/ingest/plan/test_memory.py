@@ -21,7 +21,7 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.options import Check, make_options
 from tests.support.ingest.files import START, assert_same, expected, new_repo, read, write
 
-MEMORY_BYTES = 4 << 20
+MEMORY_BYTES = 2 << 20
 TRACED = {"write_blocks", "compare_blocks", "count_boxes"}
 
 
@@ -71,12 +71,12 @@ class Measuring(Executor):
             self.peaks[name] = max(peak, self.peaks.get(name, 0))
 
 
-@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 300, 300), False), ((6, 50, 300), True)])
+@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 200, 200), False), ((6, 50, 200), True)])
 def test_tasks_stay_within_their_memory(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
     """One file is twice as large as the memory, another stores its values differently."""
     files = []
     for number in range(2):
-        values = np.random.default_rng(number).integers(0, 1000, (24, 300, 300)).astype("f4") / 4
+        values = np.random.default_rng(number).integers(0, 1000, (24, 200, 200)).astype("f4") / 4
         time = START + (np.arange(24) + 24 * number) * np.timedelta64(1, "h")
         encoding: dict[str, Any] = {"chunksizes": chunks} if chunks else {"contiguous": True}
         if packed:
