@@ -26,6 +26,8 @@ NOT_RUN: list[tuple[str, str]] = [
     ("docs/how-to/schedule.md", "needs Airflow"),
     ("docs/how-to/schedule.md", "needs a bucket"),
     ("docs/how-to/storage.md", "needs accounts in clouds"),
+    ("docs/how-to/streaming.md", "needs Spark, see tests/spark"),
+    ("docs/how-to/streaming.md", "needs Spark, see tests/spark"),
 ]
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")

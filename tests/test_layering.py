@@ -228,6 +228,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "spark": (
         ("source",),
+        ("stream_sink",),
         ("sink", "stream_source", "write_rows", "maintenance", "ingest_files"),
         ("executor",),
         ("run_sql",),

@@ -31,7 +31,7 @@ _NAMES: Final = (
     *("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf"),
     *("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows"),
     *("commitMessage", "userMetadata", "txnAppId", "txnVersion", "solver", "dims", "chunks", "dtype"),
-    *("fillValue", "appendDim", "maxFragmentBytes", "virtualChunks", "credentialsProvider"),
+    *("fillValue", "appendDim", "late", "maxFragmentBytes", "virtualChunks", "credentialsProvider"),
     *_STREAM_NAMES,
 )
 _ALIASES: Final = {

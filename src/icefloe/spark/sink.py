@@ -11,7 +11,7 @@ slower attempts are in no receipt, and only the commit, which checks the key of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from icefloe.query.encode import make_invalid_rows_error
 from icefloe.query.options import Options
 from icefloe.query.write.blocks import BlockWriter, place_rows
 from icefloe.query.write.job import Start, WriteJob, find_keys, make_duplicate_block_error
-from icefloe.query.write.target import APPEND, OVERWRITE, Target
+from icefloe.query.write.target import APPEND, INSERT, OVERWRITE, Target
 from icefloe.session import ForkSession, Session
 from icefloe.spark.task_frames import convert_schema
 from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
@@ -52,22 +52,24 @@ class IcechunkWriter(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._job = WriteJob.from_options(options, OVERWRITE if overwrite else APPEND)
-        self._schema = convert_schema(schema)
+        self.schema = convert_schema(schema)
         self._version = VERSION
         session = self._job.start(options.open())
-        self._base = session.snapshot_id
-        self._dims = self._job.dims(session, self._schema.names)
-        self._target = None if overwrite else self._find_target(session)
+        self.base = session.snapshot_id
+        self._dims = self._job.dims(session, self.schema.names)
+        # Rows that are inserted move the blocks behind them, so that only the commit can place rows.
+        alone = overwrite or self._job.template.late == INSERT
+        self._target = None if alone else self._find_target(session)
         self._fork: ForkSession | None = None if self._target is None else session.fork()
 
     def _find_target(self, session: Session) -> Target | None:
         """Return the target of rows that need no new coordinates; None if arrays must be created."""
         scratch = session.fork()
-        nothing = find_keys([pa.RecordBatch.from_pylist([], self._schema)], self._dims)
-        target = self._job.prepare(scratch, self._schema, self._dims, nothing)
+        nothing = find_keys([pa.RecordBatch.from_pylist([], self.schema)], self._dims)
+        target = self._job.prepare(scratch, self.schema, self._dims, nothing)
         return None if scratch.has_uncommitted_changes else target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteReceipt:
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
@@ -77,7 +79,7 @@ class IcechunkWriter(DataSourceArrowWriter):
 
     def _write_blocks(
         self, batches: Iterator[pa.RecordBatch], target: Target, fork: ForkSession
-    ) -> WriterCommitMessage:
+    ) -> WriteReceipt:
         writer = BlockWriter(fork, target)
         waiting: dict[int, list[pa.RecordBatch]] = {}
         strange: list[pa.RecordBatch] = []
@@ -117,19 +119,27 @@ class IcechunkWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         # docstring inherited
         with hide_tracebacks():
+            self.commit_from(self.base, [each for each in messages if isinstance(each, WriteReceipt)])
+
+    def commit_from(self, base: str, written: list[WriteReceipt], key: tuple[str, int] | None = None) -> None:
+        """Commit what tasks wrote that started from a snapshot, unless the branch has the key already."""
+        request = self._job.request
+        if key is not None:
+            request = replace(request, app=key[0], version=str(key[1]))
+        job = replace(self._job, request=request)
+        with hide_tracebacks():
             repo = self._options.open()
-            if self._job.request.find_commit(repo) is not None:
+            if request.find_commit(repo) is not None:
                 return
-            written = [message for message in messages if isinstance(message, WriteReceipt)]
-            session = repo.writable_session_at(self._job.request.branch, self._base)
+            session = repo.writable_session_at(request.branch, base)
             claimed = _collect_claims(written)
             session._merge_receipts([message.receipt for message in written if message.receipt is not None])
             statistics = [found for message in written for found in message.statistics]
             rows = [batch for message in written for batch in _unpack(message.fragments)]
             if rows:
-                statistics += self._job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
+                statistics += job.write(session, pa.Table.from_batches(rows), self._dims, claimed)
             if session.has_uncommitted_changes:
-                self._job.commit_once(repo, session, self._dims)
+                job.commit_once(repo, session, self._dims)
                 record_statistics(session, statistics)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -68,6 +68,13 @@ class IcechunkSource(DataSource):
         with hide_tracebacks():
             return IcechunkWriter(parse_options(self.options), schema, overwrite)
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - as in Spark
+        # docstring inherited
+        from icefloe.spark.stream_sink import IcechunkStreamWriter
+
+        with hide_tracebacks():
+            return IcechunkStreamWriter(parse_options(self.options), schema, overwrite)
+
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - as in Spark
         # docstring inherited
         from icefloe.spark.stream_source import IcechunkStreamReader

@@ -23,7 +23,7 @@ from icefloe.query.spark_types import quote_name
 from icefloe.query.write.blocks import BLOCK, CELL, place_rows, write_sorted
 from icefloe.query.write.idempotency import CommitRequest, parse_solver
 from icefloe.query.write.job import WriteJob, find_keys
-from icefloe.query.write.target import APPEND, Target, Template, index_by_variable
+from icefloe.query.write.target import APPEND, FAIL, Target, Template, index_by_variable
 from icefloe.repository import Repository
 from icefloe.session import ForkSession
 from icefloe.spark.errors import unwrap_errors
@@ -51,6 +51,7 @@ def write(
     dtype: Mapping[str, str] | str | None = None,
     fill_value: Mapping[str, Any] | float | None = None,
     append_dim: str | None = None,
+    late: str = FAIL,
     message: str = "written by Spark",
     metadata: Mapping[str, Any] | None = None,
     txn_app_id: str | None = None,
@@ -86,6 +87,9 @@ def write(
         Fill value of new arrays, which represents null: one for all, or one per variable.
     append_dim
         The dimension that may grow. By default the first one.
+    late
+        The treatment of rows with a new coordinate before the end of that dimension: `fail`, `drop`, or
+        `insert`, which keeps the dimension sorted and rewrites everything after the first new coordinate.
     message
         Commit message.
     metadata
@@ -120,6 +124,7 @@ def write(
         index_by_variable(dtype),
         index_by_variable(fill_value),
         append_dim,
+        late,
     )
     job = WriteJob(group, mode, template, request)
     opened = open_repository(repo, storage_options)

@@ -20,9 +20,14 @@ CELL = "__cell"
 
 
 def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace the coordinates of rows with their block and cell; raise an error for unknown coordinates."""
+    """Replace the coordinates of rows with their block and cell; raise an error for unknown coordinates.
+
+    Rows with unknown coordinates are dropped if the target says so.
+    """
     blocks, cells, known = target.place(batch)
-    if not known.all():
+    if target.drops_unknown:
+        batch, blocks, cells = batch.filter(pa.array(known)), blocks[known], cells[known]
+    elif not known.all():
         row = int(np.flatnonzero(~known)[0])
         where = ", ".join(f"{dim} {batch.column(dim)[row]}" for dim in target.dims)
         raise make_invalid_rows_error(

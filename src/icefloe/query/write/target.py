@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,10 @@ APPEND: Final = "append"
 OVERWRITE: Final = "overwrite"
 _CHUNK_CELLS: Final = 2**20
 _COORDINATE_CHUNK: Final = 4096
+FAIL: Final = "fail"
+DROP: Final = "drop"
+INSERT: Final = "insert"
+_LATE: Final = (FAIL, DROP, INSERT)
 _TIME_ATTRIBUTES: Final = {"units": "microseconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
@@ -50,6 +55,12 @@ class Template:
     """By variable; "" applies to all others."""
     append_dim: str | None = None
     """The dimension that may grow; by default the first one."""
+    late: str = FAIL
+    """The treatment of rows whose new coordinate lies before the end of that dimension."""
+
+    def __post_init__(self) -> None:
+        if self.late not in _LATE:
+            raise make_unknown_name_error("value of late", self.late, _LATE, kind=ErrorKind.NOT_ALLOWED)
 
     @staticmethod
     def from_options(options: Options) -> Template:
@@ -61,7 +72,22 @@ class Template:
             index_by_variable(options.value("dtype")),
             index_by_variable(options.value("fillValue")),
             options.text("appendDim"),
+            (options.text("late") or FAIL).lower(),
         )
+
+
+def _is_falling(keys: Values) -> bool:
+    return len(keys) > 1 and bool(keys[-1] < keys[0])
+
+
+def _permute(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[np.int64]) -> None:
+    """Reorder an array along an axis from an index on, one column of chunks at a time."""
+    spans = [
+        [slice(first, None)] if own == axis else [slice(*pair) for pair in pairwise(edges.tolist())]
+        for own, edges in enumerate(info.edges)
+    ]
+    for region in product(*spans):
+        array[region] = np.take(np.asarray(array[region]), order, axis=axis)
 
 
 def index_by_variable(given: Any) -> dict[str, Any]:
@@ -125,6 +151,8 @@ class Target:
     variables: tuple[Variable, ...]
     edges: tuple[NDArray[np.int64], ...]
     """Chunk borders that all variables share."""
+    drops_unknown: bool = False
+    """True if rows whose coordinates do not exist are dropped. They are late."""
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -251,7 +279,8 @@ class _Preparation:
             shape.append(size)
         variables = [self._prepare_variable(name, tuple(shape)) for name in self._names]
         edges = share_edges(shape, [(each.axes, self._arrays[each.name].edges) for each in variables])
-        return Target(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges))
+        drops = self._template.late == DROP
+        return Target(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges), drops)
 
     # Dimensions
 
@@ -266,8 +295,12 @@ class _Preparation:
         if not len(fresh):
             return lookup, size
         fresh = self._order_new_keys(dim, known, fresh)
+        if not len(fresh):  # all of them are late, and dropped
+            return lookup, size
         self._extend(dim, size, fresh)
         longer = np.concatenate([known, fresh.astype(known.dtype)])
+        if self._template.late == INSERT:
+            longer = self._sort_labels(dim, longer, falls=_is_falling(known))
         return Lookup.build(dim, longer, self._has_times(dim)), size + len(fresh)
 
     def _has_times(self, dim: str) -> bool:
@@ -306,15 +339,36 @@ class _Preparation:
                 f"{dim} {shown} is not a coordinate of group {self._path}, and only {growing} can be extended"
                 "; select another dimension with the option appendDim"
             )
-        falls = len(known) > 1 and known[-1] < known[0]
+        falls = _is_falling(known)
         ordered = np.sort(fresh)[::-1] if falls else np.sort(fresh)
+        if self._template.late == DROP and len(known):
+            return np.asarray(ordered[ordered < known[-1]] if falls else ordered[ordered > known[-1]])
+        if self._template.late == INSERT:
+            steps = known[1:] < known[:-1] if falls else known[1:] > known[:-1]
+            if not steps.all():
+                raise make_invalid_rows_error(
+                    f"{dim} of group {self._path} is not sorted, so {dim} {shown} has no place in it; use the"
+                    " option late to drop such rows"
+                )
+            return ordered
         if len(known) and not (ordered[0] < known[-1] if falls else ordered[0] > known[-1]):
             first, last = (format_key(key, times) for key in (ordered[0], known[-1]))
             raise make_invalid_rows_error(
                 f"{dim} {first} lies between coordinates of group {self._path}; {dim} can only be extended"
-                f" after {last}"
+                f" after {last}; the option late inserts or drops such rows"
             )
         return ordered
+
+    def _sort_labels(self, dim: str, labels: Values, *, falls: bool) -> Values:
+        """Sort a dimension whose last labels are new, and return its labels."""
+        order = np.argsort(labels)[:: -1 if falls else 1]
+        moved = np.flatnonzero(order != np.arange(len(labels)))
+        if len(moved):
+            first = int(moved[0])
+            for info in self._arrays.values():
+                if dim in info.dims:
+                    _permute(self._group[info.name], info, info.dims.index(dim), first, order[first:] - first)
+        return np.asarray(labels[order])
 
     def _extend(self, dim: str, size: int, fresh: Values) -> None:
         longer = size + len(fresh)

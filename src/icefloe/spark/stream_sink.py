@@ -1,0 +1,75 @@
+"""`df.writeStream.format("icechunk")`: one commit per micro-batch, exactly once.
+
+Spark may run a batch again after a failure. The key of a commit is the id of the query and the number of the
+batch, so a batch that is already on the branch commits nothing. Spark creates a writer in the driver for each
+batch, sends it to the tasks, and commits with another writer in another process. Receipts therefore carry
+everything that the commit needs: the query and the snapshot that the tasks started from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import WriterCommitMessage
+
+from icefloe.query.options import Options
+from icefloe.spark.sink import IcechunkWriter, WriteReceipt
+from icefloe.spark.worker import hide_tracebacks
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH_ROWS: Final = 65536
+_HAS_ARROW_WRITER: Final = hasattr(datasource, "DataSourceStreamArrowWriter")  # since Spark 4.1
+_StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasource.DataSourceStreamWriter)
+
+
+@dataclass(frozen=True)
+class BatchReceipt(WriterCommitMessage):
+    """The receipt of a task of a micro-batch."""
+
+    query: str
+    base: str
+    """The snapshot that the tasks of the batch started from."""
+    written: WriteReceipt
+
+
+class IcechunkStreamWriter(_StreamWriter):  # type: ignore[misc]
+    """A writer of micro-batches."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        keys = ("txnAppId", "txnVersion")
+        given = {name: value for name, value in options.given.items() if name not in keys}
+        self._app = options.text("txnAppId")
+        self._writer = IcechunkWriter(replace(options, given=given), schema, overwrite)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        # docstring inherited
+        batches = iterator if _HAS_ARROW_WRITER else _to_batches(iterator, self._writer.schema)
+        context: Any = TaskContext.get()
+        query = self._app or context.getLocalProperty(_QUERY)
+        return BatchReceipt(query, self._writer.base, self._writer.write(batches))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        # docstring inherited
+        receipts = [message for message in messages if isinstance(message, BatchReceipt)]
+        if receipts:
+            with hide_tracebacks():
+                first, written = receipts[0], [each.written for each in receipts]
+                self._writer.commit_from(first.base, written, (first.query, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Keep the chunks of a batch that failed; garbage collection deletes them."""
+
+
+def _to_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Convert rows to Arrow record batches, which Spark does itself since 4.1."""
+    while part := [row.asDict() for row in islice(rows, _BATCH_ROWS)]:
+        yield pa.RecordBatch.from_pylist(part, schema)
