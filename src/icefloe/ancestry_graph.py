@@ -65,7 +65,7 @@ class AncestryGraph:
     _lanes: tuple[_Lane, ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_assign_lanes", tuple(_assign_lanes(self.commits)))
+        object.__setattr__(self, "_lanes", tuple(_assign_lanes(self.commits)))
 
     @staticmethod
     def of(commits: Iterable[GraphCommit], *, plain: bool = False) -> AncestryGraph:
