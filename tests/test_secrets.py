@@ -129,7 +129,8 @@ def _virtual(url: str) -> Any:
 
 
 def _ingested(url: str) -> Any:
-    return icefloe.ingest([url], icefloe.in_memory_storage())
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    return icefloe.ingest_files([url], repo, executor=icefloe.ThreadExecutor(1))
 
 
 def _opened(url: str) -> Any:

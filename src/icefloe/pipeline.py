@@ -18,7 +18,7 @@ from icefloe.repository import Repository
 from icefloe.storage import storage_from_url
 
 if TYPE_CHECKING:
-    from icefloe.ingest.report import Report
+    from icefloe.ingest.report import IngestReport
 
 __all__ = ["derive_arrays", "ingest_files"]
 
@@ -55,7 +55,7 @@ def ingest_files(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
-) -> Report:
+) -> IngestReport:
     """Ingest files into a repository in parallel. Each file is ingested exactly once.
 
     Data is written to a staging branch. The target branch moves when everything is written and checked,
@@ -124,7 +124,7 @@ def ingest_files(
 
     Returns
     -------
-    Report
+    IngestReport
         The files that were ingested, known, changed or skipped, and the results of the checks.
 
     Raises

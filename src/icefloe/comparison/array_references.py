@@ -18,16 +18,16 @@ from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
 
-__all__ = ["CHUNK_KINDS", "ChunkReferences", "chunk_references"]
+__all__ = ["CHUNK_KINDS", "ArrayReferences", "chunk_references"]
 
 CHUNK_KINDS: Final = ("native", "virtual", "inline")
-"""Names of the kinds of references; `ChunkReferences.kinds` are indices into them."""
+"""Names of the kinds of references; `ArrayReferences.kinds` are indices into them."""
 _CODES: Final = np.array([0, 0, 1, 2], np.uint8)
 """From the kinds of a manifest, NATIVE, VIRTUAL and INLINE, to indices into CHUNK_KINDS."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChunkReferences:
+class ArrayReferences:
     """The references of an array's chunks, one row per chunk that exists, sorted by coordinates."""
 
     path: str
@@ -75,7 +75,7 @@ class ChunkReferences:
         return Table(columns)
 
 
-def chunk_references(session: Session, path: str) -> ChunkReferences:
+def chunk_references(session: Session, path: str) -> ArrayReferences:
     """Return the chunk references of an array as columns, without reading chunks.
 
     Parameters
@@ -87,7 +87,7 @@ def chunk_references(session: Session, path: str) -> ChunkReferences:
 
     Returns
     -------
-    ChunkReferences
+    ArrayReferences
         One row per chunk that exists.
 
     Raises
@@ -131,13 +131,13 @@ def to_coordinate_columns(coords: Coords) -> dict[str, Any]:
     return {f"chunk_{axis}": coords[:, axis] for axis in range(coords.shape[1])}
 
 
-def _to_columns(node: NodeSnapshot, refs: ArrayManifest) -> ChunkReferences:
+def _to_columns(node: NodeSnapshot, refs: ArrayManifest) -> ArrayReferences:
     virtual, inline, native = (refs.kind == kind for kind in (VIRTUAL, INLINE, NATIVE))
     used, codes = np.unique(refs.location_codes[virtual], return_inverse=True)
     location_codes = np.full(len(refs), -1, np.int64)
     location_codes[virtual] = codes
     lengths = np.where(inline, refs.inline.lengths.astype(np.uint64), refs.lengths)
-    return ChunkReferences(
+    return ArrayReferences(
         path=node.path,
         grid=count_chunks(node),
         coords=refs.coords,

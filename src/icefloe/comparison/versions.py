@@ -77,9 +77,13 @@ class Comparison:
     """The nodes and chunks that differ between two versions. Nodes are named by their paths, sorted."""
 
     new_groups: tuple[str, ...] = ()
+    """Groups that only the later version has."""
     new_arrays: tuple[str, ...] = ()
+    """Arrays that only the later version has."""
     deleted_groups: tuple[str, ...] = ()
+    """Groups that only the earlier version has."""
     deleted_arrays: tuple[str, ...] = ()
+    """Arrays that only the earlier version has."""
     updated_groups: tuple[str, ...] = ()
     """Groups with different Zarr metadata."""
     updated_arrays: tuple[str, ...] = ()

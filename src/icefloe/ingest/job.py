@@ -26,7 +26,7 @@ from icefloe.ingest.plan.design import Design, design_arrays, list_changed_chunk
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
 from icefloe.ingest.publish.staging import OvertakenError, Staging, has_work, make_overtaken_error
 from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, drop_bad_files
-from icefloe.ingest.report import Report, StagedRun, summarize_plans
+from icefloe.ingest.report import IngestReport, StagedRun, summarize_plans
 from icefloe.ingest.target_repository import authorize_locations, authorize_sources
 from icefloe.ingest.write.batch import Commit, commit_batch
 from icefloe.repository import Repository
@@ -42,7 +42,7 @@ def ingest(
     executor: Executor | AbstractContextManager[Executor],
     *,
     dry_run: bool = False,
-) -> Report:
+) -> IngestReport:
     """Ingest new sources. See `icefloe.ingest_files`. A context manager is entered only if there is work."""
     found = sources if isinstance(sources, Discovered) else discover_for(sources, options)
     if isinstance(executor, Executor):
@@ -50,7 +50,7 @@ def ingest(
         executor = nullcontext(executor)
     selection = compare_with_ledger(repo, found, options)
     if not has_work(repo, selection, options.branch):
-        return Report.of(selection).complete(found)
+        return IngestReport.of(selection).complete(found)
     with executor as started:
         refuse_unrunnable(options.checks, on_spark=started.has_sql)
         return run(repo, selection, options, started, dry_run=dry_run)
@@ -65,7 +65,7 @@ def discover_for(
 
 def run(
     repo: Repository, selection: Selection, options: Options, executor: Executor, *, dry_run: bool = False
-) -> Report:
+) -> IngestReport:
     """Ingest the selected sources: write them to a staging branch, check them, and publish them.
 
     The target branch moves when everything is written and checked, and stays where it is if anything fails.
@@ -95,12 +95,12 @@ class _Job:
     options: Options
     executor: Executor
 
-    def preview(self, selection: Selection) -> Report:
+    def preview(self, selection: Selection) -> IngestReport:
         """Report what would be done."""
         state, inspected = self._inspect(selection)
         combined, bad = combine_batch(inspected.files, state, self.options, self.executor)
         designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
-        return Report.of(selection, inspected, bad).with_plan(designs)
+        return IngestReport.of(selection, inspected, bad).with_plan(designs)
 
     def write(self, selection: Selection) -> StagedRun:
         """Write all files to the branch, in one commit or several."""
@@ -108,7 +108,7 @@ class _Job:
         with Spill(storage) as spill, InspectionCache(storage, self.options) as cache:
             state, inspected = self._inspect(selection, spill, cache)
             job = replace(self, repo=authorize_locations(self.repo, inspected.files, self.options.reading))
-            written = StagedRun(Report.of(selection, inspected), job.repo, (), selection.ledger)
+            written = StagedRun(IngestReport.of(selection, inspected), job.repo, (), selection.ledger)
             batches = deque(split_batches(inspected.files, self.options.commit_every))
             while batches:
                 batch = batches.popleft()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.concurrency import get_pool
 from icefloe._internal.executor import Executor
 from icefloe._internal.paths import join, normalize
+from icefloe._internal.report import Report
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.conflicts import ConflictDetector
 from icefloe.core.commit.limits import check_changed_chunks
@@ -67,15 +68,19 @@ class Rechunked:
 
 
 @dataclass(frozen=True, slots=True)
-class RechunkReport:
+class RechunkReport(Report):
     """The result or the plan of a rechunk."""
 
     arrays: tuple[Rechunked, ...]
+    """The arrays that get other chunks, shards or codecs."""
     unchanged: tuple[str, ...]
     """Arrays that already have the requested layout."""
     tasks: int
+    """The number of tasks."""
     blocks: int
+    """The number of blocks, each of whole new chunks, that the tasks write."""
     nbytes: int
+    """The size of the arrays without compression."""
     memory_bytes: int
     """The largest memory of a task, in addition to the interpreter and its modules."""
     read_factor: float
@@ -86,10 +91,6 @@ class RechunkReport:
     """The number of new chunks of which a part was compared with the old values."""
     commit: str | None = None
     """The new snapshot; None if nothing was written."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,40 +114,82 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class IngestReport:
     """The result of an ingest."""
 
     outcome: Outcome
+    """The sources that were found, compared with the ledger."""
     bad: tuple[BadFile, ...] = ()
     """Files that were left out, and why."""
     findings: tuple[Finding, ...] = ()
     """Differences between files."""
     plan: PlanReport | None = None
+    """The arrays and tasks of all commits; None if there was nothing to write."""
     commits: tuple[str, ...] = ()
     """The commits of the run, in order. The last one was amended with the results of the checks."""
     checks: tuple[CheckResult, ...] = ()
+    """The results of the checks of the staged data."""
     published: str | None = None
     """The new tip of the branch; None if nothing was published."""
     failed_branch: str | None = None
     """The branch with data that did not pass the checks."""
 
     @staticmethod
-    def of(selection: Selection, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()) -> Report:
-        """Report which sources were selected, and what their inspection found."""
-        if inspected is None:
-            return Report(selection.outcome)
-        outcome = replace(selection.outcome, renamed=inspected.renamed)
-        return Report(outcome, (*inspected.bad, *bad), inspected.findings)
+    def of(
+        selection: Selection, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()
+    ) -> IngestReport:
+        """Report which sources were selected, and what their inspection found.
 
-    def with_plan(self, designs: Sequence[Design]) -> Report:
-        """Add the plan for a commit that is not made."""
+        Parameters
+        ----------
+        selection
+            The sources, compared with the ledger.
+        inspected
+            The result of their inspection; None if they were not inspected.
+        bad
+            Files that were left out after the inspection.
+
+        Returns
+        -------
+        IngestReport
+            The report of a run that has not written anything yet.
+        """
+        if inspected is None:
+            return IngestReport(selection.outcome)
+        outcome = replace(selection.outcome, renamed=inspected.renamed)
+        return IngestReport(outcome, (*inspected.bad, *bad), inspected.findings)
+
+    def with_plan(self, designs: Sequence[Design]) -> IngestReport:
+        """Add the plan for a commit that is not made.
+
+        Parameters
+        ----------
+        designs
+            The designs of the commit, one per group.
+
+        Returns
+        -------
+        IngestReport
+            The report with the plan.
+        """
         if not designs:
             return self
         findings = [finding for design in designs for finding in design.combined.findings]
         return replace(self, findings=(*self.findings, *findings), plan=summarize_plans(designs))
 
-    def with_commit(self, commit: Commit) -> Report:
-        """Add a commit and its plan."""
+    def with_commit(self, commit: Commit) -> IngestReport:
+        """Add a commit and its plan.
+
+        Parameters
+        ----------
+        commit
+            The commit.
+
+        Returns
+        -------
+        IngestReport
+            The report with the commit.
+        """
         notes: list[Finding] = []
         for design in commit.designs:
             copied = design.referral.reasons
@@ -160,8 +202,24 @@ class Report:
         commits = (*self.commits, commit.ledger.snapshot_id)
         return replace(self, findings=tuple(findings), plan=plan, commits=commits)
 
-    def complete(self, found: Discovered) -> Report:
-        """Add the names without a source. Raise ProblemsError if no source contributes data."""
+    def complete(self, found: Discovered) -> IngestReport:
+        """Add the names without a source.
+
+        Parameters
+        ----------
+        found
+            The result of the search for sources.
+
+        Returns
+        -------
+        IngestReport
+            The final report.
+
+        Raises
+        ------
+        ProblemsError
+            If no source contributes data.
+        """
         known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
         if self.bad and self.plan is None and not known and self.published is None:
             raise ProblemsError(self.bad)
@@ -235,7 +293,7 @@ class Report:
 class StagedRun:
     """The commits of a run on the staging branch, before they are checked and published."""
 
-    report: Report
+    report: IngestReport
     repo: Repository
     """The repository, with access to all referenced files."""
     staged: tuple[StagedFiles, ...]

@@ -9,7 +9,7 @@ from icefloe._internal.amounts import counted, format_bytes
 
 
 def render_report(found: dict[str, Any], *, ok: bool) -> str:
-    """Return the HTML of a report, as `Report.to_dict` returns it, to be embedded in a page."""
+    """Return the HTML of a report, as `IngestReport.to_dict` returns it, to be embedded in a page."""
     parts = [
         html.mark(*_summarize(found, ok=ok)),
         html.render_facts(_list_facts(found)),

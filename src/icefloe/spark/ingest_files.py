@@ -11,7 +11,7 @@ from icefloe.ingest import job
 from icefloe.ingest import rechunk_job as rechunking
 from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, parse_arguments
 from icefloe.ingest.rechunk_job import RechunkReport
-from icefloe.ingest.report import Report
+from icefloe.ingest.report import IngestReport
 from icefloe.ingest.target_repository import open_target
 from icefloe.query.options import describe_location
 from icefloe.repository import Repository
@@ -55,7 +55,7 @@ def ingest(
     progress: Progress | None = None,
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
-) -> Report:
+) -> IngestReport:
     """Ingest files into a repository on Spark, exactly once.
 
     This is `icefloe.ingest_files` with an executor on this session.
@@ -89,7 +89,7 @@ def ingest(
 
     Returns
     -------
-    Report
+    IngestReport
         The sources that were ingested, skipped or rejected, and the results of the checks.
 
     Raises

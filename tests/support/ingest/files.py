@@ -19,7 +19,7 @@ from icefloe import Credentials, Repository, storage_from_url
 from icefloe._internal.executor import Executor, Task
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from icefloe.ingest.report import Report
+from icefloe.ingest.report import IngestReport
 
 START = np.datetime64("2024-01-01", "ns")
 
@@ -141,7 +141,7 @@ def listening(heard: Callable[[str], object]) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def run(repo: Repository, sources: Any, *, dry_run: bool = False, **options: Any) -> Report:
+def run(repo: Repository, sources: Any, *, dry_run: bool = False, **options: Any) -> IngestReport:
     """Ingest in this process."""
     return ingest(repo, sources, make_options(**options), Travelling(), dry_run=dry_run)
 

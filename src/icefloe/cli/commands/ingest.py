@@ -33,7 +33,7 @@ from icefloe.cli.progress import show_logs
 from icefloe.errors import Hint
 
 if TYPE_CHECKING:
-    from icefloe.ingest.report import Report
+    from icefloe.ingest.report import IngestReport
 
 
 _MODES = ("native", "virtual", "hybrid")
@@ -259,7 +259,7 @@ def _checks(text: str) -> tuple[Any, ...]:
     return tuple(Check(name) for name in dict.fromkeys(names) if name != "none")
 
 
-def _format_report(found: Report, *, dry_run: bool, took_changed: bool) -> str:
+def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) -> str:
     report = found.to_dict()
     lines = [f"{each.source.url}: skipped: {_with_hint(each.reason, each.remedy)}" for each in found.bad]
     lines += [_with_hint(each.sentence, each.hint) for each in found.findings if each.severity == "note"]

@@ -27,7 +27,7 @@ from icefloe.ingest.ledger import Ledger, Selection, read_ledger, select_sources
 from icefloe.ingest.options import Options
 from icefloe.ingest.publish.audit import audit, find_staged
 from icefloe.ingest.records import LOGGER
-from icefloe.ingest.report import CheckResult, Report, StagedRun
+from icefloe.ingest.report import CheckResult, IngestReport, StagedRun
 from icefloe.ingest.write.batch import METADATA, StagedFiles
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -140,7 +140,7 @@ class Staging:
 
     def check_and_publish(
         self, resumed: Resumed, written: StagedRun, options: Options, executor: Executor
-    ) -> Report:
+    ) -> IngestReport:
         """Publish the staged data if it passes all checks; otherwise keep it on a branch for failed data."""
         report, staging = written.report, replace(self, repo=written.repo)
         if staging.is_empty:

@@ -1,0 +1,41 @@
+# The public names of the package. `__init__.py` imports each from its module on first use.
+# `urls` adds the official constructors to Storage.
+from icefloe.config import AnyObjectStoreConfig as AnyObjectStoreConfig
+from icefloe.config import ChecksumAlgorithm as ChecksumAlgorithm
+from icefloe.config import ObjectStoreConfig as ObjectStoreConfig
+from icefloe.config import S3Options as S3Options
+from icefloe.config import StorageConcurrencySettings as StorageConcurrencySettings
+from icefloe.config import StorageRetriesSettings as StorageRetriesSettings
+from icefloe.config import StorageSettings as StorageSettings
+from icefloe.config import StorageTimeoutSettings as StorageTimeoutSettings
+from icefloe.config import azure_store as azure_store
+from icefloe.config import gcs_store as gcs_store
+from icefloe.config import http_store as http_store
+from icefloe.config import local_filesystem_store as local_filesystem_store
+from icefloe.config import s3_store as s3_store
+from icefloe.storage.base import ABSENT as ABSENT
+from icefloe.storage.base import ALWAYS as ALWAYS
+from icefloe.storage.base import Absent as Absent
+from icefloe.storage.base import Always as Always
+from icefloe.storage.base import ConditionNotMetError as ConditionNotMetError
+from icefloe.storage.base import DeleteReport as DeleteReport
+from icefloe.storage.base import ObjectKind as ObjectKind
+from icefloe.storage.base import ObjectNotFoundError as ObjectNotFoundError
+from icefloe.storage.base import PutCondition as PutCondition
+from icefloe.storage.base import StorageObjectInfo as StorageObjectInfo
+from icefloe.storage.base import Unchanged as Unchanged
+from icefloe.storage.base import Version as Version
+from icefloe.storage.factories import azure_storage as azure_storage
+from icefloe.storage.factories import gcs_storage as gcs_storage
+from icefloe.storage.factories import hf_storage as hf_storage
+from icefloe.storage.factories import http_storage as http_storage
+from icefloe.storage.factories import in_memory_storage as in_memory_storage
+from icefloe.storage.factories import local_filesystem_storage as local_filesystem_storage
+from icefloe.storage.factories import r2_storage as r2_storage
+from icefloe.storage.factories import s3_object_store_storage as s3_object_store_storage
+from icefloe.storage.factories import s3_storage as s3_storage
+from icefloe.storage.factories import tigris_storage as tigris_storage
+from icefloe.storage.urls import Storage as Storage  # type: ignore[attr-defined]
+from icefloe.storage.urls import redirect_storage as redirect_storage
+from icefloe.storage.urls import storage_from_url as storage_from_url
+from icefloe.types import ChunkType as ChunkType
