@@ -279,12 +279,23 @@ KEYS = [
 about_coordinates = comparisons("").filter(lambda text: "t2m" not in text and "rain" not in text)
 
 
-def shaped() -> st.SearchStrategy[str]:
+about_values = st.sampled_from(
+    [
+        *("t2m > 285", "t2m <= 300.5", "260 < t2m", "NOT (t2m < 275)", "t2m <> 280", "rain = 7", "rain < 12"),
+        *("rain BETWEEN 10 AND 60", "rain IN (1, 2, 3)", "rain NOT IN (4, 5)", "(rain < 5 OR rain > 95)"),
+        *("t2m IS NULL", "t2m IS NOT NULL", "(t2m IS NULL OR t2m > 290)", "t2m > 400", "rain >= 0"),
+    ]
+)
+"""Conditions on variables. Of the chunks, they select all cells, some or none."""
+
+
+def shaped(*, by_value: bool = False) -> st.SearchStrategy[str]:
+    """Generate SELECTs that groups of cells can answer, unless they have certain conditions `by_value`."""
     aggregates = st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=3, unique=True).map(", ".join)
     key, one = st.sampled_from(KEYS), st.sampled_from([each for each in AGGREGATES if "," not in each])
-    where = st.lists(about_coordinates, max_size=2).map(
-        lambda parts: "WHERE " + " AND ".join(parts) if parts else ""
-    )
+    where = st.lists(
+        st.one_of(about_coordinates, about_values) if by_value else about_coordinates, max_size=2
+    ).map(lambda parts: "WHERE " + " AND ".join(parts) if parts else "")
     plain = one.map(lambda text: text.partition(" AS ")[0])
     return st.one_of(
         st.builds("SELECT {} FROM w {}".format, aggregates, where),

@@ -49,13 +49,16 @@ class Coding(ValueCoding):
 
     def decode(self, raw: Values) -> tuple[Values, Mask | None]:
         """Decode stored values, and return a mask of the missing ones, or None if there are none."""
-        raw = self.view(raw)
-        missing = self.find_missing(raw)
+        viewed = self.view(raw)
+        return self.decode_viewed(viewed), self.find_missing(viewed)
+
+    def decode_viewed(self, viewed: Values) -> Values:
+        """Decode stored values that have the sign which attributes declare."""
         if self.times is not None:
-            return self._decode_times(raw, self.times), missing
-        if raw.dtype.kind in "mM":
-            return raw.astype(f"{raw.dtype.kind}8[us]"), missing
-        return self.unpack(raw), missing
+            return self._decode_times(viewed, self.times)
+        if viewed.dtype.kind in "mM":
+            return viewed.astype(f"{viewed.dtype.kind}8[us]")
+        return self.unpack(viewed)
 
     def _decode_times(self, raw: Values, times: TimeCoding) -> Values:
         since = times.microseconds(raw)
@@ -74,6 +77,11 @@ class Coding(ValueCoding):
     def to_column(self, raw: Values) -> pa.Array:
         """Decode one-dimensional stored values into an Arrow array."""
         return to_arrow(*self.decode(raw), self.arrow)
+
+
+def is_number(arrow: pa.DataType) -> bool:
+    """Check whether a column has integers or floats."""
+    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
 def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Array:

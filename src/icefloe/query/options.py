@@ -29,7 +29,7 @@ _STREAM_NAMES: Final = (
 )
 _NAMES: Final = (
     *("path", "group", "variables", "branch", "tag", "snapshot", "versionAsOf", "timestampAsOf"),
-    *("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows"),
+    *("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows", "statistics"),
     *("commitMessage", "userMetadata", "txnAppId", "txnVersion", "solver", "dims", "chunks", "dtype"),
     *("fillValue", "appendDim", "late", "maxFragmentBytes", "virtualChunks", "credentialsProvider"),
     *_STREAM_NAMES,
@@ -127,6 +127,14 @@ class Options:
         """Number of rows that are passed to Spark at a time."""
         return self.count("batchRows", BATCH_ROWS)
 
+    @property
+    def uses_statistics(self) -> bool:
+        """True unless the option `statistics` is off."""
+        word = (self.text("statistics") or "on").lower()
+        if word not in ("on", "off", "true", "false"):
+            raise _make_invalid_option_error("statistics", word, "on or off")
+        return word in ("on", "true")
+
     def open(self) -> Repository:
         """Open the repository that the options name."""
         path = self.text("path")
@@ -160,7 +168,7 @@ class Options:
         """Scan the table that the options select, at the version that they name."""
         session = self.session(self.open())
         table = find_tables(session, self.group).choose(self.names("variables"))
-        scan = scan_table(session, table)
+        scan = scan_table(session, table, statistics=self.uses_statistics)
         if labels := self.mapping("sel"):
             scan = scan.sel(labels)
         if positions := self.mapping("isel"):

@@ -20,6 +20,7 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
     pa.string(): "string",
     pa.binary(): "binary",
     pa.decimal128(20, 0): "decimal(20,0)",
+    pa.decimal128(38, 0): "decimal(38,0)",
     TIMESTAMP: "timestamp_ntz",
     pa.timestamp("us", tz="UTC"): "timestamp",
     INTERVAL: "interval day to second",

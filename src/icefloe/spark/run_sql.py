@@ -16,7 +16,14 @@ from icefloe.query.options import AnyRepository
 from icefloe.query.spark_types import quote_name, to_ddl, to_spark_type
 from icefloe.query.sql.analysis import Analysis, Needs, analyze_query, assume_everything
 from icefloe.query.sql.parse import Edit, Query, parse_query
-from icefloe.query.sql.relations import ArrayRelation, MetadataRelation, Relation, Sessions, resolve_relation
+from icefloe.query.sql.relations import (
+    ArrayRelation,
+    MetadataRelation,
+    Relation,
+    Sessions,
+    TableReads,
+    resolve_relation,
+)
 from icefloe.spark.errors import mute_query_logs, unwrap_errors
 from icefloe.spark.progress import describe_next_jobs, is_client, watch_stages
 from icefloe.spark.scan_tables import aggregate_frame, scan_frame
@@ -25,11 +32,14 @@ from icefloe.spark.task_frames import count_slots, make_frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
 Rows = tuple[list[str], list[tuple[Any, ...]]]
 """Names of the columns, and rows."""
 
 
-def sql(spark: SparkSession, query: str, repos: Mapping[str, AnyRepository]) -> DataFrame:
+def sql(
+    spark: SparkSession, query: str, repos: Mapping[str, AnyRepository], *, statistics: bool = True
+) -> DataFrame:
     """Run a SQL query over repositories.
 
     Each scan reads only the columns and the chunks that the query needs. A SELECT that aggregates arrays is
@@ -46,6 +56,8 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, AnyRepository]) -> 
         `TIMESTAMP AS OF '2024-05-01'` after a name select a version.
     repos
         Repositories, sessions, paths or URLs, by the names that the query uses.
+    statistics
+        Use statistics of chunks instead of reading them, where that gives the same result.
 
     Returns
     -------
@@ -59,7 +71,27 @@ def sql(spark: SparkSession, query: str, repos: Mapping[str, AnyRepository]) -> 
     """
     parsed = parse_query(query, repos)
     with mute_query_logs():
-        return _plan(spark, parsed, repos) if parsed.uses else spark.sql(query)
+        return _plan(spark, parsed, repos, statistics)[0] if parsed.uses else spark.sql(query)
+
+
+def explain_query(
+    spark: SparkSession, query: str, repos: Mapping[str, AnyRepository], *, statistics: bool = True
+) -> list[TableReads]:
+    """Plan a query without running it, and count the chunks of each table that it would read.
+
+    Parameters
+    ----------
+    spark, query, repos, statistics
+        As for `sql`.
+
+    Returns
+    -------
+    list of TableReads
+        One entry per array table that the query names.
+    """
+    parsed = parse_query(query, repos)
+    with mute_query_logs(), unwrap_errors():
+        return _plan(spark, parsed, repos, statistics)[1] if parsed.uses else []
 
 
 def run_query(
@@ -68,6 +100,8 @@ def run_query(
     repos: Mapping[str, AnyRepository],
     limit: int,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    statistics: bool = True,
 ) -> Rows:
     """Run a query and fetch its first rows, for the command line.
 
@@ -75,16 +109,18 @@ def run_query(
     """
     try:
         with unwrap_errors(), watch_stages(spark, progress):
-            frame = sql(spark, query, repos)
+            frame = sql(spark, query, repos, statistics=statistics)
             return list(frame.columns), [tuple(row) for row in frame.limit(limit).collect()]
     except PySparkException as error:
         sentence = str(error).strip().splitlines()[0]
         raise InvalidInputError(f"Spark rejected the query: {sentence}", kind=ErrorKind.NOT_ALLOWED) from None
 
 
-def _plan(spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository]) -> DataFrame:
+def _plan(
+    spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository], statistics: bool
+) -> tuple[DataFrame, list[TableReads]]:
     opened: Sessions = {}
-    relations = [resolve_relation(use, repos, opened) for use in parsed.uses]
+    relations = [resolve_relation(use, repos, opened, statistics=statistics) for use in parsed.uses]
     columns = {number: relation.columns for number, relation in enumerate(relations)}
     if _has_other_literals(spark, parsed.text):
         analysis = assume_everything(parsed)
@@ -92,9 +128,15 @@ def _plan(spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository]
         analysis = analyze_query(parsed, columns, _list_other_tables(spark, parsed))
     utc = spark.conf.get("spark.sql.session.timeZone") in ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
     planned = _PlannedQuery(spark, parsed, relations, analysis, utc)
-    frame = planned.answer_from_groups() or planned.answer_from_rows()
-    describe_next_jobs(spark, [each.title(analysis.needs[number]) for number, each in enumerate(relations)])
-    return frame
+    reads: dict[int, TableReads] = {}
+    frame = planned.answer_from_groups(reads) or planned.answer_from_rows(reads)
+    titles = [each.title(analysis.needs[number]) for number, each in enumerate(relations)]
+    counted = [
+        f"{title} ({reads[number].counts})" if number in reads else title
+        for number, title in enumerate(titles)
+    ]
+    describe_next_jobs(spark, counted)
+    return frame, [reads[number] for number in sorted(reads)]
 
 
 def _has_other_literals(spark: SparkSession, text: str) -> bool:
@@ -113,21 +155,22 @@ class _PlannedQuery:
     analysis: Analysis
     utc: bool
 
-    def answer_from_rows(self) -> DataFrame:
+    def answer_from_rows(self, reads: dict[int, TableReads]) -> DataFrame:
         """Answer the query from the rows that may affect the result."""
+        reads.clear()
         try:
-            found = self._answer({}, ())
+            found = self._answer({}, (), reads)
             if is_client(self.spark):
                 found.schema  # noqa: B018 - a client of Spark Connect analyzes the query only now
         except AnalysisException as refused:
             # The query is invalid, or the analysis missed something. Whole tables give exact errors.
             try:
-                return replace(self, analysis=assume_everything(self.query))._answer({}, ())
+                return replace(self, analysis=assume_everything(self.query))._answer({}, (), reads)
             except InvalidInputError:  # a group with several tables cannot be read as one table
                 raise refused from None
         return found
 
-    def answer_from_groups(self) -> DataFrame | None:
+    def answer_from_groups(self, reads: dict[int, TableReads]) -> DataFrame | None:
         """Answer the query from groups of cells; None if no SELECT of it allows that."""
         if not isinstance(self.query.tree, exp.Query):
             return None  # a statement with side effects runs once
@@ -141,11 +184,14 @@ class _PlannedQuery:
                 if found is not None:
                     edits += found[0]
                     title = relation.aggregate_title(needs, found[1])
+                    reads[number] = TableReads(self.query.uses[number].name, "groups", found[1].counts)
                     schema = found[1].partial_schema
                     frames[number] = aggregate_frame(self.spark, relation.session, found[1], schema, title)
-        return self._check_types(frames, edits) if frames else None
+        return self._check_types(frames, edits, reads) if frames else None
 
-    def _check_types(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame | None:
+    def _check_types(
+        self, frames: Mapping[int, DataFrame], edits: Sequence[Edit], reads: dict[int, TableReads]
+    ) -> DataFrame | None:
         """Rename the columns to those of the plain answer; return None if the types differ."""
         empty = {
             number: _make_empty_query(relation.schema(self.analysis.needs[number]))
@@ -154,7 +200,7 @@ class _PlannedQuery:
         try:
             expected: Any = self.spark.sql(self.query.rewrite_over(empty))
             names, types = expected.columns, _list_types(expected)
-            found: Any = self._answer(frames, edits)
+            found: Any = self._answer(frames, edits, reads)
             if types != _list_types(found):
                 return None
         except AnalysisException:
@@ -162,21 +208,27 @@ class _PlannedQuery:
         renamed: DataFrame = found if found.columns == names else found.toDF(*names)
         return renamed
 
-    def _answer(self, frames: Mapping[int, DataFrame], edits: Sequence[Edit]) -> DataFrame:
+    def _answer(
+        self, frames: Mapping[int, DataFrame], edits: Sequence[Edit], reads: dict[int, TableReads]
+    ) -> DataFrame:
         """Run the query over the given frames, and over scans for all other relations."""
         names = {number: f"icefloe_{number}" for number in range(len(self.relations))}
-        given: dict[str, Any] = {
-            names[number]: frames[number]
-            if number in frames
-            else _relation_frame(self.spark, relation, self.analysis.needs[number], self.utc)
-            for number, relation in enumerate(self.relations)
-        }
+        given: dict[str, Any] = {}
+        for number, relation in enumerate(self.relations):
+            needs = self.analysis.needs[number]
+            if number in frames:
+                given[names[number]] = frames[number]
+            elif isinstance(relation, ArrayRelation):
+                scan = relation.scan(needs, self.utc)
+                plan = scan.plan()
+                reads[number] = TableReads(self.query.uses[number].name, "rows", plan.count_chunks())
+                given[names[number]] = scan_frame(self.spark, scan, plan)
+            else:
+                given[names[number]] = _metadata_frame(self.spark, relation, needs)
         return self.spark.sql(self.query.rewrite(names, edits), **given)
 
 
-def _relation_frame(spark: SparkSession, relation: Relation, needs: Needs, utc: bool) -> DataFrame:
-    if isinstance(relation, ArrayRelation):
-        return scan_frame(spark, relation.scan(needs, utc))
+def _metadata_frame(spark: SparkSession, relation: MetadataRelation, needs: Needs) -> DataFrame:
     tasks = relation.tasks()
     read = partial(_read_metadata, relation, tasks)
     return make_frame(spark, len(tasks), read, to_ddl(relation.schema(needs)), relation.title(needs))

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icefloe.query.options import AnyRepository, resolve_session
-from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, TableScan
+from icefloe.query.scan.moments import is_wide
+from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, Plan, TableScan
 from icefloe.query.scan.read import read_partition
 from icefloe.query.scan.reduce import Aggregation, plan_aggregation, reduce_partition
 from icefloe.query.scan.selection import Coordinates, Selection
+from icefloe.query.scan.statistics import TableStatistics
 from icefloe.query.schema import find_tables
 from icefloe.query.spark_types import quote_name, to_ddl, to_spark_type
 from icefloe.query.sql.aggregates import combine_moments
@@ -46,8 +48,9 @@ class Scan(TableScan):
         DataFrame
             A row per cell, with a column per coordinate and per variable.
         """
-        describe_next_jobs(self.spark, [self.title])
-        return scan_frame(self.spark, self)
+        plan = self.plan()
+        describe_next_jobs(self.spark, [f"{self.title} ({plan.count_chunks()})"])
+        return scan_frame(self.spark, self, plan)
 
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> DataFrame:
         """Aggregate variables over cells, where the chunks are read.
@@ -74,6 +77,7 @@ class Scan(TableScan):
         whole = aggregation.whole and bool(aggregation.plan.partitions or terms)
         schema = aggregation.schema if whole else aggregation.partial_schema
         title = self.title_of(sorted({result.variable for result in aggregation.results}))
+        title = f"{title} ({aggregation.counts})"
         frame = aggregate_frame(self.spark, self.session, aggregation, schema, title)
         describe_next_jobs(self.spark, [title])
         return frame if whole else _combine(frame, aggregation)
@@ -92,6 +96,7 @@ def scan(
     partition_bytes: int = PARTITION_BYTES,
     batch_rows: int = BATCH_ROWS,
     storage_options: Mapping[str, Any] | None = None,
+    statistics: bool = True,
 ) -> Scan:
     """Scan the table that the variables of a group form.
 
@@ -116,6 +121,8 @@ def scan(
         Number of rows that are passed to Spark at a time.
     storage_options
         Options of the storage if `repo` is a path or URL, such as `region`.
+    statistics
+        Use statistics of chunks instead of reading them, where that gives the same result.
 
     Returns
     -------
@@ -135,16 +142,27 @@ def scan(
     names = [variables] if isinstance(variables, str) else variables
     table = find_tables(session, group).choose(None if names is None else list(names))
     coordinates, everything = Coordinates(session, table), Selection.everything(table)
-    return Scan(session, table, coordinates, everything, location, partition_bytes, batch_rows, spark=spark)
+    known = TableStatistics(session) if statistics else None
+    return Scan(
+        session,
+        table,
+        coordinates,
+        everything,
+        location,
+        partition_bytes,
+        batch_rows,
+        known,
+        spark=spark,
+    )
 
 
 def _open_version(repo: Repository, version: Mapping[str, Any]) -> Session:
     return repo.readonly_session(**version)
 
 
-def scan_frame(spark: SparkSession, scan: TableScan) -> DataFrame:
-    """Create a data frame of the rows of a scan."""
-    plan = scan.plan()
+def scan_frame(spark: SparkSession, scan: TableScan, plan: Plan | None = None) -> DataFrame:
+    """Create a data frame of the rows of a scan, which may be planned already."""
+    plan = scan.plan() if plan is None else plan
     read = partial(read_partition, scan.session, plan, batch_rows=scan.batch_rows)
     return make_frame(spark, plan.partitions, read, scan.table.ddl, scan.title)
 
@@ -154,7 +172,7 @@ def aggregate_frame(
 ) -> DataFrame:
     """Create a data frame of the results or moments that tasks compute for their groups."""
     read = partial(reduce_partition, session, aggregation)
-    return make_frame(spark, aggregation.plan.partitions, read, to_ddl(schema), f"{title} aggregate")
+    return make_frame(spark, aggregation.tasks, read, to_ddl(schema), f"{title} aggregate")
 
 
 def _combine(frame: Any, aggregation: Aggregation) -> DataFrame:
@@ -163,7 +181,12 @@ def _combine(frame: Any, aggregation: Aggregation) -> DataFrame:
 
     keys = [quote_name(key.name) for key in aggregation.keys]
     outputs = [
-        F.expr(combine_moments(each.function, each.variable)).alias(each.name) for each in aggregation.results
+        F.expr(
+            combine_moments(
+                each.function, each.variable, wide=is_wide(aggregation.plan.table.column(each.variable).arrow)
+            )
+        ).alias(each.name)
+        for each in aggregation.results
     ]
     joined: Any = frame.groupBy(*keys).agg(*outputs)
     fields = [

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import icefloe
 from icefloe.errors import InvalidInputError
+from icefloe.query.scan.moments import FUNCTIONS
 from icefloe.query.scan.plan import TableScan
-from icefloe.query.scan.reduce import FUNCTIONS, Aggregation, plan_aggregation, reduce_partition
+from icefloe.query.scan.reduce import Aggregation, plan_aggregation, reduce_partition
 from icefloe.query.scan.selection import Coordinates, Selection
 from icefloe.query.schema import find_tables
 from tests.support.spark.weather import CHUNKS, counted_chunks, opened, repository, weather

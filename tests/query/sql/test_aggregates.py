@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from icefloe.query.scan.moments import make_moment
 from icefloe.query.scan.plan import TableScan, make_plan
-from icefloe.query.scan.reduce import make_moment, plan_moments, reduce_partition
+from icefloe.query.scan.reduce import plan_moments, reduce_partition
+from icefloe.query.scan.statistics import TableStatistics
 from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import analyze_query
 from icefloe.query.sql.parse import Edit, parse_query
 from tests.support.query import (
     COLUMNS,
     COORDINATES,
+    REPO,
     SESSION,
     TABLE,
     WHOLE,
@@ -26,8 +31,13 @@ from tests.support.query import (
 )
 from tests.support.spark.weather import counted_chunks, read_all
 
+REPO.collect_statistics()
+STATISTICS = TableStatistics(SESSION)
 
-def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Edit], set[int]]:
+
+def tables_for(
+    text: str, partition_bytes: int, statistics: TableStatistics | None = None
+) -> tuple[list[pa.Table], list[Edit], set[int]]:
     """Return the replacement of each table use, the edits, and the table uses that are read as groups."""
     query = parse_query(text, ["w"])
     found = analyze_query(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {})
@@ -42,8 +52,9 @@ def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Ed
             continue
         moments = made.moments or (make_moment("cells", None),)
         scan = TableScan(SESSION, TABLE, COORDINATES, selection, partition_bytes=partition_bytes)
+        scan = replace(scan, statistics=statistics, filters=made.filters)
         order = plan_moments(scan, made.terms, made.shown, moments)
-        batches = [b for n in range(order.plan.partitions) for b in reduce_partition(SESSION, order, n)]
+        batches = [b for n in range(order.tasks) for b in reduce_partition(SESSION, order, n)]
         tables[number] = pa.Table.from_batches(batches, order.partial_schema)
         edits += made.edits
     grouped_uses = set(tables)
@@ -54,9 +65,9 @@ def tables_for(text: str, partition_bytes: int) -> tuple[list[pa.Table], list[Ed
     return [tables[use.number] for use in query.uses], edits, grouped_uses
 
 
-def check(text: str, partition_bytes: int = 2**26) -> set[int]:
+def check(text: str, partition_bytes: int = 2**26, statistics: TableStatistics | None = None) -> set[int]:
     query = parse_query(text, ["w"])
-    tables, edits, found = tables_for(text, partition_bytes)
+    tables, edits, found = tables_for(text, partition_bytes, statistics)
 
     ours = answer(query, tables, edits)
     theirs = answer(query, [WHOLE] * len(tables))
@@ -73,6 +84,35 @@ def test_aggregates_of_groups_equal_those_of_cells(text: str, partition_bytes: i
     assert check(text, partition_bytes)
 
 
+@settings(max_examples=60)
+@given(shaped(by_value=True), st.booleans())
+def test_answers_from_statistics_equal_those_of_cells(text: str, on: bool) -> None:
+    check(text, statistics=STATISTICS if on else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("SELECT max(t2m), min(rain), count(t2m), sum(rain), avg(t2m), stddev(t2m) FROM w", 0),
+        ("SELECT count(*) FROM w WHERE t2m > 100", 0),
+        ("SELECT count(*), sum(rain) FROM w WHERE rain > 1000", 0),
+        ("SELECT max(t2m) FROM w WHERE time < '2020-01-01'", 0),
+        ("SELECT max(t2m) FROM w WHERE time < '2019-12-31'", 4),
+        ("SELECT lat, max(t2m) FROM w GROUP BY lat", 12),
+        ("SELECT month(time), max(t2m) FROM w GROUP BY month(time)", 0),
+        ("SELECT max(t2m) FROM w WHERE t2m > 100 AND t2m IS NOT NULL", 0),
+        ("SELECT count(*) FROM w WHERE t2m IS NULL", 0),
+    ],
+)
+def test_only_chunks_that_statistics_cannot_answer_are_read(text: str, read: int) -> None:
+    check(text, statistics=STATISTICS)  # reads the coordinates, which are then cached
+
+    with counted_chunks(pytest.MonkeyPatch()) as fetched:
+        tables_for(text, 2**26, STATISTICS)
+
+    assert len(fetched) == read
+
+
 @settings(max_examples=30)
 @given(queries())
 def test_queries_that_cannot_be_reduced_are_unchanged(text: str) -> None:
@@ -82,7 +122,7 @@ def test_queries_that_cannot_be_reduced_are_unchanged(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "SELECT avg(t2m) FROM w WHERE rain > 50",
+        "SELECT avg(t2m) FROM w WHERE rain > t2m",
         "SELECT rain, count(*) FROM w GROUP BY rain",
         "SELECT lat, avg(t2m - rain) FROM w GROUP BY lat",
         "SELECT lat, avg(t2m * t2m) FROM w GROUP BY lat",

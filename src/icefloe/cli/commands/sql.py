@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +14,27 @@ from icefloe.cli.execution import ExecutorChoice, executor_option, start_spark
 from icefloe.cli.output import Output
 from icefloe.cli.params import Pair, open_repository, output_option
 
+if TYPE_CHECKING:
+    from icefloe.query.sql.relations import TableReads
+
 
 @click.command()
 @click.argument("repos", type=Pair("NAME=REPO"), nargs=-1, required=True, metavar="NAME=REPO...")
 @click.argument("query")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The largest number of rows."
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Only count the chunks that are skipped, answered from statistics and read.",
+)
+@click.option(
+    "--statistics",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+    help="Use recorded statistics instead of reading chunks.",
 )
 @authorize_prefixes
 @executor_option
@@ -27,6 +43,8 @@ def sql(
     repos: tuple[tuple[str, str], ...],
     query: str,
     limit: int,
+    explain: bool,
+    statistics: str,
     prefixes: tuple[str, ...],
     executor: ExecutorChoice,
     out: Output,
@@ -38,6 +56,7 @@ def sql(
 
     \b
     icefloe sql r=data/repo "SELECT kind, count(*) FROM r.chunks GROUP BY kind"
+    icefloe sql r=data/repo --explain "SELECT max(t2m) FROM r"
     icefloe sql era5=s3://bucket/era5 "SELECT avg(t2m) FROM era5 VERSION AS OF 'v1'"
     """
     if executor.text and not executor.is_spark:
@@ -46,9 +65,29 @@ def sql(
     opened: dict[str, Any] = {
         name: authorize(open_repository(storage_from_url(location)), prefixes) for name, location in repos
     }
+    used = statistics == "on"
     with start_spark(executor) as session:
-        from icefloe.spark.run_sql import run_query  # pyspark is slow to import
+        from icefloe.spark.run_sql import explain_query, run_query  # pyspark is slow to import
 
+        if explain:
+            show_reads(explain_query(session, query, opened, statistics=used), out)
+            return
         progress = partial(out.progress, "tasks")
-        columns, rows = run_query(session, query, opened, limit, progress)
+        columns, rows = run_query(session, query, opened, limit, progress, statistics=used)
     out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)
+
+
+def show_reads(reads: Sequence[TableReads], out: Output) -> None:
+    """Print how many chunks of each table are skipped, answered from statistics, and read."""
+    rows = [
+        {
+            "table": each.table,
+            "method": each.method,
+            "chunks": each.counts.chunks,
+            "skipped": each.counts.skipped,
+            "from_statistics": each.counts.answered,
+            "read": each.counts.read,
+        }
+        for each in reads
+    ]
+    out.table(rows, ("table", "method", "chunks", "skipped", "from_statistics", "read"))

@@ -121,7 +121,7 @@ def _deviate(numbers: NDArray[Any], mean: float) -> float:
     room = np.empty(min(len(flat), _PART), np.float64)
     for start in range(0, len(flat), _PART):
         part = flat[start : start + _PART]
-        deviations = np.subtract(part, mean, out=room[: len(part)])
+        deviations = np.subtract(part, mean, out=room[: len(part)], dtype=np.float64)
         found += float(deviations @ deviations)
     return found
 

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from icefloe.query.scan.conditions import ValueFilter
 from icefloe.query.scan.selection import Coordinates, Indices, Selection, select_labels, select_positions
+from icefloe.query.scan.statistics import (
+    BlockGrid,
+    ChunkCounts,
+    TableStatistics,
+    count_chunks,
+    find_skipped,
+)
 from icefloe.query.schema import Table
 from icefloe.session import Session
 
@@ -38,6 +46,10 @@ class TableScan:
     """Repository and version, for titles."""
     partition_bytes: int = PARTITION_BYTES
     batch_rows: int = BATCH_ROWS
+    statistics: TableStatistics | None = None
+    """Statistics of chunks; None if they are not used."""
+    filters: tuple[ValueFilter, ...] = ()
+    """Conditions on variables that hold for all needed rows. Other rows may be read, too."""
 
     def sel(self, indexers: Mapping[str, Any] | None = None, **labels: Any) -> Self:
         """Select cells by the labels of their coordinates, as xarray's `sel` does.
@@ -73,8 +85,12 @@ class TableScan:
         return replace(self, table=self.table.select_columns(flat))
 
     def plan(self) -> Plan:
-        """Divide the chunks among tasks."""
-        return make_plan(self.table, self.selection, partition_bytes=self.partition_bytes)
+        """Divide the chunks among tasks, without those in which no cell satisfies the filters."""
+        made = make_plan(self.table, self.selection, partition_bytes=self.partition_bytes)
+        if self.statistics is None or not self.filters:
+            return made
+        skipped = find_skipped(self.statistics, made.edges, self.filters, self.coordinates.table.column)
+        return made.keep(~skipped)
 
     @property
     def title(self) -> str:
@@ -88,9 +104,10 @@ class TableScan:
         return f"{self.location} @ {self.session.snapshot_id}: {arrays or self.table.group}"
 
 
-def scan_table(session: Session, table: Table, location: str = "") -> TableScan:
+def scan_table(session: Session, table: Table, location: str = "", *, statistics: bool = True) -> TableScan:
     """Scan all rows and columns of a table."""
-    return TableScan(session, table, Coordinates(session, table), Selection.everything(table), location)
+    everything, known = Selection.everything(table), TableStatistics(session) if statistics else None
+    return TableScan(session, table, Coordinates(session, table), everything, location, statistics=known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +143,9 @@ class Plan:
     order: tuple[int, ...]
     """All dimensions, in the order in which blocks are numbered."""
     starts: NDArray[np.int64]
-    """First block of each partition, and the number of blocks."""
+    """First block of each partition, and the number of blocks; positions in `kept` if that is given."""
+    kept: NDArray[np.int64] | None = None
+    """Numbers of the blocks that are read, in ascending order; None for all blocks."""
 
     def __reduce__(self) -> Any:
         """Pickle borders as compressed differences: every task receives the plan."""
@@ -134,7 +153,7 @@ class Plan:
             _drop_edges(self.table),
             *map(_pack, (self.edges, self.selection.indices)),
             self.order,
-            _pack((self.starts,)),
+            _pack((self.starts, self.kept)),
         )
 
     @property
@@ -144,14 +163,39 @@ class Plan:
 
     def blocks(self, partition: int) -> Iterator[Block]:
         """Generate the blocks of a partition."""
-        for number in range(int(self.starts[partition]), int(self.starts[partition + 1])):
-            yield self.block(number)
+        first, last = int(self.starts[partition]), int(self.starts[partition + 1])
+        numbers = range(first, last) if self.kept is None else self.kept[first:last].tolist()
+        return map(self.block, numbers)
 
     def block(self, number: int) -> Block:
         """Return the block with a number."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
         return tuple(self._make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
+
+    def keep(self, wanted: NDArray[np.bool_]) -> Plan:
+        """Return the plan with some of its blocks, given as an array over the grid of blocks.
+
+        Each partition keeps some of its blocks; partitions without any disappear.
+        """
+        if wanted.all():
+            return self
+        kept = np.flatnonzero(wanted.transpose(self.order).ravel()).astype(np.int64)
+        starts = np.unique(np.searchsorted(kept, self.starts)).astype(np.int64)
+        return replace(self, starts=starts if len(kept) else np.zeros(1, np.int64), kept=kept)
+
+    def count_chunks(self, answered: NDArray[np.bool_] | None = None) -> ChunkCounts:
+        """Count the chunks that are read, and those in blocks that are answered from statistics."""
+        table, shape = self.table, tuple(map(len, self.edges))
+        total = count_chunks(table.variables)
+        if not total or not all(shape):
+            return ChunkCounts(total)
+        arrays = {column.array.path: column for column in table.variables if column.array is not None}
+        inside = sum(BlockGrid(column, self.edges).chunks for column in arrays.values())
+        ordered = np.asarray(inside).transpose(self.order).ravel()
+        read = int((ordered if self.kept is None else ordered[self.kept]).sum())
+        found = 0 if answered is None else int(np.asarray(inside)[answered].sum())
+        return ChunkCounts(total, found, read)
 
     def _make_span(self, axis: int, place: int) -> Span:
         start, stop = map(int, self.edges[axis][place])
@@ -254,11 +298,11 @@ def _pack(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
 def _restore_plan(
     table: Table, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed
 ) -> Plan:
-    (first,) = _unpack(starts)
+    first, kept = _unpack(starts)
     if first is None:
         raise ValueError("the pickled plan has no partitions")
     borders = tuple(column for column in _unpack(edges) if column is not None)
-    return Plan(table, Selection(tuple(_unpack(indices))), borders, order, first)
+    return Plan(table, Selection(tuple(_unpack(indices))), borders, order, first, kept)
 
 
 def _unpack(packed: Packed) -> list[NDArray[np.int64] | None]:

@@ -7,61 +7,36 @@ grid, so a reduction goes along one dimension after the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import Mask, Values, to_arrow
+from icefloe.query.decode import TIMESTAMP, Mask, Values, to_arrow
+from icefloe.query.scan.answers import answer_moments, decide_blocks
+from icefloe.query.scan.conditions import ValueFilter
 from icefloe.query.scan.groups import Axis, Term, group_indices, parse_term
+from icefloe.query.scan.moments import (
+    CELLS,
+    EXTREMES,
+    FUNCTIONS,
+    MOMENTS,
+    WIDE_SUM,
+    Moment,
+    get_neutral,
+    make_moment,
+)
 from icefloe.query.scan.plan import Block, Plan, TableScan, estimate_width, make_plan
 from icefloe.query.scan.read import read_blocks
 from icefloe.query.scan.selection import Selection
+from icefloe.query.scan.statistics import ChunkCounts
 from icefloe.query.schema import Column, Role, Table, make_unknown_name_error
 from icefloe.session import Session
-
-FUNCTIONS: Final = ("count", "sum", "mean", "min", "max", "std", "var")
-MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "count": ("count",),
-    "sum": ("count", "sum"),
-    "mean": ("count", "sum"),
-    "min": ("count", "min"),
-    "max": ("count", "max"),
-    "std": ("count", "shifted", "squares"),
-    "var": ("count", "shifted", "squares"),
-}
-"""Moments that each function needs."""
-CELLS: Final = ".cells"
-"""Name of the column with the number of cells of a group, including missing values."""
-EXTREMES: Final = ("min", "max")
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A sum, count or extreme of one variable per group; without a variable, the number of cells."""
-
-    variable: str
-    name: str
-    """count, sum, min, max, shifted, squares or cells"""
-    arrow: pa.DataType
-
-    @property
-    def column(self) -> str:
-        """Name of the column that contains the moment."""
-        return f"{self.variable}.{self.name}"
-
-
-def make_moment(name: str, column: Column | None) -> Moment:
-    """Create a moment of a variable, with the type of Spark's own aggregate."""
-    if column is None or name == "count":
-        return Moment("" if column is None else column.name, name, pa.int64())
-    if name in EXTREMES:
-        return Moment(column.name, name, column.arrow)
-    whole = name == "sum" and pa.types.is_integer(column.arrow)
-    return Moment(column.name, name, pa.int64() if whole else pa.float64())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +62,19 @@ class Aggregation:
     """True if no group spans two partitions, so that the results of a task are final."""
     shifts: Mapping[str, float]
     """A value near the mean of each variable. Squared differences from it keep their digits."""
+    filters: tuple[ValueFilter, ...] = ()
+    """Conditions on variables. Cells that do not satisfy them do not count."""
+    answers: Mapping[Moment, Values] | None = None
+    """Moments of blocks that are answered from statistics, one row per group."""
+    answered_groups: tuple[NDArray[np.int64], ...] = ()
+    """Group of each answered row, per dimension."""
+    counts: ChunkCounts = field(default_factory=ChunkCounts)
+    """Chunks that are skipped, answered from statistics, and read."""
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks: the partitions, and one more for answers from statistics."""
+        return self.plan.partitions + (self.answers is not None)
 
     @property
     def schema(self) -> pa.Schema:
@@ -140,17 +128,38 @@ def plan_moments(
     """Plan the moments of groups of cells. If no results are requested, tasks always return moments.
 
     Cells of a group agree in all `terms`. The keys are the values of the `shown` terms at its first cell.
+    Only cells that satisfy the filters of the scan count.
     """
-    table = scan.coordinates.table
+    table, filters = scan.coordinates.table, scan.filters
     axes = group_indices(table.shape, scan.selection, terms)
     keys = tuple(axes[term.axis].key(term) for term in shown)
-    kept = tuple(dict.fromkeys(moments))
-    narrow = table.select_columns(dict.fromkeys(moment.variable for moment in kept if moment.variable))
+    kept = tuple(dict.fromkeys([*moments, *([make_moment("cells", None)] if filters else [])]))
+    names = [moment.variable for moment in kept if moment.variable] + [each.variable for each in filters]
+    narrow = table.select_columns(dict.fromkeys(names))
     made, whole = _plan_blocks(narrow, scan.selection, axes, scan.partition_bytes, slots)
-    shifts = _estimate_means(
-        scan.session, made, {moment.variable for moment in kept if moment.name == "squares"}
-    )
-    return Aggregation(made, axes, keys, kept, results, whole and bool(results), shifts)
+    final = whole and bool(results) and not filters
+    return _use_statistics(scan, Aggregation(made, axes, keys, kept, results, final, {}, filters))
+
+
+def _use_statistics(scan: TableScan, aggregation: Aggregation) -> Aggregation:
+    """Leave out the blocks that statistics can answer, or in which no cell satisfies the filters."""
+    plan, statistics = aggregation.plan, scan.statistics
+    columns = {column.name: column for column in plan.table.columns}
+    squared = {moment.variable for moment in aggregation.moments if moment.name == "squares"}
+    if statistics is None or not columns or not plan.partitions:
+        shifts = _estimate_means(scan.session, plan, squared)
+        return replace(aggregation, shifts=shifts, counts=plan.count_chunks())
+    decided = decide_blocks(statistics, plan, aggregation.axes, aggregation.moments, aggregation.filters)
+    plan = plan.keep(~(decided.skipped | decided.answered))
+    means = {name: statistics.estimate_mean(columns[name]) for name in squared}
+    shifts = {name: mean for name, mean in means.items() if mean is not None}
+    shifts |= _estimate_means(scan.session, plan, squared - shifts.keys())
+    counts = plan.count_chunks(decided.answered)
+    found = replace(aggregation, plan=plan, shifts=shifts, counts=counts)
+    if not decided.answered.any():
+        return found
+    groups, answers = answer_moments(decided, aggregation.moments, shifts)
+    return replace(found, whole=False, answers=answers, answered_groups=groups)
 
 
 def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]:
@@ -176,6 +185,7 @@ def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]
                     f"{function} is not defined for {variable}, which has type {column.arrow}"
                 )
             plain = make_moment(function, column).arrow
+            plain = pa.int64() if plain == WIDE_SUM else plain
             arrow = pa.float64() if function in ("mean", "std", "var") else plain
             found.append(Result(output, column.name, function, arrow))
     if not found:
@@ -239,7 +249,7 @@ def _estimate_means(session: Session, made: Plan, variables: set[str]) -> dict[s
     if not variables or not made.partitions:
         return {}
     narrow = made.table.select_columns(variables)
-    first = Plan(narrow, made.selection, made.edges, made.order, np.array([0, 1]))
+    first = Plan(narrow, made.selection, made.edges, made.order, np.array([0, 1]), made.kept)
     ((_, values),) = read_blocks(session, first, 0)
     found = {}
     for column, raw in zip(narrow.columns, values, strict=True):
@@ -251,26 +261,51 @@ def _estimate_means(session: Session, made: Plan, variables: set[str]) -> dict[s
 
 def reduce_partition(session: Session, aggregation: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
     """Reduce one partition to final results, or to moments that are combined later."""
+    if partition == aggregation.plan.partitions:
+        yield _make_answers(aggregation)
+        return
     blocks = list(aggregation.plan.blocks(partition))
-    found = Moments(
-        aggregation.axes, aggregation.plan.table.columns, aggregation.moments, aggregation.shifts, blocks
-    )
+    found = Moments(aggregation, blocks)
     for block, values in read_blocks(session, aggregation.plan, partition):
         found.add(block, values)
     shape = tuple(len(groups) for groups in found.groups)
     columns = [_repeat_key(key, found.groups[key.axis], shape) for key in aggregation.keys]
-    moments = {(moment.variable, moment.name): found.column(moment) for moment in aggregation.moments}
     if aggregation.whole:
+        moments = {(moment.variable, moment.name): found.column(moment) for moment in aggregation.moments}
         columns += [_finish(result, moments) for result in aggregation.results]
         yield pa.RecordBatch.from_arrays(columns, schema=aggregation.schema)
         return
-    for moment in aggregation.moments:
-        values_here = moments[moment.variable, moment.name]
-        empty = None
+    columns += _make_moments({moment: found.column(moment) for moment in aggregation.moments})
+    batch = pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
+    if aggregation.filters:  # a group without cells has no row
+        batch = batch.filter(pc.greater(batch.column(CELLS), 0))
+    yield batch
+
+
+def _make_answers(aggregation: Aggregation) -> pa.RecordBatch:
+    """Make the rows of groups that are answered from statistics."""
+    keys = []
+    for key in aggregation.keys:
+        groups = aggregation.answered_groups[key.axis]
+        missing = None if key.missing is None else key.missing[groups]
+        keys.append(to_arrow(key.values[groups], missing, key.arrow))
+    columns = [*keys, *_make_moments(aggregation.answers or {})]
+    return pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
+
+
+def _make_moments(moments: Mapping[Moment, Values]) -> list[pa.Array]:
+    """Convert moments to Arrow arrays. Sums and extremes of no values are null."""
+    counts = {moment.variable: values for moment, values in moments.items() if moment.name == "count"}
+    columns = []
+    for moment, values in moments.items():
+        empty: Mask | None = None
         if moment.name in ("sum", *EXTREMES):
-            empty = moments[moment.variable, "count"] == 0
-        columns.append(pa.array(values_here, moment.arrow, mask=empty))
-    yield pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
+            empty = np.asarray(counts[moment.variable] == 0)
+        if moment.arrow == WIDE_SUM:
+            columns.append(pa.array([Decimal(each) for each in values], WIDE_SUM, mask=empty))
+        else:
+            columns.append(pa.array(values, moment.arrow, mask=empty))
+    return columns
 
 
 def _repeat_key(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
@@ -286,15 +321,32 @@ def _finish(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Arr
     count = moments[result.variable, "count"]
     if result.function == "count":
         return pa.array(count, result.arrow)
+    if result.function == "sum" and is_wide_sum(moments[result.variable, "sum"]):
+        return to_bigint(moments[result.variable, "sum"], count == 0)
     if result.function in ("sum", "min", "max"):
         return pa.array(moments[result.variable, result.function], result.arrow, mask=count == 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         if result.function == "mean":
-            return pa.array(moments[result.variable, "sum"] / count, result.arrow, mask=count == 0)
+            total = moments[result.variable, "sum"].astype(np.float64)
+            return pa.array(total / count, result.arrow, mask=count == 0)
         total, squares = moments[result.variable, "shifted"], moments[result.variable, "squares"]
         variance = np.maximum(squares - total * total / count, 0.0) / (count - 1)
         found = np.sqrt(variance) if result.function == "std" else variance
     return pa.array(found, result.arrow, mask=count < 2)
+
+
+def is_wide_sum(sums: Values) -> bool:
+    """Check whether sums are Python integers, which may exceed 64 bits."""
+    return sums.dtype == object
+
+
+def to_bigint(sums: Values, empty: Mask) -> pa.Array:
+    """Convert exact sums to 64-bit integers. Raises InvalidInputError if one does not fit, as Spark does."""
+    limit = 1 << 63
+    values = [None if none else int(each) for each, none in zip(sums, empty, strict=True)]
+    if any(each is not None and not -limit <= each < limit for each in values):
+        raise _make_invalid_aggregate_error("[ARITHMETIC_OVERFLOW] a sum of 64-bit integers exceeds 64 bits")
+    return pa.array(values, pa.int64())
 
 
 def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
@@ -307,24 +359,18 @@ def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
 class Moments:
     """The moments of all groups of some blocks, as arrays over the grid of groups."""
 
-    def __init__(
-        self,
-        axes: Sequence[Axis],
-        columns: Sequence[Column],
-        moments: Sequence[Moment],
-        shifts: Mapping[str, float],
-        blocks: Sequence[Block],
-    ) -> None:
-        self._axes = axes
-        self._columns = columns
-        self._shifts = shifts
+    def __init__(self, aggregation: Aggregation, blocks: Sequence[Block]) -> None:
+        self._axes = aggregation.axes
+        self._columns = aggregation.plan.table.columns
+        self._shifts = aggregation.shifts
+        self._filters = aggregation.filters
         self.groups = [
             np.unique(np.concatenate([_get_codes(axis, block[number]) for block in blocks]))
-            for number, axis in enumerate(axes)
+            for number, axis in enumerate(aggregation.axes)
         ]
         """Groups that the blocks contain, per dimension."""
         shape = tuple(len(groups) for groups in self.groups)
-        self._held = {moment: np.full(shape, *_get_initial(moment)) for moment in moments}
+        self._held = {moment: np.full(shape, *_get_initial(moment)) for moment in aggregation.moments}
 
     def column(self, moment: Moment) -> Values:
         """Return a moment of all groups, in the order of the dimensions."""
@@ -336,14 +382,30 @@ class Moments:
         places = np.ix_(
             *(np.searchsorted(groups, each.groups) for groups, each in zip(self.groups, inner, strict=True))
         )
+        decoded = {
+            column.name: decode_numbers(column, raw)
+            for column, raw in zip(self._columns, values, strict=True)
+        }
+        dropped = self._find_dropped(decoded)
         for moment, held in self._held.items():
             if not moment.variable:
                 held[places] += _count_cells(inner)
-        for column, raw in zip(self._columns, values, strict=True):
-            numbers, missing = decode_numbers(column, raw)
+                if dropped is not None:
+                    held[places] -= _reduce(dropped, np.add, inner, held.dtype)
+        for column in self._columns:
+            numbers, missing = decoded[column.name]
+            if dropped is not None:
+                missing = dropped if missing is None else missing | dropped
             for moment, held in self._held.items():
                 if moment.variable == column.name:
                     self._take(moment, held, numbers, missing, inner, places)
+
+    def _find_dropped(self, decoded: Mapping[str, tuple[Values, Mask | None]]) -> Mask | None:
+        """Find the cells that do not satisfy the filters; None without filters."""
+        if not self._filters:
+            return None
+        masks = [each.condition.holds(*decoded[each.variable]) for each in self._filters]
+        return np.asarray(~np.logical_and.reduce(masks), np.bool_)
 
     def _take(
         self,
@@ -355,7 +417,7 @@ class Moments:
         places: Any,
     ) -> None:
         if moment.name in EXTREMES:
-            nothing = _get_neutral(held.dtype, moment.name)
+            nothing = get_neutral(held.dtype, moment.name)
             cells = numbers if missing is None else np.where(missing, nothing, numbers)
             operation = np.minimum if moment.name == "min" else np.maximum
             found = _reduce(cells.astype(held.dtype, copy=False), operation, inner, held.dtype)
@@ -365,6 +427,9 @@ class Moments:
             held[places] += _count_cells(inner)
             if missing is not None:
                 held[places] -= _reduce(missing, np.add, inner, held.dtype)
+            return
+        if moment.arrow == WIDE_SUM:
+            held[places] += _sum_exactly(numbers, missing, inner)
             return
         cells = numbers
         if moment.name != "sum":
@@ -380,18 +445,22 @@ def _get_codes(axis: Axis, span: Any) -> NDArray[np.int64]:
     return axis.codes[span.start : span.stop] if span.wanted is None else axis.codes[span.wanted]
 
 
+def _sum_exactly(numbers: Values, missing: Mask | None, inner: Sequence[_Reduction]) -> Values:
+    """Sum 64-bit integers of each group as Python integers, from sums of their halves."""
+    whole = numbers.astype(np.int64)
+    if missing is not None:
+        whole = np.where(missing, np.int64(0), whole)
+    halves = (whole >> np.int64(32), whole & np.int64(0xFFFFFFFF))
+    high, low = (_reduce(half, np.add, inner, np.dtype(np.int64)).astype(object) for half in halves)
+    return np.asarray(high * (1 << 32) + low, object)
+
+
 def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
     """Return the initial value of a moment, and its type."""
-    dtype = np.dtype(moment.arrow.to_pandas_dtype())
-    return (_get_neutral(dtype, moment.name) if moment.name in EXTREMES else 0), dtype
-
-
-def _get_neutral(dtype: np.dtype[Any], moment: str) -> Any:
-    """Return the neutral element of a moment, which any other value replaces."""
-    if dtype.kind == "f":
-        return dtype.type(np.inf if moment == "min" else -np.inf)
-    limits = np.iinfo(dtype)
-    return dtype.type(limits.max if moment == "min" else limits.min)
+    if moment.arrow == WIDE_SUM:
+        return 0, np.dtype(object)
+    dtype = np.dtype("M8[us]") if moment.arrow == TIMESTAMP else np.dtype(moment.arrow.to_pandas_dtype())
+    return (get_neutral(dtype, moment.name) if moment.name in EXTREMES else 0), dtype
 
 
 class _Reduction:

@@ -17,8 +17,10 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, ScopeType, walk_in_scope
 from sqlglot.tokenizer_core import Token, TokenType
 
+from icefloe.query.decode import TIMESTAMP, is_number
+from icefloe.query.scan.conditions import ValueFilter
 from icefloe.query.scan.groups import Term
-from icefloe.query.scan.reduce import CELLS, MOMENTS, Moment, make_moment
+from icefloe.query.scan.moments import CELLS, MOMENTS, Moment, is_wide, make_moment
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role
 from icefloe.query.spark_types import quote_name
@@ -26,6 +28,7 @@ from icefloe.query.sql.analysis import find_columns
 from icefloe.query.sql.condition_pushdown import split_conjuncts
 from icefloe.query.sql.parse import Edit
 from icefloe.query.sql.predicates import KnownColumn, evaluate_condition, evaluate_term
+from icefloe.query.sql.value_conditions import translate_filter
 
 _FUNCTIONS: Final[Mapping[type[exp.Expr], str]] = {
     exp.Count: "count",
@@ -42,6 +45,24 @@ _FUNCTIONS: Final[Mapping[type[exp.Expr], str]] = {
 _NAMED: Final = {"mean": "mean", "std": "std"}
 _CHANGING: Final = (exp.Rand, exp.Randn, exp.Randstr, exp.Uniform, exp.Uuid, exp.Shuffle, exp.Zipf)
 """Functions that may return a different value for each row."""
+_AFTER_WHERE: Final = frozenset(
+    getattr(TokenType, name)
+    for name in (
+        *(
+            "R_PAREN",
+            "GROUP_BY",
+            "HAVING",
+            "ORDER_BY",
+            "SORT_BY",
+            "CLUSTER_BY",
+            "DISTRIBUTE_BY",
+            "LIMIT",
+            "OFFSET",
+        ),
+        *("WINDOW", "QUALIFY", "UNION", "INTERSECT", "EXCEPT", "SEMICOLON", "LATERAL"),
+    )
+)
+"""Tokens that end the conditions of WHERE."""
 _ELSEWHERE: Final = ("joins", "laterals", "pivots", "sample", "match", "connect", "into", "qualify")
 """Clauses of a SELECT that read more than the rows of its table."""
 
@@ -55,6 +76,8 @@ class Reduction:
     shown: tuple[Term, ...]
     """Coordinates that the SELECT names; a group has the values of its first cell."""
     moments: tuple[Moment, ...]
+    filters: tuple[ValueFilter, ...]
+    """Conditions on variables, which the edits remove from the query."""
     edits: tuple[Edit, ...]
 
 
@@ -72,8 +95,11 @@ def reduce_select(
         return None
 
 
-def combine_moments(function: str, variable: str) -> str:
-    """Write the SQL aggregate that combines the moments of a variable. It is null without values."""
+def combine_moments(function: str, variable: str, *, wide: bool = False) -> str:
+    """Write the SQL aggregate that combines the moments of a variable. It is null without values.
+
+    Sums of a `wide` variable are decimals, and an error if they exceed 64 bits.
+    """
 
     def total(moment: str) -> str:
         return f"sum({quote_name(f'{variable}.{moment}')})"
@@ -82,7 +108,7 @@ def combine_moments(function: str, variable: str) -> str:
         case "count":
             return f"coalesce({total('count')}, 0)"
         case "sum":
-            return total("sum")
+            return f"CAST({total('sum')} AS bigint)" if wide else total("sum")
         case "mean":
             return f"(CAST({total('sum')} AS double) / nullif({total('count')}, 0))"
         case "min" | "max":
@@ -126,6 +152,9 @@ class _SelectReader:
         edits = [edit for node in aggregates for edit in self._rewrite_aggregate(node)]
         inside = {id(column) for node in aggregates for column in _include_filter(node).find_all(exp.Column)}
         settled = self._find_settled(select)
+        filters = self._find_filters(select, settled)
+        if filters:
+            edits.append(self._drop_where(select))
         names = {each.alias_or_name for each in select.selects}
         for column in find_columns(self._scope):
             if id(column) in inside:
@@ -134,11 +163,16 @@ class _SelectReader:
                 if column.name not in names:
                     raise _NotReducibleError
             elif id(column) in settled:
-                self._show(column)
+                if self._columns[column.name].role is not Role.VARIABLE:
+                    self._show(column)
             else:
                 self._distinguish(column)
         return Reduction(
-            tuple(self._terms.values()), tuple(self._shown.values()), tuple(self._moments), tuple(edits)
+            tuple(self._terms.values()),
+            tuple(self._shown.values()),
+            tuple(self._moments),
+            tuple(filters),
+            tuple(edits),
         )
 
     def _check(self, select: exp.Expr, nodes: Iterable[exp.Expr], aggregates: Sequence[exp.Expr]) -> None:
@@ -161,10 +195,51 @@ class _SelectReader:
             columns = list(condition.find_all(exp.Column))
             if condition.find(exp.Query) or len({column.name for column in columns}) != 1:
                 continue
+            if self._is_variable(columns[0]):
+                continue
             known = evaluate_condition(condition, self._evaluate_column(self._find_coordinate(columns[0])))
             if known is not None and known.exact:
                 found |= {id(column) for column in columns}
         return found
+
+    def _find_filters(self, select: exp.Expr, settled: set[int]) -> list[ValueFilter]:
+        """Find conditions on variables. They are settled if every condition of the SELECT is exact."""
+        where = select.args.get("where")
+        if where is None:
+            return []
+        table = self._coordinates.table
+        found: list[ValueFilter | None] = []
+        for condition in split_conjuncts(where.this):
+            columns = list(condition.find_all(exp.Column))
+            if not any(self._is_variable(column) for column in columns):
+                if not columns or any(id(column) not in settled for column in columns):
+                    found.append(None)
+                continue
+            found.append(None if condition.find(exp.Query) else translate_filter(condition, table, self._utc))
+        filters = [each for each in found if each is not None]
+        if filters and len(filters) < len(found):
+            raise _NotReducibleError
+        if filters:
+            settled |= {id(column) for column in where.find_all(exp.Column)}
+        return filters
+
+    def _drop_where(self, select: exp.Expr) -> Edit:
+        """Replace the conditions of WHERE, all of which hold for the cells that are counted, with `true`."""
+        where: Any = select.args["where"]
+        parts = [part.meta for column in where.find_all(exp.Column) for part in column.parts]
+        first = min((meta["start"] for meta in parts if "start" in meta), default=0)
+        before = [number for number, token in enumerate(self._tokens) if token.start < first]
+        at = max((n for n in before if self._tokens[n].token_type is TokenType.WHERE), default=None)
+        if at is None:
+            raise _NotReducibleError
+        depth, stop = 0, at + 1
+        while stop < len(self._tokens):
+            kind = self._tokens[stop].token_type
+            if depth == 0 and kind in _AFTER_WHERE:
+                break
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(kind, 0)
+            stop += 1
+        return Edit(self._tokens[at].end + 1, self._tokens[stop - 1].end + 1, " true")
 
     def _is_output(self, column: exp.Column, names: set[str]) -> bool:
         """Check whether a name means a result instead of the variable of the same name."""
@@ -270,12 +345,12 @@ class _SelectReader:
         if given.is_plain and condition is None:
             for name in MOMENTS[function.removesuffix("_pop")]:
                 self._make_moment(name, column)
-            return combine_moments(function, column.name)
+            return combine_moments(function, column.name, wide=is_wide(column.arrow))
         if function in ("min", "max") and given.is_increasing:
             value = self._make_moment(function, column)
             return f"{function}({self._replace_variable(argument, node, column, value, condition)})"
-        if function not in ("count", "sum", "mean") or not given.is_linear:
-            raise _NotReducibleError
+        if function not in ("count", "sum", "mean") or not given.is_linear or is_wide(column.arrow):
+            raise _NotReducibleError  # doubles do not have all digits of 64-bit integers
         count, total = self._make_moment("count", column), self._make_moment("sum", column)
         value = self._replace_variable(
             argument, node, column, f"(CAST({total} AS double) / nullif({count}, 0))", condition
@@ -401,9 +476,9 @@ def _is_computed(function: str, arrow: pa.DataType) -> bool:
     """Check whether moments of a type give the same result as Spark."""
     if function == "count":
         return True
-    if pa.types.is_integer(arrow):  # 64-bit sums may overflow, which Spark reports and numpy does not
-        return function in ("min", "max") or arrow.bit_width < 64
-    return bool(pa.types.is_floating(arrow))
+    if arrow == TIMESTAMP:
+        return function in ("min", "max")
+    return is_number(arrow)
 
 
 _DOUBLES: Final = (exp.Cos, exp.Sin, exp.Tan, exp.Radians, exp.Degrees, exp.Sqrt, exp.Exp, exp.Ln, exp.Pow)

@@ -7,7 +7,7 @@ which means all values. A result is *exact* if it contains no other values.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
@@ -17,13 +17,14 @@ import pyarrow as pa
 from sqlglot import exp
 
 from icefloe.query.decode import TIMESTAMP, Mask, Values
+from icefloe.query.scan.conditions import OPERATIONS
 from icefloe.query.scan.groups import DATE_PARTS, extract_part
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role, Table
 
 _DAY: Final = np.timedelta64(86400 * 10**6, "us")
-_EXACT_INTEGERS: Final = 2**53
-_EXACT_SMALL: Final = 2**24
+EXACT_INTEGERS: Final = 2**53
+EXACT_SMALL: Final = 2**24
 _EXACT_DIGITS: Final = 15
 _TIME_TEXT: Final = re.compile(r"\d{4}(-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?)?)?)?")
 _DATE_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -127,15 +128,16 @@ def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches
         case exp.In():
             if condition.args.get("query") or condition.args.get("unnest") or condition.args.get("field"):
                 return None
-            if len({_get_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
+            if len({get_kind(each) for each in condition.expressions if not isinstance(each, exp.Null)}) > 1:
                 return None  # Spark casts all of them to one type
             options = [exp.EQ(this=condition.this, expression=each) for each in condition.expressions]
             return _join([_evaluate(each, column, wanted) for each in options], not wanted)
     return _evaluate_comparison(condition, column, wanted)
 
 
-def _get_kind(expression: exp.Expr) -> str:
-    constant = _evaluate_constant(expression)
+def get_kind(expression: exp.Expr) -> str:
+    """Return the kind of a constant; empty if it is not known."""
+    constant = evaluate_constant(expression)
     return "" if constant is None else constant.kind
 
 
@@ -149,7 +151,7 @@ def _join(sides: list[Matches | None], both: bool) -> Matches | None:
     return Matches(mask, len(known) == len(sides) and all(side.exact for side in known))
 
 
-_COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
+COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
     exp.EQ: ("==", "!="),
     exp.NullSafeEQ: ("==", ""),  # the opposite condition holds for missing values
     exp.NEQ: ("!=", "=="),
@@ -158,19 +160,11 @@ _COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
     exp.LT: ("<", ">="),
     exp.LTE: ("<=", ">"),
 }
-_MIRRORED: Final = {"==": "==", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
-_OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    ">": np.greater,
-    ">=": np.greater_equal,
-    "<": np.less,
-    "<=": np.less_equal,
-}
+MIRRORED: Final = {"==": "==", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
 def _evaluate_comparison(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches | None:
-    words = _COMPARISONS.get(type(condition))
+    words = COMPARISONS.get(type(condition))
     if words is None:
         return None
     word = words[0] if wanted else words[1]
@@ -178,10 +172,10 @@ def _evaluate_comparison(condition: exp.Expr, column: KnownColumn, wanted: bool)
     if not word:
         return None
     if not left.find(exp.Column):
-        left, right, word = right, left, _MIRRORED[word]
+        left, right, word = right, left, MIRRORED[word]
     if right.find(exp.Column):
         return None
-    values, constant = evaluate_term(left, column), _evaluate_constant(right)
+    values, constant = evaluate_term(left, column), evaluate_constant(right)
     if values is None or constant is None:
         return None
     return _compare(values, word, constant, column)
@@ -193,7 +187,7 @@ def _compare(values: Operand, word: str, constant: Operand, column: KnownColumn)
     if values.kind in ("time", "date") and constant.kind in ("time", "date", "text"):
         return _compare_times(values, word, constant, column.utc)
     if values.kind == constant.kind == "text" or values.kind == constant.kind == "bool":
-        return Matches(np.asarray(_OPERATIONS[word](values.value, constant.value), np.bool_), True)
+        return Matches(np.asarray(OPERATIONS[word](values.value, constant.value), np.bool_), True)
     return None
 
 
@@ -209,29 +203,29 @@ def _compare_numbers(values: Values, word: str, constant: int | float | Decimal)
         if isinstance(constant, int) and abs(constant) >= 2**62:
             return None
     elif isinstance(constant, int) and abs(constant) >= (
-        _EXACT_SMALL if values.dtype.itemsize < 8 else _EXACT_INTEGERS
+        EXACT_SMALL if values.dtype.itemsize < 8 else EXACT_INTEGERS
     ):
         return None
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
-    return Matches(np.asarray(_OPERATIONS[word](exact, constant), np.bool_), True)
+    return Matches(np.asarray(OPERATIONS[word](exact, constant), np.bool_), True)
 
 
 def _are_exact(integers: Values) -> bool:
     """Check whether doubles represent these integers exactly."""
-    limit = _EXACT_INTEGERS
+    limit = EXACT_INTEGERS
     return not len(integers) or bool(integers.min() > -limit and integers.max() < limit)
 
 
 def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> Matches | None:
     moment = constant.value
     if constant.kind == "text":
-        moment = _parse_time(str(moment), dates_only=values.kind == "date")
+        moment = parse_time(str(moment), dates_only=values.kind == "date")
         if moment is None:
             return None
     moment = np.datetime64(moment, "us")
     stored = values.value.astype("M8[us]")
     if utc or not (values.zoned or constant.zoned):
-        return Matches(np.asarray(_OPERATIONS[word](stored, moment), np.bool_), True)
+        return Matches(np.asarray(OPERATIONS[word](stored, moment), np.bool_), True)
     # Zones differ from UTC by less than a day, and daylight saving may repeat or skip an hour: add a day.
     match word:
         case "==":
@@ -245,7 +239,7 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
     return Matches(np.asarray(near, np.bool_), False)
 
 
-def _parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
+def parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
     """Parse a time that Spark and numpy interpret identically."""
     text = text.strip()
     if not (_DATE_TEXT if dates_only else _TIME_TEXT).fullmatch(text):
@@ -256,13 +250,13 @@ def _parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
         return None
 
 
-def _evaluate_constant(expression: exp.Expr) -> Operand | None:
+def evaluate_constant(expression: exp.Expr) -> Operand | None:
     """Evaluate a literal with its sign or type."""
     match expression:
         case exp.Paren():
-            return _evaluate_constant(expression.this)
+            return evaluate_constant(expression.this)
         case exp.Neg():
-            inner = _evaluate_constant(expression.this)
+            inner = evaluate_constant(expression.this)
             return Operand("number", -inner.value) if inner is not None and inner.kind == "number" else None
         case exp.Boolean():
             return Operand("bool", bool(expression.this))
@@ -289,10 +283,10 @@ def _parse_number(text: str) -> Operand | None:
 def _parse_typed(text: str, type_: exp.DataType) -> Operand | None:
     kinds = exp.DataType.Type
     if type_.is_type(kinds.DATE):
-        moment = _parse_time(text, dates_only=True)
+        moment = parse_time(text, dates_only=True)
         return None if moment is None else Operand("date", moment)
     if type_.is_type(kinds.TIMESTAMP, kinds.TIMESTAMPTZ, kinds.TIMESTAMPLTZ, kinds.TIMESTAMPNTZ):
-        moment = _parse_time(text)
+        moment = parse_time(text)
         zoned = not type_.is_type(kinds.TIMESTAMPNTZ)
         return None if moment is None else Operand("time", moment, zoned)
     return None

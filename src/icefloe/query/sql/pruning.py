@@ -10,6 +10,7 @@ from icefloe.query.scan.plan import TableScan
 from icefloe.query.schema import Table
 from icefloe.query.sql.analysis import Needs
 from icefloe.query.sql.predicates import find_masks
+from icefloe.query.sql.value_conditions import translate_filter
 
 
 def prune_scan(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
@@ -22,7 +23,9 @@ def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
     selection = scan.selection
     for axis, mask in find_masks(scan.coordinates, needs.conditions, utc).items():
         selection = selection.narrow(axis, np.flatnonzero(mask))
-    return replace(scan, selection=selection)
+    table = scan.coordinates.table
+    filters = (translate_filter(condition, table, utc) for condition in needs.conditions)
+    return replace(scan, selection=selection, filters=tuple(each for each in filters if each is not None))
 
 
 def keep_columns(table: Table, needs: Needs) -> Table:

@@ -20,8 +20,10 @@ from icefloe.query.options import (
     open_version,
     resolve_session,
 )
+from icefloe.query.scan.moments import make_moment
 from icefloe.query.scan.plan import TableScan, scan_table
-from icefloe.query.scan.reduce import Aggregation, make_moment, plan_moments
+from icefloe.query.scan.reduce import Aggregation, plan_moments
+from icefloe.query.scan.statistics import ChunkCounts
 from icefloe.query.schema import (
     GroupTables,
     Table,
@@ -41,6 +43,17 @@ FEW_ROWS = 200_000
 """The number of cells up to which reading rows is faster than a second analysis of the query by Spark."""
 _WORTH_IT: Final = 2
 """Smallest number of cells per group for which groups are used: a row of moments costs more than a cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReads:
+    """The chunks that a query reads of one table."""
+
+    table: str
+    """Name of the table in the query."""
+    method: str
+    """`groups` if chunks are aggregated where they are read, `rows` if Spark receives rows."""
+    counts: ChunkCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,8 @@ class ArrayRelation:
     session: Session
     tables: GroupTables
     location: str
+    statistics: bool = True
+    """Whether statistics of chunks are used."""
     scans: dict[tuple[str, ...], TableScan] = field(default_factory=dict)
     """Scans of whole tables by their dimensions, so that a query reads coordinates once."""
 
@@ -111,14 +126,17 @@ class ArrayRelation:
         if needs.columns is None:
             return None
         scan = prune_rows(self._scan_all(needs), needs, utc)
-        if math.prod(scan.selection.counts(scan.table)) <= FEW_ROWS:
+        few = math.prod(scan.selection.counts(scan.table)) <= FEW_ROWS
+        if few and not self.statistics:
             return None
         found = reduce_select(query.text, query.tokens, scope, scan.coordinates, utc)
         if found is None:
             return None
         moments = found.moments or (make_moment("cells", None),)
+        scan = replace(scan, filters=found.filters)
         aggregation = plan_moments(scan, found.terms, found.shown, moments, slots)
-        if aggregation.estimated_rows * _WORTH_IT > aggregation.plan.rows:
+        large = aggregation.estimated_rows * _WORTH_IT > aggregation.plan.rows
+        if aggregation.answers is None and (few or large):
             return None
         return found.edits, aggregation
 
@@ -129,7 +147,9 @@ class ArrayRelation:
     def _scan_all(self, needs: Needs) -> TableScan:
         table = self._choose_table(needs)
         if table.dims not in self.scans:
-            self.scans[table.dims] = scan_table(self.session, table, self.location)
+            self.scans[table.dims] = scan_table(
+                self.session, table, self.location, statistics=self.statistics
+            )
         return self.scans[table.dims]
 
     def _choose_table(self, needs: Needs) -> Table:
@@ -148,7 +168,9 @@ Sessions: TypeAlias = dict[tuple[Any, ...], tuple[Session, str]]
 """Sessions and their locations, by repository name and version."""
 
 
-def resolve_relation(use: TableUse, repos: Mapping[str, AnyRepository], opened: Sessions) -> Relation:
+def resolve_relation(
+    use: TableUse, repos: Mapping[str, AnyRepository], opened: Sessions, *, statistics: bool = True
+) -> Relation:
     """Find the arrays or the metadata table that a query names. Sessions are opened once per version."""
     repo = repos[use.repo]
     if len(use.rest) == 1:
@@ -159,7 +181,7 @@ def resolve_relation(use: TableUse, repos: Mapping[str, AnyRepository], opened: 
     if key not in opened:
         opened[key] = resolve_session(repo, use.version, open_session)
     session, location = opened[key]
-    return ArrayRelation(session, _find_group_tables(session, use), location)
+    return ArrayRelation(session, _find_group_tables(session, use), location, statistics)
 
 
 def _open_view(repo: Repository, use: TableUse, versions: str) -> View:

@@ -1,0 +1,205 @@
+"""Answer the moments of whole blocks from the statistics of their chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.maintenance.statistics.lookup import ChunkStatistics
+from icefloe.query.decode import Coding, Mask, Values
+from icefloe.query.scan.conditions import ValueFilter
+from icefloe.query.scan.groups import Axis
+from icefloe.query.scan.moments import EXTREMES, WIDE_SUM, Moment, get_neutral
+from icefloe.query.scan.plan import Plan
+from icefloe.query.scan.statistics import (
+    BlockGrid,
+    FilteredChunks,
+    TableStatistics,
+    combine_masks,
+    decode_extremes,
+    filter_chunks,
+    group_filters,
+)
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Variable:
+    """A variable with the statistics of its chunks."""
+
+    statistics: ChunkStatistics
+    coding: Coding
+    grid: BlockGrid
+    filtered: FilteredChunks | None
+    """What statistics tell about the filters of this variable; None without filters."""
+
+    @property
+    def counted(self) -> Mask:
+        """Chunks whose values count: they have some, and all satisfy the filters."""
+        if self.filtered is not None:
+            return self.filtered.values
+        return np.asarray(self.statistics.rows.nulls < self.statistics.cells, np.bool_)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """The blocks that are skipped and answered, as arrays over the grid of blocks."""
+
+    skipped: Mask
+    answered: Mask
+    codes: tuple[NDArray[np.int64], ...]
+    """Group of each span, per dimension; -1 if a span has several groups."""
+    cells: NDArray[np.int64]
+    """Number of cells of answered blocks that satisfy the filters."""
+    variables: Mapping[str, _Variable]
+
+
+def decide_blocks(
+    statistics: TableStatistics,
+    plan: Plan,
+    axes: Sequence[Axis],
+    moments: Sequence[Moment],
+    filters: Sequence[ValueFilter],
+) -> Decision:
+    """Decide which blocks of a plan are skipped or answered."""
+    spans, shape = plan.edges, tuple(map(len, plan.edges))
+    codes = tuple(_find_codes(axis, span) for axis, span in zip(axes, spans, strict=True))
+    variables = _load_variables(statistics, plan, filters)
+    cells = _multiply([span[:, 1] - span[:, 0] for span in spans])
+    skipped, entire = np.zeros(shape, np.bool_), np.ones(shape, np.bool_)
+    names = {each.variable for each in filters}
+    for name in names:
+        found = variables.get(name)
+        if found is None or found.filtered is None:
+            entire = np.zeros(shape, np.bool_)
+            continue
+        skipped |= found.grid.reduce(found.filtered.never, np.logical_and)
+        entire &= found.grid.reduce(found.filtered.entire, np.logical_and)
+    known = _find_usable(variables, moments, shape)
+    if len(names) == 1 and {moment.variable for moment in moments} - {""} <= names & variables.keys():
+        (only,) = (variables[name] for name in names & variables.keys())
+        if only.filtered is not None:
+            entire = only.grid.reduce(only.filtered.settled, np.logical_and)
+            cells = only.grid.reduce(only.filtered.rows, np.add)
+    single = _multiply([(code >= 0).astype(np.int64) for code in codes]) > 0
+    return Decision(skipped, single & known & entire & ~skipped, codes, cells, variables)
+
+
+def _load_variables(
+    statistics: TableStatistics, plan: Plan, filters: Sequence[ValueFilter]
+) -> dict[str, _Variable]:
+    found, by_name = {}, group_filters(filters)
+    for column in plan.table.columns:
+        known = statistics.get(column)
+        if known is not None and column.coding is not None and not column.numeric:
+            mine = by_name.get(column.name)
+            filtered = filter_chunks(known, column.coding, mine) if mine else None
+            grid = BlockGrid(column, plan.edges)
+            found[column.name] = _Variable(known, column.coding, grid, filtered)
+    return found
+
+
+def _find_codes(axis: Axis, spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find the group of each span; -1 if it has several groups, or is not selected completely."""
+    if not len(spans):
+        return np.zeros(0, np.int64)
+    # Spans are ascending and do not overlap: reduce each one, and ignore the gaps between them.
+    codes = np.append(axis.codes, axis.codes[-1])
+    low, high = (operation.reduceat(codes, spans.ravel())[::2] for operation in (np.minimum, np.maximum))
+    return np.where(low == high, low, -1)
+
+
+def _multiply(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    found = np.ones((), np.int64)
+    for part in parts:
+        found = np.multiply.outer(found, part)
+    return np.asarray(found)
+
+
+def _find_usable(
+    variables: Mapping[str, _Variable], moments: Sequence[Moment], shape: tuple[int, ...]
+) -> Mask:
+    """Find the blocks for which the statistics of all variables have the wanted moments."""
+    masks = []
+    for moment in moments:
+        if not moment.variable:
+            continue
+        found = variables.get(moment.variable)
+        if found is None:
+            return np.zeros(shape, np.bool_)
+        rows, meaning = found.statistics.rows, found.statistics.meaning
+        usable = found.statistics.known
+        if moment.name in EXTREMES:
+            usable = usable & meaning.has_extremes
+        elif moment.name != "count":  # chunks with infinities are read
+            usable = usable & meaning.has_sums & np.isfinite(rows.total) & np.isfinite(rows.m2)
+        masks.append(found.grid.reduce(usable, np.logical_and))
+    return combine_masks(masks, shape)
+
+
+def answer_moments(
+    decision: Decision, moments: Sequence[Moment], shifts: Mapping[str, float]
+) -> tuple[tuple[NDArray[np.int64], ...], dict[Moment, Values]]:
+    """Compute the moments of answered blocks, one row per group: its number per dimension, and the values."""
+    blocks = np.nonzero(decision.answered)
+    codes = [code[at] for code, at in zip(decision.codes, blocks, strict=True)]
+    counts = [int(code.max(initial=0)) + 1 for code in decision.codes]
+    numbers = np.ravel_multi_index(codes, counts) if codes else np.zeros(1, np.int64)
+    order = None if (numbers[1:] >= numbers[:-1]).all() else np.argsort(numbers, kind="stable")
+    ordered = numbers if order is None else numbers[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+
+    def reduce(values: Values, operation: Any) -> Values:
+        chosen = values[decision.answered]
+        return np.asarray(operation.reduceat(chosen if order is None else chosen[order], starts))
+
+    groups = np.unravel_index(ordered[starts], counts) if codes else ()
+    found: dict[Moment, Values] = {}
+    for moment in moments:
+        if not moment.variable:
+            found[moment] = reduce(decision.cells, np.add)
+        else:
+            found[moment] = _answer(decision.variables[moment.variable], moment, shifts, reduce)
+    return tuple(np.asarray(each, np.int64) for each in groups), found
+
+
+def _answer(variable: _Variable, moment: Moment, shifts: Mapping[str, float], reduce: Any) -> Values:
+    rows, grid, counted = variable.statistics.rows, variable.grid, variable.counted
+    counts = np.where(counted, variable.statistics.cells - rows.nulls, 0)
+    if moment.name == "count":
+        return np.asarray(reduce(grid.reduce(counts, np.add), np.add))
+    if moment.name in EXTREMES:
+        low, high = decode_extremes(variable.statistics, variable.coding)
+        values = low if moment.name == "min" else high
+        dtype = np.dtype("M8[us]") if values.dtype.kind == "M" else np.dtype(moment.arrow.to_pandas_dtype())
+        values = np.where(counted, values.astype(dtype), get_neutral(dtype, moment.name))
+        operation = np.minimum if moment.name == "min" else np.maximum
+        return np.asarray(reduce(grid.reduce(values, operation), operation))
+    if moment.name == "sum" and variable.statistics.meaning.is_integer:
+        return _answer_integers(variable, moment, reduce)
+    totals = np.where(counted, rows.total, 0.0)
+    if moment.name == "sum":
+        return np.asarray(reduce(grid.reduce(totals, np.add), np.add))
+    offsets = totals - counts * shifts.get(moment.variable, 0.0)
+    if moment.name == "shifted":
+        return np.asarray(reduce(grid.reduce(offsets, np.add), np.add))
+    squares = np.where(counted, rows.m2 + offsets * offsets / np.maximum(counts, 1), 0.0)
+    return np.asarray(reduce(grid.reduce(squares, np.add), np.add))
+
+
+def _answer_integers(variable: _Variable, moment: Moment, reduce: Any) -> Values:
+    """Add exact sums, in three parts that cannot overflow."""
+    rows = variable.statistics.rows
+    parts = (rows.low & _LOW, rows.low >> _HALF, rows.high)
+    sums = []
+    for part in parts:
+        values = np.where(variable.counted, part.astype(np.int64), np.int64(0))
+        sums.append(reduce(variable.grid.reduce(values, np.add), np.add).astype(object))
+    exact = sums[0] + sums[1] * (1 << 32) + sums[2] * (1 << 64)
+    return np.asarray(exact if moment.arrow == WIDE_SUM else exact.astype(np.int64))

@@ -1,0 +1,197 @@
+"""Decide from statistics which blocks of a scan are skipped, answered without a read, or read.
+
+A block lies between chunk borders that all variables share, so it contains whole chunks of each variable. It
+is answered from statistics if it is selected completely, belongs to one group, and the statistics of all its
+chunks tell which cells satisfy the conditions: all, none, or all that are not missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.maintenance.statistics.lookup import ChunkStatistics, load_statistics
+from icefloe.query.decode import TIMESTAMP, Coding, Mask, Values, is_number
+from icefloe.query.scan.conditions import ValueFilter
+from icefloe.query.schema import Column
+from icefloe.session import Session
+
+Spans = Sequence[NDArray[np.int64]]
+"""Borders of the blocks along each dimension of a table: (n, 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCounts:
+    """The number of chunks that a scan skips, answers from statistics, and reads."""
+
+    chunks: int = 0
+    """Chunks of the variables, in the whole table."""
+    answered: int = 0
+    """Chunks whose statistics are used instead of their values."""
+    read: int = 0
+
+    @property
+    def skipped(self) -> int:
+        """Chunks that are neither read nor answered, because no selected row is in them."""
+        return self.chunks - self.answered - self.read
+
+    def __str__(self) -> str:
+        return (
+            f"{self.chunks} chunks: {self.skipped} skipped, {self.answered} from statistics, {self.read} read"
+        )
+
+
+@dataclass(slots=True)
+class TableStatistics:
+    """The statistics of a table's variables, loaded on first use."""
+
+    session: Session
+    loaded: dict[str, ChunkStatistics | None] = field(default_factory=dict)
+
+    def get(self, column: Column) -> ChunkStatistics | None:
+        """Load the statistics of a variable; None if there are none."""
+        if column.array is None:
+            return None
+        path = column.array.path
+        if path not in self.loaded:
+            self.loaded[path] = load_statistics(self.session, path)
+        return self.loaded[path]
+
+    def estimate_mean(self, column: Column) -> float | None:
+        """Return the mean of the chunks whose statistics are known."""
+        found = self.get(column)
+        if found is None or not found.meaning.has_sums:
+            return None
+        usable = found.known & np.isfinite(found.rows.total)
+        count = int((found.cells - found.rows.nulls)[usable].sum())
+        return float(found.rows.total[usable].sum()) / count if count else None
+
+
+class BlockGrid:
+    """The chunks of one variable in each block, as arrays over the grid of blocks."""
+
+    def __init__(self, column: Column, spans: Spans) -> None:
+        if column.array is None:
+            raise ValueError(f"{column.name} has no chunks")
+        self._axes = column.axes
+        self._rows: list[NDArray[np.int64]] = []
+        self._starts: list[NDArray[np.int64]] = []
+        for axis, edges in zip(column.axes, column.array.edges, strict=True):
+            first = np.searchsorted(edges, spans[axis][:, 0])
+            last = np.maximum(np.searchsorted(edges, spans[axis][:, 1]), first + 1)
+            sizes = last - first
+            starts = np.cumsum(sizes) - sizes
+            self._rows.append(np.repeat(first - starts, sizes) + np.arange(int(sizes.sum())))
+            self._starts.append(starts)
+        self._counts = tuple(len(edges) - 1 for edges in column.array.edges)
+        self._is_whole = all(
+            len(rows) == count and (rows[-1:] == count - 1).all()
+            for rows, count in zip(self._rows, self._counts, strict=True)
+        )
+        """True if all chunks are in blocks, so that nothing has to be selected."""
+
+    @property
+    def chunks(self) -> NDArray[np.int64]:
+        """Number of chunks of the variable in each block."""
+        return self.reduce(np.ones(int(np.prod(self._counts, dtype=np.int64)), np.int64), np.add)
+
+    def reduce(self, values: Values, operation: Any) -> Values:
+        """Reduce values of chunks, in the order of the array's grid, to one per block, in table order."""
+        found = values.reshape(self._counts)
+        if not self._is_whole:
+            found = found[np.ix_(*self._rows)]
+        for axis, starts in enumerate(self._starts):
+            if len(starts) < found.shape[axis] and len(starts):
+                found = operation.reduceat(found, starts, axis=axis)
+        order = sorted(range(len(self._axes)), key=self._axes.__getitem__)
+        return np.asarray(found.transpose(order) if order else found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilteredChunks:
+    """What statistics tell about a filter, one entry per chunk of the variable."""
+
+    never: Mask
+    """True if no cell of the chunk satisfies the condition."""
+    settled: Mask
+    """True if the cells that satisfy the condition are known: all values or none, all missing or none."""
+    entire: Mask
+    """True if every cell of the chunk satisfies the condition."""
+    values: Mask
+    """True if all values that are not missing satisfy the condition."""
+    rows: NDArray[np.int64]
+    """Number of cells that satisfy the condition, where that is settled."""
+
+
+def filter_chunks(found: ChunkStatistics, coding: Coding, filters: Sequence[ValueFilter]) -> FilteredChunks:
+    """Evaluate filters of one variable for all chunks. Nothing is settled for chunks without statistics."""
+    values = found.cells - found.rows.nulls
+    may, must = np.ones(len(values), np.bool_), np.ones(len(values), np.bool_)
+    for_null = True
+    low, high = decode_extremes(found, coding)
+    for each in filters:
+        bounds = each.condition.bound(low, high)
+        may, must = may & bounds.may, must & bounds.must
+        for_null = for_null and each.condition.holds_for_null
+    none, all_ = ~may | (values == 0), must | (values == 0)
+    passing = np.where(all_, values, np.int64(0)) + (found.rows.nulls if for_null else np.int64(0))
+    settled = found.known & (none | all_)
+    never = found.known & none & ((found.rows.nulls == 0) | (not for_null))
+    return FilteredChunks(never, settled, settled & (passing == found.cells), all_ & (values > 0), passing)
+
+
+def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Values]:
+    """Decode the extremes of chunks to the values of the column, the smaller ones first."""
+    ordered = is_number(coding.arrow) or coding.arrow == TIMESTAMP
+    if not found.meaning.has_extremes or not ordered:
+        nothing = np.full(len(found.cells), np.nan)
+        return nothing, nothing
+    one, two = (coding.decode_viewed(each) for each in (found.rows.minimum, found.rows.maximum))
+    if coding.scale is not None and coding.scale < 0:
+        one, two = two, one
+    return one, two
+
+
+def count_chunks(columns: Sequence[Column]) -> int:
+    """Count the chunks of variables."""
+    arrays = {column.array.path: column.array for column in columns if column.array is not None}
+    return sum(
+        int(np.prod([len(edges) - 1 for edges in array.edges], dtype=np.int64)) for array in arrays.values()
+    )
+
+
+def combine_masks(masks: Sequence[Mask], shape: tuple[int, ...]) -> Mask:
+    """Find where all masks hold."""
+    found = np.ones(shape, np.bool_)
+    for mask in masks:
+        found &= mask
+    return found
+
+
+def group_filters(filters: Sequence[ValueFilter]) -> Mapping[str, list[ValueFilter]]:
+    """Group filters by their variable."""
+    found: dict[str, list[ValueFilter]] = {}
+    for each in filters:
+        found.setdefault(each.variable, []).append(each)
+    return found
+
+
+def find_skipped(
+    statistics: TableStatistics,
+    spans: Spans,
+    filters: Sequence[ValueFilter],
+    find_column: Callable[[str], Column],
+) -> Mask:
+    """Find the blocks in which no cell satisfies all filters, as an array over the grid of blocks."""
+    skipped = np.zeros(tuple(map(len, spans)), np.bool_)
+    for name, mine in group_filters(filters).items():
+        column = find_column(name)
+        found = statistics.get(column)
+        if found is not None and column.coding is not None:
+            never = filter_chunks(found, column.coding, mine).never
+            skipped |= BlockGrid(column, spans).reduce(never, np.logical_and)
+    return skipped
