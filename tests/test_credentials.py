@@ -92,7 +92,9 @@ def test_variants_are_instances_of_their_group() -> None:
         ({"access_key_id": "a", "secret_access_key": "b", "session_token": "t"}, c.S3Credentials.Static),
     ],
 )
-def test_s3_credentials_chooses_by_arguments(arguments: dict[str, Any], variant: type) -> None:
+def test_s3_credentials_returns_the_kind_that_the_arguments_describe(
+    arguments: dict[str, Any], variant: type
+) -> None:
     assert type(c.s3_credentials(**arguments)) is variant
 
 
@@ -130,7 +132,9 @@ def test_gcs_get_credentials_is_used() -> None:
         ({"service_account_file": "f", "from_env": False}, c.GcsCredentials.Static),
     ],
 )
-def test_gcs_credentials_chooses_by_arguments(arguments: dict[str, Any], variant: type) -> None:
+def test_gcs_credentials_returns_the_kind_that_the_arguments_describe(
+    arguments: dict[str, Any], variant: type
+) -> None:
     assert type(c.gcs_credentials(**arguments)) is variant
 
 
@@ -143,7 +147,9 @@ def test_gcs_credentials_chooses_by_arguments(arguments: dict[str, Any], variant
         ({"sas_token": "t"}, c.AzureCredentials.Static),
     ],
 )
-def test_azure_credentials_chooses_by_arguments(arguments: dict[str, Any], variant: type) -> None:
+def test_azure_credentials_returns_the_kind_that_the_arguments_describe(
+    arguments: dict[str, Any], variant: type
+) -> None:
     assert type(c.azure_credentials(**arguments)) is variant
 
 

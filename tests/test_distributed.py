@@ -156,7 +156,7 @@ def test_merge_sessions_accepts_only_forks(repo: Repository) -> None:
         merge_sessions()
 
 
-def test_extract_session(repo: Repository) -> None:
+def test_extract_session_returns_the_session_of_an_array(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     assert extract_session(array(session)) is session

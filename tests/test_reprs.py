@@ -83,7 +83,7 @@ def test_enums_are_integers_displayed_by_name() -> None:
     assert {RepoAvailability.online: 1}[RepoAvailability.online] == 1
 
 
-def test_reprs_of_repository_and_sessions() -> None:
+def test_reprs_describe_repository_and_sessions() -> None:
     repo = Repository.create(in_memory_storage())
     writing, reading = repo.writable_session("main"), repo.readonly_session("main")
 

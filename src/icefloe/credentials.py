@@ -63,7 +63,7 @@ _SHOWN_IN_PART = {"secret": True, "shown": 4}
 """Enough letters to tell one key from another."""
 
 
-class _Veiled:
+class _HidesSecrets:
     """Mixin for values whose secret fields are displayed as `****`."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class _Family(type):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class S3StaticCredentials(_Veiled):
+class S3StaticCredentials(_HidesSecrets):
     """An S3 key pair, with a session token and an expiration time if it is temporary."""
 
     access_key_id: str = field(metadata=_SHOWN_IN_PART)
@@ -106,21 +106,21 @@ class S3Credentials(metaclass=_Family):
     """The credentials for requests to an S3 store: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class FromEnv(_Veiled):
+    class FromEnv(_HidesSecrets):
         """Credentials from the environment, a profile, or the role of a container or instance."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Anonymous(_Veiled):
+    class Anonymous(_HidesSecrets):
         """Requests are not signed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Static(_Veiled):
+    class Static(_HidesSecrets):
         """A fixed key pair."""
 
         credentials: S3StaticCredentials
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Refreshable(_Veiled):
+    class Refreshable(_HidesSecrets):
         """A pickled function that returns a new key pair, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
@@ -128,7 +128,7 @@ class S3Credentials(metaclass=_Family):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class GcsBearerCredential(_Veiled):
+class GcsBearerCredential(_HidesSecrets):
     """An OAuth token for Google Cloud Storage."""
 
     bearer: str = field(metadata=_SECRET)
@@ -141,25 +141,25 @@ class GcsStaticCredentials(metaclass=_Family):
     """A fixed Google Cloud credential: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class ServiceAccount(_Veiled):
+    class ServiceAccount(_HidesSecrets):
         """The path of a file with the key of a service account."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class ServiceAccountKey(_Veiled):
+    class ServiceAccountKey(_HidesSecrets):
         """The key of a service account, as JSON."""
 
         key: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class ApplicationCredentials(_Veiled):
+    class ApplicationCredentials(_HidesSecrets):
         """The path of a file with application default credentials."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class BearerToken(_Veiled):
+    class BearerToken(_HidesSecrets):
         """An OAuth token."""
 
         token: str = field(metadata=_SECRET)
@@ -169,21 +169,21 @@ class GcsCredentials(metaclass=_Family):
     """The credentials for requests to Google Cloud Storage: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Anonymous(_Veiled):
+    class Anonymous(_HidesSecrets):
         """Requests are not signed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class FromEnv(_Veiled):
+    class FromEnv(_HidesSecrets):
         """Credentials from the environment, the well-known file, or the metadata of the instance."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Static(_Veiled):
+    class Static(_HidesSecrets):
         """A fixed credential."""
 
         credentials: AnyGcsStaticCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Refreshable(_Veiled):
+    class Refreshable(_HidesSecrets):
         """A pickled function that returns a new token, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
@@ -194,21 +194,21 @@ class AzureRefreshableCredential(metaclass=_Family):
     """The result of a function that refreshes Azure credentials: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class AccessKey(_Veiled):
+    class AccessKey(_HidesSecrets):
         """A key of the storage account."""
 
         key: str = field(metadata=_SECRET)
         expires_after: datetime | None = None
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class SasToken(_Veiled):
+    class SasToken(_HidesSecrets):
         """A shared access signature."""
 
         token: str = field(metadata=_SECRET)
         expires_after: datetime | None = None
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class BearerToken(_Veiled):
+    class BearerToken(_HidesSecrets):
         """An OAuth token."""
 
         bearer: str = field(metadata=_SECRET)
@@ -219,19 +219,19 @@ class AzureStaticCredentials(metaclass=_Family):
     """A fixed Azure credential: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class AccessKey(_Veiled):
+    class AccessKey(_HidesSecrets):
         """A key of the storage account."""
 
         key: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class SasToken(_Veiled):
+    class SasToken(_HidesSecrets):
         """A shared access signature."""
 
         token: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class BearerToken(_Veiled):
+    class BearerToken(_HidesSecrets):
         """An OAuth token."""
 
         token: str = field(metadata=_SECRET)
@@ -241,21 +241,21 @@ class AzureCredentials(metaclass=_Family):
     """The credentials for requests to Azure Blob Storage: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Anonymous(_Veiled):
+    class Anonymous(_HidesSecrets):
         """Requests are not signed, because the container is public."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class FromEnv(_Veiled):
+    class FromEnv(_HidesSecrets):
         """Credentials from the environment, the managed identity, or the login of the command line."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Static(_Veiled):
+    class Static(_HidesSecrets):
         """A fixed credential."""
 
         credentials: AnyAzureStaticCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Refreshable(_Veiled):
+    class Refreshable(_HidesSecrets):
         """A pickled function that returns a new credential, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
@@ -266,29 +266,29 @@ class Credentials(metaclass=_Family):
     """The credential for one virtual chunk container: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class S3(_Veiled):
+    class S3(_HidesSecrets):
         """Credentials for `s3://` locations and compatible stores."""
 
         credentials: AnyS3Credential
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Gcs(_Veiled):
+    class Gcs(_HidesSecrets):
         """Credentials for `gs://` locations."""
 
         credentials: AnyGcsCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class Azure(_Veiled):
+    class Azure(_HidesSecrets):
         """Credentials for `az://` locations."""
 
         credentials: AnyAzureCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class LocalFileSystemAccess(_Veiled):
+    class LocalFileSystemAccess(_HidesSecrets):
         """Permission to read `file://` locations. Nothing is signed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
-    class HttpAccess(_Veiled):
+    class HttpAccess(_HidesSecrets):
         """Permission to read `http://` and `https://` locations. Nothing is signed."""
 
 

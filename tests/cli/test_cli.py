@@ -187,7 +187,7 @@ def test_show_prints_the_changes_of_a_commit(typed: Terminal) -> None:
     assert typed.json("show", "-r", "v1")["changes"]["new_arrays"] == ["/air/t2m"]
 
 
-def test_diff_between_two_revisions(typed: Terminal) -> None:
+def test_diff_compares_two_revisions(typed: Terminal) -> None:
     assert "[0, 0]" in typed("diff", "v1")
     assert typed.json("diff", "v1", "-r", "main")["updated_chunks"] == {"/air/t2m": [[0, 0]]}
     assert typed("diff", "main", "-r", "main").strip() == "no changes"
@@ -208,7 +208,7 @@ def test_diff_compares_values(typed: Terminal) -> None:
     )
 
 
-def test_refs_and_ops(typed: Terminal) -> None:
+def test_refs_and_ops_are_listed(typed: Terminal) -> None:
     assert {(each["kind"], each["name"]) for each in typed.json("refs")} == {
         ("branch", "main"),
         ("tag", "v1"),
@@ -355,7 +355,7 @@ def test_storage_and_rewrite_manifests(typed: Terminal) -> None:
     assert typed.json("log")[0]["message"] == "again"
 
 
-def test_status_config_and_info(typed: Terminal) -> None:
+def test_status_config_and_info_are_printed(typed: Terminal) -> None:
     assert typed.json("status")["availability"] == "online"
     typed("status", "--set", "read-only", "--reason", "moving house")
     assert "moving house" in typed("status")

@@ -99,7 +99,9 @@ def check(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(theirs=scripts, ours=scripts, solve=solved)
-def test_both_packages_rebase_over_edits_alike(theirs: list[Edit], ours: list[Edit], solve: bool) -> None:
+def test_both_packages_rebase_over_edits_with_the_same_result(
+    theirs: list[Edit], ours: list[Edit], solve: bool
+) -> None:
     check(possible(theirs), possible(ours), solve)
 
 

@@ -86,7 +86,7 @@ def test_official_commit_on_our_repository(started: Started) -> None:
     assert_seen_alike(started.folder, repository)
 
 
-def test_official_tags_and_branches_in_our_repository(started: Started) -> None:
+def test_official_package_changes_tags_and_branches_of_our_repository(started: Started) -> None:
     repository = started.repository
     repository.create_tag("new", snapshot_id=str(started.third))
     repository.delete_tag("kept")

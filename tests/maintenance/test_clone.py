@@ -212,7 +212,7 @@ def test_clone_interrupted_at_any_write_resumes(version: int) -> None:
     assert writes > 10
 
 
-def test_clone_from_memory_to_a_folder_and_back(tmp_path: Path) -> None:
+def test_repository_is_cloned_from_memory_to_a_folder_and_back(tmp_path: Path) -> None:
     repo, told = lived_in(), list[tuple[str, int, int]]()
     folder = local_filesystem_storage(str(tmp_path / "copy"))
 

@@ -112,7 +112,7 @@ def test_kept_snapshot_inherits_logs_of_removed_ones() -> None:
 
 
 @VERSIONS
-def test_rules_for_one_branch_and_deletion_of_tags(version: int) -> None:
+def test_policy_has_rules_for_one_branch_and_deletes_tags(version: int) -> None:
     repo = lived_in(version)
     policy = RetentionPolicy(last=1, tagged=False, branches={"dev": RetentionPolicy(last=2)})
 

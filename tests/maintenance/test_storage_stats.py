@@ -92,7 +92,7 @@ def test_bytes_of_arrays_add_up_to_the_total(seed: int) -> None:
     assert set(table["array"]) <= {"/a", "/b", "/small"}
 
 
-def test_storage_of_one_snapshot() -> None:
+def test_storage_of_one_snapshot_is_measured() -> None:
     repo = overwrite_ten_times()
     one = len(repo.storage.get(f"chunks/{sorted(names(repo, 'chunks'))[0]}")[0])
 
@@ -153,7 +153,7 @@ def test_estimate_matches_the_freed_storage(version: int) -> None:
     assert promised.chunks > 0
 
 
-def test_estimate_of_an_expiration_by_time() -> None:
+def test_reclaimable_bytes_of_an_expiration_are_estimated() -> None:
     repo = overwrite_ten_times()
     moment = now()
     commit(repo, 8)

@@ -259,7 +259,7 @@ class MaintenanceMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_maintenance_among_writers_and_readers(version: int) -> None:
+def test_maintenance_is_safe_among_writers_and_readers(version: int) -> None:
     machine: Any = partial(MaintenanceMachine, version)
     run_state_machine_as_test(
         machine,

@@ -267,12 +267,12 @@ def run(make_storage: Callable[[], Storage], spec_version: int, examples: int, s
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_random_operations_in_memory(spec_version: int) -> None:
+def test_random_operations_match_the_model_in_memory(spec_version: int) -> None:
     run(in_memory_storage, spec_version, 10, 25)
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_random_operations_in_a_folder(spec_version: int, tmp_path: Path) -> None:
+def test_random_operations_match_the_model_in_a_folder(spec_version: int, tmp_path: Path) -> None:
     def make_storage() -> Storage:
         return bank.storage_at({"folder": str(tmp_path / uuid.uuid4().hex)})
 
@@ -280,7 +280,7 @@ def test_random_operations_in_a_folder(spec_version: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_random_operations_on_s3(spec_version: int, s3_url: str) -> None:
+def test_random_operations_match_the_model_on_s3(spec_version: int, s3_url: str) -> None:
     def make_storage() -> Storage:
         place = {"bucket": "machine", "prefix": uuid.uuid4().hex, "endpoint_url": s3_url}
         return bank.storage_at(place)

@@ -42,7 +42,7 @@ def contents(repo: icefloe.Repository, name: str, **versions: str) -> list[dict[
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_refs_table(repo: icefloe.Repository) -> None:
+def test_refs_table_lists_branches_and_tags(repo: icefloe.Repository) -> None:
     found = contents(repo, "refs")
 
     assert [(row["kind"], row["name"], row["snapshot_id"]) for row in found] == [
@@ -52,7 +52,7 @@ def test_refs_table(repo: icefloe.Repository) -> None:
     assert found[0]["message"] == "more"
 
 
-def test_snapshots_table(repo: icefloe.Repository) -> None:
+def test_snapshots_table_lists_all_snapshots(repo: icefloe.Repository) -> None:
     found = contents(repo, "snapshots")
 
     ancestry = list(repo.ancestry(branch="main"))
@@ -62,7 +62,7 @@ def test_snapshots_table(repo: icefloe.Repository) -> None:
     assert json.loads(found[0]["metadata"])["by"] == "test"
 
 
-def test_ops_table(repo: icefloe.Repository) -> None:
+def test_ops_table_lists_operations(repo: icefloe.Repository) -> None:
     found = contents(repo, "ops")
 
     assert len(found) == len(list(repo.ops_log()))
@@ -70,7 +70,7 @@ def test_ops_table(repo: icefloe.Repository) -> None:
     assert json.loads(next(row["details"] for row in found if row["kind"] == "TagCreated"))["name"] == "v1"
 
 
-def test_nodes_table(repo: icefloe.Repository) -> None:
+def test_nodes_table_describes_groups_and_arrays(repo: icefloe.Repository) -> None:
     found = {row["path"]: row for row in contents(repo, "nodes")}
 
     assert found["/"]["kind"] == "group"
@@ -82,7 +82,7 @@ def test_nodes_table(repo: icefloe.Repository) -> None:
     assert json.loads(found["/t2m"]["attributes"])["units"] == "K"
 
 
-def test_manifests_table(repo: icefloe.Repository) -> None:
+def test_manifests_table_lists_manifests(repo: icefloe.Repository) -> None:
     found = contents(repo, "manifests")
 
     files = repo.list_manifest_files(repo.lookup_branch("main"))
@@ -91,7 +91,7 @@ def test_manifests_table(repo: icefloe.Repository) -> None:
     assert any("/t2m" in row["arrays"] for row in found)
 
 
-def test_chunks_table(repo: icefloe.Repository) -> None:
+def test_chunks_table_lists_references(repo: icefloe.Repository) -> None:
     found = contents(repo, "chunks")
     session = repo.readonly_session("main")
 
@@ -123,7 +123,7 @@ def test_large_manifests_get_their_own_task(
     assert len(contents(repo, "chunks")) == sum(row["num_chunk_refs"] for row in contents(repo, "manifests"))
 
 
-def test_diff_table(repo: icefloe.Repository) -> None:
+def test_diff_table_lists_changes(repo: icefloe.Repository) -> None:
     found = contents(repo, "diff", start="v1")
 
     assert {(row["change"], row["path"]) for row in found} >= {
@@ -135,7 +135,7 @@ def test_diff_table(repo: icefloe.Repository) -> None:
         contents(repo, "diff")
 
 
-def test_storage_table(repo: icefloe.Repository) -> None:
+def test_storage_table_sums_bytes(repo: icefloe.Repository) -> None:
     found = {row["path"]: row for row in contents(repo, "storage")}
 
     chunks = [row for row in contents(repo, "chunks") if row["path"] == "/t2m"]

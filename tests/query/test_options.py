@@ -117,7 +117,7 @@ def repo() -> icefloe.Repository:
     return made
 
 
-def test_version_options(repo: icefloe.Repository) -> None:
+def test_version_options_select_a_snapshot(repo: icefloe.Repository) -> None:
     tip, first = (info.id for info in list(repo.ancestry(branch="main"))[:2])
     now = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
 

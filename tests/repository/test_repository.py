@@ -201,7 +201,7 @@ def test_diff_lists_changes(repo: Repository) -> None:
     assert error_kind(error) == "bad-snapshot-chain-for-diff"
 
 
-def test_status_and_discard(repo: Repository) -> None:
+def test_status_lists_changes_that_discard_drops(repo: Repository) -> None:
     session = repo.writable_session("main")
     assert session.status().is_empty()
     zarr.create_array(session.store, name="a", data=np.arange(4), chunks=(2,))
@@ -387,7 +387,7 @@ def test_moves_and_metadata_need_version_2(storage: Storage) -> None:
     assert error_kind(error) == "unsupported-spec-version"
 
 
-def test_repository_metadata_and_flags(repo_v2: Repository) -> None:
+def test_repository_metadata_and_flags_are_stored(repo_v2: Repository) -> None:
     repo_v2.set_metadata({"a": 1, "b": {"c": [1.5, None]}})
     assert repo_v2.update_metadata({"a": 2}) == {"a": 2, "b": {"c": [1.5, None]}}
     assert Repository.open(repo_v2.storage).metadata == {"a": 2, "b": {"c": [1.5, None]}}

@@ -233,7 +233,7 @@ def test_unknown_version_returns_410(client: httpx.Client, version: str, key: st
         ("native%2Fc%2F0%2F0", 400),
     ],
 )
-def test_response_status_of_keys(client: httpx.Client, key: str, status: int) -> None:
+def test_each_key_has_the_expected_response_status(client: httpx.Client, key: str, status: int) -> None:
     assert status_of_raw(client, f"/zarr/v1/{key}") == status
 
 
@@ -442,7 +442,9 @@ def test_branch_chunks_are_served_uncached_on_request(repo: Repository) -> None:
         ("rows=0-1", 200, 0, 2000),
     ],
 )
-def test_ranges_of_a_chunk(client: httpx.Client, asked: str, status: int, start: int, stop: int) -> None:
+def test_ranges_of_a_chunk_are_served(
+    client: httpx.Client, asked: str, status: int, start: int, stop: int
+) -> None:
     whole = client.get("/zarr/v1/native/c/0/0")
 
     found = client.get("/zarr/v1/native/c/0/0", headers={"Range": asked})

@@ -17,11 +17,11 @@ def run_job(master: str, folder: Path) -> None:
     finished(started_job("tests.support.spark.cluster_job", master, str(folder / "repo")))
 
 
-def test_local_cluster(tmp_path: Path) -> None:
+def test_jobs_run_on_a_local_cluster(tmp_path: Path) -> None:
     run_job("local-cluster[2,1,1024]", tmp_path)
 
 
-def test_standalone_cluster_with_two_workers(tmp_path: Path) -> None:
+def test_jobs_run_on_a_standalone_cluster(tmp_path: Path) -> None:
     with standalone(tmp_path / "spark") as url:
         run_job(url, tmp_path)
 
@@ -29,7 +29,7 @@ def test_standalone_cluster_with_two_workers(tmp_path: Path) -> None:
     assert {attempt.name for attempt in (tmp_path / "attempts").iterdir()} >= {"0", "1"}
 
 
-def test_spark_connect_client(tmp_path: Path) -> None:
+def test_jobs_run_over_spark_connect(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

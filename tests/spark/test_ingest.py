@@ -58,7 +58,7 @@ def test_ingest_groups_on_executors(spark: Any, tmp_path: Path) -> None:
     assert tree(native)["below/air"].sizes["time"] == 4
 
 
-def test_rechunk_maps_to_series_on_executors(spark: Any, tmp_path: Path) -> None:
+def test_maps_are_rechunked_to_series_on_executors(spark: Any, tmp_path: Path) -> None:
     """Rechunk with little memory, so that executors spill data for later tasks."""
     files, repo = map_files(tmp_path, 12), new_repo(tmp_path)
 
@@ -70,7 +70,7 @@ def test_rechunk_maps_to_series_on_executors(spark: Any, tmp_path: Path) -> None
     assert report.plan.memory_bytes <= 90_000
 
 
-def test_rechunk_on_executors(spark: Any, tmp_path: Path) -> None:
+def test_array_is_rechunked_on_executors(spark: Any, tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     ingest(spark, files, repo, chunks={"time": 1})

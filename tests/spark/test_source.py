@@ -68,7 +68,7 @@ def test_frame_can_be_filtered_twice(spark: Any, folder: str) -> None:
     assert north.alias("a").join(frame.alias("b"), ["time", "lon"]).count() == 480
 
 
-def test_temporary_view_in_sql(spark: Any, folder: str) -> None:
+def test_source_can_be_a_temporary_view_in_sql(spark: Any, folder: str) -> None:
     chosen = json.dumps({"time": {"start": "2020-01-01"}, "lat": 45.0})
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW weather USING icechunk"

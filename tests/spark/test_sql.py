@@ -68,7 +68,7 @@ def test_query_joins_two_versions(spark: Any, repo: icefloe.Repository) -> None:
     assert collected(found) == [(50.0, 80000), (55.0, 80000), (60.0, 80000)]
 
 
-def test_example_of_guide(spark: Any, repo: icefloe.Repository) -> None:
+def test_example_of_the_guide_works(spark: Any, repo: icefloe.Repository) -> None:
     found = sql(
         spark,
         "SELECT month(time) AS m, avg(t2m) AS mean FROM era5 VERSION AS OF 'v1' WHERE lat BETWEEN 40 AND 50"
@@ -114,7 +114,7 @@ def test_query_joins_spark_tables(spark: Any, repo: icefloe.Repository) -> None:
     assert collected(found) == [("north", counted)]
 
 
-def test_query_with_braces_and_empty_result(spark: Any, repo: icefloe.Repository) -> None:
+def test_query_with_braces_can_have_an_empty_result(spark: Any, repo: icefloe.Repository) -> None:
     found = sql(spark, "SELECT '{x}' AS b, count(*), max(t2m) FROM w WHERE lat > 1000", {"w": repo})
 
     assert collected(found) == [("{x}", 0, None)]
@@ -203,7 +203,7 @@ def test_group_with_several_tables_needs_variable(spark: Any, repo: icefloe.Repo
     assert collected(sql(spark, "SELECT count(height), max(lat) FROM w.more", {"w": repo})) == [(48, 60.0)]
 
 
-def test_time_filters_in_non_utc_session(spark: Any, repo: icefloe.Repository) -> None:
+def test_time_filters_select_the_same_rows_in_every_time_zone(spark: Any, repo: icefloe.Repository) -> None:
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")

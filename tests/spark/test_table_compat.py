@@ -28,7 +28,7 @@ def official(folder: Path) -> icechunk.Repository:
     return repo
 
 
-def test_table_of_official_repository(tmp_path: Path) -> None:
+def test_table_of_an_official_repository_can_be_read(tmp_path: Path) -> None:
     repo = official(tmp_path / "repo")
     session = icefloe.Repository.open(
         icefloe.local_filesystem_storage(str(tmp_path / "repo"))

@@ -59,7 +59,7 @@ def test_http_storage_reads(folder: Path) -> None:
         assert dict(storage.describe()) == {"type": "HTTP", "url": f"{url}/repo"}
 
 
-def test_http_storage_revalidates(folder: Path) -> None:
+def test_http_storage_revalidates_cached_objects(folder: Path) -> None:
     with file_server(folder) as url:
         storage = http_storage(f"{url}/repo")
         data, version = storage.get("repo")

@@ -27,7 +27,7 @@ from icefloe.testing.utils import (
 TREE = GroupNode.from_paths(arrays={"/a/x", "/b"}, groups={"/q/r"})
 
 
-def test_paths_of_a_tree() -> None:
+def test_tree_lists_its_paths() -> None:
     assert TREE.nodes(include_root=True) == ["", "a", "a/x", "b", "q", "q/r"]
     assert TREE.groups("p", include_root=True) == ["p", "p/a", "p/q", "p/q/r"]
     assert TREE.arrays() == ["a/x", "b"]
@@ -118,7 +118,7 @@ def test_model_shifts_chunks_as_a_session_does(offset: tuple[int, ...], first: i
     np.testing.assert_array_equal(zarr.open_array(before, path="a")[:], [1, 2, 3, 4, 0])
 
 
-def test_relations_of_paths() -> None:
+def test_relations_of_paths_are_determined() -> None:
     assert trees.child_names_at("foo", {"foo/a", "foo/b/c", "foobar/d"}) == {"a", "b"}
     assert trees.child_names_at("", {"foo", "bar/baz"}) == {"foo", "bar"}
     assert trees.is_descendant("a/b", "a")

@@ -34,7 +34,7 @@ def write(path: Path) -> Path:
     return aged(path)
 
 
-def test_conversion_to_virtualizarr_and_back(tmp_path: Path) -> None:
+def test_dataset_is_converted_to_virtualizarr_and_back(tmp_path: Path) -> None:
     dataset = virtualize(write(tmp_path / "f.nc"))
 
     again = from_virtualizarr(to_virtualizarr(dataset))

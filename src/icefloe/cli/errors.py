@@ -71,7 +71,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Stopped(click.ClickException):
-    """A command was stopped by Ctrl-C or another signal."""
+    """The error of a command that Ctrl-C or another signal stopped."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")

@@ -205,7 +205,7 @@ def _audit(
 
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Compare bit for bit, except that all NaN are the same, as they are for chunks that are not stored."""
+    """Return whether values are equal bit for bit. All NaN are equal, as in chunks that are not stored."""
     if one.dtype.kind in "OUT":
         return bool(np.array_equal(one.astype(object), other.astype(object)))
     if one.dtype.kind == "f" and one.dtype == other.dtype:

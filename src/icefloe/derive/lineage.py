@@ -110,7 +110,7 @@ def list_derived(session: Session) -> list[str]:
 
 
 def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
-    """Return what the records of an array say about it; None if it was not derived."""
+    """Return the attributes in the records of an array; None if it was not derived."""
     found = find_array(session, f"{records_group(path)}{RECORDS}")
     if found is None or find_array(session, path) is None or not _is_description(found.attributes):
         return None
@@ -133,7 +133,7 @@ def _is_description(found: Mapping[str, Any]) -> bool:
 
 
 def stored_recipe(repo: Repository, allowed: Collection[str], branch: str = "main") -> DeriveRecipe:
-    """Put the recipes of all arrays that were derived on a branch together.
+    """Collect the recipes of all derived arrays of a branch in one recipe.
 
     A repository can name any code, so only functions in `allowed` modules may be part of it.
     """

@@ -356,7 +356,7 @@ def _make_axes(
 
 
 def _find_normals(spec: OutputSpec, normals: StoredArray, dim: str, values: StoredArray) -> LookupAxis:
-    """Find the normal of each cell by the month, season or day of its time."""
+    """Find the climatological normal of each cell by the month, season or day of its time."""
     labels = normals.coordinates.get(dim)
     times = [each for each in values.coordinates.values() if each.time_coding is not None]
     if dim not in _PERIODS or labels is None or not times:

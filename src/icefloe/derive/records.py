@@ -30,7 +30,7 @@ _RECORDS_PER_CHUNK: Final = 1 << 16
 
 
 def records_group(path: str) -> str:
-    """Return the group that holds what is known about a derived array."""
+    """Return the path of the group with the records of a derived array."""
     return f"{DERIVED}{path}"
 
 

@@ -194,7 +194,7 @@ def _put_metadata(target: Storage, chosen: Selection, node: NodeSnapshot, docume
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Order:
+class _ExportTask:
     """A task: some chunks of one array to export."""
 
     path: str
@@ -245,10 +245,10 @@ def _export_array(
     sizes, copied, lengths, encoded = parts.sizes, parts.copied, parts.lengths, parts.encoded
     name = chosen.name(array.node.path)
     orders = [
-        _Order(array.node.path, name, array.spans, sizes, copied[some], encoded[:0])
+        _ExportTask(array.node.path, name, array.spans, sizes, copied[some], encoded[:0])
         for some in _batches(lengths)
     ] + [
-        _Order(array.node.path, name, array.spans, sizes, copied[:0], encoded[at : at + 1])
+        _ExportTask(array.node.path, name, array.spans, sizes, copied[:0], encoded[at : at + 1])
         for at in range(len(encoded))
     ]
     largest = max(int(lengths.max(initial=1)), _count_decoded_bytes(array, sizes) if len(encoded) else 1)
@@ -313,7 +313,7 @@ def _batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
             yield rows
 
 
-def _export(session: Session, target: Storage, order: _Order) -> int:
+def _export(session: Session, target: Storage, order: _ExportTask) -> int:
     """Write some chunks, and return the number of bytes."""
     written = 0
     workspace = session._workspace
@@ -341,7 +341,7 @@ def _put(target: Storage, name: str, coords: Sequence[int], data: Any) -> int:
     return len(data)
 
 
-def _cut(session: Session, order: _Order, at: Sequence[int]) -> bytes | None:
+def _cut(session: Session, order: _ExportTask, at: Sequence[int]) -> bytes | None:
     """Assemble one chunk of the target from source chunks; None if it contains only the fill value."""
     import zarr
     from zarr.buffer.cpu import Buffer

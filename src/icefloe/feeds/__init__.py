@@ -1,4 +1,4 @@
-"""Operational feeds: writers that append to the same arrays, and events for those who wait for them."""
+"""Operational feeds: concurrent appends to the same arrays, and events for programs that wait for data."""
 
 from icefloe.feeds.events import Event as Event
 from icefloe.feeds.events import watch as watch

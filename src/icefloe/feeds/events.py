@@ -1,4 +1,4 @@
-"""Events: what happened to a repository since a bookmark."""
+"""Events: the changes of a repository since a bookmark."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def watch(
     deliver
         A function that takes an event. If it raises an error, the event is delivered again next time.
     interval
-        The number of seconds between two looks.
+        The number of seconds between two polls.
     once
         Deliver what happened since the bookmark, and return.
 

@@ -221,7 +221,7 @@ class _Migration:
     def run(self, *, dry_run: bool, keep_gaps: bool, delete_old_files: bool) -> MigrationReport:
         """Run all steps."""
         found = take_inventory(self.refs, self.assets)
-        plan = self._look_through(found)
+        plan = self._read_manifests(found)
         report = self._report(found, plan, dry_run=dry_run)
         if dry_run:
             return report
@@ -273,10 +273,10 @@ class _Migration:
 
     # Reading
 
-    def _look_through(self, found: Inventory) -> _Plan:
+    def _read_manifests(self, found: Inventory) -> _Plan:
         """Read all manifests, and check that every file of version 2 can be created."""
         plan = _Plan()
-        for group, seen in self._apply_in_parallel("manifests read", self._look_at, _groups(found.uses)):
+        for group, seen in self._apply_in_parallel("manifests read", self._read_arrays, _groups(found.uses)):
             if isinstance(seen, str):
                 found.gaps.append(f"{counted(len(group), 'array')}: {seen}")
                 lost = {use: ManifestFileInfo(make_lost_manifest_id(use), 0, 0) for use in group}
@@ -286,12 +286,12 @@ class _Migration:
                 plan.made[use] = one.manifest
                 for id, end in one.chunks.items():
                     plan.chunks[id] = max(plan.chunks.get(id, 0), end)
-        self._look_for_chunks(found, plan)
+        self._find_chunks(found, plan)
         for _ in self._apply_in_parallel("snapshots read", partial(self._make_files, plan), found.snapshots):
             pass
         return plan
 
-    def _look_at(self, group: _Group) -> tuple[_Group, dict[Use, _Seen] | str]:
+    def _read_arrays(self, group: _Group) -> tuple[_Group, dict[Use, _Seen] | str]:
         try:
             found = collect_references(self.assets, group)
         except (FormatError, ObjectNotFoundError) as error:
@@ -303,7 +303,7 @@ class _Migration:
             seen[use] = _Seen(NewManifest(info, refs.extents()), find_chunk_ends(refs))
         return group, seen
 
-    def _look_for_chunks(self, found: Inventory, plan: _Plan) -> None:
+    def _find_chunks(self, found: Inventory, plan: _Plan) -> None:
         folder = self.assets.folders.chunks
         sizes = {info.key: info.size_bytes for info in self.source.list_prefix(f"{folder}/")}
         for id, end in sorted(plan.chunks.items()):

@@ -35,7 +35,7 @@ class NodeChange:
     changed: int = 0
     added: int = 0
     deleted: int = 0
-    """Chunks."""
+    """The number of chunks that were deleted; likewise `changed` and `added`."""
     extent: tuple[tuple[int, int], ...] = ()
     """The cells that these chunks cover: first and last index along each dimension."""
 
@@ -139,7 +139,7 @@ def compare_values(before: ArrayView, after: ArrayView, index: Index) -> Differe
 
 
 def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]) -> Difference:
-    """Subtract values that were read: unpacked ones, or stored ones if both versions store them alike."""
+    """Subtract values that were read: stored values if both versions encode them equally, else unpacked."""
     meant = before.numbers(old), after.numbers(new)
     is_stored_alike = not before.is_packed and not after.is_packed and old.dtype == new.dtype
     one, other = (old, new) if is_stored_alike else meant

@@ -16,7 +16,7 @@ from icefloe.session import Session
 from icefloe.snapshots import SnapshotInfo
 
 COMMITS_PER_PAGE: Final = 50
-"""Commits that one page looks at: each is a snapshot to read."""
+"""The number of commits that one page examines. Each is a snapshot to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class ArrayChange:
     stored_bytes: int | None
     """None if there are too many chunks to add up."""
     growth: int | None
-    """Stored bytes more than before."""
+    """The increase of the stored bytes since the previous commit."""
     changed: int = 0
     added: int = 0
     removed: int = 0
-    """Chunks."""
+    """The number of chunks that were removed; likewise `added` and `changed`."""
     metadata: tuple[tuple[str, str, str], ...] = ()
     """Name, value before and value after."""
     is_new: bool = False
@@ -50,7 +50,7 @@ class ArrayLog:
     examined: int
     """Commits that were looked at."""
     next_id: str
-    """The snapshot at which to go on; empty at the end of the history."""
+    """The snapshot at which to continue; empty at the end of the history."""
 
 
 def read_log(history: Iterator[SnapshotInfo], path: str, open_session: Callable[[str], Session]) -> ArrayLog:
@@ -68,7 +68,7 @@ def read_log(history: Iterator[SnapshotInfo], path: str, open_session: Callable[
     Returns
     -------
     ArrayLog
-        The changes, and where to go on.
+        The changes, and the snapshot at which to continue.
     """
     infos = list(islice(history, COMMITS_PER_PAGE + 1))
     shown = infos[:COMMITS_PER_PAGE]

@@ -55,7 +55,7 @@ class SharedRefs(ReadOnlyStorage):
 
 
 def share_time(taken_s: float, *, at_once: bool) -> float:
-    """Return for how many seconds a look at the refs is good that took some time."""
+    """Return for how many seconds refs are cached, given the time that reading them took."""
     return min(_SHARE * taken_s, _LONGEST_AT_ONCE_S if at_once else _LONGEST_S)
 
 

@@ -123,6 +123,6 @@ class Decoders:
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client goes away."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -47,7 +47,7 @@ class _Object:
         return datetime.fromtimestamp(self.created_at_s, UTC)
 
 
-class _Shelf:
+class _SharedObjects:
     """The objects of a memory storage, which several storages can share."""
 
     def __init__(
@@ -93,8 +93,8 @@ class MemoryStorage(Storage):
         The objects of another storage, to share them.
     """
 
-    def __init__(self, settings: StorageSettings | None = None, shelf: _Shelf | None = None) -> None:
-        self._shelf = shelf or _Shelf()
+    def __init__(self, settings: StorageSettings | None = None, shelf: _SharedObjects | None = None) -> None:
+        self._shelf = shelf or _SharedObjects()
         super().__init__(settings)
 
     @property

@@ -26,7 +26,7 @@ class Fault(Enum):
     CRASH_AFTER = "crash after"
 
 
-class Weather(Protocol):
+class FaultSource(Protocol):
     """The source of faults, which decides the fate of requests. Its methods may block."""
 
     def sending(self, call: Call) -> Fault:
@@ -44,7 +44,7 @@ class Crashed(BaseException):
 
 
 class FlakyStorage(PassingStorage):
-    """A storage whose requests may fail, as a `Weather` object decides.
+    """A storage whose requests may fail, as a `FaultSource` object decides.
 
     After a lost request or response the client gets a StorageError and cannot know whether a write happened.
 
@@ -58,7 +58,7 @@ class FlakyStorage(PassingStorage):
 
     get_ranges = Storage.get_ranges  # one request per range
 
-    def __init__(self, inner: Storage, weather: Weather) -> None:
+    def __init__(self, inner: Storage, weather: FaultSource) -> None:
         super().__init__(inner)
         self._weather = weather
 

@@ -79,7 +79,7 @@ def test_expire_rejects_contradictory_options(typed: Terminal) -> None:
     assert len(typed.json("log")) == 3
 
 
-def test_storage_by_array_and_snapshot(typed: Terminal) -> None:
+def test_storage_lists_bytes_by_array_and_snapshot(typed: Terminal) -> None:
     (array,) = typed.json("storage", "--by", "array")
     rows = typed.json("storage", "--by", "snapshot")
     (one,) = typed.json("storage", "--by", "array", "-r", "v1")
@@ -96,7 +96,7 @@ def test_dry_run_of_rewrite_manifests_writes_nothing(typed: Terminal) -> None:
     assert len(typed.json("log")) == 3
 
 
-def test_verify_one_version_with_checksums(typed: Terminal) -> None:
+def test_verify_checks_one_version_with_checksums(typed: Terminal) -> None:
     assert "recorded" in typed("checksums record")
     assert typed.json("checksums record")["recorded"] == 0
     assert typed.json("verify", "-r", "main", "--no-history", "--checksums")["checksums"] > 0

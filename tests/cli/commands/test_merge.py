@@ -122,7 +122,7 @@ def test_invalid_merges_are_reported(typed: Terminal) -> None:
     typed("merge", "dev", "--strategy", "mine", code=faults.USAGE)
 
 
-def test_cherry_pick_and_revert(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_cherry_pick_and_revert_commit_to_the_branch(typed: Terminal, repo: icefloe.Repository) -> None:
     picked = put(repo, "dev", 2, 5)
 
     typed("cherry-pick", picked, "--dry-run")

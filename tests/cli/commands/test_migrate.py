@@ -44,7 +44,7 @@ def test_migration_to_another_location_reports_progress(
     assert "data ❄" in capsys.readouterr().out
 
 
-def test_migration_in_place(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_repository_is_migrated_in_place(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert app.main(["migrate", str(old), "--delete-old-files"]) == 0
 
     assert sorted(path.name for path in old.iterdir()) == [

@@ -115,7 +115,7 @@ def test_missing_values_leave_gaps_in_a_curve() -> None:
     assert not empty[-1]
 
 
-def test_colours_on_a_terminal() -> None:
+def test_plot_is_coloured_on_a_terminal() -> None:
     values = np.array([[0, 1], [np.nan, 0]], float)
     drawn = Slice("/a", values, (Axis("y", None, range(2)), Axis("x", None, range(2))), "", "a", {})
 

@@ -173,7 +173,7 @@ def test_checks_with_invalid_bounds_are_refused() -> None:
             Check("range", "t2m", **given)
 
 
-def test_publish_to_version_1_repository(files: list[str]) -> None:
+def test_data_is_published_to_a_version_1_repository(files: list[str]) -> None:
     """They cannot amend: the results of the checks are in a separate commit."""
     repo = Repository.create(in_memory_storage(), spec_version=1)
 

@@ -295,7 +295,7 @@ def test_array_with_new_metadata_is_decoded_again() -> None:
 
 
 @VERSIONS
-def test_verify_one_branch_one_snapshot_or_all(version: int) -> None:
+def test_verify_checks_one_branch_one_snapshot_or_all(version: int) -> None:
     repo = four_commits(version)
     tip = repo.lookup_branch("dev")
     repo.storage.delete([f"snapshots/{tip}"])

@@ -171,11 +171,11 @@ def test_conditions_are_derived_through_joins(text: str, first: list[str], secon
         "FROM w |> LIMIT 5 |> WHERE lat > 5",
     ],
 )
-def test_conditions_that_cannot_be_pushed_down(text: str) -> None:
+def test_conditions_that_cannot_be_pushed_down_stay_in_the_query(text: str) -> None:
     assert next(iter(needs(text))).conditions == []
 
 
-def test_versions_and_positions_of_tables() -> None:
+def test_versions_and_positions_of_tables_are_found() -> None:
     text = "SELECT * FROM w VERSION AS OF 'v1' a JOIN w FOR TIMESTAMP AS OF '2024-05-01' JOIN w.refs r, v.x"
 
     query = parse_query(text, ["W"])

@@ -39,7 +39,7 @@ from icefloe.format.spec import get_spec
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
 from icefloe.storage.memory import MemoryStorage
-from icefloe.testing.flaky import Crashed, Fault, FlakyStorage, Weather
+from icefloe.testing.flaky import Crashed, Fault, FaultSource, FlakyStorage
 from icefloe.testing.storages import Call
 from tests.support.simulation.branch_model import perform
 from tests.support.simulation.checker import BRANCH_WORK, Checker, Operation
@@ -81,7 +81,7 @@ def simulate(
     steps: int = 50,
     writers: int = 3,
     make_storage: Callable[[], Storage] = MemoryStorage,
-    connect: Callable[[Storage, Weather], Storage] = FlakyStorage,
+    connect: Callable[[Storage, FaultSource], Storage] = FlakyStorage,
     maintenance: bool = False,
 ) -> History:
     """Run one simulation. The same arguments give the same history if the storage is deterministic.
@@ -108,7 +108,7 @@ class _Simulation:
         steps: int,
         writers: int,
         storage: Storage,
-        connect: Callable[[Storage, Weather], Storage],
+        connect: Callable[[Storage, FaultSource], Storage],
         *,
         maintenance: bool,
     ) -> None:

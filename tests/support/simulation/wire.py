@@ -20,7 +20,7 @@ from obstore.store import MemoryStore
 from icefloe.storage import Storage
 from icefloe.storage.object_store.clients import Source
 from icefloe.storage.object_store.storage import ObjectStorage
-from icefloe.testing.flaky import Crashed, Fault, Weather
+from icefloe.testing.flaky import Crashed, Fault, FaultSource
 from icefloe.testing.storages import Call
 
 R = TypeVar("R")
@@ -29,7 +29,7 @@ R = TypeVar("R")
 class Wire:
     """A store, and the faults of the connection to it."""
 
-    def __init__(self, store: MemoryStore, weather: Weather) -> None:
+    def __init__(self, store: MemoryStore, weather: FaultSource) -> None:
         self.store = store
         self.weather = weather
 
@@ -62,7 +62,7 @@ class _Place:
     encodes_keys = False
     prefix = "simulated"
 
-    def __init__(self, store: MemoryStore, weather: Weather | None = None) -> None:
+    def __init__(self, store: MemoryStore, weather: FaultSource | None = None) -> None:
         self.store = store
         self._client: Any = store if weather is None else Wire(store, weather)
 
@@ -82,7 +82,7 @@ def make_storage() -> Storage:
     return ObjectStorage(place)
 
 
-def connect(storage: Storage, weather: Weather) -> Storage:
+def connect(storage: Storage, weather: FaultSource) -> Storage:
     """Return the same store with faults."""
     assert isinstance(storage, ObjectStorage)
     calm: Any = storage._place

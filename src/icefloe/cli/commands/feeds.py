@@ -229,9 +229,11 @@ class _Command:
                 self._words, input=json.dumps(event.to_dict()).encode(), check=False
             ).returncode
         except OSError as error:
-            raise _warn_undelivered(event, f"{self._words[0]} cannot be run: {error.strerror}") from error
+            raise _make_undelivered_error(
+                event, f"{self._words[0]} cannot be run: {error.strerror}"
+            ) from error
         if code:
-            raise _warn_undelivered(event, f"{self._words[0]} ended with exit code {code}")
+            raise _make_undelivered_error(event, f"{self._words[0]} ended with exit code {code}")
 
 
 class _Webhook:
@@ -250,10 +252,10 @@ class _Webhook:
             with urllib.request.urlopen(request, timeout=30):
                 pass
         except OSError as error:
-            raise _warn_undelivered(event, f"the webhook did not accept it: {error}") from error
+            raise _make_undelivered_error(event, f"the webhook did not accept it: {error}") from error
 
 
-def _warn_undelivered(event: Event, reason: str) -> InvalidInputError:
+def _make_undelivered_error(event: Event, reason: str) -> InvalidInputError:
     return InvalidInputError(
         f"event {event.id} ({event.type}) was not delivered: {reason}; it will be delivered again",
         kind=ErrorKind.BAD_METADATA,

@@ -57,7 +57,7 @@ _STRATEGIES = ("fail", "ours", "theirs")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ApplyRequest:
     """A request to apply the changes between a base and a target to a branch."""
 
     branch: str
@@ -107,7 +107,7 @@ class Branching:
                 ends = (into, base, source, source)
                 record = {MERGED: [str(source)]}
                 if base != source:
-                    order = Order(*ends, message, record, strategy, dry_run, True, metadata)
+                    order = ApplyRequest(*ends, message, record, strategy, dry_run, True, metadata)
                     return self._merge_three_way(order, tip, mark)
             made = None if dry_run else str(tip)
             return MergeResult("up-to-date", made, str(source), str(tip), str(source))
@@ -185,7 +185,7 @@ class Branching:
         info = self.refs.snapshot(picked)
         base, record = self._find_parent(info, "picked"), {"cherry_picked": str(picked)}
         text = message or info.message
-        return self._apply(Order(onto, base, picked, picked, text, record, strategy, dry_run))
+        return self._apply(ApplyRequest(onto, base, picked, picked, text, record, strategy, dry_run))
 
     def revert(
         self,
@@ -206,7 +206,7 @@ class Branching:
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
         text = message or f'Revert "{info.message}"'
-        return self._apply(Order(branch, undone, before, undone, text, record, strategy, dry_run))
+        return self._apply(ApplyRequest(branch, undone, before, undone, text, record, strategy, dry_run))
 
     def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
         """Replace all snapshots of a branch after a given one by a single snapshot."""
@@ -267,7 +267,7 @@ class Branching:
             )
         return before
 
-    def _apply(self, order: Order) -> MergeResult:
+    def _apply(self, order: ApplyRequest) -> MergeResult:
         """Apply the changes between two snapshots to the tip of a branch, and retry if the tip moves."""
         return self._retry_until_stable(
             lambda mark: self._merge_three_way(order, self.refs.branch(order.branch), mark)
@@ -296,7 +296,7 @@ class Branching:
         made = None if dry_run else str(to)
         return MergeResult("fast-forward", made, str(tip), str(tip), str(to), changes=changes)
 
-    def _merge_three_way(self, order: Order, tip: SnapshotId, mark: int) -> MergeResult:
+    def _merge_three_way(self, order: ApplyRequest, tip: SnapshotId, mark: int) -> MergeResult:
         if not order.dry_run:
             self.refs.check_tip(order.branch, tip)
         snapshots = [self.assets.snapshot(id) for id in (order.base, tip, order.target)]
@@ -344,7 +344,7 @@ class Branching:
         self.refs.advance(order.branch, tip, make_snapshot_info(snapshot, tip), mark)
         return replace(result, snapshot_id=str(snapshot.id))
 
-    def _make_conflict_error(self, order: Order, result: MergeResult) -> MergeResult:
+    def _make_conflict_error(self, order: ApplyRequest, result: MergeResult) -> MergeResult:
         if not order.dry_run:
             raise MergeConflictError(result)
         return result

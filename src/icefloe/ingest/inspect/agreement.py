@@ -55,7 +55,7 @@ class Finding:
 
 
 def collect_bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[BadFile]:
-    """Return the errors among findings as problems of files."""
+    """Convert the findings that are errors to bad files."""
     sources = {file.source.url: file.source for file in files}
     nowhere = Source("", 0, 0)
     wrong = dict.fromkeys(each for each in findings if each.severity == "error")

@@ -38,7 +38,7 @@ _KEPT_BYTES = 1 << 16
 
 
 class _AmbiguousError(Exception):
-    """A property that engines may interpret differently."""
+    """The error about a property that engines may interpret differently."""
 
 
 def is_plain(reading: Reading) -> bool:

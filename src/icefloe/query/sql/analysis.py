@@ -56,7 +56,7 @@ def analyze_query(
         return assume_everything(query)
     try:
         analysis = _Analyzer(query, columns, others)
-        alone = tuple(analysis.alone())
+        alone = tuple(analysis.find_single_table_selects())
         return Analysis(analysis.needs(), alone)
     except Exception:  # noqa: BLE001 - sqlglot may raise anything for queries that Spark accepts
         return assume_everything(query)
@@ -143,7 +143,7 @@ class _Analyzer:
                 self._narrow(scope, found, references)
         return found
 
-    def alone(self) -> Iterator[tuple[int, Scope]]:
+    def find_single_table_selects(self) -> Iterator[tuple[int, Scope]]:
         """Find SELECTs that read one table use and nothing else, not even columns of outer queries."""
         for scope in self._scopes:
             outer = any(column.table for column in scope.external_columns)
