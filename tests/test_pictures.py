@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
-
 import numpy as np
 import pytest
 
-from icefloe.pictures import Scale, encode_png
+from icefloe.pictures import Scale
 
 
 def test_scale_ends_have_known_colours() -> None:
@@ -38,17 +35,3 @@ def test_arrays_have_the_colours_of_single_values(bounds: tuple[float, float]) -
 
     single = [scale.colour(value) or () for value in values.tolist()]
     assert np.abs(found[:, :3].astype(int) - np.array(single)).max() <= 1
-
-
-def test_png_file_holds_the_pixels() -> None:
-    rgba = np.random.default_rng(1).integers(0, 256, (3, 5, 4), np.uint8)
-
-    data = encode_png(rgba)
-
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", data[16:24]) == (5, 3)
-    start = data.index(b"IDAT")
-    (length,) = struct.unpack(">I", data[start - 4 : start])
-    lines = np.frombuffer(zlib.decompress(data[start + 4 : start + 4 + length]), np.uint8).reshape(3, 21)
-    assert not lines[:, 0].any()
-    assert np.array_equal(lines[:, 1:].reshape(3, 5, 4), rgba)

@@ -120,7 +120,9 @@ def test_recorded_api_has_the_official_version() -> None:
     assert OFFICIAL["version"] == OFFICIAL_VERSION
 
 
-@pytest.mark.parametrize("package", ["icefloe", "icefloe.ingest", "icefloe.spark", "icefloe.storage"])
+@pytest.mark.parametrize(
+    "package", ["icefloe", "icefloe.config", "icefloe.ingest", "icefloe.spark", "icefloe.storage"]
+)
 def test_every_public_name_is_visible_to_type_checkers(package: str) -> None:
     module = importlib.import_module(package)
     path = str(module.__file__)
@@ -135,6 +137,8 @@ def test_every_public_name_is_visible_to_type_checkers(package: str) -> None:
     assert set(module.__all__) <= set(imported)
     assert all(hasattr(module, name) for name in imported)
     assert set(imported) <= set(dir(module))
+    hidden = {name for name in module.__all__ if (Path(path).parent / f"{name}.py").exists()}
+    assert not hidden, "the import of a module would hide the function of the same name"
 
 
 def test_unknown_name_raises_attribute_error() -> None:

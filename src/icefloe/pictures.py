@@ -6,8 +6,6 @@ Only numpy is needed. `icefloe plot`, HTML representations and web pages share t
 from __future__ import annotations
 
 import math
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -171,16 +169,3 @@ def draw_line(values: ArrayLike, labels: Sequence[str], mark: int | None = None)
         at = (round(float(xs[mark]), 1), round(float(ys[mark]), 1))
     listed = tuple((x, text, anchor) for (x, anchor), text in zip(places, shown, strict=False))
     return LineChart(width, height, left, "".join(path), ticks, listed, at)
-
-
-def encode_png(rgba: NDArray[np.uint8]) -> bytes:
-    """Encode a picture of shape `(rows, columns, 4)`, as `Scale.rgba` returns it, as a PNG file."""
-    rows, columns, _ = rgba.shape
-    lines = np.zeros((rows, 1 + 4 * columns), np.uint8)  # each row begins with its filter type, 0 for none
-    lines[:, 1:] = np.ascontiguousarray(rgba).reshape(rows, 4 * columns)
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 6, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in parts
-    )

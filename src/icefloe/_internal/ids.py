@@ -171,27 +171,12 @@ def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
     return characters.tobytes().decode("ascii").split()
 
 
-def decode_column(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
-    """Parse text forms to ids, `(n, size) uint8`, with the tolerance of `ObjectId.parse`.
-
-    Raises InvalidInputError with the first invalid text.
-    """
-    _check_lengths(texts, size)
-    values = _VALUES[_to_characters(texts, size)]
-    valid = (values != _INVALID).all(axis=1)
-    if not valid.all():
-        raise InvalidInputError(
-            _make_invalid_id_error("object id", texts[int(valid.argmin())], size), kind=ErrorKind.INVALID_KEY
-        )
-    return _pack(values, size)[0]
-
-
 def decode_names(
     texts: Sequence[str], size: int, start: int = 0
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """Parse file names to ids, and return a mask of the valid names.
 
-    The names have equal lengths, and the ids begin at `start`. Unlike `decode_column`, accept only the
+    The names have equal lengths, and the ids begin at `start`. Unlike `ObjectId.parse`, accept only the
     canonical spelling: a file with another spelling of an id in its name is not the object.
     """
     joined = "".join(texts).encode("ascii", "replace")
@@ -201,11 +186,6 @@ def decode_names(
     ids, padding = _pack(_VALUES[characters], size)
     valid: NDArray[np.bool_] = _IS_DIGIT[characters].all(axis=1) & (padding == 0)
     return ids[valid], valid
-
-
-def _to_characters(texts: Sequence[str], size: int) -> NDArray[np.uint8]:
-    joined = "".join(texts).encode("ascii", "replace")
-    return np.frombuffer(joined, np.uint8).reshape(len(texts), count_characters(size))
 
 
 def _pack(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
@@ -221,13 +201,6 @@ def _pack(values: NDArray[np.uint8], size: int) -> tuple[NDArray[np.uint8], NDAr
             ids[:, column] = (bits >> np.uint16(available)).astype(np.uint8)
             column += 1
     return ids, bits & np.uint16((1 << available) - 1)
-
-
-def _check_lengths(texts: Sequence[str], size: int) -> None:
-    width = count_characters(size)
-    if set(map(len, texts)) - {width}:
-        wrong = next(text for text in texts if len(text) != width)
-        raise InvalidInputError(_make_invalid_id_error("object id", wrong, size), kind=ErrorKind.INVALID_KEY)
 
 
 def _make_invalid_id_error(what: str, text: str, size: int) -> str:

@@ -2,6 +2,9 @@
 
 The package `lazy_loader` of Scientific Python (SPEC 1) does the same. It parses the stub with `ast`, which
 takes as long as `import icefloe` itself.
+
+A package whose module has the name of a public function, such as `virtual.combine`, cannot use it: importing
+the module would replace the function.
 """
 
 from __future__ import annotations
