@@ -103,10 +103,8 @@ def test_no_command_prints_a_secret_of_a_url(
         for command, calls in CALLS.items():
             if command in ("completion", "sql"):
                 continue
-            for words in (as_repository, as_target):
-                typed = [*command.split(), *(words.get(word, word) for word in calls[0])]
-                app.main(typed)
-                app.main([*typed, "--json"])
+            for words, options in ((as_repository, []), (as_target, ["--json"])):
+                app.main([*command.split(), *(words.get(word, word) for word in calls[0]), *options])
         run_with_streams(lambda: app.main(["--debug", "info", url]))
         app.main(["sql", f"r={url}", "SELECT 1 FROM r"])
         app.main(["repair", local, "--from", url])

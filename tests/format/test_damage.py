@@ -242,10 +242,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="memory is measured by resource")
-@pytest.mark.parametrize("frames", [1, 8])
-def test_stream_of_zeros_is_rejected_in_bounded_memory(frames: int) -> None:
+def test_stream_of_zeros_is_rejected_in_bounded_memory() -> None:
     zeros = frame(bytes(1 << 27), declared=False)
-    bomb = HEADER.pack(MAGIC, b"bomb".ljust(24), 2, 2, 1) + zeros * (8 * frames)
+    bomb = HEADER.pack(MAGIC, b"bomb".ljust(24), 2, 2, 1) + zeros * 64
 
     result = subprocess.run([sys.executable, "-c", BOMB], input=bomb, capture_output=True, check=True)
 

@@ -35,7 +35,7 @@ def test_no_commit_is_lost(world: str, first: int, record_property: Callable[[st
     assert sum(history.commits for history in histories) > 0
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", ["v1", "v2-wire", "v2-maintenance"])
 def test_simulation_is_reproducible(world: str) -> None:
     first, second = run_seed(world, 5), run_seed(world, 5)
 

@@ -26,7 +26,7 @@ from icefloe.store import IcechunkStore
 from tests.support.zarr_documents import GROUP, array_document
 
 LIMITS = settings(
-    max_examples=12,
+    max_examples=8,
     stateful_step_count=25,
     deadline=None,
     report_multiple_bugs=False,

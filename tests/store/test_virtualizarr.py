@@ -68,6 +68,9 @@ if "newer" in sys.argv:
     session.commit("region")
     assert np.array_equal(values(), np.concatenate([third, second])), values()
 
+# ObjectStoreRegistry.resolve of obspec_utils does not decode the path of a URL, so VirtualiZarr itself cannot
+# read files below a folder with a space or another character that URLs encode.
+if "newer" in sys.argv and "%" not in folder.as_uri():
     from obspec_utils.registry import ObjectStoreRegistry
     from obstore.store import LocalStore
     from virtualizarr.parsers.icechunk import IcechunkParser

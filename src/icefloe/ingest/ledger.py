@@ -136,11 +136,12 @@ def read_ledger(session: Session, group: str) -> list[LedgerRow]:
             table = zarr.open_group(session.store, path=_make_path(group), mode="r")
         except (GroupNotFoundError, FileNotFoundError):
             return []
-        if LedgerRow.__slots__[0] not in table:
+        arrays = dict(table.arrays())
+        if LedgerRow.__slots__[0] not in arrays:
             return []
         # Older ledgers have no etags and no groups.
-        named = [field.name for field in fields(LedgerRow) if field.name in table]
-        columns = [np.asarray(table[name][...]).tolist() for name in named]  # type: ignore[index]
+        named = [arrays[field.name] for field in fields(LedgerRow) if field.name in arrays]
+        columns = [np.asarray(array[...]).tolist() for array in named]
     return [LedgerRow(*row) for row in zip(*columns, strict=True)]
 
 
@@ -163,19 +164,23 @@ def write_ledger(
         table = zarr.open_group(session.store, path=_make_path(group), mode="a")
         if not before:
             table.attrs.update({"about": _ABOUT, "version": 1})
+        arrays = dict(table.arrays())
         for field in fields(LedgerRow):
             values = [getattr(row, field.name) for row in rows[first:]]
-            if field.name not in _FOR_GROUPS or field.name in table or any(values):
-                _write_column(table, field.name, field.type == "int", values, first)
+            is_number = field.type == "int"
+            if field.name in arrays:
+                _replace_column(arrays[field.name], is_number, values, first)
+            elif field.name not in _FOR_GROUPS or any(values):
+                shape, dtype = (first + len(values),), "int64" if is_number else str
+                options: Any = {"dtype": dtype, "chunks": (_CHUNK,), "dimension_names": ("row",)}
+                _replace_column(
+                    table.create_array(field.name, shape=shape, **options), is_number, values, first
+                )
 
 
-def _write_column(table: zarr.Group, name: str, is_number: bool, values: Sequence[Any], first: int) -> None:
+def _replace_column(array: Any, is_number: bool, values: Sequence[Any], first: int) -> None:
     """Replace the values of a column from its `first` row on."""
     shape = (first + len(values),)
-    if name not in table:
-        dtype: Any = "int64" if is_number else str
-        table.create_array(name, shape=shape, dtype=dtype, chunks=(_CHUNK,), dimension_names=("row",))
-    array: Any = table[name]
     if array.shape != shape:
         array.resize(shape)
     if values:

@@ -39,8 +39,10 @@ def repo() -> Repository:
     return made
 
 
-@pytest.mark.parametrize("strategy", ["ours", "theirs"])
-@pytest.mark.parametrize(("ours", "theirs"), list(permutations(SIDES, 2)))
+CASES = [(*pair, ("ours", "theirs")[number % 2]) for number, pair in enumerate(permutations(SIDES, 2))]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "strategy"), CASES)
 def test_merge_yields_a_whole_hierarchy_and_logs_its_changes(
     repo: Repository, ours: str, theirs: str, strategy: Any
 ) -> None:

@@ -42,6 +42,8 @@ _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
 """First bytes of other formats, whose files may contain the bytes `GRIB`."""
+_RAW: Mapping[str, Any] = {"decode_cf": False, "chunks": None, "create_default_indexes": False}
+"""Values are read by position, so labels are not loaded to index them."""
 _UNNAMED = {"phony_dims": "sort"}
 """Dimensions without a name get the same names as with netCDF4."""
 
@@ -60,7 +62,7 @@ def open_raw(
             stored = open_stored(source.session, source.group)
             yield stored.isel({dim: slice(*span) for dim, span in source.region})
         return
-    options: dict[str, Any] = {"decode_cf": False, "chunks": None, **reading.open_options}
+    options: dict[str, Any] = {**_RAW, **reading.open_options}
     reading = reading.for_source(source)
     if reading.group:
         options["group"] = reading.group
@@ -252,7 +254,7 @@ def open_remote_hdf5(source: Source, reading: Reading) -> Any:
 
 def open_stored(session: Session, group: str) -> xr.Dataset:
     """Open a group of a repository without decoding or loading it."""
-    options: Any = {"group": group or None, "consolidated": False, "chunks": None, "decode_cf": False}
+    options: Any = {"group": group or None, "consolidated": False, **_RAW}
     found: xr.Dataset = xr.open_zarr(session.store, **options)
     return found
 
