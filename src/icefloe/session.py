@@ -708,7 +708,13 @@ class Session(Shown):
             raise _KeyFoundError
         with nullcontext() if key is None else add_key_for_attempt(self._workspace, key):
             return self._land(
-                lambda: self._flush(message, metadata, base.id, rebase_attempts=rebase_attempts),
+                lambda: self._flush(
+                    message,
+                    metadata,
+                    base.id,
+                    rebase_attempts=rebase_attempts,
+                    meanwhile=self._refs.back_up_early,
+                ),
                 lambda made: self._refs.advance(
                     branch, base.id, make_snapshot_info(made, base.id), self._since
                 ),
@@ -869,6 +875,7 @@ class Session(Shown):
         parent_id: SnapshotId,
         earlier: TransactionLog | None = None,
         rebase_attempts: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Snapshot:
         properties = self._properties(message, metadata)
         if rebase_attempts is not None:
@@ -878,7 +885,8 @@ class Session(Shown):
         if self._mode is SessionMode.rearrange:
             check_flag(self._refs.feature_flags(), _MOVE_NODE)
         keep_keys(self._workspace)
-        return flush(self._workspace, message, properties, self._executor, parent_id, earlier).snapshot
+        made = flush(self._workspace, message, properties, self._executor, parent_id, earlier, meanwhile)
+        return made.snapshot
 
     def _properties(self, message: str, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         _check_message(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -129,14 +130,28 @@ class AssetStore:
 
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
         """Write a new manifest file."""
-        return self.write_packed(pack_manifest(manifest, self.spec, self._location_compression()))
+        return self.write_packed(self.pack(manifest))
+
+    def pack(self, manifest: Manifest) -> PackedManifest:
+        """Encode a new manifest."""
+        return pack_manifest(manifest, self.spec, self._location_compression())
 
     def write_packed(self, manifest: PackedManifest) -> ManifestFileInfo:
         """Write a new manifest file from an encoded manifest."""
+        upload = self.seal_packed(manifest)
+        upload.run()
+        return upload.info
+
+    def seal_packed(self, manifest: PackedManifest) -> ManifestUpload:
+        """Return the new manifest file of an encoded manifest, without writing it."""
         data = seal_manifest(manifest, self.spec, self.config.compression_level)
+        count = sum(map(manifest.count, manifest.nodes))
+        return ManifestUpload(self, manifest, data, ManifestFileInfo(manifest.id, len(data), count))
+
+    def put_manifest(self, manifest: PackedManifest, data: bytes) -> None:
+        """Write a manifest file."""
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
         self._manifests.put(manifest.id, manifest)
-        return ManifestFileInfo(manifest.id, len(data), sum(map(manifest.count, manifest.nodes)))
 
     def _location_compression(self) -> LocationCompression | None:
         """Return how to compress locations, if the configuration asks for it.
@@ -179,6 +194,20 @@ class AssetStore:
 
     def _put(self, path: str, data: bytes, file_type: str) -> None:
         self.storage.put(path, data, metadata=make_object_metadata(self.spec, file_type))
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestUpload:
+    """A manifest file that is not written yet."""
+
+    assets: AssetStore
+    manifest: PackedManifest
+    data: bytes
+    info: ManifestFileInfo
+
+    def run(self) -> None:
+        """Write the file."""
+        self.assets.put_manifest(self.manifest, self.data)
 
 
 def _changes(log: TransactionLog) -> int:

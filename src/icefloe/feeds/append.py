@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -136,6 +137,7 @@ def append(
     text = message or f"Append {rows.length} rows along {dim}"
     its_key = CommitKey(_APP, key, rows.digest()) if isinstance(key, str) else key
     for attempt in range(_STARTS):
+        began = time.monotonic()
         session = repo.writable_session(branch)
         solver = AppendSolver(dim, order=order)
         arranged = rows.write(session, solver, encoding)
@@ -150,7 +152,7 @@ def append(
             # The rows are checked against the new tip: if they cannot be combined, that is an error.
             if attempt + 1 == _STARTS:
                 raise
-            give_way(attempt, 0.0)
+            give_way(attempt, time.monotonic() - began)
             continue
         return _report(made, rows.length, arranged, solver)
     raise AssertionError("unreachable")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -77,6 +78,7 @@ def keep_window(
 ) -> WindowReport:
     """Drop the oldest rows along a dimension in one commit; see `Repository.keep_window`."""
     for attempt in range(_TRIES):
+        began = time.monotonic()
         session = repo.writable_session(branch)
         cuts = [cut for cut in _find_cuts(session, dim, keep, exact=exact) if cut.row]
         rewritten = sum(
@@ -98,7 +100,7 @@ def keep_window(
             # Others appended in the meantime: also cut their rows.
             if attempt + 1 == _TRIES:
                 raise
-            give_way(attempt, 0.0)
+            give_way(attempt, time.monotonic() - began)
             continue
         return WindowReport(made, dropped, kept, rewritten)
     raise AssertionError("unreachable")

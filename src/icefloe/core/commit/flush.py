@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from icefloe._internal.executor import Executor, Task, ThreadExecutor
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe.core.assets import AssetStore
+from icefloe.core.assets import AssetStore, ManifestUpload
 from icefloe.core.commit.limits import check_changes, check_log
 from icefloe.core.commit.manifests import Place, Plan, Rewritten, Sources, make_manifests, plan, splice_refs
 from icefloe.core.refs.clock import check_clock
 from icefloe.core.workspace import Workspace
 from icefloe.format.files import SNAPSHOTS, SealedLog
+from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.repo_changes import choose_later_time
 from icefloe.format.repo_info import SnapshotInfo
 from icefloe.format.snapshot import (
     ArrayNodeData,
+    ManifestFileInfo,
     ManifestRef,
     Nodes,
     NodeSnapshot,
@@ -32,6 +34,9 @@ OWN_METADATA: Final = "__icechunk"
 
 _MANY_NUMBERS: Final = 1 << 16
 """The number of coordinates from which writing a transaction log takes noticeable time."""
+_SMALL_BYTES: Final = 256 * 1024
+_MOST_WAITING: Final = 256
+"""Manifests up to this size and number wait in memory until the snapshot is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +54,18 @@ def flush(
     executor: Executor,
     parent: SnapshotId | None,
     earlier: TransactionLog | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Flushed:
-    """Write the files of a new snapshot. `earlier` is the log of an amended commit, which is included."""
+    """Write the files of a new snapshot.
+
+    `earlier` is the log of an amended commit, which is included. `meanwhile` runs while files are written.
+    """
     base, assets = workspace.base, workspace.assets
     check_changes(workspace.changes, earlier)
     plans = list(
         executor.map(Task(lambda node: plan(workspace, node), "arrays"), _find_touched_arrays(workspace))
     )
-    rewritten = _rewrite(workspace, plans, executor)
+    rewritten, uploads = _rewrite(workspace, plans, executor)
     infos = [info for part in rewritten.values() for info in part.infos]
     infos += [info for each in plans for info in each.infos]
     nodes = _list_new_nodes(workspace, [each.finished(rewritten) for each in plans])
@@ -73,7 +82,9 @@ def flush(
         manifest_files=base.manifest_files.keep(set(list_used_manifests(nodes)), infos),
         nodes=nodes,
     )
-    write_files(assets, snapshot, log, executor, base)
+    others = [upload.run for upload in uploads] + ([] if meanwhile is None else [meanwhile])
+    write_files(assets, snapshot, log, executor, base, others)
+    workspace.rewritten = rewritten
     return Flushed(snapshot, log)
 
 
@@ -101,11 +112,19 @@ def restate(
 
 
 def write_files(
-    assets: AssetStore, snapshot: Snapshot, log: TransactionLog, executor: Executor, base: Snapshot
+    assets: AssetStore,
+    snapshot: Snapshot,
+    log: TransactionLog,
+    executor: Executor,
+    base: Snapshot,
+    others: Sequence[Callable[[], None]] = (),
 ) -> None:
-    """Write a snapshot, whose time is later than that of its base, and its transaction log."""
+    """Write a snapshot, whose time is later than that of its base, and its transaction log.
+
+    Other writes happen at the same time. Nothing refers to the snapshot yet, so their order does not matter.
+    """
     check_log(log)
-    writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot)]
+    writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot), *others]
     if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
         executor = ThreadExecutor(1)  # starting a thread takes longer than writing a small file
     list(executor.map(Task(lambda write: write(), "files"), writes))
@@ -128,10 +147,26 @@ def _find_touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
     return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
 
 
-def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) -> dict[Place, Rewritten]:
-    """Write the new manifests of arrays. Manifests of an earlier attempt are reused if they would be the
+def _rewrite(
+    workspace: Workspace, plans: Sequence[Plan], executor: Executor
+) -> tuple[dict[Place, Rewritten], list[ManifestUpload]]:
+    """Create the new manifests of arrays. Manifests of an earlier attempt are reused if they would be the
     same.
+
+    Large manifests are written, and small ones returned: they are written together with the snapshot.
     """
+    items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
+    waits = len(items) <= _MOST_WAITING and not workspace.assets.storage.answers_at_once
+    waiting: list[ManifestUpload] = []
+
+    def put(manifest: PackedManifest) -> ManifestFileInfo:
+        upload = workspace.assets.seal_packed(manifest)
+        if waits and len(upload.data) <= _SMALL_BYTES:
+            waiting.append(upload)
+        else:
+            upload.run()
+        return upload.info
+
     earlier: dict[Place, Rewritten] = workspace.rewritten
 
     def write(item: tuple[NodeSnapshot, Place, Sources]) -> tuple[Place, Rewritten]:
@@ -142,14 +177,13 @@ def _rewrite(workspace: Workspace, plans: Sequence[Plan], executor: Executor) ->
         spliced = splice_refs(workspace, node, sources)
         if spliced is not None:
             packed, ref = spliced
-            return place, Rewritten(sources, (ref,), (workspace.assets.write_packed(packed),))
+            return place, Rewritten(sources, (ref,), (put(packed),))
         made = make_manifests(workspace, node, sources)
         refs = [ManifestRef(manifest.id, manifest.arrays[node.id].extents()) for manifest in made]
-        return place, Rewritten(sources, tuple(refs), tuple(map(workspace.assets.write_manifest, made)))
+        infos = tuple(put(workspace.assets.pack(manifest)) for manifest in made)
+        return place, Rewritten(sources, tuple(refs), infos)
 
-    items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
-    rewritten = workspace.rewritten = dict(executor.map(Task(write, "tasks"), items))
-    return rewritten
+    return dict(executor.map(Task(write, "tasks"), items)), waiting
 
 
 def _list_new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:

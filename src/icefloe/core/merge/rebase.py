@@ -12,6 +12,7 @@ from icefloe._internal.ids import SnapshotId
 from icefloe._internal.paths import DERIVED, is_within
 from icefloe.conflicts import Conflict, ConflictSolver, ConflictType, VersionSelection
 from icefloe.core.ancestry import Step, list_steps_between, read_step_log
+from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
 from icefloe.core.merge.appends import Appended, AppendRules, plan_appends
@@ -51,7 +52,7 @@ def rebase(
     if steps is None:
         raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
     assets = workspace.assets
-    logs = list(executor.map(Task(lambda step: read_step_log(assets, step), "transaction logs"), steps))
+    logs = _read_logs(assets, steps, executor)
     if isinstance(solver, AppendRules) and _rebase_appends(workspace, solver, steps, logs):
         return
     with workspace.editing():
@@ -68,6 +69,19 @@ def rebase(
             if reached is not None:
                 snapshot = assets.snapshot(reached)
                 workspace.rebase(snapshot, transfer_changes(snapshot.nodes, changes))
+
+
+def _read_logs(assets: AssetStore, steps: Sequence[Step], executor: Executor) -> list[TransactionLog]:
+    """Read the logs of commits, and at the same time the snapshot of the last, which the session moves to."""
+
+    def read(step: Step | None) -> TransactionLog | None:
+        if step is not None:
+            return read_step_log(assets, step)
+        assets.snapshot(steps[-1].snapshot)
+        return None
+
+    found = executor.map(Task(read, "transaction logs"), [*steps, None])
+    return [log for log in found if log is not None]
 
 
 def _rebase_appends(

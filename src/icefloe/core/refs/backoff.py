@@ -12,8 +12,11 @@ from icefloe.config import EffectiveConfig
 from icefloe.errors import ConflictError, ErrorKind
 
 _IMMEDIATE_TRIES: Final = 5
-_MOST_DOUBLINGS: Final = 4
-_LONGEST_PAUSE_S: Final = 1.0
+_MOST_DOUBLINGS: Final = 7
+_LONGEST_PAUSE_S: Final = 15.0
+"""With a hundred writers and 60 ms per request, shorter pauses let most attempts fail, and longer ones leave
+the storage idle.
+"""
 
 
 def give_way(losses: int, took_s: float) -> None:

@@ -77,6 +77,10 @@ class RefStore(ABC):
         """Raise ConflictError if a branch is not at `base`, ReadOnlyError if the repository is read-only."""
         check_base(base, self.tip_to_write(branch))
 
+    def back_up_early(self) -> None:
+        """Back up the mutable state for the next change, while a commit writes its files."""
+        return
+
     def now(self) -> int:
         """Return a mark in the history of operations, for the `since` of later changes."""
         return 0

@@ -65,6 +65,10 @@ class RefStoreV2(RefStore):
         self._storage = storage
         self._config = config
         self._seen: tuple[RepoInfo, Version] | None = None
+        self._seen_data = b""
+        """The file that was read or written last."""
+        self._backup: tuple[Version, str] | None = None
+        """A version of the file that was backed up in advance, and the name of its backup."""
 
     # The file
 
@@ -79,11 +83,11 @@ class RefStoreV2(RefStore):
                 message=f"there is already a repository in {self._storage.place}",
                 kind=ErrorKind.REPO_INFO_UPDATED,
             ) from None
-        self._seen = (info, version)
+        self._seen, self._seen_data = (info, version), data
 
     def take_over(self, other: RefStoreV2) -> None:
         """Use the repo info that another store has read from the same file."""
-        self._seen = other._seen
+        self._seen, self._seen_data = other._seen, other._seen_data
 
     def load(self) -> RepoInfo:
         """Return the current repo info."""
@@ -112,7 +116,7 @@ class RefStoreV2(RefStore):
             ) from None
         except BucketNotFoundError as missing:
             raise _make_no_repository_error(missing.message) from None
-        self._seen = (read_repo_info(data), version)
+        self._seen, self._seen_data = (read_repo_info(data), version), data
         return self._seen
 
     def update(
@@ -159,7 +163,7 @@ class RefStoreV2(RefStore):
                     continue
                 raise
             now_us = time.time_ns() // 1000
-            backup = make_backup_name(now_us // 1000, REPO_PATH)
+            backup = self._find_backup(version) or make_backup_name(now_us // 1000, REPO_PATH)
             new = changes.add_log_entry(
                 changed, kind, now_us, backup, self._config.num_updates_per_repo_info_file
             )
@@ -183,13 +187,35 @@ class RefStoreV2(RefStore):
         """
         data = write_repo_info(new, V2, self._config.compression_level)
         try:
-            self._storage.back_up(REPO_PATH, f"{OVERWRITTEN}/{backup}", version)
+            if self._find_backup(version) != backup:
+                self._back_up(backup, version)
+            self._backup = None
             if newest_us is not None:
                 check_clock(self._storage, f"{OVERWRITTEN}/{backup}", newest_us)
-            self._seen = (new, self._put(data, Unchanged(version)))
+            self._seen, self._seen_data = (new, self._put(data, Unchanged(version))), data
         except ConditionNotMetError:
             return False
         return True
+
+    def back_up_early(self) -> None:
+        # docstring inherited
+        if self._seen is None or self._storage.answers_at_once:
+            return
+        _, version = self._seen
+        backup = make_backup_name(time.time_ns() // 1_000_000, REPO_PATH)
+        self._back_up(backup, version)
+        self._backup = (version, backup)
+
+    def _back_up(self, backup: str, version: Version) -> None:
+        target = f"{OVERWRITTEN}/{backup}"
+        if self._seen is not None and self._seen[1] == version and not self._storage.answers_at_once:
+            self._storage.put(target, self._seen_data)  # saves reading the file again
+        else:
+            self._storage.back_up(REPO_PATH, target, version)
+
+    def _find_backup(self, version: Version) -> str | None:
+        """Return the name of the backup of a version that was written in advance."""
+        return self._backup[1] if self._backup is not None and self._backup[0] == version else None
 
     def old_backups(self) -> Iterator[str]:
         """Yield the paths of backups that the ops log does not need, oldest first."""
