@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import (
     conflicts,
     forks,
+    growth,
     ingesting,
     latency,
     maintenance,
@@ -39,6 +40,7 @@ MODULES = (
     latency,
     conflicts,
     forks,
+    growth,
     virtual,
     maintenance,
     parsing,

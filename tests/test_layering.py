@@ -117,6 +117,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("changeset_codec",),
         ("commit",),
         ("workspace",),
+        ("path_index",),
         ("changeset", "refs"),
         ("assets", "early_manifests", "lookup"),
         (

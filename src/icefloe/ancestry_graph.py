@@ -18,6 +18,8 @@ _ID_LENGTH = 8
 _MESSAGE_LENGTH = 60
 _COLOURS = ("#2E86C1", "#D35400", "#27AE60", "#8E44AD", "#C0392B", "#16A085", "#B7950B", "#7F8C8D")
 _TAG_COLOUR = "#5D6D7E"
+_MOST_COLUMNS = 100
+"""The number of lanes side by side. More cannot be followed with the eye, and take quadratic time."""
 _ROW_PX, _LANE_PX, _MARGIN_PX, _LETTER_PX = 28, 20, 16, 8
 
 
@@ -119,10 +121,10 @@ class AncestryGraph:
         for column in range(width):
             crossed = own.column < column < last
             lane = active.get(column)
-            if lane is None:
-                text, colour = ("─" if crossed else " "), line_colour
-            elif lane is own:
+            if column == own.column:
                 text, colour = "●", own.colour
+            elif lane is None:
+                text, colour = ("─" if crossed else " "), line_colour
             elif lane.joins == row:
                 text, colour = ("┴" if crossed else "╯"), lane.colour
             elif lane.merge == row:
@@ -287,9 +289,14 @@ class _Columns:
         self._used: list[list[tuple[int, int]]] = []
 
     def take(self, first: int, start: int, end: int) -> int:
-        """Reserve the leftmost column, at or after `first`, that is free from row `start` to row `end`."""
+        """Reserve the leftmost column, at or after `first`, that is free from row `start` to row `end`.
+
+        Lanes that do not fit into the drawing share one more column.
+        """
         candidates = range(first, len(self._used))
         column = next((each for each in candidates if self._is_free(each, start, end)), len(self._used))
+        if column >= _MOST_COLUMNS:
+            return _MOST_COLUMNS
         if column == len(self._used):
             self._used.append([])
         insort(self._used[column], (start, end))

@@ -171,7 +171,7 @@ class _Merge:
                     refuse(f"{path} was created in a fork, and {above} is an array outside it")
             if _is_array(node) and self.target.has_nodes_below(path):
                 refuse(f"{path} became an array in a fork, and nodes were created below it outside the fork")
-            changes.created[path] = node
+            self.target.create_node(node)
 
     def _update(self) -> None:
         changes = self.target.changes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -20,6 +20,7 @@ from icefloe.core.assets import AssetStore
 from icefloe.core.cache import WeightedCache
 from icefloe.core.changeset import ChangeSet, count_dimensions
 from icefloe.core.lookup import ArrayLookup, LookupCache
+from icefloe.core.path_index import PathIndex, find_bounds
 from icefloe.core.zarr_metadata import parse_zarr_metadata
 from icefloe.errors import (
     AlreadyExistsError,
@@ -99,7 +100,7 @@ class Workspace:
         """The process and thread that commits. A forked child does not wait for a thread of its parent."""
         self._read_only = read_only
         self._found: dict[str, NodeSnapshot] = {}
-        self._paths: _SortedPaths | None = None
+        self._paths: PathIndex | None = None
         self._lookups: dict[NodeId, ArrayLookup] = {}
         self._manifest_lookups: LookupCache = WeightedCache(
             assets.config.num_chunk_refs, lambda lookup: max(lookup.count, 1)
@@ -230,41 +231,30 @@ class Workspace:
     def paths(self) -> Sequence[str]:
         """Return the sorted paths of all nodes."""
         with self._lock:
-            known = self._paths
-            if known is None or not known.still_fits(self.changes):
-                known = self._paths = _SortedPaths(self.changes, self._list_all_paths())
-            return known.paths
+            return self._path_index().paths()
 
-    def _list_all_paths(self) -> list[str]:
-        changes = self.changes
-        base = self.base.nodes.paths()
-        if changes.is_empty():
-            return base
-        hidden = (
-            self._list_vacated_paths() | set(changes.deleted) if changes.moved else changes.deleted.keys()
-        )
-        kept = [path for path in base if path not in hidden] if hidden else base
-        added = {*changes.created, *changes.moved}.difference(kept)
-        return sorted([*kept, *added]) if added else kept
+    def _path_index(self) -> PathIndex:
+        known = self._paths
+        if known is None or not known.fits(self.changes):
+            known = self._paths = PathIndex(self.changes, self.base.nodes.paths())
+        return known
 
     def below(self, group: str) -> list[str]:
         """Return the sorted paths of a node and of all nodes below it."""
         with self._lock:
-            paths = self.paths()
             if group == ROOT:
-                return list(paths)
-            first, end = _find_bounds(paths, group)
+                return list(self.paths())
             own = [group] if self.node(group) is not None else []
+            if not self._path_index().has_below(group):
+                return own
+            paths = self.paths()
+            first, end = find_bounds(paths, group)
             return own + list(paths[first:end])
 
     def has_nodes_below(self, group: str) -> bool:
         """Return whether there are nodes below a path, which need not exist itself."""
         with self._lock:
-            paths = self.paths()
-            if group == ROOT:
-                return len(paths) > (paths[:1] == [ROOT])
-            first, end = _find_bounds(paths, group)
-            return end > first
+            return self._path_index().has_below(group)
 
     def children(self, group: str) -> list[str]:
         """Return the names of the nodes directly below a group, including implicit groups."""
@@ -272,7 +262,7 @@ class Workspace:
         names: list[str] = []
         with self._lock:
             paths = self.paths()
-            at, end = (0, len(paths)) if group == ROOT else _find_bounds(paths, group)
+            at, end = find_bounds(paths, group)
             while at < end:
                 if paths[at] == ROOT:
                     at += 1
@@ -317,7 +307,7 @@ class Workspace:
             existing = self.node(path)
             if existing is None:
                 self._check_place(path, node_data)
-                self._create(NodeSnapshot(NodeId.random(), path, user_data, node_data))
+                self.create_node(NodeSnapshot(NodeId.random(), path, user_data, node_data))
                 return
             if type(existing.node_data) is not type(node_data):
                 raise AlreadyExistsError(
@@ -335,11 +325,11 @@ class Workspace:
             kept = self.changes.created if path in self.changes.created else self.changes.updated
             kept[path] = changed
 
-    def _create(self, node: NodeSnapshot) -> None:
-        known = self._paths
-        fits = known is not None and known.still_fits(self.changes)
-        self.changes.created[node.path] = node
-        if known is not None and fits:
+    def create_node(self, node: NodeSnapshot) -> None:
+        """Add a node at a path where there is none. The caller has checked the path."""
+        with self._lock:
+            known = self._path_index()
+            self.changes.created[node.path] = node
             known.insert(node.path, self.changes)
 
     def _check_place(self, path: str, node_data: ArrayNodeData | GroupNodeData) -> None:
@@ -370,9 +360,9 @@ class Workspace:
         """Delete a node and all nodes below it, if it exists."""
         with self._lock:
             self._admit_change()
-            changes, known = self.changes, self._paths
-            fits = known is not None and known.still_fits(changes)
-            for each in self.below(path):
+            changes, known = self.changes, self._path_index()
+            gone = self.below(path)
+            for each in gone:
                 node = self.node(each)
                 if node is None:
                     continue
@@ -380,8 +370,7 @@ class Workspace:
                 changes.updated.pop(each, None)
                 if changes.created.pop(each, None) is None:
                     changes.deleted[each] = node
-            if known is not None and fits:
-                known.remove(path, changes)
+            known.remove(path, gone, changes)
 
     def move(self, source: str, target: str) -> None:
         """Move or rename a node and all nodes below it. There must be no other changes."""
@@ -570,40 +559,6 @@ class Workspace:
         return self.refs(node, first).coords
 
 
-class _SortedPaths:
-    """The sorted paths of all nodes, valid as long as nodes are not created, deleted or moved."""
-
-    __slots__ = ("_changes", "_counts", "_moved", "paths")
-
-    def __init__(self, changes: ChangeSet, paths: list[str]) -> None:
-        self.paths = paths
-        self.note(changes)
-
-    def note(self, changes: ChangeSet) -> None:
-        """Record the changes for which the paths are valid."""
-        self._changes, self._moved = changes, changes.moved
-        self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
-
-    def still_fits(self, changes: ChangeSet) -> bool:
-        """Return whether nothing was created, deleted or moved since."""
-        counts = (len(changes.created), len(changes.deleted), len(changes.moved))
-        return self._changes is changes and self._moved is changes.moved and self._counts == counts
-
-    def insert(self, path: str, changes: ChangeSet) -> None:
-        """Add a new node."""
-        insort(self.paths, path)
-        self.note(changes)
-
-    def remove(self, path: str, changes: ChangeSet) -> None:
-        """Remove a deleted node and all nodes below it."""
-        first, end = (0, len(self.paths)) if path == ROOT else _find_bounds(self.paths, path)
-        del self.paths[first:end]
-        own = bisect_left(self.paths, path)
-        if self.paths[own : own + 1] == [path]:
-            del self.paths[own]
-        self.note(changes)
-
-
 def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
     """Return whether coordinates are inside the chunk grid of an array. An empty dimension has one
     position.
@@ -615,11 +570,6 @@ def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
         if not 0 <= number < (dimension.num_chunks or 1):
             return False
     return True
-
-
-def _find_bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
-    """Return the start and the end of the paths below a group."""
-    return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" follows "/"
 
 
 def _list_paths_with_manifests(nodes: Nodes) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.encoding.columns import I64, put_rows
-from icefloe.encoding.flatbuffers.records import Records
+from icefloe.encoding.flatbuffers.records import FEW, Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
 from icefloe.encoding.flatbuffers.tables import Tables
 from icefloe.errors import ErrorKind, FormatError
-from icefloe.format.id_columns import are_ids_ascending, find_id, find_id_row
+from icefloe.format.id_columns import are_ids_ascending, find_id, find_id_row, view_id_keys
 from icefloe.format.metadata import Metadata, make_metadata_rows, read_metadata
 from icefloe.format.schema import SNAPSHOT_INFO
 from icefloe.format.spec import V2
@@ -130,6 +130,16 @@ class SnapshotInfos:
         """Return the row of a snapshot; None if it is not in the list."""
         return find_id(self.ids, snapshot)
 
+    def rows(self, snapshots: Sequence[SnapshotId]) -> list[int | None]:
+        """Return the rows of many snapshots; None for those that are not in the list."""
+        if len(snapshots) <= FEW or not len(self):
+            return [self.row(each) for each in snapshots]
+        known = view_id_keys(self.ids)
+        wanted = np.frombuffer(b"".join(snapshots), known.dtype)
+        rows = np.minimum(known.searchsorted(wanted), len(known) - 1)
+        listed = (known[rows] == wanted).tolist()
+        return [row if found else None for row, found in zip(rows.tolist(), listed, strict=True)]
+
     def find(self, snapshot: SnapshotId) -> SnapshotInfo | None:
         """Return the entry of a snapshot, if there is one."""
         row = self.row(snapshot)
@@ -175,6 +185,23 @@ class SnapshotInfos:
             add(row)
             row = parents[row]
         return rows
+
+    def walk(self, snapshot: SnapshotId) -> Iterator[int]:
+        """Yield the rows of a snapshot and its ancestors, newest first. The first rows cost O(1) each."""
+        row = self.row(snapshot)
+        while row is not None and row != NO_PARENT:
+            yield row
+            row = int(self.parents[row])
+
+    def mark_ancestry(self, tips: Iterable[SnapshotId]) -> NDArray[np.bool_]:
+        """Mark some snapshots and all their ancestors."""
+        parents, seen = self.parents.tolist(), [False] * len(self)
+        for tip in tips:
+            row = self.row(tip)
+            while row is not None and row != NO_PARENT and not seen[row]:
+                seen[row] = True
+                row = parents[row]
+        return np.array(seen, np.bool_)
 
     def __getitem__(self, row: int) -> SnapshotInfo:
         return self._make_info(row, self._records.row(row))

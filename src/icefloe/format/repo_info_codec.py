@@ -123,15 +123,14 @@ def _refs(
 
 
 def _make_ref_rows(refs: Mapping[str, SnapshotId], snapshots: SnapshotInfos, place: str) -> list[Row]:
-    rows: list[Row] = []
-    for name in sorted(refs):
-        row = snapshots.row(refs[name])
-        if row is None:
-            raise FormatError(
-                f"{place}: {name} points to {refs[name]}, which is not listed", kind=ErrorKind.SERIALIZATION
-            )
-        rows.append({"name": name, "snapshot_index": row})
-    return rows
+    names = sorted(refs)
+    rows = snapshots.rows([refs[name] for name in names])
+    lost = next((name for name, row in zip(names, rows, strict=True) if row is None), None)
+    if lost is not None:
+        raise FormatError(
+            f"{place}: {lost} points to {refs[lost]}, which is not listed", kind=ErrorKind.SERIALIZATION
+        )
+    return [{"name": name, "snapshot_index": row} for name, row in zip(names, rows, strict=True)]
 
 
 def _check_ascending(names: list[str], payload: Payload, what: str) -> list[str]:

@@ -131,9 +131,10 @@ def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId,
 
     found: dict[SnapshotId, repo_info.SnapshotInfo] = {}
     merged: list[SnapshotId] = []
+    ancestry = refs.ancestries()
 
     def add(tip: SnapshotId) -> None:
-        for info in refs.ancestry(tip):
+        for info in ancestry(tip):
             if info.id in found:
                 break
             found[info.id] = info
@@ -148,7 +149,7 @@ def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId,
 
 
 def _index_names_by_target(refs: Mapping[str, SnapshotId]) -> dict[SnapshotId, tuple[str, ...]]:
-    names: dict[SnapshotId, tuple[str, ...]] = {}
+    names: dict[SnapshotId, list[str]] = {}
     for name in sorted(refs):
-        names[refs[name]] = (*names.get(refs[name], ()), name)
-    return names
+        names.setdefault(refs[name], []).append(name)
+    return {id: tuple(mine) for id, mine in names.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +27,14 @@ class History:
     tags: Mapping[str, SnapshotId]
     deleted_tags: frozenset[str] = frozenset()
 
-    def lines(self) -> dict[SnapshotId, list[int]]:
-        """Map each tip of a branch or tag to the rows of itself and its ancestors, newest first."""
-        return {tip: self.snapshots.ancestry(tip) for tip in {*self.branches.values(), *self.tags.values()}}
+    @property
+    def tips(self) -> set[SnapshotId]:
+        """The snapshots that branches and tags point to."""
+        return {*self.branches.values(), *self.tags.values()}
 
     def reached(self) -> NDArray[np.bool_]:
         """Mark the snapshots that a branch or tag leads to."""
-        seen = np.zeros(len(self.snapshots), np.bool_)
-        for rows in self.lines().values():
-            seen[rows] = True
-        return seen
+        return self.snapshots.mark_ancestry(self.tips)
 
     def with_refs(self, branches: Iterable[str] | None, tags: Iterable[str] | None) -> History:
         """Return the history of some branches and tags; None selects all of them."""
@@ -49,8 +48,8 @@ class History:
     def newest(self, depth: int) -> History:
         """Return the newest `depth` snapshots of each branch and tag, and the first snapshot."""
         keep = self.snapshots.parents == NO_PARENT
-        for rows in self.lines().values():
-            keep[rows[:depth]] = True
+        for tip in self.tips:
+            keep[list(islice(self.snapshots.walk(tip), depth))] = True
         return self.keep(keep & self.reached())
 
     def keep(self, keep: NDArray[np.bool_]) -> History:

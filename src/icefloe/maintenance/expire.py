@@ -56,8 +56,10 @@ def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
     parents = snapshots.parents.tolist()
     old = (snapshots.columns["flushed_at"] < rules.older_than_us) & (snapshots.parents != NO_PARENT)
     keep = ~old
-    branches = {name: snapshots.row(id) for name, id in info.branches.items()}
-    tags = {name: snapshots.row(id) for name, id in info.tags.items()}
+    branches, tags = (
+        dict(zip(refs, snapshots.rows(list(refs.values())), strict=True))
+        for refs in (info.branches, info.tags)
+    )
     tips = [branches.get(MAIN)]
     tips += [] if rules.delete_branches else list(branches.values())
     tips += [] if rules.delete_tags else list(tags.values())

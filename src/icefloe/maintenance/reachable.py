@@ -17,7 +17,7 @@ from icefloe.errors import IcechunkError
 from icefloe.format.files import MANIFESTS, SNAPSHOTS, read_manifest, read_snapshot
 from icefloe.format.id_columns import is_member, sort_ids, to_id_bytes, view_id_keys
 from icefloe.format.pruning import get_inherited_logs
-from icefloe.format.repo_info import NO_PARENT, RepoInfo
+from icefloe.format.repo_info import RepoInfo
 from icefloe.maintenance.listings import NO_IDS, OBJECT_ID, Ids, iterate_ids, to_column
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
@@ -60,13 +60,7 @@ class DistinctItems:
 
 def mark_reachable(info: RepoInfo) -> NDArray[np.bool_]:
     """Mark the snapshots of a repo info that a branch or tag leads to."""
-    parents, seen = info.snapshots.parents.tolist(), [False] * len(info.snapshots)
-    for id in {*info.branches.values(), *info.tags.values()}:
-        row = info.snapshots.row(id)
-        while row is not None and row != NO_PARENT and not seen[row]:
-            seen[row] = True
-            row = parents[row]
-    return np.array(seen, np.bool_)
+    return info.snapshots.mark_ancestry({*info.branches.values(), *info.tags.values()})
 
 
 def list_reachable_snapshots(refs: RefStore) -> Ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from icefloe._internal.ids import SnapshotId
@@ -120,6 +120,10 @@ class RefStore(ABC):
             info = self.snapshot(current)
             yield info
             current = info.parent_id
+
+    def ancestries(self) -> Callable[[SnapshotId], Iterator[SnapshotInfo]]:
+        """Return `ancestry` for many calls: in version 2, for the present state of the repository."""
+        return self.ancestry
 
     @abstractmethod
     def config(self) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -327,7 +327,18 @@ class RefStoreV2(RefStore):
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
         info = self.load()
         changes.get_snapshot_info(info, id)
-        return (info.snapshots[row] for row in info.snapshots.ancestry(id))
+        return (info.snapshots[row] for row in info.snapshots.walk(id))
+
+    def ancestries(self) -> Callable[[SnapshotId], Iterator[SnapshotInfo]]:
+        info = self.load()
+        decoded = list(info.snapshots)  # all at once takes a fraction of the time of one by one
+
+        def walk(id: SnapshotId) -> Iterator[SnapshotInfo]:
+            if info.snapshots.row(id) is None:
+                changes.get_snapshot_info(info, id)  # raises the error
+            return (decoded[row] for row in info.snapshots.walk(id))
+
+        return walk
 
     def config(self) -> dict[str, Any] | None:
         return decode_stored_config(self.load())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -62,7 +63,7 @@ class Tables:
         return Tables(sum(part.count for part in parts), columns, present)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # without slots, because the places are cached
 class Union:
     """A table of one of several types per row, or none: type 0."""
 
@@ -73,8 +74,9 @@ class Union:
     def __len__(self) -> int:
         return len(self.kinds)
 
+    @cached_property
     def places(self) -> NDArray[np.int64]:
-        """Return the index of each row among the tables of its type."""
+        """The index of each row among the tables of its type."""
         places = np.zeros(len(self.kinds), np.int64)
         for kind in self.tables:
             rows = self.kinds == kind
@@ -83,7 +85,7 @@ class Union:
 
     def take(self, rows: Any) -> Union:
         """Return some rows (a slice, a mask or indices)."""
-        kinds, places = self.kinds[rows], self.places()[rows]
+        kinds, places = self.kinds[rows], self.places[rows]
         tables = {kind: table.take(places[kinds == kind]) for kind, table in self.tables.items()}
         return Union(kinds, {kind: table for kind, table in tables.items() if len(table)})
 
@@ -221,4 +223,4 @@ def _make_lists(items: list[Any], column: Ragged) -> list[list[Any]]:
 
 
 def _find_places(column: Union) -> Sequence[tuple[int, int]]:
-    return list(zip(column.kinds.tolist(), column.places().tolist(), strict=True))
+    return list(zip(column.kinds.tolist(), column.places.tolist(), strict=True))
