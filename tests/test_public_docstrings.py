@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pytest
 
-import icefloe
 from tests.support.docstrings import undocumented
 
-NAMES = sorted(name for name in icefloe.__all__ if not name.startswith("__"))
+MODULES = ["", "ingest", "spark", "virtual", "export", "xarray", "dask", "feeds", "storage"]
+NAMES = [
+    (f"{module}.{name}".lstrip("."), getattr(package, name))
+    for module in MODULES
+    for package in [importlib.import_module(f"icefloe.{module}".rstrip("."))]
+    for name in sorted(package.__all__)
+    if not name.startswith("__")
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_public_name_is_documented(name: str) -> None:
-    assert list(undocumented(name, getattr(icefloe, name))) == []
+@pytest.mark.parametrize(("name", "value"), NAMES, ids=[name for name, _ in NAMES])
+def test_public_name_is_documented(name: str, value: Any) -> None:
+    assert list(undocumented(name, value)) == []
 
 
 class _Sample:

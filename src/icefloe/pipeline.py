@@ -136,14 +136,14 @@ def ingest_files(
     """
     options = parse_arguments(locals())
     # Derived arrays need none of these, and a run with nothing to do should start quickly.
-    from icefloe.ingest.job import discover_for, ingest
+    from icefloe.ingest.job import ingest
     from icefloe.ingest.publish.audit import refuse_unrunnable
     from icefloe.ingest.target_repository import open_target
 
     if isinstance(executor, Executor):
         refuse_unrunnable(options.checks, on_spark=executor.has_sql)
         executor = executor if progress is None else executor.with_progress(progress)
-    found = discover_for(sources, options)
+    found = options.discover(sources)
     with open_target(repo, storage_options, dry_run=dry_run) as target:
         return ingest(target, found, options, executor or start_default_executor(progress), dry_run=dry_run)
 

@@ -70,6 +70,12 @@ def trace(work: Callable[[], object]) -> list[tuple[str, str]]:
     return found
 
 
+def test_job_fits_on_one_page() -> None:
+    lines = Path(HERE, "job.py").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) <= 150
+
+
 def test_undisturbed_ingest_reads_the_target_once(tmp_path: Path) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)

@@ -1,5 +1,4 @@
 # The public names of the package. `__init__.py` imports each from its module on first use.
-from icefloe.ingest.job import ingest as ingest
 from icefloe.ingest.options import Options as Options
 from icefloe.ingest.options import make_options as make_options
 from icefloe.ingest.rechunk_job import RechunkReport as RechunkReport

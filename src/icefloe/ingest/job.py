@@ -13,16 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from icefloe._internal.executor import Executor
-from icefloe.core.commit.limits import check_changed_chunks, count_commits
 from icefloe.ingest.combine.existing import TargetState, read_target
 from icefloe.ingest.combine_batch import combine_batch, refuse_problems
-from icefloe.ingest.discover.sources import Discovered, discover
+from icefloe.ingest.discover.sources import Discovered
 from icefloe.ingest.inspect.inspect_files import Inspected, inspect_sources, split_batches
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.reference_spill import Spill
 from icefloe.ingest.ledger import Ledger, Selection, compare_with_ledger
 from icefloe.ingest.options import Options
-from icefloe.ingest.plan.design import Design, design_arrays, list_changed_chunks
+from icefloe.ingest.plan.design import LargeBatchError, design_arrays, refuse_large_batch, split_large_batch
 from icefloe.ingest.publish.audit import refuse_unknown, refuse_unrunnable
 from icefloe.ingest.publish.staging import OvertakenError, Staging, has_work, make_overtaken_error
 from icefloe.ingest.records import LOGGER, BadFile, FileSchema, ProblemsError, drop_bad_files
@@ -44,7 +43,7 @@ def ingest(
     dry_run: bool = False,
 ) -> IngestReport:
     """Ingest new sources. See `icefloe.ingest_files`. A context manager is entered only if there is work."""
-    found = sources if isinstance(sources, Discovered) else discover_for(sources, options)
+    found = sources if isinstance(sources, Discovered) else options.discover(sources)
     if isinstance(executor, Executor):
         refuse_unrunnable(options.checks, on_spark=executor.has_sql)
         executor = nullcontext(executor)
@@ -54,13 +53,6 @@ def ingest(
     with executor as started:
         refuse_unrunnable(options.checks, on_spark=started.has_sql)
         return run(repo, selection, options, started, dry_run=dry_run)
-
-
-def discover_for(
-    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Options
-) -> Discovered:
-    """Find the sources of an ingest. Names that match nothing are errors, unless bad files are skipped."""
-    return discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
 
 
 def run(
@@ -114,8 +106,8 @@ class _Job:
                 batch = batches.popleft()
                 try:
                     written = written.extend(*job._commit(batch, inspected, state, written.ledger))
-                except _LargeBatchError as error:
-                    batches.extendleft(reversed(_split_large_batch(batch, error)))
+                except LargeBatchError as error:
+                    batches.extendleft(reversed(split_large_batch(batch, error)))
             return written
 
     def _inspect(
@@ -144,8 +136,7 @@ class _Job:
             if not combined:
                 break
             designs = [design_arrays(each, inspected, self.options, self.executor) for each in combined]
-            if (commits := count_commits(list_changed_chunks(designs))) > 1:
-                raise _LargeBatchError(designs, commits)
+            refuse_large_batch(designs)
             LOGGER.info("%s", summarize_plans(designs))
             try:
                 commit = commit_batch(self.repo, self.branch, designs, self.options, self.executor)
@@ -157,24 +148,3 @@ class _Job:
             if commit is not None:
                 return commit, bad
         return None, bad
-
-
-class _LargeBatchError(Exception):
-    """A batch changes more chunks than one commit may change."""
-
-    def __init__(self, designs: Sequence[Design], commits: int) -> None:
-        super().__init__(f"the batch needs {commits} commits")
-        self.designs, self.commits = designs, commits
-
-
-def _split_large_batch(batch: Sequence[FileSchema], error: _LargeBatchError) -> list[Sequence[FileSchema]]:
-    """Split a batch into as many parts as it needs commits; raise an error if it is a single file."""
-    count = len({file.source.url for file in batch})
-    if count == 1:
-        check_changed_chunks(
-            list_changed_chunks(error.designs),
-            f"{batch[0].source.url} alone has too many chunks: select fewer variables per run, or choose "
-            "larger chunks or shards",
-        )
-    LOGGER.info("%d files change too many chunks for one commit: using %d commits", count, error.commits)
-    return list(split_batches(batch, -(-count // error.commits) if error.commits < count else 1))

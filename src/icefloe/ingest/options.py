@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.ingest.discover.sources import Discovered, discover
 from icefloe.ingest.records import Reading
 
 Mode = Literal["native", "virtual", "hybrid"]
@@ -162,14 +164,21 @@ class Options:
     """All options of an ingest. `icefloe.ingest_files` documents them."""
 
     group: str = ""
+    """The group for the arrays."""
     branch: str = "main"
+    """The branch to publish to."""
     message: str | None = None
+    """The commit message."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Commit metadata, in addition to that of the ingest."""
     reading: Reading = field(default_factory=Reading)
+    """How files are opened."""
     combining: Combining = field(default_factory=Combining)
+    """How files are combined."""
     layout: Layout = field(default_factory=Layout)
+    """Chunks, shards and codec of new arrays."""
     mode: Mode = "native"
+    """Copy data, refer to it in the files, or both."""
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     """The memory that a task may use, in addition to the interpreter and its modules."""
     manifest_references: int = 500_000
@@ -177,8 +186,11 @@ class Options:
     commit_every: int | None = None
     """The number of files per commit; None: one commit for all files."""
     on_bad_file: OnBadFile = "stop"
+    """The treatment of files that cannot be read or combined."""
     on_change: OnChange = "report"
+    """The treatment of files that changed since they were ingested."""
     checks: tuple[Check, ...] = tuple(map(Check, DEFAULT_CHECKS))
+    """Conditions for publishing."""
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
@@ -203,6 +215,21 @@ class Options:
             json.dumps(dict(self.metadata))
         except TypeError as error:  # such as a date in YAML
             raise _make_error(f"metadata must be valid JSON: {error}") from error
+
+    def discover(self, sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Discovered:
+        """Find the sources of an ingest. Names that match nothing are errors, unless bad files are skipped.
+
+        Parameters
+        ----------
+        sources
+            Paths, glob patterns, folders, URLs, or text files that list them.
+
+        Returns
+        -------
+        Discovered
+            The sources, and the names without one.
+        """
+        return discover(sources, self.reading.storage_options, skip=self.on_bad_file == "skip")
 
 
 def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
@@ -239,7 +266,21 @@ def list_options() -> frozenset[str]:
 def make_options(**given: Any) -> Options:
     """Create Options from flat names: the fields of Options, Reading, Combining and Layout.
 
-    `group` is the group of the repository, `source_group` the group of the files.
+    Parameters
+    ----------
+    **given
+        Options of `icefloe.ingest_files`. `group` is the group of the repository, `source_group` the group of
+        the files.
+
+    Returns
+    -------
+    Options
+        The options, checked.
+
+    Raises
+    ------
+    InvalidInputError
+        If an option is unknown or invalid.
     """
     for name, value in given.items():
         if name in _TEXTS and value is not None and not isinstance(value, str):

@@ -170,12 +170,44 @@ def rechunk(
 ) -> RechunkReport:
     """Change the chunks of an array, or of all arrays of a group that have the dimensions, in one commit.
 
-    `chunks` and `shards` are cells by dimension name, or by number for a dimension without a name; -1 means
-    all cells. Other dimensions keep their chunk size. Without `shards` the array has no shards afterwards;
-    without `codec` (`zstd:9`, `blosc:lz4:5`, `gzip:6`, `none`) the codecs do not change. Values, attributes,
-    fill value and dimension names do not change. Tasks of `executor` read the current tip of the branch, and
-    use at most `memory_bytes` each. If another writer commits to the same arrays in the meantime,
-    RebaseFailedError is raised, and the branch keeps that commit. Other commits are kept as well.
+    Values, attributes, fill value and dimension names do not change. Commits to other arrays in the meantime
+    are kept.
+
+    Parameters
+    ----------
+    repo
+        The repository.
+    path
+        Path of an array, or of a group.
+    executor
+        The executor that runs the tasks. They read the current tip of the branch.
+    chunks
+        Cells per chunk by dimension name, or by number for a dimension without a name; -1 means all cells.
+        Other dimensions keep their chunk size.
+    shards
+        Cells per shard. By default, the array has no shards afterwards.
+    codec
+        `zstd:9`, `blosc:lz4:5`, `gzip:6` or `none`. By default, the codecs do not change.
+    branch
+        The branch to commit to.
+    message
+        The commit message.
+    metadata
+        Metadata of the commit.
+    memory_bytes
+        The memory that a task may use, in addition to the interpreter and its modules.
+    dry_run
+        Report what would be done, and write nothing.
+
+    Returns
+    -------
+    RechunkReport
+        The arrays that were rechunked, and the commit.
+
+    Raises
+    ------
+    RebaseFailedError
+        If another writer committed to the same arrays in the meantime. The branch keeps that commit.
     """
     wanted = Relayout(dict(chunks or {}), dict(shards) if shards else None, codec)
     session = repo.writable_session(branch)

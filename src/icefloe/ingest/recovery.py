@@ -35,6 +35,7 @@ class LedgerChunks:
     """A source of chunks that reads the files of the ledger."""
 
     session: Session
+    """The version whose ledger is read."""
     reading: Reading = field(default_factory=Reading)
     """How the files were opened when they were ingested."""
     unusable: dict[str, str] = field(default_factory=dict)

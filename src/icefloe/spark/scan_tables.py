@@ -37,6 +37,7 @@ class Scan(TableScan):
     """
 
     spark: SparkSession = field(kw_only=True)
+    """The session that reads the rows."""
 
     def to_df(self) -> DataFrame:
         """Return a data frame of the rows.

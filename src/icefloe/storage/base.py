@@ -39,7 +39,9 @@ class Version:
     """An opaque version of an object, to be passed back in `Unchanged`."""
 
     e_tag: str | None
+    """The etag of the object; None if the storage has none."""
     generation: str | None = None
+    """The generation of the object, in stores that number them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Unchanged:
     """A condition: write only if the object still has this version."""
 
     version: Version
+    """The expected version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,11 @@ class StorageObjectInfo:
     """An object in a listing. `created_at` is the time of the last write."""
 
     key: str
+    """The path of the object, relative to the root."""
     size_bytes: int
+    """The size of the object."""
     created_at: datetime
+    """The time of the last write."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +102,9 @@ class DeleteReport:
     """The number of deleted objects, and the objects that could not be deleted, with the errors."""
 
     deleted: int
+    """The number of deleted objects, including those that did not exist."""
     failed: tuple[tuple[str, StorageError], ...] = ()
+    """Paths and errors of the other objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,15 @@ class SweepReport:
 
 
 class ObjectNotFoundError(StorageError):
-    """There is no object at this path."""
+    """There is no object at this path.
+
+    Parameters
+    ----------
+    path
+        The path of the object.
+    kind
+        The kind of the error, if it is not `object-not-found`.
+    """
 
     def __init__(self, path: str, kind: str | None = None) -> None:
         super().__init__(f"object not found: {path}", kind or ErrorKind.OBJECT_NOT_FOUND)
@@ -121,7 +137,15 @@ class BucketNotFoundError(StorageError):
 
 
 class ConditionNotMetError(StorageError):
-    """The condition of a write does not hold, because another writer changed the object first."""
+    """The condition of a write does not hold, because another writer changed the object first.
+
+    Parameters
+    ----------
+    path
+        The path of the object.
+    condition
+        The condition.
+    """
 
     def __init__(self, path: str, condition: PutCondition = ABSENT) -> None:
         what = "already exists" if isinstance(condition, Absent) else "was changed by another writer"

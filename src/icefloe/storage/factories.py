@@ -174,7 +174,22 @@ def s3_object_store_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of S3. Equivalent to `s3_storage`, which has more options."""
+    """Create a storage in a bucket of S3. Equivalent to `s3_storage`, which has more options.
+
+    Parameters
+    ----------
+    bucket, prefix, region, endpoint_url, allow_http, force_path_style
+        The location and the connection, as in `s3_storage`.
+    access_key_id, secret_access_key, session_token, expires_after, anonymous, from_env
+        The credentials, as in `s3_storage`.
+    read_headers, write_headers, headers
+        Headers of read requests, of write requests and of all requests.
+
+    Returns
+    -------
+    Storage
+        The storage.
+    """
     return s3_storage(**locals())
 
 

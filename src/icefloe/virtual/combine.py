@@ -32,6 +32,7 @@ class Mismatch:
     """A difference between a file and the first file of a combination."""
 
     variable: str
+    """The variable that differs."""
     location: str
     """The file that differs."""
     what: str

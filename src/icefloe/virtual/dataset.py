@@ -99,7 +99,13 @@ class VirtualDataset:
         )
 
     def all_refused(self) -> list[Refused]:
-        """List the refused variables of this group and its subgroups, with their paths."""
+        """List the refused variables of this group and its subgroups, with their paths.
+
+        Returns
+        -------
+        list of Refused
+            One entry per variable.
+        """
         return [
             replace(each, variable=f"{path}/{each.variable}" if path else each.variable)
             for path, group in self.walk()
@@ -126,7 +132,13 @@ class VirtualDataset:
         )
 
     def drop_refused(self) -> VirtualDataset:
-        """Drop the refused variables of this group and its subgroups, so that the dataset can be written."""
+        """Drop the refused variables of this group and its subgroups, so that the dataset can be written.
+
+        Returns
+        -------
+        VirtualDataset
+            A dataset without refused variables.
+        """
         groups = {name: group.drop_refused() for name, group in self.groups.items()}
         return replace(self, refused=(), groups=groups)
 

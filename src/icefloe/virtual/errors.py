@@ -52,7 +52,9 @@ class Refused:
     """A variable that cannot be virtualized, with the reason."""
 
     variable: str
+    """Name of the variable, or its path below the group."""
     reason: RefusalReason
+    """The reason, for programs."""
     sentence: str
     """The variable and the reason as text."""
 

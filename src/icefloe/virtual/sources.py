@@ -77,7 +77,9 @@ class Source:
     size_bytes: int | None
     """None if the file was not read."""
     e_tag: str | None = None
+    """The etag of an object store or web server."""
     last_modified: datetime | None = None
+    """The time of the last modification."""
 
     @property
     def checksum(self) -> str | datetime | None:
@@ -93,7 +95,18 @@ class Source:
         return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
 
     def changed_to(self, other: Source) -> str | None:
-        """Describe how the file differs from a later state; return None if it does not."""
+        """Describe how the file differs from a later state; return None if it does not.
+
+        Parameters
+        ----------
+        other
+            The later state.
+
+        Returns
+        -------
+        str or None
+            The first difference as text.
+        """
         for what, was, now in (
             ("etag", self.e_tag, other.e_tag),
             ("time of last modification", self.last_modified, other.last_modified),

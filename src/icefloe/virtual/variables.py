@@ -27,7 +27,9 @@ class ChunkReferences:
     sources: NDArray[np.uint32]
     """Indices into the sources of the dataset."""
     offsets: NDArray[np.uint64]
+    """Offsets of the chunks in their files."""
     lengths: NDArray[np.uint64]
+    """Lengths of the chunks in bytes."""
     inline_coords: NDArray[np.uint32]
     """Indices of chunks that are stored inline, of shape (m, dimensions)."""
     inline: tuple[bytes, ...]
@@ -76,7 +78,18 @@ class ChunkReferences:
         return len(self.coords) + len(self.inline)
 
     def with_inner(self, dimensions: int) -> ChunkReferences:
-        """Add dimensions at the end, with one chunk along each."""
+        """Add dimensions at the end, with one chunk along each.
+
+        Parameters
+        ----------
+        dimensions
+            The number of dimensions to add.
+
+        Returns
+        -------
+        ChunkReferences
+            The new references.
+        """
         if not dimensions:
             return self
         wider = ((0, 0), (0, dimensions))
@@ -85,7 +98,22 @@ class ChunkReferences:
         )
 
     def shift(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
-        """Add to the chunk indices along an axis, and to the indices of the sources."""
+        """Add to the chunk indices along an axis, and to the indices of the sources.
+
+        Parameters
+        ----------
+        axis
+            The axis.
+        chunks
+            The number to add to chunk indices.
+        sources
+            The number to add to indices of sources.
+
+        Returns
+        -------
+        ChunkReferences
+            The new references.
+        """
         step = np.zeros(self.coords.shape[1], np.uint32)
         if chunks:
             step[axis] = chunks
@@ -97,7 +125,20 @@ class ChunkReferences:
         )
 
     def repeat(self, axis: int, count: int) -> ChunkReferences:
-        """Insert a dimension and repeat every chunk along it."""
+        """Insert a dimension and repeat every chunk along it.
+
+        Parameters
+        ----------
+        axis
+            The position of the new dimension.
+        count
+            The number of chunks along it.
+
+        Returns
+        -------
+        ChunkReferences
+            The new references.
+        """
 
         def wider(coords: NDArray[np.uint32]) -> NDArray[np.uint32]:
             places = np.repeat(np.arange(count, dtype=np.uint32), len(coords))
@@ -113,7 +154,18 @@ class ChunkReferences:
         )
 
     def divide(self, parts: tuple[int, ...]) -> ChunkReferences:
-        """Split each chunk into equal parts along each dimension. The parts are contiguous in the file."""
+        """Split each chunk into equal parts along each dimension. The parts are contiguous in the file.
+
+        Parameters
+        ----------
+        parts
+            The number of parts along each dimension.
+
+        Returns
+        -------
+        ChunkReferences
+            The new references.
+        """
         count = math.prod(parts)
         places = np.indices(parts, np.uint32).reshape(len(parts), count).T
 
@@ -138,7 +190,18 @@ class ChunkReferences:
         )
 
     def clip(self, grid: tuple[int, ...]) -> ChunkReferences:
-        """Drop chunks outside a chunk grid of this shape."""
+        """Drop chunks outside a chunk grid of this shape.
+
+        Parameters
+        ----------
+        grid
+            The number of chunks along each dimension.
+
+        Returns
+        -------
+        ChunkReferences
+            The new references.
+        """
         rows = (self.coords < grid).all(axis=1)
         kept = (self.inline_coords < grid).all(axis=1)
         return ChunkReferences(
@@ -152,7 +215,18 @@ class ChunkReferences:
 
     @staticmethod
     def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
-        """Concatenate references to chunks of one grid."""
+        """Concatenate references to chunks of one grid.
+
+        Parameters
+        ----------
+        parts
+            The references, which have the same number of dimensions.
+
+        Returns
+        -------
+        ChunkReferences
+            The new references.
+        """
         return ChunkReferences(
             np.concatenate([part.coords for part in parts]),
             np.concatenate([part.sources for part in parts]),
@@ -168,15 +242,19 @@ class VirtualVariable:
     """A Zarr array whose chunks are in files, or whose values were loaded."""
 
     dimensions: tuple[str, ...]
+    """Names of the dimensions."""
     shape: tuple[int, ...]
+    """Length of each dimension."""
     dtype: np.dtype[Any]
     """In native byte order. The codecs describe the stored bytes."""
     chunk_shape: tuple[int, ...]
+    """Length of a chunk along each dimension."""
     codecs: tuple[Mapping[str, Any], ...]
     """The codec pipeline as in the zarr.json of Zarr version 3."""
     fill_value: Any
     """The value of missing chunks, as in zarr.json."""
     attributes: Mapping[str, Any]
+    """Attributes as in zarr.json."""
     chunks: ChunkReferences | Values
     """References, or loaded values."""
 

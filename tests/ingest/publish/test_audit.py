@@ -11,7 +11,8 @@ import xarray as xr
 import zarr
 
 from icefloe import InvalidInputError, Repository, in_memory_storage
-from icefloe.ingest import ingest, make_options
+from icefloe.ingest import make_options
+from icefloe.ingest.job import ingest
 from icefloe.ingest.options import Check
 from icefloe.ingest.publish.audit import _join_boxes, _split_box
 from tests.support.ingest.files import (

@@ -13,7 +13,8 @@ import xarray as xr
 
 from icefloe import MergeConflictError, Repository, storage_from_url
 from icefloe.errors import InvalidInputError
-from icefloe.ingest import ingest, make_options
+from icefloe.ingest import make_options
+from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import Check
 from icefloe.ingest.records import ProblemsError
@@ -39,7 +40,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 KILLED_DRIVER = """
 import os, signal, sys
 from icefloe import Repository, storage_from_url
-from icefloe.ingest import ingest, make_options
+from icefloe.ingest import make_options
+from icefloe.ingest.job import ingest
 from icefloe.ingest import job
 from tests.support.ingest.files import Travelling, listening
 

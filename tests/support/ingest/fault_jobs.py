@@ -16,7 +16,8 @@ import icefloe
 from icefloe import Repository
 from icefloe._internal.executor import Executor
 from icefloe.credentials import make_credential_from_env
-from icefloe.ingest import ingest, make_options, rechunk
+from icefloe.ingest import make_options, rechunk
+from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.write.batch import METADATA
 from tests.support.ingest.files import START, Travelling, assert_same, expected, read, write

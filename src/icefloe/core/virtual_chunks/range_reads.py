@@ -41,7 +41,18 @@ class ReadLimits:
     """The maximum number of bytes that are read ahead, over all files."""
 
     def spare(self, used_bytes: int) -> int:
-        """Return the number of unrequested bytes that a request may read in addition to `used_bytes`."""
+        """Return the number of unrequested bytes that a request may read in addition to `used_bytes`.
+
+        Parameters
+        ----------
+        used_bytes
+            The number of requested bytes.
+
+        Returns
+        -------
+        int
+            The number of additional bytes.
+        """
         share = min(max(self.max_waste, 0.0), 0.99)
         return int(used_bytes * share / (1 - share))
 

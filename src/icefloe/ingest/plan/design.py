@@ -10,12 +10,12 @@ from typing import Any
 import xarray as xr
 
 from icefloe._internal.executor import Executor
-from icefloe.core.commit.limits import Counts
+from icefloe.core.commit.limits import Counts, check_changed_chunks, count_commits
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.ingest.combine.existing import Existing
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
-from icefloe.ingest.inspect.inspect_files import Inspected
+from icefloe.ingest.inspect.inspect_files import Inspected, split_batches
 from icefloe.ingest.inspect.packing import make_signature
 from icefloe.ingest.options import Mode, Options
 from icefloe.ingest.plan.array_encoding import check_layout, design_array, design_coordinate
@@ -28,7 +28,14 @@ from icefloe.ingest.plan.references import (
     refuse_misfits,
 )
 from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import FileSchema, SchemaVariants, Target, VariableSchema, collect_variants
+from icefloe.ingest.records import (
+    LOGGER,
+    FileSchema,
+    SchemaVariants,
+    Target,
+    VariableSchema,
+    collect_variants,
+)
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
 _OTHER_CHUNKS = 100_000
@@ -122,6 +129,34 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
 def list_changed_chunks(designs: Sequence[Design]) -> Counts:
     """Return the number of chunks that a commit changes, and the number of dimensions, by array."""
     return [*(each for design in designs for each in design.changed_chunks), (_OTHER_CHUNKS, 1)]
+
+
+class LargeBatchError(Exception):
+    """A batch changes more chunks than one commit may change."""
+
+    def __init__(self, designs: Sequence[Design], commits: int) -> None:
+        super().__init__(f"the batch needs {commits} commits")
+        self.designs, self.commits = designs, commits
+
+
+def refuse_large_batch(designs: Sequence[Design]) -> None:
+    """Raise LargeBatchError if a batch changes more chunks than one commit may change."""
+    commits = count_commits(list_changed_chunks(designs))
+    if commits > 1:
+        raise LargeBatchError(designs, commits)
+
+
+def split_large_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> list[Sequence[FileSchema]]:
+    """Split a batch into as many parts as it needs commits; raise an error if it is a single file."""
+    count = len({file.source.url for file in batch})
+    if count == 1:
+        check_changed_chunks(
+            list_changed_chunks(error.designs),
+            f"{batch[0].source.url} alone has too many chunks: select fewer variables per run, or choose "
+            "larger chunks or shards",
+        )
+    LOGGER.info("%d files change too many chunks for one commit: using %d commits", count, error.commits)
+    return list(split_batches(batch, -(-count // error.commits) if error.commits < count else 1))
 
 
 def _describe_existing(existing: Existing, mode: Mode) -> SchemaVariants:
