@@ -134,6 +134,7 @@ torture: setup
 	    tests/proof/test_simulation.py tests/proof/test_shortened_histories.py tests/legacy/test_upgrade.py tests/format/test_damage.py
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	ICEFLOE_EVERY_MODE=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not spark" $$(grep -rl --include='test_*.py' support.ingest.modes tests)
+	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/derive/test_killed.py
 	ICEFLOE_SERVED_COMMITS=200 ICEFLOE_SERVED_SECONDS=600 ICEFLOE_SERVED_BYTES=1073741824 $(BIN)/python -m pytest -q \
 	    -n $(JOBS) tests/serve/test_load.py
 	for mode in native hybrid virtual; do for kind in usual usual-alike odd alike mixed mixed-alike; do \

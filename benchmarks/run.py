@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import (
     conflicts,
+    deriving,
     forks,
     growth,
     ingesting,
@@ -45,6 +46,7 @@ MODULES = (
     maintenance,
     parsing,
     rechunking,
+    deriving,
     ingesting,
 )
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}

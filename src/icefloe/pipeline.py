@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe._internal.executor import Executor, Progress
 from icefloe.default_executor import start_default_executor
-from icefloe.derive.job import Job
+from icefloe.derive.job import Job, OpenRepository
 from icefloe.derive.lineage import stored_recipe
-from icefloe.derive.recipe import DeriveRecipe, load_recipe
+from icefloe.derive.recipe import load_recipe
 from icefloe.derive.report import DeriveReport
 from icefloe.ingest.options import DEFAULT_CHECKS, DEFAULT_MEMORY_BYTES, Check, parse_arguments
 from icefloe.repository import Repository
 from icefloe.storage import storage_from_url
 
 if TYPE_CHECKING:
+    from icefloe.credentials import AnyCredential
     from icefloe.ingest.report import IngestReport
 
 __all__ = ["derive_arrays", "ingest_files"]
@@ -158,6 +159,7 @@ def derive_arrays(
     allow_module: str | Sequence[str] = (),
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
+    authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
 ) -> DeriveReport:
     """Bring derived arrays up to date: compute the chunks whose inputs changed, and keep the others.
 
@@ -186,6 +188,9 @@ def derive_arrays(
         What a task may hold, in addition to the interpreter and its modules.
     progress
         Receives a label, the number of items done and their total.
+    authorize_virtual_chunk_access
+        The containers whose virtual chunks may be read, with credentials, as in `Repository.open`. A
+        repository that is given as an object reads what it was opened for.
 
     Returns
     -------
@@ -208,13 +213,53 @@ def derive_arrays(
     >>> report.recomputed, report.kept  # doctest: +SKIP
     (4, 292)
     """
+
+    def open_repository(location: str, options: Mapping[str, Any]) -> Repository:
+        storage = storage_from_url(location, **options)
+        return Repository.open(storage, authorize_virtual_chunk_access=authorize_virtual_chunk_access)
+
+    return run_recipe(
+        recipe,
+        open_repository,
+        executor=executor,
+        full=full,
+        strict=strict,
+        dry_run=dry_run,
+        allow_module=allow_module,
+        memory_bytes=memory_bytes,
+        progress=progress,
+    )
+
+
+def run_recipe(
+    recipe: str | os.PathLike[str] | Mapping[str, Any] | Repository,
+    open_repository: OpenRepository,
+    *,
+    executor: Executor | None = None,
+    full: bool = False,
+    strict: bool = False,
+    dry_run: bool = False,
+    allow_module: str | Sequence[str] = (),
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    progress: Progress | None = None,
+) -> DeriveReport:
+    """Do the work of `derive_arrays` with repositories that a function opens."""
     if executor is not None and progress is not None:
         executor = executor.with_progress(progress)
-    loaded, repo = _load_recipe(recipe, (allow_module,) if isinstance(allow_module, str) else allow_module)
+    if not isinstance(recipe, Mapping | Repository):
+        recipe = os.fspath(recipe)
+        if "://" in recipe or os.path.isdir(recipe):
+            recipe = open_repository(recipe, {})
+    if isinstance(recipe, Repository):
+        allowed = (allow_module,) if isinstance(allow_module, str) else allow_module
+        loaded, repo = stored_recipe(recipe, allowed), recipe
+    else:
+        loaded = load_recipe(recipe)
+        repo = open_repository(loaded.repository, loaded.storage_options)
     job = Job(
         loaded,
         repo,
-        lambda location, options: Repository.open(storage_from_url(location, **options)),
+        open_repository,
         lambda: start_default_executor(progress) if executor is None else nullcontext(executor),
         memory_bytes,
         full,
@@ -222,16 +267,3 @@ def derive_arrays(
         dry_run,
     )
     return job.run()
-
-
-def _load_recipe(
-    recipe: str | os.PathLike[str] | Mapping[str, Any] | Repository, allowed: Sequence[str]
-) -> tuple[DeriveRecipe, Repository]:
-    if not isinstance(recipe, Mapping | Repository):
-        recipe = os.fspath(recipe)
-        if "://" in recipe or os.path.isdir(recipe):
-            recipe = Repository.open(storage_from_url(recipe))
-    if isinstance(recipe, Repository):
-        return stored_recipe(recipe, allowed), recipe
-    loaded = load_recipe(recipe)
-    return loaded, Repository.open(storage_from_url(loaded.repository, **loaded.storage_options))

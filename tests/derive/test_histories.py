@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from tests.support.derive_history import check_history
+from tests.support.derive_history import check_history, open_here
 
 SEEDS = range(int(os.environ.get("ICEFLOE_DERIVATIONS", "1")))
-
-
-def open_here(path: str) -> icefloe.Repository:
-    return icefloe.Repository.open(icefloe.local_filesystem_storage(path))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,29 @@ def test_spark_computes_the_same_bits(tmp_path: Path, spark: Any) -> None:
         repos.append(make_repository(tmp_path / name))
     derive(write_recipe(tmp_path / "here", OUTPUTS))
     icefloe.derive_arrays(write_recipe(tmp_path / "spark", OUTPUTS), executor=SparkExecutor(spark))
+
+    for path in PATHS.values():
+        assert stored_values(repos[0], path) == stored_values(repos[1], path)
+
+
+class RepeatingExecutor(icefloe.ThreadExecutor):
+    """An executor that runs each task twice, and keeps the second result, as Spark may do."""
+
+    def map(self, task: Any, items: Any, /) -> Any:
+        for item in items:
+            sent = pickle.dumps(item)
+            task.run(pickle.loads(sent))
+            yield task.run(pickle.loads(sent))
+
+
+def test_tasks_that_run_twice_write_the_same_bits_once(tmp_path: Path) -> None:
+    repos = []
+    for name, executor in (("once", icefloe.ThreadExecutor(1)), ("twice", RepeatingExecutor(1))):
+        (tmp_path / name).mkdir()
+        repos.append(make_repository(tmp_path / name))
+        report = icefloe.derive_arrays(write_recipe(tmp_path / name, OUTPUTS), executor=executor)
+        assert len(list(repos[-1].ancestry(branch="main"))) == 3
+        assert report.commit == repos[-1].lookup_branch("main")
 
     for path in PATHS.values():
         assert stored_values(repos[0], path) == stored_values(repos[1], path)

@@ -15,6 +15,7 @@ import zarr
 
 import icefloe
 from tests.support.derive import OUTPUTS, derive, field, make_repository, stored_values, write_recipe
+from tests.support.virtual.files import aged
 
 STEPS = int(os.environ.get("ICEFLOE_DERIVATION_STEPS", "2"))
 OpenRepository = Callable[[str], Any]
@@ -28,7 +29,15 @@ class History:
         self.folder = folder
         self.rng = np.random.default_rng(seed)
         self._writers = writers
-        self.repo = make_repository(folder, **options)
+        files = folder / "files"
+        files.mkdir()
+        config = options.pop("config", icefloe.RepositoryConfig.default())
+        store = icefloe.local_filesystem_store(str(files))
+        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(file_prefix(folder), store))
+        self.access = {file_prefix(folder): icefloe.Credentials.LocalFileSystemAccess()}
+        self.repo = make_repository(
+            folder, config=config, authorize_virtual_chunk_access=self.access, **options
+        )
         self.recipe = write_recipe(folder, recipe_outputs())
 
     def steps(self) -> list[Callable[[], None]]:
@@ -51,6 +60,7 @@ class History:
             self.rewrite,
             self.move_there_and_back,
             self.change_labels,
+            self.refer_to_file,
         ]
 
     def run(self) -> str:
@@ -139,7 +149,7 @@ class History:
         self.repo.create_branch("other", self.repo.lookup_branch("main"))
         with self._commit("other") as arrays:
             arrays("t2m")[0, 0, 0] = self.rng.normal(280, 10)
-        derive(self._on_branch("other"))
+        self._derive(self._on_branch("other"))
         with self._commit("main") as arrays:
             arrays("t2m")[-1, -1, -1] = self.rng.normal(280, 10)
         found = self.repo.merge("other", "main", message="merge")
@@ -150,7 +160,7 @@ class History:
         open_array(session, "t2m")[0, 0, 0] = self.rng.normal(280, 10)
         with self._commit("main") as arrays:
             arrays("t2m")[-1, -1, -1] = self.rng.normal(280, 10)
-        derive(self.recipe)
+        self._derive(self.recipe)
         session.commit("late", rebase_with=icefloe.ConflictDetector())
 
     def expire_and_collect(self) -> None:
@@ -177,19 +187,43 @@ class History:
         with self._commit("main") as arrays:
             arrays("time")[:] = arrays("time")[:] + int(self.rng.integers(-3, 4)) * 6
 
+    def refer_to_file(self) -> None:
+        """Replace a chunk by a reference to a part of a file, with a checksum."""
+        values = self.rng.normal(280, 10, (4, 3, 4)).astype("f4")
+        session = self.repo.writable_session("main")
+        codecs = open_array(session, "t2m").compressors
+        scratch = self.folder / "scratch"
+        made = zarr.create_array(
+            str(scratch), shape=(4, 3, 4), chunks=(4, 3, 4), dtype="f4", compressors=codecs, overwrite=True
+        )
+        made[...] = values
+        data = (scratch / "c" / "0" / "0" / "0").read_bytes()
+        file = self.folder / "files" / f"{self.rng.integers(10**9)}.bin"
+        file.write_bytes(b"head" + data)
+        aged(file)
+        changed = datetime.fromtimestamp(int(file.stat().st_mtime), UTC)
+        at = (int(self.rng.integers(self._times() // 4)), *self.rng.integers(2, size=2).tolist())
+        key = f"t2m/c/{'/'.join(map(str, at))}"
+        session.store.set_virtual_ref(key, f"file://{file}", offset=4, length=len(data), checksum=changed)
+        session.commit("refer to a file")
+
     # Checks
 
     def check(self, copy: Path, note: Any) -> icefloe.DeriveReport:
         """Run the recipe, and compare every array with a full run in a copy, bit for bit."""
-        report = derive(self.recipe)
-        assert derive(self.recipe).commit is None, note
+        report = self._derive(self.recipe)
+        assert self._derive(self.recipe).commit is None, note
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.folder, copy)
-        derive(copy / "recipe.yaml", full=True)
-        other = icefloe.Repository.open(icefloe.local_filesystem_storage(str(copy / "repo")))
+        self._derive(copy / "recipe.yaml", full=True)
+        storage = icefloe.local_filesystem_storage(str(copy / "repo"))
+        other = icefloe.Repository.open(storage, authorize_virtual_chunk_access=self.access)
         for path in (*DERIVED, *COORDINATES):
             assert stored_values(self.repo, path) == stored_values(other, path), (note, path)
         return report
+
+    def _derive(self, recipe: Path | dict[str, Any], **options: Any) -> icefloe.DeriveReport:
+        return derive(recipe, authorize_virtual_chunk_access=self.access, **options)
 
     def _writer(self) -> Any:
         return self._writers[int(self.rng.integers(len(self._writers)))](str(self.folder / "repo"))
@@ -206,6 +240,18 @@ class History:
     def _on_branch(self, branch: str) -> dict[str, Any]:
         outputs = {name: {**each, "branch": branch} for name, each in recipe_outputs().items()}
         return {"repository": str(self.folder / "repo"), "outputs": outputs}
+
+
+def file_prefix(folder: Path) -> str:
+    """Return the prefix of the files that virtual chunks of a history refer to."""
+    return f"file://{folder}/files/"
+
+
+def open_here(path: str) -> icefloe.Repository:
+    """Open the repository of a history with this library."""
+    access = {file_prefix(Path(path).parent): icefloe.Credentials.LocalFileSystemAccess()}
+    storage = icefloe.local_filesystem_storage(path)
+    return icefloe.Repository.open(storage, authorize_virtual_chunk_access=access)
 
 
 def check_history(

@@ -18,7 +18,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.support.ingest.fault_jobs import (
     JOBS,
@@ -34,7 +34,16 @@ from tests.support.ingest.files import Travelling
 from tests.support.killed_writer import TOUCHES
 
 
-def killed_before(touch: int, job: Job, folder: Path, files: Sequence[str]) -> bool:
+class Runnable(Protocol):
+    """A job that a child process can run."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, folder: Path, files: Sequence[str], executor: Any) -> Any: ...
+
+
+def killed_before(touch: int, job: Runnable, folder: Path, files: Sequence[str]) -> bool:
     """Run a job in a child that kills itself before a touch of the folder; whether it came so far."""
     child = os.fork()
     if not child:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ import icefloe
 from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize, authorize_prefixes
 from icefloe.cli.execution import ExecutorChoice, executor_option, start_executor
 from icefloe.cli.output import Output, format_value
 from icefloe.cli.params import (
@@ -53,6 +55,7 @@ STALE = 5
 @click.option("--full", is_flag=True, help="Compute all chunks again.")
 @click.option("--strict", is_flag=True, help="Fail instead of computing all chunks of an existing array.")
 @click.option("--check", is_flag=True, help="Write nothing, and exit with 5 if an array is out of date.")
+@authorize_prefixes
 @memory_option
 @dry_run_option
 @executor_option
@@ -67,6 +70,7 @@ def derive(
     full: bool,
     strict: bool,
     check: bool,
+    prefixes: tuple[str, ...],
     memory: int,
     dry_run: bool,
     executor: ExecutorChoice,
@@ -86,7 +90,10 @@ def derive(
     icefloe derive data/repo --pyramid t2m --levels 4
     icefloe derive data/repo
     """
-    from icefloe.pipeline import derive_arrays
+    from icefloe.pipeline import run_recipe
+
+    def open_authorized(location: str, given: Mapping[str, Any]) -> Repository:
+        return authorize(open_repository(icefloe.storage_from_url(location, **given)), prefixes)
 
     if pyramid is None and (levels or method):
         raise click.UsageError("--levels and --method describe a pyramid; give --pyramid")
@@ -94,10 +101,11 @@ def derive(
     if pyramid is not None:
         source = _pyramid_recipe(recipe, options, pyramid, levels, method)
     elif options or "://" in recipe or os.path.isdir(recipe):
-        source = open_repository(icefloe.storage_from_url(recipe, **options))
+        source = open_authorized(recipe, options)
     work = partial(
-        derive_arrays,
+        run_recipe,
         source,
+        open_authorized,
         full=full,
         strict=strict,
         allow_module=allow_module,
