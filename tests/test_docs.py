@@ -15,6 +15,7 @@ from tests.support.source_tree import ROOT
 # Each such block is listed here as (file, reason), so that leaving one out shows in a diff of this test.
 NOT_RUN: list[tuple[str, str]] = [
     ("docs/how-to/cluster.md", "needs a cluster"),
+    ("docs/how-to/extract.md", "needs Spark, see tests/spark"),
     ("docs/how-to/maintenance.md", "needs Spark, see tests/spark"),
     ("docs/how-to/query.md", "needs Spark, see tests/spark"),
     ("docs/how-to/query.md", "needs Spark, see tests/spark"),

@@ -207,7 +207,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("",),
     ),
     "query": (
-        ("sql", "stream", "write"),
+        ("extract", "sql", "stream", "write"),
         ("options",),
         ("scan", "metadata_tables"),
         ("schema",),

@@ -26,7 +26,7 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **{name: (name, *SPARK) for name in SPARK},
         **{name.lower(): (name, *SERVE) for name in SERVE},
         **{name: (name, *_TIFF) for name in _TIFF},
-        **{name: (name,) for name in (*_NETCDF, "dask", "eccodes", "matplotlib", "virtualizarr")},
+        **{name: (name,) for name in (*_NETCDF, "dask", "eccodes", "matplotlib", "shapely", "virtualizarr")},
         **{name: (name, *_FOREIGN) for name in _FOREIGN},
     }
 )

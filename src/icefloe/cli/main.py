@@ -51,7 +51,12 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "revert": "merge",
         "squash": "merge",
     },
-    "Tables and statistics": {"sql": "sql", "describe": "statistics", "statistics": "statistics"},
+    "Tables and statistics": {
+        "sql": "sql",
+        "extract": "extract",
+        "describe": "statistics",
+        "statistics": "statistics",
+    },
     "Maintenance": {
         "verify": "integrity",
         "checksums": "integrity",

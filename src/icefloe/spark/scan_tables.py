@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from icefloe.query.extract.points import NEAREST, PointPlan, plan_points
+from icefloe.query.extract.run import Extraction, read_slice
+from icefloe.query.extract.zones import plan_zones
 from icefloe.query.options import AnyRepository, resolve_session
 from icefloe.query.scan.moments import is_wide
 from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, Plan, TableScan
@@ -82,6 +85,59 @@ class Scan(TableScan):
         frame = aggregate_frame(self.spark, self.session, aggregation, schema, title)
         describe_next_jobs(self.spark, [title])
         return frame if whole else _combine(frame, aggregation)
+
+    def points(self, frame: Any, *, method: str = NEAREST, tolerance: Any = None) -> DataFrame:
+        """Read the values at points.
+
+        Parameters
+        ----------
+        frame
+            A table with a column per coordinate that is looked up: a data frame of Spark or pandas, an Arrow
+            table, or a mapping of lists. Other columns are passed on.
+        method
+            `nearest` takes the value of the nearest cell, `linear` interpolates between the cells around a
+            point. Latitudes and longitudes may be two-dimensional with `nearest`.
+        tolerance
+            With `nearest`, the largest distance in units of the coordinate, or one per coordinate. Points
+            without a cell so near have null values.
+
+        Returns
+        -------
+        DataFrame
+            A row per point and cell of the other dimensions.
+        """
+        return extract_frame(self.spark, plan_points(self, frame, method, tolerance))
+
+    def zones(
+        self, zones: Any, *, by: str | None = None, weights: str | None = None, **results: Any
+    ) -> DataFrame:
+        """Aggregate variables over zones. A cell is weighted by the fraction of it that a zone covers.
+
+        Parameters
+        ----------
+        zones
+            GeoJSON as a mapping, as text or as the path of a file; or a mask, an array over latitude and
+            longitude with the number of a zone in each cell and NaN outside, which uses whole cells.
+        by
+            The property that names a zone. By default the id of a feature, or its number.
+        weights
+            `area` also weights cells by their area on the sphere.
+        **results
+            Functions by variable, as in `aggregate`: mean, sum, min, max or count.
+
+        Returns
+        -------
+        DataFrame
+            A row per zone and cell of the other dimensions.
+        """
+        return extract_frame(self.spark, plan_zones(self, zones, results, by=by, weights=weights))
+
+
+def extract_frame(spark: SparkSession, job: Extraction) -> DataFrame:
+    """Create a data frame of the values at points or over zones."""
+    title = f"{job.scan.title} {'points' if isinstance(job, PointPlan) else 'zones'}"
+    describe_next_jobs(spark, [title])
+    return make_frame(spark, job.slices.count, partial(read_slice, job), to_ddl(job.schema), title)
 
 
 def scan(

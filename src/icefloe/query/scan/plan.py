@@ -171,7 +171,7 @@ class Plan:
         """Return the block with a number."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
-        return tuple(self._make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
+        return tuple(self.make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
 
     def keep(self, wanted: NDArray[np.bool_]) -> Plan:
         """Return the plan with some of its blocks, given as an array over the grid of blocks.
@@ -197,7 +197,8 @@ class Plan:
         found = 0 if answered is None else int(np.asarray(inside)[answered].sum())
         return ChunkCounts(total, found, read)
 
-    def _make_span(self, axis: int, place: int) -> Span:
+    def make_span(self, axis: int, place: int) -> Span:
+        """Return the part of a dimension between two borders, and the selected indices in it."""
         start, stop = map(int, self.edges[axis][place])
         wanted = self.selection.indices[axis]
         if wanted is None:

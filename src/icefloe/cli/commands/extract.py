@@ -1,0 +1,155 @@
+"""The command that reads values at points or aggregates them over zones: extract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from icefloe.cli import revisions
+from icefloe.cli.authorize import authorize_option
+from icefloe.cli.execution import ExecutorChoice, executor_option, start_spark
+from icefloe.cli.output import Output
+from icefloe.cli.params import (
+    complete_file,
+    isel_option,
+    output_option,
+    repo_argument,
+    revision_option,
+    sel_option,
+)
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.repository import Repository
+
+_FUNCTIONS = ("mean", "sum", "min", "max", "count")
+
+
+@click.command()
+@repo_argument
+@click.argument("variables", nargs=-1, metavar="[VARIABLE]...")
+@click.option(
+    "--points",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    shell_complete=complete_file,
+    help="A CSV or Parquet file with a column per coordinate.",
+)
+@click.option(
+    "--zones",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    shell_complete=complete_file,
+    help="A GeoJSON file with polygons.",
+)
+@click.option("--group", default="/", show_default=True, help="The group of the variables.")
+@click.option(
+    "--method",
+    type=click.Choice(["nearest", "linear"]),
+    default="nearest",
+    show_default=True,
+    help="How to find the value at a point.",
+)
+@click.option("--tolerance", type=float, help="The largest distance to a cell, in units of the coordinates.")
+@click.option("--by", help="The property of the GeoJSON features that names a zone.")
+@click.option(
+    "--function",
+    "functions",
+    type=click.Choice(_FUNCTIONS),
+    multiple=True,
+    default=["mean"],
+    show_default=True,
+    help="Aggregate over zones; repeat it for several.",
+)
+@click.option("--weights", type=click.Choice(["area"]), help="Also weight cells by their area on the sphere.")
+@sel_option
+@isel_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    shell_complete=complete_file,
+    help="Write a Parquet or CSV file instead of printing.",
+)
+@revision_option
+@authorize_option
+@executor_option
+@output_option
+def extract(
+    repo: Repository,
+    variables: tuple[str, ...],
+    points: Path | None,
+    zones: Path | None,
+    group: str,
+    method: str,
+    tolerance: float | None,
+    by: str | None,
+    functions: tuple[str, ...],
+    weights: str | None,
+    sel: dict[str, Any],
+    isel: dict[str, slice | int],
+    output: Path | None,
+    revision: str,
+    executor: ExecutorChoice,
+    out: Output,
+) -> None:
+    """Extract values at points, or aggregates over zones.
+
+    Each chunk is read once. Zones weight a cell by the fraction that they cover.
+
+    \b
+    icefloe extract data/repo t2m --points stations.csv -o stations.parquet
+    icefloe extract data/repo t2m --zones countries.geojson --by name --function mean --function max
+    """
+    if (points is None) == (zones is None):
+        raise click.UsageError("pass either --points or --zones")
+    from icefloe.query.extract.points import plan_points
+    from icefloe.query.extract.run import Extraction, collect
+    from icefloe.query.extract.zones import plan_zones
+    from icefloe.query.scan.plan import scan_table
+    from icefloe.query.schema import find_tables
+
+    session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
+    scan = scan_table(session, find_tables(session, group).choose(list(variables) or None))
+    scan = scan.sel(sel).isel(isel)
+    if points is not None:
+        job: Extraction = plan_points(scan, read_points_file(points), method, tolerance)
+    else:
+        results = {column.name: list(functions) for column in scan.table.variables}
+        job = plan_zones(scan, zones, results, by=by, weights=weights)
+    if executor.is_spark:
+        from icefloe.spark.scan_tables import extract_frame  # pyspark is slow to import
+
+        with start_spark(executor) as spark:
+            table = extract_frame(spark, job).toArrow()
+    else:
+        table = collect(job)
+    if output is None:
+        out.table(table.to_pylist(), table.column_names)
+        return
+    write_table(table, output)
+    out.value({"rows": table.num_rows, "file": str(output)}, f"{table.num_rows} rows: {output}")
+
+
+def read_points_file(path: Path) -> Any:
+    """Read a table of points from a CSV or Parquet file."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        return parquet.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
+    except pa.ArrowInvalid as error:
+        raise InvalidInputError(
+            f"the points in {path} cannot be read: {error}; expected a CSV or Parquet file",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        ) from None
+
+
+def write_table(table: Any, path: Path) -> None:
+    """Write a table to a Parquet or CSV file."""
+    from pyarrow import csv, parquet
+
+    if path.suffix == ".csv":
+        csv.write_csv(table, path)
+    elif path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        raise click.UsageError(f"--output must end in .parquet or .csv, not {path.suffix or path.name!r}")

@@ -1,0 +1,310 @@
+"""Compare values at points with xarray, and aggregates over zones with exactextract."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xarray as xr
+
+import icefloe
+from icefloe.errors import InvalidInputError
+from icefloe.query.extract.points import plan_points
+from icefloe.query.extract.run import Extraction, collect
+from icefloe.query.extract.zones import plan_zones
+from icefloe.query.scan.plan import TableScan, scan_table
+from icefloe.query.schema import find_tables
+from icefloe.xarray import to_icechunk
+
+GRIDS = {
+    "descending": (np.linspace(90, -90, 19), np.arange(0, 360, 10.0)),
+    "ascending": (np.linspace(-85, 85, 18), np.arange(-180, 180, 10.0)),
+    "regional": (np.linspace(60, 30, 16), np.linspace(-10, 20, 16)),
+}
+
+
+def make_dataset(lat: Any, lon: Any) -> xr.Dataset:
+    random = np.random.default_rng(0)
+    shape = (5, len(lat), len(lon))
+    values = random.normal(size=shape).astype("f4")
+    values[random.random(shape) < 0.05] = np.nan
+    return xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), values),
+            "rain": (("time", "lat", "lon"), random.integers(0, 100, shape).astype("i2")),
+        },
+        {
+            "time": np.datetime64("2024-01-01", "ns") + np.arange(5) * np.timedelta64(1, "D"),
+            "lat": ("lat", lat, {"units": "degrees_north"}),
+            "lon": ("lon", lon, {"units": "degrees_east"}),
+        },
+    )
+
+
+def scan_dataset(dataset: xr.Dataset, chunks: tuple[int, ...] = (2, 5, 7)) -> TableScan:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    encoding = {name: {"chunks": chunks} for name in dataset.data_vars}
+    to_icechunk(dataset, session, encoding=encoding)
+    session.commit("data")
+    opened = repo.readonly_session("main")
+    return scan_table(opened, find_tables(opened).choose(None))
+
+
+def run(job: Extraction) -> Any:
+    """Run an extraction as tasks do, from a pickle."""
+    return collect(pickle.loads(pickle.dumps(job))).to_pandas()
+
+
+@pytest.fixture(params=GRIDS)
+def dataset(request: pytest.FixtureRequest) -> xr.Dataset:
+    return make_dataset(*GRIDS[request.param])
+
+
+def draw_points(dataset: xr.Dataset, number: int = 50) -> dict[str, Any]:
+    random = np.random.default_rng(1)
+    lat, lon = dataset["lat"].values, dataset["lon"].values
+    return {
+        "station": np.arange(number),
+        "lat": random.uniform(lat.min(), lat.max(), number),
+        "lon": random.uniform(lon.min(), lon.max(), number),
+    }
+
+
+def test_nearest_values_equal_xarray(dataset: xr.Dataset) -> None:
+    points = draw_points(dataset)
+
+    found = run(plan_points(scan_dataset(dataset), points))
+
+    places = {name: xr.DataArray(points[name], dims="station") for name in ("lat", "lon")}
+    expected = dataset.sel(places, method="nearest").transpose("time", "station")
+    found = found.sort_values(["time", "station"])
+    np.testing.assert_array_equal(found["t2m"].to_numpy(np.float32), expected["t2m"].values.ravel())
+    np.testing.assert_array_equal(found["rain"], expected["rain"].values.ravel())
+
+
+def interpolate(dataset: xr.Dataset, lat: float, lon: float) -> Any:
+    """Interpolate between the four cells around a point, one dimension after the other."""
+    rows = dataset["t2m"].astype("f8").sortby("lat").sortby("lon").values
+    lats, lons = np.sort(dataset["lat"].values), np.sort(dataset["lon"].values)
+    y, x = (
+        np.clip(np.searchsorted(axis, at) - 1, 0, len(axis) - 2) for axis, at in ((lats, lat), (lons, lon))
+    )
+    v, u = (lat - lats[y]) / (lats[y + 1] - lats[y]), (lon - lons[x]) / (lons[x + 1] - lons[x])
+    low = rows[:, y, x] * (1 - u) + rows[:, y, x + 1] * u
+    high = rows[:, y + 1, x] * (1 - u) + rows[:, y + 1, x + 1] * u
+    return low * (1 - v) + high * v
+
+
+def test_linear_values_equal_interpolation_between_four_cells(dataset: xr.Dataset) -> None:
+    points = draw_points(dataset)
+
+    found = run(plan_points(scan_dataset(dataset), points, "linear")).sort_values(["station", "time"])
+
+    expected = [interpolate(dataset, *place) for place in zip(points["lat"], points["lon"], strict=True)]
+    np.testing.assert_allclose(found["t2m"].to_numpy(float), np.concatenate(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_points_beyond_the_date_line_are_neighbours_of_the_first_longitude() -> None:
+    dataset = make_dataset(*GRIDS["descending"]).fillna(0)
+    scan = scan_dataset(dataset)
+
+    nearest = run(plan_points(scan, {"lat": [0, 0], "lon": [358.0, -3.0]}))
+    linear = run(plan_points(scan, {"lat": [0.0], "lon": [-2.5]}, "linear"))
+
+    row = dataset["t2m"].sel(lat=0).astype("f8")
+    first, last = row.sel(lon=0).values, row.sel(lon=350).values
+    np.testing.assert_array_equal(nearest["t2m"].to_numpy(), np.repeat(first, 2))
+    np.testing.assert_allclose(linear["t2m"], 0.75 * first + 0.25 * last, rtol=1e-12)
+
+
+def test_points_without_a_cell_within_the_tolerance_are_null() -> None:
+    scan = scan_dataset(make_dataset(*GRIDS["regional"]).fillna(0))
+
+    found = run(plan_points(scan, {"lat": [50.0, 70.0], "lon": [0.0, 0.0]}, tolerance=2))
+
+    by_point = found.groupby("lat")["t2m"].count()
+    assert by_point.to_dict() == {50.0: 5, 70.0: 0}
+
+
+def test_points_can_have_times() -> None:
+    dataset = make_dataset(*GRIDS["regional"])
+    times = dataset["time"].values[[3, 1]]
+
+    found = run(plan_points(scan_dataset(dataset), {"time": times, "lat": [44.0, 60.0], "lon": [6.0, -10.0]}))
+
+    expected = [dataset["rain"].sel(time=times[0], lat=44, lon=6), dataset["rain"].values[1, 0, 0]]
+    assert found["rain"].tolist() == [int(value) for value in expected]
+
+
+def make_curvilinear() -> xr.Dataset:
+    y, x = np.meshgrid(np.linspace(-1, 1, 12), np.linspace(-1, 1, 14), indexing="ij")
+    lat, lon = 80 + 9 * y - 2 * x**2, 175 + 12 * x + 4 * y
+    values = np.arange(lat.size, dtype="f4").reshape(lat.shape)
+    north, east = {"units": "degrees_north"}, {"units": "degrees_east"}
+    return xr.Dataset(
+        {"t2m": (("y", "x"), values)}, {"lat": (("y", "x"), lat, north), "lon": (("y", "x"), lon, east)}
+    )
+
+
+def test_nearest_cell_of_two_dimensional_coordinates_has_the_smallest_great_circle_distance() -> None:
+    dataset = make_curvilinear()
+    points = {"lat": [85.0, 75.0, 88.9], "lon": [-178.0, 170.0, 20.0]}
+
+    found = run(plan_points(scan_dataset(dataset, (5, 5)), points))
+
+    lat, lon = np.deg2rad(dataset["lat"].values), np.deg2rad(dataset["lon"].values)
+    for place, value in zip(zip(*points.values(), strict=True), found["t2m"], strict=True):
+        phi, lam = np.deg2rad(place)
+        distance = np.arccos(
+            np.clip(np.sin(lat) * np.sin(phi) + np.cos(lat) * np.cos(phi) * np.cos(lon - lam), -1, 1)
+        )
+        assert distance.ravel()[int(value)] == pytest.approx(distance.min(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("points", "options", "words"),
+    [
+        ({"x": [1]}, {}, "none is a coordinate; coordinates are lat, lon, time"),
+        ({"lat": [1.0], "lon": [None]}, {}, "1 points have no lon"),
+        ({"lat": [1.0]}, {"method": "cubic"}, "no method 'cubic'"),
+    ],
+)
+def test_wrong_points_are_refused(points: Any, options: Any, words: str) -> None:
+    scan = scan_dataset(make_dataset(*GRIDS["regional"]))
+
+    with pytest.raises(InvalidInputError, match=words):
+        plan_points(scan, pa.table(points), **options)
+
+
+def test_linear_is_refused_for_two_dimensional_coordinates() -> None:
+    with pytest.raises(
+        InvalidInputError, match="two-dimensional, which linear interpolation does not support"
+    ):
+        plan_points(scan_dataset(make_curvilinear(), (5, 5)), {"lat": [80.0], "lon": [170.0]}, "linear")
+
+
+# Zones
+
+
+def draw_zones(dataset: xr.Dataset, number: int = 6) -> dict[str, Any]:
+    shapely = pytest.importorskip("shapely")
+    random = np.random.default_rng(2)
+    lat, lon = dataset["lat"].values, dataset["lon"].values
+    features = []
+    for place in range(number):
+        radius = random.uniform(2, 12)
+        middle = [random.uniform(each.min() + radius, each.max() - radius) for each in (lon, lat)]
+        geometry = json.loads(shapely.to_geojson(shapely.Point(middle).buffer(radius)))
+        features.append(
+            {"type": "Feature", "id": place, "properties": {"name": f"z{place}"}, "geometry": geometry}
+        )
+    return {"type": "FeatureCollection", "features": features}
+
+
+def aggregate_exactly(
+    dataset: xr.Dataset, time: int, zones: dict[str, Any], functions: list[str]
+) -> list[Any]:
+    exactextract = pytest.importorskip("exactextract")
+    ordered = dataset.sortby("lat", ascending=False)
+    lat, lon = ordered["lat"].values, ordered["lon"].values
+    dy, dx = (lat[0] - lat[1]) / 2, (lon[1] - lon[0]) / 2
+    extent = {"xmin": lon[0] - dx, "xmax": lon[-1] + dx, "ymin": lat[-1] - dy, "ymax": lat[0] + dy}
+    values = ordered["t2m"].values[time].astype("f8")
+    source = exactextract.raster.NumPyRasterSource(values, nodata=np.nan, **extent)
+    return [each["properties"] for each in exactextract.exact_extract(source, zones["features"], functions)]
+
+
+@pytest.mark.needs("exactextract")
+@pytest.mark.parametrize("name", ["ascending", "regional"])
+def test_zones_equal_exactextract(name: str) -> None:
+    dataset = make_dataset(*GRIDS[name])
+    zones = draw_zones(dataset)
+    functions = ["mean", "sum", "min", "max", "count"]
+
+    found = run(plan_zones(scan_dataset(dataset), zones, {"t2m": functions})).set_index(["time", "zone"])
+
+    for time, moment in enumerate(dataset["time"].values):
+        for zone, expected in enumerate(aggregate_exactly(dataset, time, zones, functions)):
+            for function in functions:
+                value = found.loc[(moment, zone), f"t2m_{function}"]
+                assert value == pytest.approx(expected[function], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.needs("shapely")
+def test_zone_across_the_date_line_has_cells_on_both_sides() -> None:
+    dataset = make_dataset(*GRIDS["descending"]).fillna(0)
+    ring = [[350, -10], [370, -10], [370, 10], [350, 10], [350, -10]]
+    zone = {"type": "Polygon", "coordinates": [ring]}
+
+    found = run(plan_zones(scan_dataset(dataset), zone, {"rain": "count"}))
+
+    assert found["rain"].tolist() == pytest.approx([4.0] * 5)
+
+
+@pytest.mark.needs("shapely")
+def test_area_weights_are_those_of_the_sphere() -> None:
+    dataset = make_dataset(*GRIDS["ascending"]).fillna(0)
+    ring = [[-180, -90], [180, -90], [180, 90], [-180, 90], [-180, -90]]
+    globe = {"type": "Polygon", "coordinates": [ring]}
+
+    found = run(plan_zones(scan_dataset(dataset), globe, {"rain": "mean"}, weights="area"))
+
+    lat = np.deg2rad(dataset["lat"].values)
+    half = np.deg2rad(5)
+    weights = xr.DataArray(np.sin(lat + half) - np.sin(lat - half), dims="lat")
+    expected = dataset["rain"].astype("f8").weighted(weights).mean(("lat", "lon"))
+    np.testing.assert_allclose(found["rain"], expected, rtol=1e-12)
+
+
+def test_mask_uses_whole_cells(dataset: xr.Dataset) -> None:
+    shape = (dataset.sizes["lat"], dataset.sizes["lon"])
+    mask = np.where(np.arange(np.prod(shape)).reshape(shape) % 3 == 0, np.nan, 7.0)
+
+    found = run(plan_zones(scan_dataset(dataset), mask, {"t2m": ["mean", "max"]}))
+
+    inside = dataset["t2m"].astype("f8").where(xr.DataArray(np.isfinite(mask), dims=("lat", "lon")))
+    assert found["zone"].tolist() == [7] * 5
+    np.testing.assert_allclose(found["t2m_mean"], inside.mean(("lat", "lon")), rtol=1e-12)
+    np.testing.assert_array_equal(found["t2m_max"], inside.max(("lat", "lon")))
+
+
+@pytest.mark.parametrize(
+    ("zones", "results", "words"),
+    [
+        ("{}", {"rain": "mean"}, "the zones are not GeoJSON"),
+        ("missing.geojson", {"rain": "mean"}, "the zones in missing.geojson cannot be read"),
+        (np.zeros((2, 2)), {"rain": "mean"}, r"the mask has the shape \(2, 2\), and the grid \(16, 16\)"),
+        (np.zeros((16, 16)), {"rain": "median"}, "no function 'median'"),
+        (np.zeros((16, 16)), {"snow": "mean"}, "no variable 'snow'"),
+        (np.zeros((16, 16)), {}, "no results were requested"),
+    ],
+)
+def test_wrong_zones_are_refused(zones: Any, results: Any, words: str) -> None:
+    scan = scan_dataset(make_dataset(*GRIDS["regional"]))
+
+    with pytest.raises(InvalidInputError, match=words):
+        plan_zones(scan, zones, results)
+
+
+def test_each_chunk_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = make_dataset(*GRIDS["descending"])
+    scan = scan_dataset(dataset[["rain"]], (5, 5, 7))
+    wanted: list[str] = []
+    store = type(scan.session.store)
+    original = store.get
+
+    async def get(self: Any, key: str, *args: Any, **options: Any) -> Any:
+        if key.startswith("rain/c/"):
+            wanted.append(key)
+        return await original(self, key, *args, **options)
+
+    monkeypatch.setattr(store, "get", get)
+    points = {"lat": np.linspace(80, 50, 40), "lon": np.linspace(2, 60, 40)}
+    collect(plan_points(scan, points, "linear"))
+
+    assert len(wanted) == len(set(wanted)) > 1
