@@ -132,6 +132,8 @@ torture: setup
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/storage/local/test_kills.py
 	ICEFLOE_HISTORIES=100 ICEFLOE_BREAK_EVERY=1 ICEFLOE_FLIPS=100000 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
 	    tests/proof/test_simulation.py tests/proof/test_shortened_histories.py tests/legacy/test_upgrade.py tests/format/test_damage.py
+	ICEFLOE_EXAMPLES=500 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
+	    -m "not compat and not servers and not spark and not docs" $$(grep -rlw --include='test_*.py' given tests)
 	ICEFLOE_KILL_EVERY=7 $(BIN)/python -m pytest -q -n $(JOBS) tests/ingest/test_killed.py
 	ICEFLOE_EVERY_MODE=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not spark" $$(grep -rl --include='test_*.py' support.ingest.modes tests)
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/derive/test_killed.py

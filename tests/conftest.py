@@ -1,6 +1,7 @@
 """Settings shared by all tests."""
 
 import gc
+import os
 import sqlite3  # noqa: F401 - loaded before ecCodes, which brings an older one that would take its place
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ pytest_plugins = ["tests.support.missing_packages"]
 # A slow machine is not a failure: time limits belong to benchmarks. Under CI=true hypothesis starts from its
 # own "ci" profile, which has no deadline either and always draws the same examples.
 settings.register_profile(
-    "icefloe", settings.get_profile(settings.get_current_profile_name()), deadline=None, max_examples=30
+    "icefloe",
+    settings.get_profile(settings.get_current_profile_name()),
+    deadline=None,
+    max_examples=int(os.environ.get("ICEFLOE_EXAMPLES", "20")),
 )
 if settings.get_current_profile_name() in ("default", "ci"):
     settings.load_profile("icefloe")

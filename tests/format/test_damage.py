@@ -341,7 +341,6 @@ def test_config_bytes_are_rejected_or_a_mapping(data: bytes) -> None:
     check_config(decode_config, data)
 
 
-@settings(max_examples=25)
 @given(strategies.repo_infos(), st.data())
 def test_mutated_repo_info_is_rejected_or_valid(info: RepoInfo, data: st.DataObject) -> None:
     sample = Sample("repo", FileType.REPO_INFO, SnapshotId(bytes(12)), written(info, V2))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
@@ -99,7 +99,6 @@ def test_transaction_log_round_trips(spec: Spec, data: st.DataObject) -> None:
     ]
 
 
-@settings(max_examples=50)
 @given(strategies.repo_infos())
 def test_repo_info_round_trips(info: RepoInfo) -> None:
     found = read_repo_info(write_repo_info(info, V2))
@@ -213,7 +212,6 @@ def test_single_and_bulk_updated_chunks_agree(chunks: UpdatedChunks) -> None:
     assert chunks.find(NodeId(b"\xff" * 8)) is None or entries[-1][0] == NodeId(b"\xff" * 8)
 
 
-@settings(max_examples=50)
 @given(st.data())
 def test_updated_nodes_agree_with_a_dict(data: st.DataObject) -> None:
     held = data.draw(strategies.nodes(V2))

@@ -26,7 +26,6 @@ from icefloe.format.transaction_log import LISTS
 from tests.support.format import strategies
 
 SPECS = pytest.mark.parametrize("spec", [V1, V2], ids=["V1", "V2"])
-QUICK = settings(max_examples=25)
 
 
 def fields_of(data: bytes, table: fb.Table) -> dict[str, Any]:
@@ -41,7 +40,6 @@ def ascending(values: list[Any]) -> bool:
 
 
 @SPECS
-@QUICK
 @given(data=st.data())
 def test_snapshot_lists_are_sorted(spec: Spec, data: st.DataObject) -> None:
     value: Snapshot = data.draw(strategies.snapshots(spec))
@@ -54,7 +52,6 @@ def test_snapshot_lists_are_sorted(spec: Spec, data: st.DataObject) -> None:
     assert ascending([bytes(entry[0]) for entry in row["manifest_files"]])
 
 
-@QUICK
 @given(strategies.snapshots(V2))
 def test_version_2_snapshot_has_only_version_2_fields(value: Snapshot) -> None:
     row = fields_of(files.write_snapshot(value, V2), SNAPSHOT)
@@ -70,7 +67,6 @@ def test_version_2_snapshot_has_only_version_2_fields(value: Snapshot) -> None:
             assert array["shape_v2"] is not None
 
 
-@QUICK
 @given(strategies.snapshots(V1))
 def test_version_1_snapshot_has_only_version_1_fields(value: Snapshot) -> None:
     row = fields_of(files.write_snapshot(value, V1), SNAPSHOT)
@@ -96,7 +92,6 @@ def test_nodes_are_written_in_the_order_of_their_bytes() -> None:
 
 
 @SPECS
-@QUICK
 @given(data=st.data())
 def test_manifest_lists_are_sorted_with_one_payload_per_reference(spec: Spec, data: st.DataObject) -> None:
     value: Manifest = data.draw(strategies.manifests())
@@ -142,7 +137,6 @@ def test_manifest_declares_uncompressed_locations() -> None:
 
 
 @SPECS
-@QUICK
 @given(data=st.data())
 def test_transaction_log_lists_are_sorted(spec: Spec, data: st.DataObject) -> None:
     value = data.draw(strategies.transaction_logs(spec))
@@ -162,7 +156,6 @@ def test_transaction_log_lists_are_sorted(spec: Spec, data: st.DataObject) -> No
     assert all(None not in move.values() for move in moves or ())
 
 
-@QUICK
 @given(strategies.repo_infos())
 def test_repo_info_lists_are_sorted(value: Any) -> None:
     row = fields_of(files.write_repo_info(value, V2), REPO)

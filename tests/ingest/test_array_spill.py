@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
@@ -61,7 +61,6 @@ def edges(draw: st.DrawFn, size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array([0, *sorted(inside), size], np.int64)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_blocks_are_assembled_from_spilled_pieces(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=3))
@@ -83,7 +82,6 @@ def test_blocks_are_assembled_from_spilled_pieces(data: st.DataObject) -> None:
     assert not list(storage.list_prefix("chunks"))
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_chosen_shapes_are_optimal(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))

@@ -96,7 +96,7 @@ def assert_same(found: dict[str, xr.Dataset], expected: dict[str, xr.Dataset]) -
         assert found[path].attrs == dataset.attrs
 
 
-@modes()
+@modes("native", "virtual")
 @pytest.mark.parametrize(
     ("make", "name", "groups"), LAYOUTS, ids=lambda value: getattr(value, "__name__", "")
 )

@@ -27,8 +27,7 @@ def ledger_of(repo: Repository) -> LedgerChunks:
     return LedgerChunks(repo.readonly_session("main"))
 
 
-@pytest.mark.parametrize("chunk", [2, 5])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("chunk", "packed"), [(2, True), (5, False)])
 def test_all_chunks_of_arrays_are_restored(tmp_path: Path, chunk: int, packed: bool) -> None:
     """Packed or not, from files that begin and end anywhere in a chunk, including coordinates."""
     encoding: dict[str, Any] = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.core.sync import sync
 
@@ -47,7 +47,6 @@ def test_invalid_paths_of_a_tree_are_rejected(arrays: set[str], groups: set[str]
         GroupNode.from_paths(arrays, groups)
 
 
-@settings(max_examples=15)
 @given(trees.trees())
 def test_tree_round_trips_through_every_store(tree: GroupNode) -> None:
     model, session, repo = tree_to_model_and_icechunk(tree)
@@ -58,7 +57,6 @@ def test_tree_round_trips_through_every_store(tree: GroupNode) -> None:
         sync(invariants.compare_list_dir(model, store, tree.nodes(include_root=True)))
 
 
-@settings(max_examples=25)
 @given(trees.tree_and_mixed_moves())
 def test_moves_are_accepted_or_rejected_as_predicted(case: tuple[GroupNode, list[trees.MixedMove]]) -> None:
     tree, moves = case
@@ -78,7 +76,6 @@ def test_moves_are_accepted_or_rejected_as_predicted(case: tuple[GroupNode, list
         assert GroupNode.from_store(store) == GroupNode.from_store(model)
 
 
-@settings(max_examples=25)
 @given(trees.trees().flatmap(lambda tree: st.tuples(st.just(tree), trees.valid_moves(tree))))
 def test_paths_follow_the_moves_of_a_model(case: tuple[GroupNode, list[tuple[str, str]]]) -> None:
     tree, moves = case
@@ -163,7 +160,6 @@ def test_moves_are_sorted_segment_by_segment() -> None:
         invariants.assert_moves_sorted_by_final_path([("/x", "/b"), ("/y", "/a")])
 
 
-@settings(max_examples=15)
 @given(st.data())
 def test_drawn_configurations_can_be_stored(data: st.DataObject) -> None:
     arrays = [
@@ -185,7 +181,6 @@ def test_drawn_configurations_can_be_stored(data: st.DataObject) -> None:
     assert stored.num_updates_per_repo_info_file in range(1, 6)
 
 
-@settings(max_examples=15)
 @given(st.data())
 def test_drawn_times_fall_between_snapshots(data: st.DataObject) -> None:
     storage = icefloe.in_memory_storage()

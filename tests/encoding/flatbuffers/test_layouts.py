@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.encoding.flatbuffers import schema as fb
@@ -18,7 +18,6 @@ from icefloe.errors import FormatError
 from tests.support.format import flatbuffer_schemas as schemas
 from tests.support.format import flatbuffer_writer
 
-QUICK = settings(max_examples=30)
 MANY = 20
 """Rows beyond the number of vtables that are told apart by comparing."""
 
@@ -37,7 +36,6 @@ def read(payload: bytes | np.ndarray[Any, Any], root: fb.Table) -> list[dict[str
     return rows
 
 
-@QUICK
 @given(samples())
 def test_reader_reads_what_the_builder_writes(sample: tuple[fb.Table, list[dict[str, Any]]]) -> None:
     root, rows = sample
@@ -47,7 +45,6 @@ def test_reader_reads_what_the_builder_writes(sample: tuple[fb.Table, list[dict[
     assert read(payload, root) == rows
 
 
-@QUICK
 @given(samples(), st.none() | st.integers(1, 10**6))
 def test_any_valid_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int | None) -> None:
     root, rows = sample
@@ -57,7 +54,6 @@ def test_any_valid_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]],
     assert read(payload, root) == rows
 
 
-@QUICK
 @given(samples(), st.integers(1, 10**6))
 def test_single_lookups_agree_with_columns(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int) -> None:
     root, rows = sample
@@ -103,7 +99,6 @@ def comparable(value: Any, kind: fb.Field) -> Any:
     return None
 
 
-@QUICK
 @given(samples(), st.data())
 def test_rows_are_selected_and_joined(
     sample: tuple[fb.Table, list[dict[str, Any]]], data: st.DataObject

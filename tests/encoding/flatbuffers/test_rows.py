@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.encoding.flatbuffers import records as records_module
@@ -23,8 +23,6 @@ from tests.support.format import flatbuffer_schemas as schemas
 from tests.support.format import flatbuffer_writer
 
 Sample = tuple[fb.Table, list[dict[str, Any]]]
-
-QUICK = settings(max_examples=30)
 
 
 @st.composite
@@ -45,7 +43,6 @@ def child_of(root: fb.Table) -> fb.Table:
     return table
 
 
-@QUICK
 @given(samples())
 def test_built_rows_are_read_by_both_readers(sample: Sample) -> None:
     root, rows = sample
@@ -56,7 +53,6 @@ def test_built_rows_are_read_by_both_readers(sample: Sample) -> None:
     assert by_columns(payload, root) == {"rows": rows}
 
 
-@QUICK
 @given(samples(), st.none() | st.integers(1, 10**6))
 def test_any_valid_layout_is_read(sample: Sample, seed: int | None) -> None:
     root, rows = sample
@@ -66,7 +62,6 @@ def test_any_valid_layout_is_read(sample: Sample, seed: int | None) -> None:
     assert read_row(Payload(payload, "sample"), root) == {"rows": rows}
 
 
-@settings(max_examples=75)
 @given(samples(), st.none() | st.integers(1, 10**6), st.data())
 def test_both_readers_agree_on_damaged_payloads(
     sample: Sample, seed: int | None, data: st.DataObject
@@ -89,7 +84,6 @@ def outcome(read: Any) -> Any:
         return "refused", "sample" in error.message
 
 
-@QUICK
 @given(samples())
 def test_payloads_with_many_items_are_read_as_columns(sample: Sample) -> None:
     root, rows = sample
@@ -104,7 +98,6 @@ def test_payloads_with_many_items_are_read_as_columns(sample: Sample) -> None:
     assert whole == {"rows": rows}
 
 
-@QUICK
 @given(samples(), st.integers(0, 3), st.data())
 def test_records_are_the_same_in_every_form(sample: Sample, few: int, data: st.DataObject) -> None:
     root, rows = sample

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe._internal.executor import Executor
@@ -97,7 +97,6 @@ FIXED: dict[str, Any] = {
 }
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_archives_combine_alike_with_and_without_runs(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))

@@ -16,6 +16,7 @@ import xarray as xr
 from icefloe import Credentials, InvalidInputError, Repository, local_filesystem_storage
 from icefloe.xarray import to_icechunk
 from tests.support.ingest.files import archive, days, expected, new_repo, run, write
+from tests.support.ingest.modes import modes, modes_in_turn
 from tests.support.virtual import formats
 from tests.support.virtual.formats import geo_tiff
 
@@ -85,12 +86,7 @@ def test_static_variables_of_virtual_files_are_copied_along_the_dimension(tmp_pa
     xr.testing.assert_equal(read(repo), expected(files, data_vars="all"))
 
 
-@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
-@pytest.mark.parametrize(
-    "stored",
-    [{"dtype": "f2"}, {"dtype": "c8"}, {"dtype": "f4", "compression": "lzf"}],
-    ids=["float16", "complex", "lzf"],
-)
+@modes_in_turn("stored", [{"dtype": "f2"}, {"dtype": "c8"}, {"dtype": "f4", "compression": "lzf"}])
 def test_hdf5_with_foreign_filters_is_read(tmp_path: Path, stored: dict[str, Any], mode: str) -> None:
     """The netCDF library supports few filters and types, and crashes on some."""
     values = np.arange(24).reshape(4, 6)
@@ -184,7 +180,7 @@ def test_variables_skipped_by_cfgrib_are_noted(tmp_path: Path, capfd: pytest.Cap
     assert not run(new_repo(tmp_path), others).findings
 
 
-@pytest.mark.parametrize("mode", ["native", "hybrid", "virtual"])
+@modes("native", "virtual")
 def test_the_reference_system_of_rasters_is_a_grid_mapping(tmp_path: Path, mode: str) -> None:
     keys = {1024: 1, 1025: 1, 3072: 32633}
     left = geo_tiff(tmp_path / "left.tif", keys, photometric="minisblack")
@@ -212,7 +208,7 @@ def test_adjacent_rasters_have_no_common_transform(tmp_path: Path) -> None:
     assert "GeoTransform" not in found["spatial_ref"].attrs
 
 
-@pytest.mark.parametrize("mode", ["native", "hybrid", "virtual"])
+@modes("hybrid")
 def test_version_of_a_repository_is_ingested(tmp_path: Path, mode: str) -> None:
     source = Repository.create(local_filesystem_storage(str(tmp_path / "source")))
     session = source.writable_session("main")

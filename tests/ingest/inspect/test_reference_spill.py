@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe import IcechunkError, Repository, in_memory_storage
@@ -72,7 +72,6 @@ def facts(of: Parsed) -> Any:
     }
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(parsed(), max_size=4), st.integers(1, 400))
 def test_spilled_references_are_read_back(found: list[Parsed], object_bytes: int) -> None:
     storage = in_memory_storage()

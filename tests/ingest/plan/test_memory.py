@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe._internal.executor import Executor, Task
@@ -25,7 +25,6 @@ MEMORY_BYTES = 2 << 20
 TRACED = {"write_blocks", "compare_blocks", "count_boxes"}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_parts_cover_a_piece_without_dividing_chunks(data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, 3))

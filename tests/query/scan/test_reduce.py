@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
@@ -55,7 +55,6 @@ def expected(dataset: xr.Dataset, by: list[str], variable: str, function: str) -
     return {key if isinstance(key, tuple) else (key,): value for key, value in found.items()}
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_aggregates_equal_pandas(data: st.DataObject) -> None:
     by = data.draw(st.lists(st.sampled_from(TERMS), unique=True, max_size=3))

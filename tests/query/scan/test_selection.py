@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
@@ -201,7 +201,6 @@ def test_times_of_other_calendars_are_selected_as_text() -> None:
 SIZES = (10, 6, 8)
 
 
-@settings(max_examples=30)
 @given(st.data())
 def test_only_needed_chunks_are_fetched_once(data: st.DataObject) -> None:
     session, table, _ = parts()

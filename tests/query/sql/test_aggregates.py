@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from icefloe.query.scan.moments import make_moment
@@ -78,13 +78,11 @@ def check(text: str, partition_bytes: int = 2**26, statistics: TableStatistics |
     return found
 
 
-@settings(max_examples=30)
 @given(shaped(), st.sampled_from([1, 5000, 2**26]))
 def test_aggregates_of_groups_equal_those_of_cells(text: str, partition_bytes: int) -> None:
     assert check(text, partition_bytes)
 
 
-@settings(max_examples=60)
 @given(shaped(by_value=True), st.booleans())
 def test_answers_from_statistics_equal_those_of_cells(text: str, on: bool) -> None:
     check(text, statistics=STATISTICS if on else None)
@@ -113,7 +111,6 @@ def test_only_chunks_that_statistics_cannot_answer_are_read(text: str, read: int
     assert len(fetched) == read
 
 
-@settings(max_examples=30)
 @given(queries())
 def test_queries_that_cannot_be_reduced_are_unchanged(text: str) -> None:
     check(text)

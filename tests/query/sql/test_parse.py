@@ -6,7 +6,7 @@ SQLite computes the results here, because it is fast; tests/spark/test_sql.py us
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from icefloe.errors import InvalidInputError
 from icefloe.query.scan.plan import make_plan
@@ -34,7 +34,6 @@ def check(text: str) -> None:
     assert found == answer(query, [WHOLE] * len(parts))
 
 
-@settings(max_examples=30)
 @given(queries())
 def test_pruning_does_not_change_results(text: str) -> None:
     check(text)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import icefloe
@@ -39,7 +39,6 @@ def test_rows_round_trip_to_arrays() -> None:
     assert found["rain"].encoding["dtype"] == np.int32
 
 
-@settings(max_examples=25)
 @given(st.data())
 def test_append_changes_only_given_cells(data: st.DataObject) -> None:
     dataset = weather()
