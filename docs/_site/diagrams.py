@@ -167,7 +167,7 @@ def ingest() -> Drawing:
             d.arrow((x - 20, 84), (x - 2, 84))
     d.frame(142, 14, 142, 114, "workers")
     d.frame(568, 14, 142, 114, "workers")
-    d.box(10, 160, 264, 40, "ledger: which files are in already", tone="plain")
+    d.box(10, 160, 264, 40, "ledger: files already ingested", tone="plain")
     d.arrow((71, 160), (71, 120))
     d.arrow((639, 128), (639, 180), (276, 180))
     d.text(457, 173, "recorded in the same commit as the data", anchor="middle", kind="soft")
@@ -236,7 +236,7 @@ def merge() -> Drawing:
     d.frame(500, 14, 350, 222, "for each array, group and chunk")
     rows = [
         ("only one side changed it", "take that side", "green"),
-        ("both changed it alike", "take it", "green"),
+        ("both made the same change", "take it", "green"),
         ("both changed it differently", "conflict", "red"),
         ("strategy ours or theirs", "that side wins", "amber"),
     ]
