@@ -137,6 +137,7 @@ def ingest_files(
     """
     options = parse_arguments(locals())
     # Derived arrays need none of these, and a run with nothing to do should start quickly.
+    from icefloe.ingest.discover.sources import discover
     from icefloe.ingest.job import ingest
     from icefloe.ingest.publish.audit import refuse_unrunnable
     from icefloe.ingest.target_repository import open_target
@@ -144,7 +145,7 @@ def ingest_files(
     if isinstance(executor, Executor):
         refuse_unrunnable(options.checks, on_spark=executor.has_sql)
         executor = executor if progress is None else executor.with_progress(progress)
-    found = options.discover(sources)
+    found = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
     with open_target(repo, storage_options, dry_run=dry_run) as target:
         return ingest(target, found, options, executor or start_default_executor(progress), dry_run=dry_run)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from icefloe._internal.executor import Executor
 from icefloe.ingest.combine.existing import TargetState, read_target
 from icefloe.ingest.combine_batch import combine_batch, refuse_problems
-from icefloe.ingest.discover.sources import Discovered
+from icefloe.ingest.discover.sources import Discovered, discover
 from icefloe.ingest.inspect.inspect_files import Inspected, inspect_sources, split_batches
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.reference_spill import Spill
@@ -30,8 +30,7 @@ from icefloe.ingest.target_repository import authorize_locations, authorize_sour
 from icefloe.ingest.write.batch import Commit, commit_batch
 from icefloe.repository import Repository
 
-_ATTEMPTS = 5
-"""The number of attempts if other writers publish first."""
+_ATTEMPTS = 5  # if other writers publish first
 
 
 def ingest(
@@ -43,13 +42,14 @@ def ingest(
     dry_run: bool = False,
 ) -> IngestReport:
     """Ingest new sources. See `icefloe.ingest_files`. A context manager is entered only if there is work."""
-    found = sources if isinstance(sources, Discovered) else options.discover(sources)
+    if not isinstance(sources, Discovered):
+        sources = discover(sources, options.reading.storage_options, skip=options.on_bad_file == "skip")
     if isinstance(executor, Executor):
         refuse_unrunnable(options.checks, on_spark=executor.has_sql)
         executor = nullcontext(executor)
-    selection = compare_with_ledger(repo, found, options)
+    selection = compare_with_ledger(repo, sources, options)
     if not has_work(repo, selection, options.branch):
-        return IngestReport.of(selection).complete(found)
+        return IngestReport.of(selection).complete(sources)
     with executor as started:
         refuse_unrunnable(options.checks, on_spark=started.has_sql)
         return run(repo, selection, options, started, dry_run=dry_run)

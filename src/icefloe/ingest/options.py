@@ -5,14 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.discover.sources import Discovered, discover
 from icefloe.ingest.records import Reading
 
 Mode = Literal["native", "virtual", "hybrid"]
@@ -215,21 +213,6 @@ class Options:
             json.dumps(dict(self.metadata))
         except TypeError as error:  # such as a date in YAML
             raise _make_error(f"metadata must be valid JSON: {error}") from error
-
-    def discover(self, sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Discovered:
-        """Find the sources of an ingest. Names that match nothing are errors, unless bad files are skipped.
-
-        Parameters
-        ----------
-        sources
-            Paths, glob patterns, folders, URLs, or text files that list them.
-
-        Returns
-        -------
-        Discovered
-            The sources, and the names without one.
-        """
-        return discover(sources, self.reading.storage_options, skip=self.on_bad_file == "skip")
 
 
 def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
