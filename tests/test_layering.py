@@ -207,6 +207,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("",),
     ),
     "query": (
+        ("local",),
         ("extract", "sql", "stream", "write"),
         ("options",),
         ("scan", "metadata_tables"),

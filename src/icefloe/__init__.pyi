@@ -153,6 +153,8 @@ from icefloe.ops import Update as Update
 from icefloe.ops import UpdateType as UpdateType
 from icefloe.pipeline import derive_arrays as derive_arrays
 from icefloe.pipeline import ingest_files as ingest_files
+from icefloe.query.local.scan import LocalScan as LocalScan
+from icefloe.query.local.scan import scan as scan
 from icefloe.repository import Repository as Repository
 from icefloe.repository import upgrade_icechunk_repository as upgrade_icechunk_repository
 from icefloe.session import ForkSession as ForkSession

@@ -49,23 +49,34 @@ def sql(
     executor: ExecutorChoice,
     out: Output,
 ) -> None:
-    """Run a SQL query over repositories, with Spark.
+    """Run a SQL query over repositories, with Spark or in this process.
 
     NAME=REPO gives a repository a name in QUERY. Storage options are part of its URL:
-    s3://bucket/era5?region=eu-west-1.
+    s3://bucket/era5?region=eu-west-1. With --executor threads, a built-in engine answers simple queries of
+    one table without starting Spark.
 
     \b
     icefloe sql r=data/repo "SELECT kind, count(*) FROM r.chunks GROUP BY kind"
-    icefloe sql r=data/repo --explain "SELECT max(t2m) FROM r"
+    icefloe sql r=data/repo --executor threads "SELECT max(t2m) FROM r"
+    icefloe sql r=data/repo --explain "SELECT count(*) FROM r WHERE t2m > 310"
     icefloe sql era5=s3://bucket/era5 "SELECT avg(t2m) FROM era5 VERSION AS OF 'v1'"
     """
-    if executor.text and not executor.is_spark:
-        raise click.UsageError("SQL queries need Spark: pass --executor spark[:MASTER]")
+    if executor.text and not executor.is_spark and executor.text != "threads":
+        raise click.UsageError("SQL queries run on Spark or in this process: --executor spark or threads")
     # Report mistakes before Spark starts.
     opened: dict[str, Any] = {
         name: authorize(open_repository(storage_from_url(location)), prefixes) for name, location in repos
     }
     used = statistics == "on"
+    if executor.text == "threads":
+        from icefloe.query.local.sql import run_local_query
+
+        answer = run_local_query(query, opened, limit, statistics=used, explain=explain)
+        if explain:
+            show_reads([answer.reads], out)
+        else:
+            out.table(answer.table.to_pylist(), answer.table.schema.names)
+        return
     with start_spark(executor) as session:
         from icefloe.spark.run_sql import explain_query, run_query  # pyspark is slow to import
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.decode import TIMESTAMP, Mask, Values, to_arrow
+from icefloe.query.decode import TIMESTAMP, Mask, Values, is_number, to_arrow
 from icefloe.query.scan.answers import answer_moments, decide_blocks
 from icefloe.query.scan.conditions import ValueFilter
 from icefloe.query.scan.groups import Axis, Term, group_indices, parse_term
@@ -179,8 +179,8 @@ def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]
                 raise _make_invalid_aggregate_error(
                     f"{variable} is a coordinate; only variables can be aggregated"
                 )
-            numeric = pa.types.is_integer(column.arrow) or pa.types.is_floating(column.arrow)
-            if not numeric and function != "count":
+            timed = column.arrow == TIMESTAMP and function in EXTREMES
+            if not is_number(column.arrow) and not timed and function != "count":
                 raise _make_invalid_aggregate_error(
                     f"{function} is not defined for {variable}, which has type {column.arrow}"
                 )
@@ -272,7 +272,7 @@ def reduce_partition(session: Session, aggregation: Aggregation, partition: int)
     columns = [_repeat_key(key, found.groups[key.axis], shape) for key in aggregation.keys]
     if aggregation.whole:
         moments = {(moment.variable, moment.name): found.column(moment) for moment in aggregation.moments}
-        columns += [_finish(result, moments) for result in aggregation.results]
+        columns += [finish_result(result, moments) for result in aggregation.results]
         yield pa.RecordBatch.from_arrays(columns, schema=aggregation.schema)
         return
     columns += _make_moments({moment: found.column(moment) for moment in aggregation.moments})
@@ -316,7 +316,7 @@ def _repeat_key(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) ->
     return once.take(pa.array(np.broadcast_to(places, shape).reshape(-1)))
 
 
-def _finish(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
+def finish_result(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
     """Compute a result from moments. It is null for a group without values."""
     count = moments[result.variable, "count"]
     if result.function == "count":

@@ -145,7 +145,7 @@ class _SelectReader:
         """Analyze the SELECT."""
         select: Any = self._scope.expression
         nodes = list(walk_in_scope(select))
-        aggregates = [node for node in nodes if _get_function(node) is not None and not _is_window(node)]
+        aggregates = [node for node in nodes if find_function(node) is not None and not _is_window(node)]
         self._check(select, nodes, aggregates)
         if _has_outside_names(self._scope) and any(_is_unnamed(node, select) for node in aggregates):
             raise _NotReducibleError  # Spark would name such a result after its rewritten text
@@ -180,7 +180,7 @@ class _SelectReader:
         if any(select.args.get(key) for key in _ELSEWHERE) or not (groups or select.args.get("distinct")):
             raise _NotReducibleError
         for node in nodes:
-            other = isinstance(node, exp.AggFunc) and _get_function(node) is None and not _is_window(node)
+            other = isinstance(node, exp.AggFunc) and find_function(node) is None and not _is_window(node)
             unknown = isinstance(node, exp.Anonymous) and node.name.lower() not in _NAMED
             star = isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count)
             window = isinstance(node, exp.Window) and not groups
@@ -282,7 +282,7 @@ class _SelectReader:
 
     def _rewrite_aggregate(self, node: exp.Expr) -> list[Edit]:
         """Rewrite an aggregate. No edit means that it can stay as it is."""
-        function = _get_function(node)
+        function = find_function(node)
         call, argument = self._locate(node)
         columns = list(_include_filter(node).find_all(exp.Column))
         if function is None or _include_filter(node).find(exp.Query) or _has_more(node):
@@ -395,7 +395,7 @@ class _SelectReader:
             _get_argument(node), exp.Distinct
         ):
             raise _NotReducibleError
-        if _get_function(node) in ("min", "max") and not any(
+        if find_function(node) in ("min", "max") and not any(
             map(self._is_variable, node.find_all(exp.Column))
         ):
             raise _NotReducibleError
@@ -430,7 +430,8 @@ class _SelectReader:
         raise _NotReducibleError
 
 
-def _get_function(node: exp.Expr) -> str | None:
+def find_function(node: exp.Expr) -> str | None:
+    """Return the name of a supported aggregate function; None for other expressions."""
     if isinstance(node, exp.Anonymous):
         return _NAMED.get(node.name.lower())
     return _FUNCTIONS.get(type(node))

@@ -140,6 +140,10 @@ class ArrayRelation:
             return None
         return found.edits, aggregation
 
+    def choose(self, needs: Needs) -> TableScan:
+        """Scan all rows and columns of the table that a query means."""
+        return self._scan_all(needs)
+
     def aggregate_title(self, needs: Needs, aggregation: Aggregation) -> str:
         """Name the repository, the version and the variables that are aggregated."""
         return self._scan_all(needs).title_of(column.name for column in aggregation.plan.table.columns)

@@ -1,0 +1,315 @@
+"""`icefloe.scan`: read arrays of a repository as Arrow tables, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.query.decode import Mask, Values
+from icefloe.query.local.results import collect_moments, index_moments
+from icefloe.query.options import AnyRepository, resolve_session
+from icefloe.query.scan.plan import BATCH_ROWS, TableScan
+from icefloe.query.scan.read import read_partition
+from icefloe.query.scan.reduce import finish_result, plan_aggregation, reduce_partition
+from icefloe.query.scan.selection import Coordinates, Selection
+from icefloe.query.scan.statistics import ChunkCounts, TableStatistics
+from icefloe.query.schema import Role, Table, find_tables
+from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.condition_pushdown import split_conjuncts
+from icefloe.query.sql.parse import DIALECT, lower_names
+from icefloe.query.sql.predicates import KnownColumn, evaluate_condition
+from icefloe.query.sql.pruning import prune_rows
+from icefloe.query.sql.value_conditions import translate_filter
+from icefloe.repository import Repository
+from icefloe.session import Session
+
+Filters = str | Sequence[tuple[str, str, Any]]
+"""A SQL condition, or (column, operator, value) triples that all have to hold."""
+_OPERATORS: Final[Mapping[str, type[exp.Expr]]] = {
+    **dict.fromkeys(("==", "="), exp.EQ),
+    "!=": exp.NEQ,
+    ">": exp.GT,
+    ">=": exp.GTE,
+    "<": exp.LT,
+    "<=": exp.LTE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalScan(TableScan):
+    """Rows of arrays, read in this process.
+
+    `sel`, `isel` and `select` return another scan. Libraries that accept Arrow streams, such as DuckDB,
+    Polars and pyarrow, read a scan directly.
+    """
+
+    columns: tuple[str, ...] | None = None
+    """Columns of the rows; None for all columns of the table."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows, as an Arrow schema."""
+        return self._shown.schema
+
+    @property
+    def _shown(self) -> Table:
+        return self.table if self.columns is None else self.table.select_columns(self.columns)
+
+    def select(self, *names: str | Iterable[str]) -> LocalScan:
+        # docstring inherited
+        flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
+        return replace(self, columns=tuple(self.coordinates.table.column(name).name for name in flat))
+
+    def count_chunks(self) -> ChunkCounts:
+        """Count the chunks that reading all rows skips and reads.
+
+        Returns
+        -------
+        ChunkCounts
+            The number of all chunks, and of those that are read.
+        """
+        return self._reading().plan().count_chunks()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows.
+
+        Yields
+        ------
+        pyarrow.RecordBatch
+            Rows that satisfy the filters.
+        """
+        names = self._shown.schema.names
+        reading = self._reading()
+        plan = reading.plan()
+        for partition in range(plan.partitions):
+            for batch in read_partition(self.session, plan, partition, self.batch_rows):
+                found = self._filter(batch).select(names)
+                if found.num_rows:
+                    yield found
+
+    def to_arrow(self) -> pa.Table:
+        """Read all rows into memory.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row per cell.
+        """
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Export the rows as an Arrow stream, which is read batch by batch."""
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> pa.Table:
+        """Aggregate variables over cells. Whole chunks are answered from their statistics.
+
+        Missing values are ignored; the result of a group without values is null.
+
+        Parameters
+        ----------
+        by
+            Coordinates, or date parts of them such as `month(time)`.
+        **results
+            The aggregates to compute: `t2m="mean"`, several as `t2m=["min", "max"]` (columns t2m_min and
+            t2m_max), or with a name, `warmest=("t2m", "max")`. Functions are count, sum, mean, min, max,
+            std and var; std and var are those of a sample, as in SQL.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row per group.
+        """
+        terms = [by] if isinstance(by, str) else list(by)
+        aggregation = plan_aggregation(self, terms, results, slots=1)
+        if aggregation.whole and (aggregation.plan.partitions or terms):
+            tasks = range(aggregation.tasks)
+            batches = [batch for n in tasks for batch in reduce_partition(self.session, aggregation, n)]
+            return pa.Table.from_batches(batches, aggregation.schema)
+        keys, moments = collect_moments(self.session, aggregation)
+        indexed = index_moments(moments)
+        columns = [finish_result(result, indexed) for result in aggregation.results]
+        return pa.Table.from_arrays([*keys.columns, *columns], schema=aggregation.schema)
+
+    def _reading(self) -> TableScan:
+        """Return the scan of all columns that are shown or filtered."""
+        names = [*self._shown.schema.names, *(each.variable for each in self.filters)]
+        return replace(self, table=self.coordinates.table.select_columns(dict.fromkeys(names)))
+
+    def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not self.filters:
+            return batch
+        wanted = np.ones(batch.num_rows, np.bool_)
+        for each in self.filters:
+            wanted &= each.condition.holds(*_to_numpy(batch.column(each.variable)))
+        return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+def _to_numpy(column: pa.Array) -> tuple[Values, Mask | None]:
+    if not column.null_count:
+        return column.to_numpy(zero_copy_only=False), None
+    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    if pa.types.is_floating(column.type):
+        return column.to_numpy(zero_copy_only=False), missing
+    zero = pa.scalar(0, pa.int64()).cast(column.type) if not pa.types.is_string(column.type) else ""
+    return column.fill_null(zero).to_numpy(zero_copy_only=False), missing
+
+
+def scan(
+    repo: AnyRepository,
+    *,
+    group: str = "/",
+    variables: Iterable[str] | str | None = None,
+    columns: Iterable[str] | str | None = None,
+    filters: Filters | None = None,
+    branch: str | None = None,
+    tag: str | None = None,
+    snapshot_id: str | None = None,
+    as_of: datetime | None = None,
+    batch_rows: int = BATCH_ROWS,
+    storage_options: Mapping[str, Any] | None = None,
+    statistics: bool = True,
+) -> LocalScan:
+    """Scan the table that the variables of a group form, in this process and without Spark.
+
+    Parameters
+    ----------
+    repo
+        A repository, one of its sessions, or a path or URL.
+    group
+        Path of the group.
+    variables
+        Variables to read. They must have the same dimensions. All by default.
+    columns
+        Columns of the rows; by default all coordinates and variables. Other variables are not read.
+    filters
+        A SQL condition such as `"t2m > 310 AND lat < 50"`, or triples such as `[("t2m", ">", 310)]` that all
+        have to hold. Conditions compare one column with constants. A stream cannot receive filters later, so
+        conditions that are given here save reads, and those in the query of another library do not.
+    branch, tag, snapshot_id
+        The version to read: the tip of `main` by default. Not with a session.
+    as_of
+        Read the branch as it was at this time.
+    batch_rows
+        Number of rows per record batch.
+    storage_options
+        Options of the storage if `repo` is a path or URL, such as `region`.
+    statistics
+        Use statistics of chunks instead of reading them, where that gives the same result.
+
+    Returns
+    -------
+    LocalScan
+        The scan, which `sel`, `isel` and `select` narrow. `aggregate` and `to_arrow` read it, and so does
+        every library that accepts Arrow streams.
+
+    Raises
+    ------
+    InvalidInputError
+        If the variables do not form one table, or a filter cannot be evaluated.
+
+    Examples
+    --------
+    >>> import icefloe, zarr
+    >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    >>> with repo.transaction("main", message="write") as store:
+    ...     array = zarr.create_array(store, name="t2m", shape=2, dtype="f8", fill_value=281.0)
+    >>> icefloe.scan(repo, filters="t2m > 280.7").to_arrow().num_rows
+    2
+    """
+    named = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
+    version: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    if version.keys() <= {"as_of"} and not isinstance(repo, Session):
+        version = {"branch": "main", **version}
+    session, location = resolve_session(repo, version, _open_version, storage_options)
+    names = [variables] if isinstance(variables, str) else variables
+    table = find_tables(session, group).choose(None if names is None else list(names))
+    known = TableStatistics(session) if statistics else None
+    everything, coordinates = Selection.everything(table), Coordinates(session, table)
+    found = LocalScan(
+        session, table, coordinates, everything, location, batch_rows=batch_rows, statistics=known
+    )
+    if filters:
+        found = filter_rows(found, parse_filters(filters))
+    return found if columns is None else found.select([columns] if isinstance(columns, str) else columns)
+
+
+def _open_version(repo: Repository, version: Mapping[str, Any]) -> Session:
+    return repo.readonly_session(**version)
+
+
+def parse_filters(filters: Filters) -> list[exp.Expr]:
+    """Parse filters to conditions that all have to hold."""
+    if isinstance(filters, str):
+        try:
+            return split_conjuncts(lower_names(sqlglot.parse_one(filters, dialect=DIALECT)))
+        except sqlglot.errors.SqlglotError as error:
+            raise _invalid_filter(f"{filters!r} cannot be parsed: {str(error).splitlines()[0]}") from None
+    return [_make_condition(*each) for each in filters]
+
+
+def _make_condition(name: str, operator: str, value: Any) -> exp.Expr:
+    column = exp.column(name.lower(), quoted=True)
+    if operator in ("in", "not in"):
+        found: exp.Expr = exp.In(this=column, expressions=[_make_literal(each) for each in value])
+        return exp.Not(this=found) if operator == "not in" else found
+    if operator not in _OPERATORS:
+        known = ", ".join([*_OPERATORS, "in", "not in"])
+        raise _invalid_filter(f"the operator {operator!r} is not known; use {known}")
+    if value is None:
+        empty = exp.Is(this=column, expression=exp.Null())
+        return exp.Not(this=empty) if operator == "!=" else empty
+    return _OPERATORS[operator](this=column, expression=_make_literal(value))
+
+
+def _make_literal(value: Any) -> exp.Expr:
+    if isinstance(value, bool | np.bool_):
+        return exp.Boolean(this=bool(value))
+    if isinstance(value, int | float | np.number):
+        number = exp.Literal.number(repr(abs(value.item() if isinstance(value, np.number) else value)))
+        return exp.Neg(this=number) if value < 0 else number
+    text = value.isoformat(sep=" ") if isinstance(value, datetime) else str(value).replace("T", " ")
+    return exp.Literal.string(text)
+
+
+def filter_rows(found: LocalScan, conditions: Sequence[exp.Expr]) -> LocalScan:
+    """Restrict a scan to the rows for which all conditions hold.
+
+    Raises InvalidInputError for a condition that cannot be evaluated exactly.
+    """
+    for condition in conditions:
+        if not is_exact(found, condition):
+            raise _invalid_filter(f"the condition {condition.sql(DIALECT)} cannot be evaluated here")
+    narrowed = prune_rows(found, Needs(conditions=list(conditions)), utc=True)
+    return replace(found, selection=narrowed.selection, filters=(*found.filters, *narrowed.filters))
+
+
+def is_exact(found: TableScan, condition: exp.Expr) -> bool:
+    """Check whether a condition can be evaluated exactly, on a coordinate or on a variable."""
+    names = {column.name for column in condition.find_all(exp.Column)}
+    if len(names) != 1:
+        return False
+    column = found.coordinates.table.column(next(iter(names)))
+    if column.role is Role.VARIABLE:
+        return translate_filter(condition, found.coordinates.table, utc=True) is not None
+    if len(column.axes) != 1:
+        return False
+    values, missing = found.coordinates.values(column)
+    known = evaluate_condition(condition, KnownColumn(values, missing, column.arrow, utc=True))
+    return known is not None and known.exact
+
+
+def _invalid_filter(problem: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{problem}; filters compare one column with constants, such as t2m > 310 AND lat BETWEEN 40 AND 50",
+        kind=ErrorKind.INVALID_ARRAY_METADATA,
+    )

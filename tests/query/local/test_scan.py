@@ -1,0 +1,114 @@
+"""Scans in one process: rows, filters, aggregates and Arrow streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import icefloe
+from tests.support.query import REPO
+from tests.support.spark.weather import counted_chunks, weather
+
+DATASET = weather()
+T2M = DATASET.t2m.values
+RAIN = DATASET.rain.values
+REPO.collect_statistics()
+
+
+def _scan(**options: Any) -> icefloe.LocalScan:
+    return icefloe.scan(REPO, variables=["t2m", "rain"], branch="main", **options)
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_aggregates_equal_those_of_numpy(statistics: bool) -> None:
+    found = _scan(statistics=statistics).aggregate(t2m=["min", "max", "count"], rain=["sum", "mean", "std"])
+
+    (row,) = found.to_pylist()
+    assert (row["t2m_min"], row["t2m_max"]) == (float(np.nanmin(T2M)), float(np.nanmax(T2M)))
+    assert row["t2m_count"] == np.isfinite(T2M).sum()
+    assert row["rain_sum"] == RAIN.sum()
+    assert row["rain_mean"] == pytest.approx(RAIN.mean(), rel=1e-12)
+    assert row["rain_std"] == pytest.approx(RAIN.std(ddof=1), rel=1e-12)
+
+
+def test_whole_chunks_are_answered_without_a_read() -> None:
+    scan = _scan().isel(time=slice(0, 4))
+    scan.sel(lat=60.0)  # reads the coordinates, which are then cached
+
+    with counted_chunks(pytest.MonkeyPatch()) as fetched:
+        found = scan.aggregate(t2m="max").to_pylist()
+
+    assert found == [{"t2m": float(np.nanmax(T2M[:4]))}]
+    assert fetched == []
+
+
+def test_groups_by_parts_of_dates() -> None:
+    found = _scan().aggregate("month(time)", rain="sum")
+
+    months = DATASET.time.dt.month.values
+    expected = {int(month): int(RAIN[months == month].sum()) for month in np.unique(months)}
+    assert {row["month(time)"]: row["rain"] for row in found.to_pylist()} == expected
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ("t2m > 300", T2M > 300),
+        ([("t2m", ">", 300), ("rain", "<=", 50)], (T2M > 300) & (RAIN <= 50)),
+        ([("rain", "in", [1, 2, 3])], np.isin(RAIN, [1, 2, 3])),
+        ("t2m IS NULL OR t2m < 260", ~(T2M >= 260)),
+        ("lat > 40 AND rain = 7", (DATASET.lat.values[:, None] > 40) & (RAIN == 7)),
+        ("time >= '2020-01-03' AND t2m < 270", (np.arange(10)[:, None, None] >= 6) & (T2M < 270)),
+    ],
+)
+def test_filters_return_exactly_the_rows_that_satisfy_them(filters: Any, expected: Any) -> None:
+    found = _scan(filters=filters, columns=["lat", "rain"]).to_arrow()
+    counted = _scan(filters=filters).aggregate(rain="count").to_pylist()
+
+    assert found.schema.names == ["lat", "rain"]
+    assert sorted(found.column("rain").to_pylist()) == sorted(RAIN[expected].tolist())
+    assert counted == [{"rain": int(expected.sum())}]
+
+
+def test_a_selective_filter_reads_only_chunks_with_matches() -> None:
+    limit = float(np.nanmax(T2M)) - 0.1
+    scan = _scan(filters=[("t2m", ">", limit)])
+    chunks = {(t // 4, y // 3, x // 4) for t, y, x in zip(*np.nonzero(limit < T2M), strict=True)}
+
+    with counted_chunks(pytest.MonkeyPatch()) as fetched:
+        scan.select("t2m").to_arrow()
+
+    assert scan.select("t2m").count_chunks().read == len(chunks)
+    assert len(fetched) == len(chunks)
+
+
+def test_a_filter_that_compares_columns_is_refused() -> None:
+    with pytest.raises(icefloe.InvalidInputError, match="cannot be evaluated"):
+        _scan(filters="t2m > rain")
+
+
+def test_a_sum_beyond_64_bits_is_an_error() -> None:
+    import zarr
+
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repo.transaction("main", message="write", collect_statistics=True) as store:
+        array = zarr.create_array(store, name="big", shape=4, chunks=2, dtype="i8")
+        array[:] = 2**62
+
+    for statistics in (True, False):
+        with pytest.raises(icefloe.InvalidInputError, match="ARITHMETIC_OVERFLOW"):
+            icefloe.scan(repo, statistics=statistics).aggregate(big="sum")
+        assert icefloe.scan(repo, statistics=statistics).aggregate(big="max").to_pylist() == [{"big": 2**62}]
+
+
+def test_duckdb_and_polars_read_a_scan() -> None:
+    duckdb, polars = pytest.importorskip("duckdb"), pytest.importorskip("polars")
+    scan = _scan(filters="t2m > 290", columns=["time", "t2m"])
+
+    counted = duckdb.sql("SELECT count(*), max(t2m) FROM scan").fetchall()
+    frame = polars.DataFrame(scan)
+
+    assert counted == [(int((T2M > 290).sum()), float(np.nanmax(T2M)))]
+    assert frame.height == int((T2M > 290).sum())

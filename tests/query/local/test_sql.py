@@ -1,0 +1,74 @@
+"""The built-in SQL engine, compared with SQLite over all rows."""
+
+from __future__ import annotations
+
+import pytest
+
+import icefloe
+from icefloe.query.local.sql import run_local_query
+from icefloe.query.sql.parse import parse_query
+from tests.support.query import REPO, WHOLE, answer, rounded
+
+REPO.collect_statistics()
+
+
+def _plain(value: object) -> object:
+    return f"{value:%Y-%m-%d}" if hasattr(value, "year") else value
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT count(*), count(t2m), min(t2m), max(t2m), sum(rain), avg(t2m), stddev(t2m) FROM w",
+        "SELECT lat, max(t2m) FROM w GROUP BY lat",
+        "SELECT month(time) AS m, sum(rain) AS total FROM w WHERE rain > 50 GROUP BY month(time)",
+        "SELECT count(*) FROM w WHERE t2m > 290 AND lon < 10",
+        "SELECT count(*), max(t2m) FROM w WHERE t2m > 1000",
+        "SELECT lat, count(*) FROM w WHERE t2m > 295 GROUP BY lat",
+        "SELECT lat, lon, t2m FROM w WHERE t2m > 290 AND time < '2020-01-02'",
+        "SELECT time, rain FROM w WHERE rain IN (1, 2) OR rain > 97",
+    ],
+)
+def test_answers_equal_those_of_all_rows(text: str, statistics: bool) -> None:
+    found = run_local_query(text, {"w": REPO}, statistics=statistics).table
+
+    rows = [tuple(map(_plain, row.values())) for row in found.to_pylist()]
+    assert rounded(rows) == rounded(answer(parse_query(text, ["w"]), [WHOLE]))
+
+
+def test_order_and_limit_follow_spark() -> None:
+    text = "SELECT lat, max(t2m) AS warmest FROM w GROUP BY lat ORDER BY warmest DESC LIMIT 2"
+
+    found = run_local_query(text, {"w": REPO}).table.to_pylist()
+
+    every = run_local_query("SELECT lat, max(t2m) AS warmest FROM w GROUP BY lat", {"w": REPO})
+    expected = sorted(every.table.to_pylist(), key=lambda row: -row["warmest"])[:2]
+    assert found == expected
+
+
+def test_explain_counts_chunks_without_reading() -> None:
+    found = run_local_query("SELECT max(t2m) FROM w WHERE time < '2020-01-01'", {"w": REPO}, explain=True)
+
+    counts = found.reads.counts
+    assert (counts.chunks, counts.skipped, counts.answered, counts.read) == (12, 8, 4, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a.lat FROM w a JOIN w b ON a.lat = b.lat",
+        "SELECT max(t2m) OVER (PARTITION BY lat) FROM w",
+        "SELECT lat FROM (SELECT lat FROM w)",
+        "SELECT t2m + 1 FROM w",
+        "SELECT max(t2m) FROM w HAVING max(t2m) > 3",
+        "SELECT max(t2m) FROM w WHERE t2m > rain",
+        "SELECT DISTINCT lat FROM w",
+        "SELECT * FROM w.chunks",
+    ],
+)
+def test_queries_that_need_spark_say_so(text: str) -> None:
+    with pytest.raises(icefloe.InvalidInputError) as caught:
+        run_local_query(text, {"w": REPO})
+
+    assert 'executor="spark"' in str(caught.value.hint)
