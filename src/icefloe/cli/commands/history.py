@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.times import from_microseconds
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.output import Output, format_value, format_value_lines, indent_text, plain
+from icefloe.cli.output import Output, align_rows, format_value, format_value_lines, indent_text, plain
 from icefloe.cli.params import (
     all_option,
     complete_revision,
@@ -27,6 +29,7 @@ from icefloe.snapshots import Diff
 
 if TYPE_CHECKING:
     from icefloe.comparison.values import ValueDifferences
+    from icefloe.maintenance.statistics.describe import Shift
 
 
 @click.command()
@@ -121,6 +124,9 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 @click.argument("until", required=False, shell_complete=complete_revision)
 @revision_option
 @click.option("--values", "with_values", is_flag=True, help="Compare the values of arrays that changed.")
+@click.option(
+    "--stats", "with_stats", is_flag=True, help="Show how the distributions of changed arrays moved."
+)
 @all_option
 @authorize_option
 @output_option
@@ -130,17 +136,20 @@ def diff(
     until: str | None,
     revision: str,
     with_values: bool,
+    with_stats: bool,
     with_ledgers: bool,
     out: Output,
 ) -> None:
     """Show what differs between two versions.
 
     UNTIL is the version of -r by default. If SINCE is its ancestor, chunks that were written in between are
-    listed. Otherwise the two versions themselves are compared. --values reads only chunks that differ.
+    listed. Otherwise the two versions themselves are compared. --values reads only chunks that differ, and
+    --stats only chunks without recorded statistics.
 
     \b
     icefloe diff data/repo v1.0
     icefloe diff data/repo v1.0 v1.1 --values
+    icefloe diff data/repo v1.0 v1.1 --stats
     icefloe diff data/repo main experiment
     """
     first, last = (revisions.resolve(repo, each) for each in (since, until or revision))
@@ -155,12 +164,54 @@ def diff(
         changed = compare(*sessions).to_diff()
     changed = _drop_ledger_changes(changed, with_ledgers=with_ledgers)
     text = str(changed).rstrip() or "no changes"
-    if not with_values:
+    if not with_values and not with_stats:
         out.value(changed, text)
         return
-    found = _compare_values(repo, first, last, changed)
-    lines = [format_value(f"{path}: {each}") for path, each in found.items()]
-    out.value({**plain(changed), "values": found}, "\n".join([text, "", "Values:", *lines]))
+    document, lines = plain(changed), [text]
+    if with_values:
+        found = _compare_values(repo, first, last, changed)
+        document["values"] = found
+        lines += ["", "Values:", *(format_value(f"{path}: {each}") for path, each in found.items())]
+    if with_stats:
+        shifts = _compare_distributions(repo, first, last, changed)
+        document["stats"] = [
+            {**plain(each), "shift": each.shift, "outliers": each.outliers} for each in shifts
+        ]
+        lines += ["", "Statistics:", *_format_shifts(shifts)]
+    out.value(document, "\n".join(lines))
+
+
+def _compare_distributions(repo: Repository, first: str, last: str, changed: Diff) -> list[Shift]:
+    """Compare the distributions of the arrays that changed."""
+    from icefloe.maintenance.statistics.describe import compare_arrays
+
+    before, after = (repo.readonly_session(snapshot_id=each) for each in (first, last))
+    paths = (
+        changed.updated_chunks.keys() | changed.updated_arrays | changed.new_arrays | changed.deleted_arrays
+    )
+    executor = ThreadExecutor()
+    found = (compare_arrays(before, after, path, executor) for path in sorted(paths))
+    return [each for each in found if each is not None]
+
+
+def _format_shifts(shifts: Sequence[Shift]) -> Iterator[str]:
+    """Yield a table of distributions before and after, and the outliers below it."""
+    names = ("missing", "minimum", "mean", "maximum", "std")
+    rows = [["array", "version", "cells", *names, "shift"]]
+    for each in shifts:
+        for label, side in (("before", each.before), ("after", each.after)):
+            if side is None:
+                continue
+            values = [_format_number(getattr(side, name)) for name in names]
+            moved = "" if label == "before" or each.shift is None else f"{each.shift:+.3g} std"
+            rows.append([format_value(each.path), label, str(side.cells), *values, moved])
+    yield from align_rows(rows, [False, False, *[True] * 7])
+    for each in shifts:
+        yield from (format_value(f"outlier in {each.path}: {text}") for text in each.outliers)
+
+
+def _format_number(value: Any) -> str:
+    return f"{value:.7g}" if isinstance(value, float) else format_value(value)
 
 
 def _compare_values(

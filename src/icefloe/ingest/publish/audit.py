@@ -25,6 +25,7 @@ from icefloe.ingest.ledger import LedgerRow, split_rows_by_group
 from icefloe.ingest.options import DEFAULT_CHECKS, Check, Options, make_check_error
 from icefloe.ingest.plan.task_blocks import compute_part_bytes
 from icefloe.ingest.plan.tasks import Block
+from icefloe.ingest.publish.known_counts import KnownCounts
 from icefloe.ingest.records import Reading, Stored, explain, join_path
 from icefloe.ingest.report import CheckResult
 from icefloe.ingest.write.batch import StagedFiles
@@ -368,7 +369,9 @@ def _is_close(one: Any, other: Any) -> bool:
 
 def _check_range(audit: _Audit) -> str:
     check = audit.check
-    for counts in _count_values(audit):
+    known = _load_counts(audit)
+    boxes = [box for box in _list_boxes(audit) if not known.is_within(box, check.low, check.high)]
+    for counts in _count_values(audit, boxes):
         low = counts.low < check.low
         if low or counts.high > check.high:
             value, place = (counts.low, counts.lowest) if low else (counts.high, counts.highest)
@@ -378,23 +381,38 @@ def _check_range(audit: _Audit) -> str:
 
 
 def _check_nulls(audit: _Audit) -> str:
-    counts = list(_count_values(audit))
-    cells = sum(each.cells for each in counts)
-    share = sum(each.nulls for each in counts) / cells if cells else 0.0
+    boxes, known = _list_boxes(audit), _load_counts(audit)
+    found = [known.count_nulls(box) for box in boxes]
+    read = _count_values(audit, [box for box, nulls in zip(boxes, found, strict=True) if nulls is None])
+    nulls = sum(each or 0 for each in found) + sum(each.nulls for each in read)
+    cells = sum(math.prod(stop - start for start, stop in box) for box in boxes)
+    share = nulls / cells if cells else 0.0
     if share <= audit.check.most:
         return ""
+    counts = list(_count_values(audit, boxes))  # to name a cell
     worst = max(counts, key=lambda each: each.nulls / max(each.cells, 1))
     where = audit.arrivals.describe_cell(audit.check.variable, worst.null)
     problem = f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}"
     return f"{problem}, for example at {where}"
 
 
-def _count_values(audit: _Audit) -> Iterator[Counts]:
+def _load_counts(audit: _Audit) -> KnownCounts:
+    """Load the statistics of the checked variable."""
+    path = join_path(audit.options.group, audit.check.variable)
+    return KnownCounts(audit.session, "/" + path.strip("/"))
+
+
+def _list_boxes(audit: _Audit) -> list[Box]:
+    """List the parts of the checked variable that arrived, each small enough to be read at once."""
     name = audit.check.variable
     refuse_unknown([audit.check], [str(each) for each in audit.dataset.variables])
     if audit.dataset.variables[name].dtype.kind not in "biuf" and audit.check.name == "range":
         raise make_check_error(f"the check range needs numbers, and {name!r} has none")
-    boxes = list(audit.arrivals.list_boxes(name, audit.cells))
+    return list(audit.arrivals.list_boxes(name, audit.cells))
+
+
+def _count_values(audit: _Audit, boxes: Sequence[Box]) -> Iterator[Counts]:
+    name = audit.check.variable
     tasks = [
         CountTask(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
     ]
