@@ -110,10 +110,9 @@ def main(folder: Path) -> int:
         compare_with_files(repo, files, note)
 
     show_history_and_map(location, shown(folder / "map.png"))
-    print(f"\nAll of this took {time.perf_counter() - begin:.0f} s. Four commands to try next:")
+    print(f"\nAll of this took {time.perf_counter() - begin:.0f} s. Three commands to try next:")
     for words in (
         ["plot", location, "t2m", "--sel", "time=2024-07-15T12"],
-        ["plot", location, "t2m", "--sel", "latitude=51", "--sel", "longitude=13.5"],
         ["sql", f"w={location}", "SELECT max(t2m) FROM w"],
         ["serve", location],
     ):
