@@ -42,7 +42,7 @@ def test_points_are_printed_with_their_columns(typed: Terminal, tmp_path: Path) 
 def test_selected_times_are_written_to_a_file(typed: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "out.parquet"
 
-    shown = typed("extract", "--points", str(tmp_path / "points.csv"), "--isel", "time=1", "-o", str(file))
+    shown = typed("extract", "--points", str(tmp_path / "points.csv"), "--isel", "time=1", "-f", str(file))
 
     assert "2 rows" in shown
     assert parquet.read_table(file).column("t2m").to_pylist() == [12.0, 23.0]

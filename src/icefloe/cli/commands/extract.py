@@ -27,7 +27,7 @@ _FUNCTIONS = ("mean", "sum", "min", "max", "count")
 
 @click.command()
 @repo_argument
-@click.argument("variables", nargs=-1, metavar="[VARIABLE]...")
+@click.argument("variables", nargs=-1, metavar="VARIABLE...")
 @click.option(
     "--points",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -63,8 +63,8 @@ _FUNCTIONS = ("mean", "sum", "min", "max", "count")
 @sel_option
 @isel_option
 @click.option(
-    "-o",
-    "--output",
+    "-f",
+    "--file",
     type=click.Path(dir_okay=False, path_type=Path),
     shell_complete=complete_file,
     help="Write a Parquet or CSV file instead of printing.",
@@ -86,17 +86,18 @@ def extract(
     weights: str | None,
     sel: dict[str, Any],
     isel: dict[str, slice | int],
-    output: Path | None,
+    file: Path | None,
     revision: str,
     executor: ExecutorChoice,
     out: Output,
 ) -> None:
     """Extract values at points, or aggregates over zones.
 
-    Each chunk is read once. Zones weight a cell by the fraction that they cover.
+    VARIABLE is the name of a variable in the group; all by default. Each chunk is read once. Zones weight a cell
+    by the fraction that they cover.
 
     \b
-    icefloe extract data/repo t2m --points stations.csv -o stations.parquet
+    icefloe extract data/repo t2m --points stations.csv -f stations.parquet
     icefloe extract data/repo t2m --zones countries.geojson --by name --function mean --function max
     """
     if (points is None) == (zones is None):
@@ -122,11 +123,11 @@ def extract(
             table = extract_frame(spark, job).toArrow()
     else:
         table = collect(job)
-    if output is None:
+    if file is None:
         out.table(table.to_pylist(), table.column_names)
         return
-    write_table(table, output)
-    out.value({"rows": table.num_rows, "file": str(output)}, f"{table.num_rows} rows: {output}")
+    write_table(table, file)
+    out.value({"rows": table.num_rows, "file": str(file)}, f"{table.num_rows} rows: {file}")
 
 
 def read_points_file(path: Path) -> Any:
@@ -152,4 +153,4 @@ def write_table(table: Any, path: Path) -> None:
     elif path.suffix == ".parquet":
         parquet.write_table(table, path)
     else:
-        raise click.UsageError(f"--output must end in .parquet or .csv, not {path.suffix or path.name!r}")
+        raise click.UsageError(f"--file must end in .parquet or .csv, not {path.suffix or path.name!r}")
