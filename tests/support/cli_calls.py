@@ -26,6 +26,8 @@ CALLS: dict[str, list[list[str]]] = {
     "rechunk": [["REPO", NAME, "--chunks", f"{NAME}=1", "--dry-run", *NONE], ["REPO", "/x"]],
     "derive": [["RECIPE"], ["FILE"]],
     "lineage": [["REPO", NAME], ["REPO", f"{NAME}x"]],
+    "statistics": [["REPO", *NONE]],
+    "describe": [["REPO"], ["REPO", NAME], ["REPO", f"{NAME}x"]],
     "extract": [["REPO", NAME, "--points", "FILE"], ["REPO", f"{NAME}x", "--zones", "FILE", "--by", NAME]],
     "info": [["REPO"]],
     "config": [["REPO"]],

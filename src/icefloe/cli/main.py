@@ -51,7 +51,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "revert": "merge",
         "squash": "merge",
     },
-    "Tables and statistics": {
+    "Tables": {
         "sql": "sql",
         "extract": "extract",
         "describe": "statistics",

@@ -93,7 +93,7 @@ def extract(
 ) -> None:
     """Extract values at points, or aggregates over zones.
 
-    VARIABLE is the name of a variable in the group; all by default. Each chunk is read once. Zones weight a cell
+    VARIABLE is a variable of the group; all by default. Each chunk is read once. Zones weight a cell
     by the fraction that they cover.
 
     \b

@@ -41,7 +41,7 @@ _COLUMNS = ("array", "cells", "missing", "min", "mean", "max", "std")
 @repo_executor_option
 @output_option
 def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, out: Output) -> None:
-    """Record statistics of chunks, so that queries need not read them.
+    """Record statistics of chunks, which queries use.
 
     Reads the chunks that have no statistics yet, of ARRAYS or of all arrays. Files are stored below
     icefloe/statistics/ in the repository, which other readers ignore.
@@ -77,7 +77,7 @@ def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, 
 @authorize_option
 @output_option
 def describe(repo: Repository, array: str | None, revision: str, statistics: str, out: Output) -> None:
-    """Describe the values of arrays: cells, missing, min, mean, max, std.
+    """Describe the values of arrays: missing, min, mean, max.
 
     Values are decoded as xarray does. Only chunks without recorded statistics are read. ARRAY is a path; all
     arrays by default.

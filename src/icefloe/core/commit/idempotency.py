@@ -14,13 +14,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import quote
 
 from icefloe._internal.paths import LEDGERS, ROOT, is_within
-from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.snapshot import NodeSnapshot, Snapshot
+
+if TYPE_CHECKING:
+    from icefloe.core.workspace import Workspace
 
 KEYS: Final = f"{LEDGERS}/keys"
 _GROUPS: Final = (LEDGERS, KEYS)
