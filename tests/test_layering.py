@@ -96,7 +96,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "maintenance": (
         ("clone", "gc", "integrity", "retention", "storage_stats", "window"),
-        ("copy_objects", "expire", "rewrite_manifests", "statistics", "upgrade_v1"),
+        ("copy_objects", "expire", "ops_log", "rewrite_manifests", "statistics", "upgrade_v1"),
         ("commit_graph", "reachable"),
         ("listings",),
         ("",),

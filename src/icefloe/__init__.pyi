@@ -149,6 +149,7 @@ from icefloe.maintenance.storage_stats import ReclaimableStorage as ReclaimableS
 from icefloe.maintenance.window import WindowReport as WindowReport
 from icefloe.open_url import open as open
 from icefloe.ops import GCSummary as GCSummary
+from icefloe.ops import OpsLogTrim as OpsLogTrim
 from icefloe.ops import Update as Update
 from icefloe.ops import UpdateType as UpdateType
 from icefloe.pipeline import derive_arrays as derive_arrays

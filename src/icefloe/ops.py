@@ -10,7 +10,7 @@ from icefloe._internal.printable import escape_control
 from icefloe.config.display import Shown, Tree, format_literal, qualify_name
 from icefloe.types import RepoStatus
 
-__all__ = ["GCSummary", "Update", "UpdateType"]
+__all__ = ["GCSummary", "OpsLogTrim", "Update", "UpdateType"]
 
 
 class _Variant:
@@ -212,6 +212,18 @@ class GCSummary(Shown):
         # docstring inherited
         rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
         return Tree(qualify_name("ops", "GCSummary"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class OpsLogTrim:
+    """The backups that were deleted to shorten the ops log, or would be."""
+
+    backups_deleted: int
+    """The number of deleted backups of the repo info file."""
+    bytes_deleted: int
+    """The size of all deleted backups."""
+    entries_left: int
+    """The number of operations that the ops log still contains."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from icefloe.maintenance.statistics.collect import StatisticsReport
     from icefloe.maintenance.storage_stats import ReclaimableStorage
     from icefloe.maintenance.window import WindowReport
-    from icefloe.ops import ChunkStorageStats, GCSummary, Update
+    from icefloe.ops import ChunkStorageStats, GCSummary, OpsLogTrim, Update
     from icefloe.session import Session
     from icefloe.store import IcechunkStore
 
@@ -1558,6 +1558,36 @@ class Repository(Shown):
         return collect(self._refs, self._assets, cutoff, readers, dry_run=dry_run, limits=Limits(**limits))
 
     garbage_collect_async = async_twin(garbage_collect)
+
+    def trim_ops_log(self, older_than: datetime, *, dry_run: bool = False) -> OpsLogTrim:
+        """Delete backups of the repo info file that contain only operations before a time.
+
+        Every change of the repository keeps the previous repo info file, in which the ops log continues. The
+        entries in the current file stay, and so do all snapshots. The ops log ends at the first backup that
+        was deleted.
+
+        Parameters
+        ----------
+        older_than
+            Delete backups whose newest operation was before this time.
+        dry_run
+            Only count the backups to delete.
+
+        Returns
+        -------
+        OpsLogTrim
+            The deleted backups, and the number of operations that are left.
+        """
+        from icefloe.core.refs.v2 import RefStoreV2
+        from icefloe.maintenance.ops_log import trim_ops_log
+
+        self._require_repo_info("the ops log")
+        self._require_present_format("shortening the ops log", writable=not dry_run)
+        if not isinstance(self._refs, RefStoreV2):
+            raise TypeError("only repositories of version 2 have an ops log")
+        return trim_ops_log(self._refs, self._assets.storage, to_microseconds(older_than), dry_run=dry_run)
+
+    trim_ops_log_async = async_twin(trim_ops_log)
 
     def find_garbage(self, older_than: datetime) -> Table:
         """List the objects that `garbage_collect` would delete.

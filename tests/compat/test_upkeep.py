@@ -196,3 +196,21 @@ def test_long_official_history_can_be_continued(tmp_path: Path, version: int) ->
     theirs = icechunk.Repository.open(storage(icechunk, tmp_path))
     assert [info.id for info in theirs.ancestry(branch="main")] == [tip, *line[:34], line[-1]]
     assert repo.verify("chunks").ok
+
+
+def test_official_ops_log_ends_where_backups_were_deleted(tmp_path: Path) -> None:
+    config = icefloe.RepositoryConfig(num_updates_per_repo_info_file=3)
+    ours = icefloe.Repository.create(storage(icefloe, tmp_path), config)
+    for number in range(10):
+        ours.create_tag(f"t{number}", ours.lookup_branch("main"))
+    cutoff = list(ours.ops_log())[4].updated_at
+
+    trim = ours.trim_ops_log(cutoff)
+
+    theirs = icechunk.Repository.open(storage(icechunk, tmp_path))
+    log = list(theirs.ops_log())
+    assert [entry.backup_path for entry in log] == [entry.backup_path for entry in ours.ops_log()]
+    assert len(log) == trim.entries_left < 11
+    theirs.create_tag("later", theirs.lookup_branch("main"))
+    theirs.garbage_collect(datetime.now(UTC))
+    assert "later" in ours.list_tags()

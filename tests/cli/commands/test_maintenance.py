@@ -37,6 +37,20 @@ def test_deletions_and_rewritten_manifests_are_counted(
     assert told[-1] == ("delete requests", 1, 1)
 
 
+def test_gc_shortens_the_operations_log(typed: Terminal) -> None:
+    arguments = ("gc", "--older-than", "7d", "--ops-log-older-than", "0s")
+    before = len(typed.json("ops"))
+
+    planned = typed(*arguments, "--dry-run")
+    done = typed.json(*arguments)
+
+    assert f"would delete {before - 1} backups of the operations log" in planned
+    assert f"{before} operations would be left" in planned
+    # The collection is an operation, too.
+    assert done["ops_log"]["backups_deleted"] == before
+    assert done["ops_log"]["entries_left"] == len(typed.json("ops")) == before + 1
+
+
 def test_gc_of_recent_objects_requires_yes(typed: Terminal) -> None:
     typed("gc", "--older-than", "1h", code=faults.USAGE)
 

@@ -55,9 +55,23 @@ def _keep_options(function: F) -> F:
 @click.option(
     "--yes", is_flag=True, help="Collect even if the time is so recent that open sessions may lose chunks."
 )
+@click.option(
+    "--ops-log-older-than",
+    "ops_log_cutoff",
+    type=Time(),
+    help="Also delete backups that contain only operations before a time or an age. The ops log ends there.",
+)
 @repo_executor_option
 @output_option
-def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: bool, out: Output) -> None:
+def gc(
+    repo: Repository,
+    older_than: datetime,
+    dry_run: bool,
+    table: bool,
+    yes: bool,
+    ops_log_cutoff: datetime | None,
+    out: Output,
+) -> None:
     """Delete objects that no snapshot needs.
 
     Uncommitted chunks of open sessions also count as garbage: choose a time before the oldest open session
@@ -94,7 +108,16 @@ def gc(repo: Repository, older_than: datetime, dry_run: bool, table: bool, yes: 
     if summary.objects_failed_to_delete:
         reasons = format_value("; ".join(summary.delete_errors))
         text += f"\n{summary.objects_failed_to_delete} could not be deleted: {reasons}"
-    out.value({"dry_run": dry_run, **plain(summary)}, text)
+    result = {"dry_run": dry_run, **plain(summary)}
+    if ops_log_cutoff is not None:
+        trim = repo.trim_ops_log(ops_log_cutoff, dry_run=dry_run)
+        result["ops_log"] = plain(trim)
+        left = "would be left" if dry_run else "are left"
+        text += (
+            f"\n{verb} {counted(trim.backups_deleted, 'backup')} of the operations log, "
+            f"{format_bytes(trim.bytes_deleted)}; {counted(trim.entries_left, 'operation')} {left}"
+        )
+    out.value(result, text)
 
 
 @click.command()

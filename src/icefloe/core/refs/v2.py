@@ -447,6 +447,11 @@ def make_backup_name(now_ms: int, name: str) -> str:
     return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
 
 
+def get_backup_time_us(name: str) -> int:
+    """Return the time at which a backup was made, from its name."""
+    return (_YEAR_3000_MS - int(name.split(".")[-2])) * 1000
+
+
 class _Random(ObjectId):
     """Twelve random bytes for a name."""
 
