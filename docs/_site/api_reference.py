@@ -38,7 +38,7 @@ TOPICS = (
         "repository",
         "Repository",
         "A `Repository` opens sessions, moves branches and tags, and runs maintenance.",
-        ("icefloe.repository", "icefloe.legacy", "icefloe.types"),
+        ("icefloe.repository", "icefloe.open_url", "icefloe.legacy", "icefloe.types"),
         first=("Repository",),
     ),
     Topic(
@@ -96,7 +96,13 @@ TOPICS = (
         "ingest",
         "Ingest and export",
         "Turn files into arrays, and arrays into files.",
-        ("icefloe.pipeline", "icefloe.derive", "icefloe.export", "icefloe._internal.executor"),
+        (
+            "icefloe.pipeline",
+            "icefloe.ingest",
+            "icefloe.derive",
+            "icefloe.export",
+            "icefloe._internal.executor",
+        ),
         first=("ingest_files", "derive_arrays"),
     ),
     Topic(
@@ -126,7 +132,7 @@ TOPICS = (
         "other",
         "Logging and compatibility",
         "Logs, telemetry, and the use of icefloe in place of `icechunk`.",
-        ("icefloe._internal.logs", "icefloe.compatibility", "icefloe"),
+        ("icefloe._internal.logs", "icefloe.about", "icefloe.compatibility", "icefloe._version"),
     ),
 )
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from icefloe._internal.printable import escape_control
+from icefloe._internal.report import Report
 from icefloe.config.display import Shown, Tree, format_literal, qualify_name
 from icefloe.types import RepoStatus
 
@@ -179,7 +180,7 @@ class Update(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class GCSummary(Shown):
+class GCSummary(Shown, Report):
     """The objects that a garbage collection deleted, or would delete."""
 
     bytes_deleted: int = 0
@@ -227,7 +228,7 @@ class OpsLogTrim:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ChunkStorageStats(Shown):
+class ChunkStorageStats(Shown, Report):
     """The size of chunks in bytes, by location: chunk objects, external files and manifests."""
 
     native_bytes: int = 0

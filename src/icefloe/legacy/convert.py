@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import ManifestId, SnapshotId
-from icefloe.format.files import pack_manifest, write_manifest, write_snapshot, write_transaction_log
+from icefloe.format.files import pack_manifest, write_manifest
 from icefloe.format.manifest import NATIVE, ArrayManifest, Manifest
 from icefloe.format.snapshot import (
     ArrayNodeData,
@@ -104,13 +104,3 @@ def _with_manifest(node: NodeSnapshot, new: NewManifest | None) -> NodeSnapshot:
     whole = tuple(range(max(dimension.num_chunks, 1)) for dimension in data.shape)
     ref = ManifestRef(new.info.id, whole if new.extents is None else new.extents)
     return replace(node, node_data=replace(data, manifests=(ref,)))
-
-
-def encode_snapshot_file(snapshot: Snapshot, level: int) -> bytes:
-    """Encode a snapshot file of version 2."""
-    return write_snapshot(snapshot, V2, level)
-
-
-def encode_log_file(assets: LegacyAssets, id: SnapshotId, level: int) -> bytes:
-    """Encode the transaction log file of a snapshot."""
-    return write_transaction_log(assets.transaction_log(id), V2, level)

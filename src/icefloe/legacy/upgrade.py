@@ -36,6 +36,8 @@ from icefloe.format.files import (
     SNAPSHOTS,
     TRANSACTIONS,
     is_own_path,
+    write_snapshot,
+    write_transaction_log,
 )
 from icefloe.format.snapshot import ManifestFileInfo
 from icefloe.format.spec import V2
@@ -47,9 +49,7 @@ from icefloe.legacy.convert import (
     NewManifest,
     collect_references,
     convert_snapshot,
-    encode_log_file,
     encode_manifest_file,
-    encode_snapshot_file,
     find_chunk_ends,
     make_lost_manifest_id,
 )
@@ -320,11 +320,11 @@ class _Migration:
         """Return the snapshot file and the transaction log file; no log if the changes are unknown."""
         snapshot = convert_snapshot(self.assets, id, plan.made)
         try:
-            log = encode_log_file(self.assets, id, self._level)
+            log = write_transaction_log(self.assets.transaction_log(id), V2, self._level)
         except (FormatError, ObjectNotFoundError, SnapshotNotFoundError) as error:
             self.assets.findings.note(f"snapshot {id}: its changes are unknown: {error.message}")
             log = None
-        return encode_snapshot_file(snapshot, self._level), log
+        return write_snapshot(snapshot, V2, self._level), log
 
     def _report(self, found: Inventory, plan: _Plan, *, dry_run: bool) -> MigrationReport:
         self.refs.config()
