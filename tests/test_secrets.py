@@ -63,6 +63,7 @@ URLS = [
     f"az://KEY:{SECRET}@container/x.nc",
     f"ftp://user:{SECRET}@example.org/x.nc",
     f"s3://bucket/x.nc?secret_access_key={SECRET}",
+    f"user:{SECRET}@HOST/x.nc",
 ]
 
 
@@ -236,6 +237,8 @@ def test_errors_about_options_do_not_print_values(option: str, capsys: pytest.Ca
         "abfs://container@account.dfs.core.windows.net/x",
         "http://host:8080/a@b",
         "https://host/a?region=eu&page=2",
+        "mailto:user@example.org",
+        "file:///data/12:30@station/x.nc",
         "mail user@example.org, see https://example.org/x",
     ],
 )
@@ -245,3 +248,4 @@ def test_text_without_secrets_is_unchanged(text: str) -> None:
 
 def test_redaction_takes_linear_time() -> None:
     assert SECRET not in redact("a" * 200_000 + "://" * 20_000 + f" https://u:{SECRET}@h" + "://x:y" * 20_000)
+    assert SECRET not in redact("(x:y=" * 50_000 + f" u:{SECRET}@h")

@@ -15,6 +15,12 @@ _SIGNATURE = re.compile(r"sig$|signature|^x-amz-|^x-goog-", re.IGNORECASE)
 _USER = re.compile(r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]*)://([^\s/?#'\"<>]*)@")
 _PASSWORD_WITH_SLASH = re.compile(r"://[^\s/@:?#'\"<>]+:(?!\d*(?:[/?#\s'\"<>,;)]|$))[^\s'\"<>]{0,999}@")
 """Matches `user:pass/word@host`, which is invalid but common, and not the port in `host:8080/a@b`."""
+_USER_AND_PASSWORD = r"(?!mailto:)[\w.%+\-]+:[^\s/@'\"<>]{1,200}@"
+_WITHOUT_SCHEME = re.compile(
+    rf"(?<![^\s'\"(=,])(//|){_USER_AND_PASSWORD}(?=[\w\[])"
+    rf"|(?<=/)(){_USER_AND_PASSWORD}(?=[\w\-]+(?:\.[\w\-]+)+(?::\d+)?/)"
+)
+"""Matches `user:password@host` without a scheme, also if it was taken for a relative path."""
 _QUERY = re.compile(r"([?&;])([A-Za-z][\w.\-]*)=([^&;\s'\"<>)]+)")
 
 
@@ -29,10 +35,12 @@ def is_signature(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Replace passwords, keys and signatures in all URLs of a text by `****`.
+    """Replace passwords, keys and signatures in all URLs of a text, also without a scheme, by `****`.
 
     `abfs://container@account` keeps its container, which is not a secret.
     """
+    if "@" in text:
+        text = _WITHOUT_SCHEME.sub(rf"\1{HIDDEN}@", text)
     if "://" not in text:
         return text
     text = _PASSWORD_WITH_SLASH.sub(f"://{HIDDEN}@", _USER.sub(_hide_user, text))
