@@ -114,6 +114,39 @@ def test_compound_values_are_not_copied(tmp_path: Path) -> None:
     assert list(read(repo).data_vars) == ["w"]
 
 
+@pytest.mark.parametrize("mode", ["virtual", "hybrid"])
+def test_small_compound_variables_are_referenced(tmp_path: Path, mode: str) -> None:
+    values = np.array([(1, 2.5), (2, 3.5), (3, 4.5)], [("a", "<i4"), ("b", "<f8")])
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["v"] = values
+        file["w"] = np.arange(3)
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "f.h5", mode=mode)
+
+    assert read(repo)["v"].values.tolist() == values.tolist()
+    assert read(repo)["w"].values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
+def test_booleans_of_h5py_stay_booleans(tmp_path: Path, mode: str) -> None:
+    """netCDF4 reads them as 8-bit integers."""
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["x"] = np.arange(4)
+        file["x"].make_scale("x")
+        for name, data in {"flag": np.array([True, False, False, True]), "v": np.arange(4.0)}.items():
+            file.create_dataset(name, data=data).dims[0].attach_scale(file["x"])
+        file["alone"] = np.True_
+    repo = new_repo(tmp_path)
+
+    run(repo, tmp_path / "f.h5", mode=mode)
+
+    found = read(repo)
+    assert (found["flag"].dtype, found["alone"].dtype) == (np.dtype(bool), np.dtype(bool))
+    assert found["flag"].values.tolist() == [True, False, False, True]
+    assert found["alone"].item() is True
+
+
 def test_unnamed_dimensions_in_files_with_groups_match(tmp_path: Path) -> None:
     """netCDF numbers the unnamed dimensions of all groups in its own order."""
     with h5py.File(tmp_path / "f.h5", "w") as file:

@@ -70,8 +70,28 @@ def open_raw(
         with collect_skipped_variables():  # not while the file is open: files are closed in any order
             dataset = _open(source, reading, options, glance=glance)
         with dataset as raw:
+            raw = _restore_booleans(raw)
             raw = _add_inherited_coordinates(raw, source, reading, options, glance=glance)
             yield raw if whole else select_variables(raw, reading.variables)
+
+
+def _restore_booleans(raw: xr.Dataset) -> xr.Dataset:
+    """Convert the booleans of h5py, which netCDF4 reads as integers, without loading them."""
+    found = [name for name, each in raw.variables.items() if _is_boolean(each.encoding.get("dtype"))]
+    if not found:
+        return raw
+    marked = xr.Dataset({name: raw.variables[name].copy(deep=False) for name in found})
+    for each in marked.variables.values():
+        each.attrs["dtype"] = "bool"  # as xarray itself stores booleans in NetCDF
+    decoded = xr.decode_cf(
+        marked, concat_characters=False, mask_and_scale=False, decode_times=False, decode_coords=False
+    )
+    return raw.assign({name: decoded.variables[name] for name in found})
+
+
+def _is_boolean(dtype: Any) -> bool:
+    enumeration = (getattr(dtype, "metadata", None) or {}).get("enum")
+    return enumeration == {"FALSE": 0, "TRUE": 1}
 
 
 def _add_inherited_coordinates(

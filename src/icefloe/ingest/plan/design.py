@@ -89,8 +89,9 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
             coordinates.append(_design_coordinate(name, variable, by_name[name], attrs[name], existing))
         elif found is None or found.dims != tuple(map(str, variable.dims)):
             target = design_array(name, variable, by_name[name], options.layout, attrs[name])
-            if options.mode == "virtual" or target.signature is not None:
-                least = 0 if options.mode == "virtual" else _LEAST_CHUNK_BYTES
+            is_reference = options.mode == "virtual" or _is_compound(target)
+            if is_reference or target.signature is not None:
+                least = 0 if is_reference else _LEAST_CHUNK_BYTES
                 is_bounds = name in bounds
                 target = adopt_file_layout(
                     target, by_name[name], variable.data, is_bounds=is_bounds, least_bytes=least
@@ -177,11 +178,16 @@ def _count_changed_chunks(target: Target, existing: Target | None, combined: Com
     return max(0, target.count_units() - kept)
 
 
+def _is_compound(target: Target) -> bool:
+    """Return whether values have a compound or opaque type, which can only be referenced."""
+    return target.dtype.startswith("|V")
+
+
 def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
-    """Refuse to copy compound values, which can only be referenced."""
+    """Refuse to copy compound or opaque values."""
     copied = {block.name for block in (*plan.blocks, *plan.readings)}
     for target in targets:
-        if target.name in copied and target.dtype.startswith("|V"):
+        if target.name in copied and _is_compound(target):
             raise InvalidInputError(
                 f"{target.name} has a compound or opaque type, whose values cannot be copied",
                 ErrorKind.INVALID_ARRAY_METADATA,
