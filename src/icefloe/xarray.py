@@ -140,7 +140,7 @@ def _write(
 ) -> None:
     if isinstance(obj, DataTree):
         writer = make_xarray_array_writer()
-        for dataset, its_encoding, its_options in list(_nodes(obj, encoding or {}, options)):
+        for dataset, its_encoding, its_options in list(_list_nodes(obj, encoding or {}, options)):
             _write_metadata(dataset, store, writer, its_encoding, its_options)
         if writer.sources:
             _write_chunks(session, writer, split_every, store_options)
@@ -155,7 +155,7 @@ def _write(
         _write_chunks(session, writer, split_every, store_options)
 
 
-def _nodes(
+def _list_nodes(
     tree: DataTree, encoding: Mapping[Any, Any], options: Mapping[str, Any]
 ) -> Iterator[tuple[Dataset, dict[Any, Any], dict[str, Any]]]:
     """Yield the dataset of each node to write, with its encoding and options."""

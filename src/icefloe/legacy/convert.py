@@ -23,7 +23,7 @@ from icefloe.format.snapshot import (
 )
 from icefloe.format.spec import V2
 from icefloe.legacy.assets import LegacyAssets
-from icefloe.legacy.inventory import Use
+from icefloe.legacy.inventory import ManifestUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class NewManifest:
     extents: tuple[range, ...] | None
 
 
-def make_lost_manifest_id(use: Use) -> ManifestId:
+def make_lost_manifest_id(use: ManifestUse) -> ManifestId:
     """Return the id for a manifest that cannot be created because the old ones are unreadable."""
     return _derived(b"".join((*use.manifests, use.node)))
 
 
-def collect_references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, ArrayManifest]:
+def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dict[ManifestUse, ArrayManifest]:
     """Return all references of arrays with the same manifests. The first manifest with a chunk wins."""
     files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
     found = {}
@@ -50,7 +50,7 @@ def collect_references(assets: LegacyAssets, uses: Sequence[Use]) -> dict[Use, A
     return found
 
 
-def encode_manifest_file(use: Use, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
+def encode_manifest_file(use: ManifestUse, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
     """Encode the manifest of version 2 for an array.
 
     Its id is derived from its content, so that an interrupted upgrade can be resumed, and snapshots in which
@@ -76,12 +76,14 @@ def find_chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
     return {id.tobytes(): int(end) for id, end in zip(distinct, highest, strict=True)}
 
 
-def convert_snapshot(assets: LegacyAssets, id: SnapshotId, made: Mapping[Use, NewManifest]) -> Snapshot:
+def convert_snapshot(
+    assets: LegacyAssets, id: SnapshotId, made: Mapping[ManifestUse, NewManifest]
+) -> Snapshot:
     """Return a snapshot of version 2, without its parent."""
     old = assets.snapshot(id)
     nodes, files = [], {}
     for node in old.nodes:
-        use = Use.of(node)
+        use = ManifestUse.of(node)
         new = None if use is None else made[use]
         nodes.append(_with_manifest(node, new))
         if new is not None and _is_needed(new):

@@ -17,20 +17,20 @@ _MAIN_IS_MISSING: Final = "the repository has no readable branch main, which ver
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """The use of manifests by an array in a snapshot, in the order in which they are searched."""
+class ManifestUse:
+    """The manifests of an array in a snapshot, in the order in which they are searched."""
 
     manifests: tuple[ManifestId, ...]
     node: NodeId
     rank: int
 
     @staticmethod
-    def of(node: NodeSnapshot) -> Use | None:
+    def of(node: NodeSnapshot) -> ManifestUse | None:
         """Return the manifests of a node; None if it has none."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not data.manifests:
             return None
-        return Use(tuple(ref.id for ref in data.manifests), node.id, len(data.shape))
+        return ManifestUse(tuple(ref.id for ref in data.manifests), node.id, len(data.shape))
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Inventory:
     """Deleted tags and their snapshots, if known."""
     properties: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Additional content of the files of branches and tags."""
-    uses: set[Use] = field(default_factory=set)
+    uses: set[ManifestUse] = field(default_factory=set)
     gaps: list[str] = field(default_factory=list)
     """Missing objects that branches or tags lead to."""
 
@@ -72,7 +72,7 @@ def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
 
 
 def _note_uses(found: Inventory, snapshot: Snapshot) -> None:
-    found.uses.update(use for node in snapshot.nodes if (use := Use.of(node)) is not None)
+    found.uses.update(use for node in snapshot.nodes if (use := ManifestUse.of(node)) is not None)
 
 
 def _take_refs(found: Inventory, refs: RefStoreLegacy, readable: Any) -> None:

@@ -53,7 +53,7 @@ from icefloe.legacy.convert import (
     find_chunk_ends,
     make_lost_manifest_id,
 )
-from icefloe.legacy.inventory import Inventory, Use, take_inventory
+from icefloe.legacy.inventory import Inventory, ManifestUse, take_inventory
 from icefloe.legacy.layout import ALL_LAYOUTS, LEGACY
 from icefloe.legacy.refs import RefStoreLegacy
 from icefloe.maintenance.integrity.findings import Level
@@ -64,7 +64,7 @@ from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectKind, Objec
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_Group: TypeAlias = list[Use]
+_Group: TypeAlias = list[ManifestUse]
 
 _PLAN: Final = f"{MIGRATION}/plan.json"
 _SHOWN: Final = 5
@@ -187,7 +187,7 @@ class _Seen:
 class _Plan:
     """The files to write."""
 
-    made: dict[Use, NewManifest] = field(default_factory=dict)
+    made: dict[ManifestUse, NewManifest] = field(default_factory=dict)
     chunks: dict[bytes, int] = field(default_factory=dict)
     """The ids of chunk objects, with the end of the last referenced range."""
     chunk_paths: dict[bytes, str] = field(default_factory=dict)
@@ -276,7 +276,9 @@ class _Migration:
     def _read_manifests(self, found: Inventory) -> _Plan:
         """Read all manifests, and check that every file of version 2 can be created."""
         plan = _Plan()
-        for group, seen in self._apply_in_parallel("manifests read", self._read_arrays, _groups(found.uses)):
+        for group, seen in self._apply_in_parallel(
+            "manifests read", self._read_arrays, _group_arrays(found.uses)
+        ):
             if isinstance(seen, str):
                 found.gaps.append(f"{counted(len(group), 'array')}: {seen}")
                 lost = {use: ManifestFileInfo(make_lost_manifest_id(use), 0, 0) for use in group}
@@ -291,7 +293,7 @@ class _Migration:
             pass
         return plan
 
-    def _read_arrays(self, group: _Group) -> tuple[_Group, dict[Use, _Seen] | str]:
+    def _read_arrays(self, group: _Group) -> tuple[_Group, dict[ManifestUse, _Seen] | str]:
         try:
             found = collect_references(self.assets, group)
         except (FormatError, ObjectNotFoundError) as error:
@@ -378,7 +380,9 @@ class _Migration:
             for use, new in plan.made.items()
             if new.info.num_chunk_refs and there.get(f"{MANIFESTS}/{new.info.id}") != new.info.size_bytes
         }
-        for _ in self._apply_in_parallel("manifests written", self._write_group, _groups(todo.values())):
+        for _ in self._apply_in_parallel(
+            "manifests written", self._write_group, _group_arrays(todo.values())
+        ):
             pass
 
     def _write_group(self, group: _Group) -> None:
@@ -474,7 +478,7 @@ class _Migration:
                 raise _make_difference_error(f"snapshot {id}")
 
         readable = (use for use, new in plan.made.items() if new.extents is not None)
-        for _ in self._apply_in_parallel("manifests compared", compare, _groups(readable)):
+        for _ in self._apply_in_parallel("manifests compared", compare, _group_arrays(readable)):
             pass
         for _ in self._apply_in_parallel("snapshots compared", compare_nodes, found.snapshots):
             pass
@@ -508,9 +512,9 @@ def _is_old_file(folder: str, name: str) -> bool:
     return is_ref_file(f"{folder}/{name}") or parse_file_name(name) is not None
 
 
-def _groups(uses: Iterable[Use]) -> list[_Group]:
+def _group_arrays(uses: Iterable[ManifestUse]) -> list[_Group]:
     """Group arrays by their manifests, so that each manifest is read once."""
-    groups: dict[tuple[ManifestId, ...], list[Use]] = {}
+    groups: dict[tuple[ManifestId, ...], list[ManifestUse]] = {}
     for use in sorted(uses, key=lambda use: (use.manifests, use.node, use.rank)):
         groups.setdefault(use.manifests, []).append(use)
     return list(groups.values())

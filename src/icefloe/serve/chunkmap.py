@@ -101,15 +101,15 @@ def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame
     elif by == "source":
         codes, legend = _sources(refs)
     elif by == "size":
-        codes, legend = _size_classes(lengths)
+        codes, legend = _classify_sizes(lengths)
     else:
         codes, legend = refs.kind.astype(np.int64) - 1, ("native", "virtual", "inline")
-    codes, legend, ids = _most_frequent(codes, legend, ids)
+    codes, legend, ids = _keep_most_frequent(codes, legend, ids)
     counts = np.bincount(codes, minlength=len(legend))
     sizes = np.bincount(codes, weights=lengths, minlength=len(legend))
-    grid = tuple(size.num_chunks or 1 for size in _data(view).shape) or (1,)
+    grid = tuple(size.num_chunks or 1 for size in _get_data(view).shape) or (1,)
     across = int(np.argmax(grid))
-    cells = _bins(refs.coords, codes, len(legend), grid, across)
+    cells = _assign_bins(refs.coords, codes, len(legend), grid, across)
     return ChunkMap(
         cells, legend, tuple(counts.tolist()), tuple(int(each) for each in sizes), grid, across, ids
     )
@@ -127,35 +127,35 @@ def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences
     changes
         The chunks that differ; None if there are none.
     """
-    grid = tuple(size.num_chunks or 1 for size in _data(view).shape) or (1,)
+    grid = tuple(size.num_chunks or 1 for size in _get_data(view).shape) or (1,)
     parts = [refs.coords[:, : len(grid)]]
     if changes is not None:
         parts += [changes.changed, changes.added, changes.removed]
-    inside = [_inside(part, grid) for part in parts]
+    inside = [_keep_inside(part, grid) for part in parts]
     codes = np.repeat(np.arange(len(inside)), [len(each) for each in inside])
     counts = [len(each) for each in parts]
     counts[0] -= sum(counts[1:3])
     across = int(np.argmax(grid))
-    cells = _bins(np.concatenate(inside), codes, len(inside), grid, across, last_wins=True)
+    cells = _assign_bins(np.concatenate(inside), codes, len(inside), grid, across, last_wins=True)
     legend = ("unchanged", "changed", "added", "deleted")[: len(parts)]
     return ChunkMap(cells, legend, tuple(counts), (), grid, across)
 
 
-def _inside(coords: NDArray[np.uint32], grid: tuple[int, ...]) -> NDArray[np.uint32]:
+def _keep_inside(coords: NDArray[np.uint32], grid: tuple[int, ...]) -> NDArray[np.uint32]:
     """Keep the chunks that lie in the grid. The other version of the array can be larger."""
     if coords.shape[1] != len(grid):  # a scalar, or an array of another number of dimensions
         return np.zeros((len(coords) if not coords.shape[1] else 0, len(grid)), np.uint32)
     return coords[(coords < np.array(grid, np.uint32)).all(axis=1)]
 
 
-def _data(view: ArrayView) -> ArrayNodeData:
+def _get_data(view: ArrayView) -> ArrayNodeData:
     data = view.node.node_data
     if not isinstance(data, ArrayNodeData):
         raise TypeError(f"{view.path} is not an array")
     return data
 
 
-def _bins(
+def _assign_bins(
     coords: NDArray[np.uint32],
     codes: NDArray[np.int64],
     categories: int,
@@ -190,22 +190,22 @@ def _sources(refs: ArrayManifest) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     return codes, ("this repository", *names)
 
 
-def _size_classes(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _classify_sizes(lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Sort sizes into classes of powers of four."""
     edges = [1 << 10 << 2 * power for power in range(8)]
     names = [
         "below 1 KiB",
-        *(f"{_size(low)} to {_size(4 * low)}" for low in edges[:-1]),
-        f"{_size(edges[-1])} and more",
+        *(f"{_format_size(low)} to {_format_size(4 * low)}" for low in edges[:-1]),
+        f"{_format_size(edges[-1])} and more",
     ]
     return np.searchsorted(edges, lengths, "right").astype(np.int64), tuple(names)
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
-def _most_frequent(
+def _keep_most_frequent(
     codes: NDArray[np.int64], legend: tuple[str, ...], ids: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
     """Keep at most a dozen of the most frequent categories, and merge the rest."""

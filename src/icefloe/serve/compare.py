@@ -73,11 +73,13 @@ def _with_chunks(change: NodeChange, found: Comparison, version: Session) -> Nod
         changed=len(chunks.changed),
         added=len(chunks.added),
         deleted=len(chunks.removed),
-        extent=() if node is None else _extent(get_stored_grid(json.loads(node.user_data)), chunks.coords),
+        extent=()
+        if node is None
+        else _find_extent(get_stored_grid(json.loads(node.user_data)), chunks.coords),
     )
 
 
-def _extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int], ...]:
+def _find_extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int], ...]:
     """Return the first and the last cell along each dimension of the chunks inside a grid."""
     inside = (
         coords[(coords < np.array(grid.counts, np.uint32)).all(axis=1)] if coords.shape[1] else coords[:0]
@@ -90,21 +92,21 @@ def _extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int], ..
 
 def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
     """Yield the members of zarr.json that differ: name, value before and value after."""
-    one, other = _flat(json.loads(old.user_data)), _flat(json.loads(new.user_data))
+    one, other = _flatten(json.loads(old.user_data)), _flatten(json.loads(new.user_data))
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
             yield name, one.get(name, "-"), other.get(name, "-")
 
 
-def _flat(document: dict[str, Any]) -> dict[str, str]:
+def _flatten(document: dict[str, Any]) -> dict[str, str]:
     """Flatten a zarr.json to texts by name, with one entry per attribute."""
     attributes = document.pop("attributes", None) or {}
     document.pop("consolidated_metadata", None)
     named = {**document, **{f"attributes.{name}": value for name, value in attributes.items()}}
-    return {name: _short(json.dumps(value, ensure_ascii=False)) for name, value in named.items()}
+    return {name: _shorten(json.dumps(value, ensure_ascii=False)) for name, value in named.items()}
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "…"
 
 

@@ -117,15 +117,15 @@ class Published:
         return node.user_data if transcoder is None else transcoder.document
 
     def _group_document(self, node: NodeSnapshot) -> bytes:
-        own = _without_consolidated(node.user_data)
+        own = _drop_consolidated(node.user_data)
         below = self.workspace.below(node.path)
         if len(below) - 1 > MOST_CONSOLIDATED:
             return own
-        members = b",".join(self._members(node.path, below))
+        members = b",".join(self._list_members(node.path, below))
         consolidated = b'{"kind":"inline","must_understand":false,"metadata":{%s}}' % members
         return b"%s,%s:%s}" % (own.rstrip()[:-1], _MARK, consolidated)
 
-    def _members(self, group: str, paths: Iterable[str]) -> Iterator[bytes]:
+    def _list_members(self, group: str, paths: Iterable[str]) -> Iterator[bytes]:
         """Yield a JSON member for each node below a group, including implicit groups."""
         start = 1 if group == ROOT else len(group) + 1
         seen: set[str] = {group}
@@ -138,14 +138,14 @@ class Published:
                 seen.add(implied)
             seen.add(path)
             node = self.workspace.node(path)
-            body = None if node is None else self._member(node)
+            body = None if node is None else self._make_member(node)
             if body is not None:
                 yield b"%s:%s" % (json.dumps(path[start:]).encode(), body)
 
-    def _member(self, node: NodeSnapshot) -> bytes | None:
+    def _make_member(self, node: NodeSnapshot) -> bytes | None:
         """Return the document of a node for consolidated metadata; None for arrays that cannot be served."""
         if not _is_array(node):
-            return _without_consolidated(node.user_data)
+            return _drop_consolidated(node.user_data)
         try:
             return self._array_document(node)
         except RequestError:
@@ -264,7 +264,7 @@ def _is_array(node: NodeSnapshot) -> bool:
     return isinstance(node.node_data, ArrayNodeData)
 
 
-def _without_consolidated(document: bytes) -> bytes:
+def _drop_consolidated(document: bytes) -> bytes:
     """Drop the stored consolidated metadata of a group, which may be outdated."""
     if _MARK not in document:
         return document

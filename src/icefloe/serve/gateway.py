@@ -150,13 +150,13 @@ class Gateway:
         match parsed:
             case MetadataKey(path):
                 if key != list_metadata_keys([path])[0]:
-                    raise _malformed(key)
+                    raise _make_malformed_error(key)
                 await self._serve_document(published, path, version, scope, send)
             case ChunkKey(path, coords):
                 if key != "/".join((make_chunk_prefix(path), *map(str, coords))):
-                    raise _malformed(key)
+                    raise _make_malformed_error(key)
                 if not version.is_fixed and not self._settings.moving:
-                    raise self._moving_error(name, version, scope)
+                    raise self._make_moving_error(name, version, scope)
                 await self._serve_chunk(published, path, coords, version, scope, receive, send)
             case LegacyKey():
                 raise RequestError(404, f"{key}: a repository contains Zarr version 3 only")
@@ -170,7 +170,7 @@ class Gateway:
             if (
                 b"%2f" in key.lower()
             ):  # sent for a node whose name contains "%2F" by clients that do not escape it
-                raise _malformed(key.decode("latin-1"))
+                raise _make_malformed_error(key.decode("latin-1"))
             try:
                 found = (unquote_to_bytes(version).decode(), unquote_to_bytes(key).decode())
             except UnicodeDecodeError:
@@ -186,7 +186,7 @@ class Gateway:
         try:
             if self._at_once or self._versions.is_fresh():
                 return self._versions.resolve(name)
-            return await self._in_thread(partial(self._versions.resolve, name))
+            return await self._run_in_thread(partial(self._versions.resolve, name))
         except RepositoryNotFoundError as error:  # the storage is cut off
             raise RequestError(502, error.message) from None
         except NotFoundError as error:
@@ -199,7 +199,7 @@ class Gateway:
         key = (version.snapshot_id, codecs is GDAL_CODECS)
         found = self._published.get(key)
         if found is None:
-            session = await self._in_thread(partial(self._versions.session, version.snapshot_id))
+            session = await self._run_in_thread(partial(self._versions.session, version.snapshot_id))
             found = self._published.put(key, Published(session, self._settings.limits, codecs))
         return found
 
@@ -210,7 +210,7 @@ class Gateway:
         if not version.is_fixed or not has_slash:
             target = name if version.is_fixed else version.snapshot_id
             location = f"/zarr/{quote(target, safe='')}/".encode()
-            headers = [(b"location", location), _snapshot_header(version), NO_STORE]
+            headers = [(b"location", location), _make_snapshot_header(version), NO_STORE]
             await respond(send, 307, b"", headers, head=scope["method"] == "HEAD")
             return
         await self._serve_document(await self._publish(version, scope), "/", version, scope, send)
@@ -218,10 +218,10 @@ class Gateway:
     async def _serve_document(
         self, published: Published, path: str, version: ResolvedVersion, scope: Scope, send: Send
     ) -> None:
-        document = await self._in_thread(partial(published.document, path))
+        document = await self._run_in_thread(partial(published.document, path))
         if document is None:
             raise RequestError(404, f"there is no node {path} in {version.snapshot_id}")
-        await _serve_bytes(document, [_JSON, *_cache_headers(version)], scope, send)
+        await _serve_bytes(document, [_JSON, *_make_cache_headers(version)], scope, send)
 
     async def _serve_chunk(
         self,
@@ -235,13 +235,13 @@ class Gateway:
     ) -> None:
         find = partial(_find_chunk, published, path, coords)
         quick = self._at_once and published.is_warm(path)
-        ref, transcoder = find() if quick else await self._in_thread(find)
+        ref, transcoder = find() if quick else await self._run_in_thread(find)
         if ref is None:
             raise RequestError(
-                404, f"chunk {coords} of {path} was never written", [_snapshot_header(version)]
+                404, f"chunk {coords} of {path} was never written", [_make_snapshot_header(version)]
             )
         e_tag = chunk_e_tag(ref, transcoder)
-        headers = [_BYTES, _RANGES, *_cache_headers(version)]
+        headers = [_BYTES, _RANGES, *_make_cache_headers(version)]
         if _is_known(scope, e_tag):
             await _respond_not_modified(send, e_tag, headers)
         elif transcoder is not None:
@@ -283,7 +283,9 @@ class Gateway:
                         raise CancelledError
                 data = b""
                 if end > at:
-                    data = read(at, end) if body.is_quick else await self._in_thread(partial(read, at, end))
+                    data = (
+                        read(at, end) if body.is_quick else await self._run_in_thread(partial(read, at, end))
+                    )
                 if at == start:  # only now is it known that the chunk can be read
                     await send(first)
                     scope[_STARTED] = True
@@ -292,7 +294,7 @@ class Gateway:
             if gone is not None:
                 gone.cancel()
 
-    def _moving_error(self, name: str, version: ResolvedVersion, scope: Scope) -> RequestError:
+    def _make_moving_error(self, name: str, version: ResolvedVersion, scope: Scope) -> RequestError:
         host = (header(scope, b"host") or b"").decode("latin-1")
         url = f"{scope.get('scheme', 'http')}://{host}/zarr/{version.snapshot_id}"
         text = (
@@ -300,7 +302,7 @@ class Gateway:
             f"read: open {url}"
         )
         link = f'<{url}>; rel="canonical"'.encode()
-        return RequestError(409, text, [(b"link", link), _snapshot_header(version)])
+        return RequestError(409, text, [(b"link", link), _make_snapshot_header(version)])
 
     # The repository's own files
 
@@ -316,10 +318,10 @@ class Gateway:
         try:
             check_path(path)
             if path.partition("/")[0] not in _WRITTEN_ONCE:
-                data, _ = await self._in_thread(partial(storage.get, path))
+                data, _ = await self._run_in_thread(partial(storage.get, path))
                 await _serve_bytes(Document.of(data), [_BYTES, _RANGES, _REVALIDATE], scope, send)
                 return
-            size = await self._in_thread(partial(storage.size_of, path))
+            size = await self._run_in_thread(partial(storage.size_of, path))
         except ObjectNotFoundError:
             raise RequestError(404, f"there is no file {path}") from None
         e_tag = f'"{path.replace("/", "-")}"'.encode()
@@ -330,12 +332,12 @@ class Gateway:
         body = _Body(size, e_tag, storage.answers_at_once)
         await self._stream(partial(storage.get_range, path), body, headers, scope, receive, send)
 
-    async def _in_thread(self, work: Callable[[], R]) -> R:
+    async def _run_in_thread(self, work: Callable[[], R]) -> R:
         """Run blocking work in the thread pool of the gateway, which pages do not use."""
         return await asyncio.wrap_future(get_pool("serve", _THREADS).submit(work))
 
 
-def _malformed(key: str) -> RequestError:
+def _make_malformed_error(key: str) -> RequestError:
     return RequestError(
         400, f"invalid key {key!r}: it has empty parts, encoded slashes, or chunk indices with leading zeros"
     )
@@ -416,12 +418,12 @@ def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None
     return start, stop
 
 
-def _snapshot_header(version: ResolvedVersion) -> tuple[bytes, bytes]:
+def _make_snapshot_header(version: ResolvedVersion) -> tuple[bytes, bytes]:
     return (b"x-icefloe-snapshot", version.snapshot_id.encode())
 
 
-def _cache_headers(version: ResolvedVersion) -> Headers:
-    return [_IMMUTABLE if version.is_fixed else _REVALIDATE, _VARY, _snapshot_header(version)]
+def _make_cache_headers(version: ResolvedVersion) -> Headers:
+    return [_IMMUTABLE if version.is_fixed else _REVALIDATE, _VARY, _make_snapshot_header(version)]
 
 
 def _is_known(scope: Scope, e_tag: bytes) -> bool:

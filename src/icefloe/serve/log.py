@@ -99,7 +99,7 @@ def _change(
     """Compare an array with the version before; None if nothing differs."""
     if old is not None and old[1] == new[1]:
         return None
-    size = _stored_bytes(new)
+    size = _sum_stored_bytes(new)
     shape = " × ".join(str(each.array_length) for each in new[1].node_data.shape) or "scalar"  # type: ignore[union-attr]
     about = (info.message.partition("\n")[0], info.written_at.strftime("%Y-%m-%d %H:%M"), shape, size)
     if old is None:
@@ -112,7 +112,7 @@ def _change(
         info.id,
         "" if before is None else before.id,
         *about,
-        _growth(size, _stored_bytes(old)),
+        _compute_growth(size, _sum_stored_bytes(old)),
         len(chunks.changed),
         len(chunks.added),
         len(chunks.removed),
@@ -120,12 +120,12 @@ def _change(
     )
 
 
-def _stored_bytes(found: _Found) -> int | None:
+def _sum_stored_bytes(found: _Found) -> int | None:
     session, node = found
     if count_references(session, node) > MOST_CHUNKS_COUNTED:
         return None
     return int(reference_lengths(session._workspace.refs(node)).sum())
 
 
-def _growth(size: int | None, before: int | None) -> int | None:
+def _compute_growth(size: int | None, before: int | None) -> int | None:
     return None if size is None or before is None else size - before

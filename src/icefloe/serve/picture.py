@@ -188,7 +188,7 @@ def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -
         Write latitudes and longitudes as on a map: 30°N.
     """
     coordinate, size = view.coordinate(axis), view.shape[axis]
-    numbers = _steady(coordinate)
+    numbers = _get_steady_values(coordinate)
     if numbers is None:
         spread = _spread(size, _MOST_TICKS)
         return [((at + 0.5) / step, text) for at, text in zip(spread, coordinate.labels(spread), strict=True)]
@@ -198,11 +198,11 @@ def axis_ticks(view: ArrayView, axis: int, step: int, *, is_map: bool = False) -
         found = [each for each in range(-360, 721, _WHOLE_DEGREES) if rising[0] <= each <= rising[-1]]
     places = np.interp(found, rising, np.arange(size)) + 0.5
     places = places if rising is numbers else size - places
-    texts = [_degrees(each, coordinate) if is_map else f"{each:.10g}" for each in found]
+    texts = [_format_degrees(each, coordinate) if is_map else f"{each:.10g}" for each in found]
     return [(place / step, text) for place, text in zip(places.tolist(), texts, strict=True)]
 
 
-def _steady(coordinate: Coordinate) -> NDArray[np.float64] | None:
+def _get_steady_values(coordinate: Coordinate) -> NDArray[np.float64] | None:
     """Return strictly monotonic coordinate values; the indices if there is no coordinate."""
     if coordinate.values is None:
         return np.arange(coordinate.size, dtype="f8")
@@ -214,7 +214,7 @@ def _steady(coordinate: Coordinate) -> NDArray[np.float64] | None:
     return numbers if np.isfinite(numbers).all() and ((steps > 0).all() or (steps < 0).all()) else None
 
 
-def _degrees(value: float, coordinate: Coordinate) -> str:
+def _format_degrees(value: float, coordinate: Coordinate) -> str:
     """Write a latitude or longitude as on a map."""
     if coordinate.latitudes is not None:
         return f"{abs(value):g}°{'N' if value > 0 else 'S' if value < 0 else ''}"
@@ -291,22 +291,22 @@ def coast(view: ArrayView, layout: Layout) -> list[list[float]]:
         return []
     rows, columns = len(latitudes), len(longitudes)
     return [
-        part for line in project_coastlines(latitudes, longitudes) for part in _clipped(line, rows, columns)
+        part for line in project_coastlines(latitudes, longitudes) for part in _clip_line(line, rows, columns)
     ]
 
 
-def _clipped(line: NDArray[np.float64], rows: int, columns: int) -> Iterator[list[float]]:
+def _clip_line(line: NDArray[np.float64], rows: int, columns: int) -> Iterator[list[float]]:
     """Yield the parts of a line that lie within a picture, each with the point before and after it."""
     inside = np.asarray(((line > -1) & (line < (rows + 1, columns + 1))).all(axis=1))
     near = inside.copy()
     near[:-1] |= inside[1:]
     near[1:] |= inside[:-1]
-    for first, last in _runs(near):
+    for first, last in _find_runs(near):
         if last - first > 1:
             yield np.round(line[first:last, ::-1].ravel(), 2).tolist()
 
 
-def _runs(marked: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _find_runs(marked: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of each run of marked positions."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(np.int8)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
@@ -324,8 +324,8 @@ def value_table(view: ArrayView, layout: Layout, values: NDArray[Any]) -> dict[s
     rows, columns = (_spread(size, limit) for size, limit in zip(drawn.shape, most, strict=True))
     texts = view.texts(np.ascontiguousarray(drawn[np.ix_(rows, columns)]))
     return {
-        "rows": _labels(view, layout.y, rows, layout.every[0]),
-        "columns": _labels(view, layout.x, columns, layout.every[1]),
+        "rows": _format_labels(view, layout.y, rows, layout.every[0]),
+        "columns": _format_labels(view, layout.x, columns, layout.every[1]),
         "row_name": "" if layout.y is None else view.dims[layout.y],
         "column_name": "" if layout.x is None else view.dims[layout.x],
         "cells": texts.tolist(),
@@ -337,5 +337,5 @@ def _spread(size: int, most: int) -> list[int]:
     return sorted(set(np.linspace(0, size - 1, min(size, most)).round().astype(int).tolist())) if size else []
 
 
-def _labels(view: ArrayView, axis: int | None, at: list[int], step: int) -> list[str]:
+def _format_labels(view: ArrayView, axis: int | None, at: list[int], step: int) -> list[str]:
     return [""] * len(at) if axis is None else view.coordinate(axis).labels(each * step for each in at)

@@ -33,7 +33,7 @@ def read_series(view: ArrayView, at: Index, axis: int, limits: Limits) -> dict[s
     limits
         The resources that may be used.
     """
-    span = _affordable(view, at, axis, limits)
+    span = _choose_affordable_range(view, at, axis, limits)
     index = tuple(slice(span.start, span.stop, 1) if each == axis else part for each, part in enumerate(at))
     values = view.read(index).reshape(-1)
     numbers = view.numbers(values)
@@ -50,7 +50,7 @@ def read_series(view: ArrayView, at: Index, axis: int, limits: Limits) -> dict[s
     }
 
 
-def _affordable(view: ArrayView, at: Index, axis: int, limits: Limits) -> range:
+def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: Limits) -> range:
     """Choose the longest range of whole chunks around a position that may be decoded."""
     edges = view.grid.edges[axis]
     size = view.shape[axis]

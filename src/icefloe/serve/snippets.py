@@ -45,7 +45,7 @@ class Reading:
             and own.isidentifier()
         ):
             query = sql_text(self.view, self.layout, self.at, own, self.snapshot_id)
-            found.append(("SQL", f"icefloe sql r={shlex.quote(self._where())} {_quoted(query)}"))
+            found.append(("SQL", f"icefloe sql r={shlex.quote(self._where())} {_quote(query)}"))
         return [*found, ("Command line", self._command())]
 
     def _where(self) -> str:
@@ -100,7 +100,7 @@ class Reading:
         return f"{command}\nicefloe plot {repo} {array}{choose} -r {self.snapshot_id}"
 
 
-def _quoted(query: str) -> str:
+def _quote(query: str) -> str:
     """Quote a query for a shell; in double quotes if nothing in it needs more."""
     return shlex.quote(query) if set('"$`\\\\!') & set(query) else f'"{query}"'
 

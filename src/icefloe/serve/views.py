@@ -163,7 +163,7 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
     grid = document["chunk_grid"]["configuration"]
     data_type = document["data_type"]
     own = get_name(path)
-    chunks, shards = _chunk_shapes(document)
+    chunks, shards = _format_chunk_shapes(document)
     return {
         "path": path,
         "name": own,
@@ -177,12 +177,12 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         "codecs": ", ".join(each if isinstance(each, str) else each["name"] for each in document["codecs"]),
         "is_coordinate": list(dims) == [own] or own in {*dims},
         "fill_value": shortened(json.dumps(document.get("fill_value")), 60),
-        "size": _uncompressed(document),
+        "size": _format_uncompressed_size(document),
         "grid": "rectilinear" if "chunk_shapes" in grid else "regular",
     }
 
 
-def _uncompressed(document: Mapping[str, Any]) -> str:
+def _format_uncompressed_size(document: Mapping[str, Any]) -> str:
     """Write the size of an array without compression; empty if its values have no fixed size."""
     named = document["data_type"]
     bits = re.search(r"(\d+)$", named) if isinstance(named, str) else None
@@ -192,17 +192,17 @@ def _uncompressed(document: Mapping[str, Any]) -> str:
     return size_text(item * math.prod(document["shape"]))
 
 
-def _chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
+def _format_chunk_shapes(document: Mapping[str, Any]) -> tuple[str, str]:
     """Format the shapes of chunks and shards. With sharding, the chunk grid consists of shards."""
     grid = document["chunk_grid"]["configuration"]
-    outer = _shape_text(grid.get("chunk_shape", grid.get("chunk_shapes")))
+    outer = _format_shape(grid.get("chunk_shape", grid.get("chunk_shapes")))
     for codec in document["codecs"]:
         if isinstance(codec, Mapping) and codec["name"] == "sharding_indexed":
-            return _shape_text(codec["configuration"]["chunk_shape"]), outer
+            return _format_shape(codec["configuration"]["chunk_shape"]), outer
     return outer, ""
 
 
-def _shape_text(shape: Any) -> str:
+def _format_shape(shape: Any) -> str:
     return shortened(" × ".join(json.dumps(each) for each in shape), 120) or "scalar"
 
 
@@ -329,7 +329,7 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
     rows = [
         {
             "time": time_text(each.updated_at),
-            "what": _words(type(each.kind).__name__),
+            "what": _split_words(type(each.kind).__name__),
             "details": [
                 (item.name.replace("snap_id", "snapshot"), redact(str(getattr(each.kind, item.name))))
                 for item in fields(each.kind)
@@ -345,7 +345,7 @@ def is_snapshot_id(name: str, text: str) -> bool:
     return "snapshot" in name and len(text) == 20 and text.isalnum()
 
 
-def _words(name: str) -> str:
+def _split_words(name: str) -> str:
     text = "".join(f" {each.lower()}" if each.isupper() else each for each in name).strip()
     return text.replace("g c ", "garbage collection ").replace("repo ", "repository ").capitalize()
 
@@ -354,13 +354,13 @@ def storage_facts(repo: Repository) -> dict[str, Any]:
     """Count bytes by array and by snapshot."""
     arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
     return {
-        "arrays": _rows(arrays, "array"),
-        "snapshots": _rows(snapshots, "snapshot"),
+        "arrays": _list_rows(arrays, "array"),
+        "snapshots": _list_rows(snapshots, "snapshot"),
         "kinds": [kind for kind in ("native", "virtual", "inlined") if np.any(arrays[f"{kind}_bytes"])],
     }
 
 
-def _rows(table: Table, key: str) -> list[dict[str, Any]]:
+def _list_rows(table: Table, key: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     largest = 1
     for at in range(min(len(table), 1000)):
@@ -436,7 +436,7 @@ def verify_facts(repo: Repository) -> dict[str, Any] | None:
     return {
         "time": time_text(record.verified_at),
         "facts": [
-            ("result", _verdict(record.findings_total)),
+            ("result", _format_verdict(record.findings_total)),
             ("level", str(record.report.level)),
             ("scope", scope),
             *counts,
@@ -449,7 +449,7 @@ def verify_facts(repo: Repository) -> dict[str, Any] | None:
     }
 
 
-def _verdict(findings: int) -> str:
+def _format_verdict(findings: int) -> str:
     return "no problems" if not findings else counted(findings, "finding")
 
 

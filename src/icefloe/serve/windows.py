@@ -207,9 +207,9 @@ class ArrayView:
             target.append(slice(at, at + count))
             if not count:
                 return
-        into[tuple(target)] = self._chunk(coords)[tuple(source)]
+        into[tuple(target)] = self._decode_chunk(coords)[tuple(source)]
 
-    def _chunk(self, coords: tuple[int, ...]) -> NDArray[Any]:
+    def _decode_chunk(self, coords: tuple[int, ...]) -> NDArray[Any]:
         key = self.identity_of(coords)
         found = self._kept.get(key)
         if found is None:
@@ -396,7 +396,9 @@ def parse_index(text: str, shape: Sequence[int]) -> Index:
     """
     parts = text.split(",") if text else []
     if len(parts) != len(shape):
-        raise _bad_index(f"the index {text!r} has {len(parts)} parts, and the array {len(shape)} dimensions")
+        raise _make_index_error(
+            f"the index {text!r} has {len(parts)} parts, and the array {len(shape)} dimensions"
+        )
     return tuple(_parse_part(part, size) for part, size in zip(parts, shape, strict=True))
 
 
@@ -404,11 +406,11 @@ def _parse_part(part: str, size: int) -> slice:
     try:
         numbers = [int(number) if number.strip() else None for number in part.split(":")]
     except ValueError:
-        raise _bad_index(f"{part!r} is neither an index nor a range") from None
+        raise _make_index_error(f"{part!r} is neither an index nor a range") from None
     if ":" not in part:
         at = numbers[0]
         if at is None or not 0 <= at < size:
-            raise _bad_index(f"{part!r} is outside a dimension of {size}")
+            raise _make_index_error(f"{part!r} is outside a dimension of {size}")
         return slice(at, at + 1, 1)
     start, stop, step = (*numbers, None, None)[:3]
     if (
@@ -417,7 +419,7 @@ def _parse_part(part: str, size: int) -> slice:
         or (start or 0) < 0
         or (stop is not None and stop < 0)
     ):
-        raise _bad_index(f"{part!r} is not a range")
+        raise _make_index_error(f"{part!r} is not a range")
     first = min(start or 0, size)
     return slice(first, max(first, size if stop is None else min(stop, size)), step or 1)
 
@@ -455,5 +457,5 @@ def _array_node(workspace: Workspace, path: str) -> NodeSnapshot:
     return node
 
 
-def _bad_index(text: str) -> InvalidInputError:
+def _make_index_error(text: str) -> InvalidInputError:
     return InvalidInputError(text, kind=ErrorKind.INVALID_CHUNK_INDEX)

@@ -122,15 +122,15 @@ def combine(
     given, unconverted = _convert_times(given)
     dimensions = [concat_dim] if concat_dim is not None else _find_varying_dims(given)
     if compare_static:
-        unconverted += _static_differences(given, dimensions, store, credential)
+        unconverted += _find_static_differences(given, dimensions, store, credential)
     if concat_dim is not None:
         return _concat(given, concat_dim, unconverted)
     if unconverted:
         raise MismatchError(unconverted)
-    return _by_coords(given, dimensions)
+    return _combine_by_coords(given, dimensions)
 
 
-def _static_differences(
+def _find_static_differences(
     datasets: Sequence[VirtualDataset],
     dimensions: Sequence[str],
     store: AnyObjectStoreConfig | None,
@@ -151,11 +151,11 @@ def _static_differences(
         Mismatch(path, dataset.sources[0].location, "values", "those of the first file", "different")
         for dataset in datasets[1:]
         for path, values in values_of(dataset).items()
-        if path in expected and not _same_values(expected[path], values)
+        if path in expected and not _has_same_values(expected[path], values)
     ]
 
 
-def _same_values(one: Any, other: Any) -> bool:
+def _has_same_values(one: Any, other: Any) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc")
 
 
@@ -190,7 +190,7 @@ def _convert_group_times(
     return replace(other, variables=variables, groups=groups)
 
 
-def _by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> VirtualDataset:
+def _combine_by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> VirtualDataset:
     if not dimensions:
         if len(datasets) == 1:
             return datasets[0]
@@ -202,10 +202,10 @@ def _by_coords(datasets: list[VirtualDataset], dimensions: Sequence[str]) -> Vir
     *outer, inner = dimensions
     rows: dict[bytes, list[VirtualDataset]] = {}
     for dataset in datasets:
-        key = b"".join(_coordinate(dataset, name).tobytes() for name in outer)
+        key = b"".join(_get_coordinate(dataset, name).tobytes() for name in outer)
         rows.setdefault(key, []).append(dataset)
     joined = [_concat(_sort_by(row, inner), inner) for row in rows.values()]
-    return _by_coords(joined, outer)
+    return _combine_by_coords(joined, outer)
 
 
 def _find_varying_dims(datasets: Sequence[VirtualDataset]) -> list[str]:
@@ -216,13 +216,13 @@ def _find_varying_dims(datasets: Sequence[VirtualDataset]) -> list[str]:
         name
         for name in names
         if any(
-            not np.array_equal(_coordinate(dataset, name), _coordinate(first, name))
+            not np.array_equal(_get_coordinate(dataset, name), _get_coordinate(first, name))
             for dataset in datasets[1:]
         )
     ]
 
 
-def _coordinate(dataset: VirtualDataset, name: str) -> Any:
+def _get_coordinate(dataset: VirtualDataset, name: str) -> Any:
     variable = dataset.variables.get(name)
     if variable is None or not isinstance(variable.chunks, np.ndarray):
         raise InvalidInputError(
@@ -240,7 +240,7 @@ def _coordinate(dataset: VirtualDataset, name: str) -> Any:
 
 def _sort_by(datasets: Sequence[VirtualDataset], dimension: str) -> list[VirtualDataset]:
     """Sort datasets by a coordinate, in its direction. Raises InvalidInputError if two of them overlap."""
-    values = [_coordinate(dataset, dimension) for dataset in datasets]
+    values = [_get_coordinate(dataset, dimension) for dataset in datasets]
     full = [row for row in range(len(values)) if values[row].size]
     falling = any(values[row][0] > values[row][-1] for row in full)
     full.sort(key=lambda row: values[row][0], reverse=falling)
@@ -350,7 +350,7 @@ def _compare_values(
     if shapes[0] != shapes[1]:
         return [("shape", first.shape, variable.shape)]
     is_static = dimension not in first.dimensions and first.loaded
-    if is_static and not _same_values(first.values, variable.values):
+    if is_static and not _has_same_values(first.values, variable.values):
         return [("values", "those of the first file", "different")]
     return []
 

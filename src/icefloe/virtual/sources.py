@@ -170,10 +170,10 @@ class SourceFile:
         first, last = start // size, (stop - 1) // size
         if last - first > _KEPT_BLOCKS // 4:
             return self._fetch_unchanged(start, stop)
-        data = b"".join([self._block(number, size) for number in range(first, last + 1)])
+        data = b"".join([self._get_block(number, size) for number in range(first, last + 1)])
         return data[start - first * size : stop - first * size]
 
-    def _block(self, number: int, size: int) -> bytes:
+    def _get_block(self, number: int, size: int) -> bytes:
         blocks = self._blocks[size]
         data = blocks.get(number)
         if data is None:
@@ -317,8 +317,8 @@ def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
 
     def check(location: str) -> Source:
         if location.startswith("file:"):
-            return _local_source(location)
-        source = servers.get(_origin(location))
+            return _describe_local_source(location)
+        source = servers.get(_get_origin(location))
         if source is None:
             return Source(location, None)
         try:
@@ -327,18 +327,18 @@ def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
             return Source(location, None)
         return Source(location, found.size_bytes, found.e_tag, found.last_modified)
 
-    for origin, location in {_origin(each): each for each in reversed(locations)}.items():
+    for origin, location in {_get_origin(each): each for each in reversed(locations)}.items():
         if not location.startswith("file:"):
             servers[origin] = _open_server(location, *access(location))
     return list(get_pool("check sources", _PARALLEL_CHECKS).map(check, locations))
 
 
-def _origin(location: str) -> str:
+def _get_origin(location: str) -> str:
     url = urlsplit(location)
     return f"{url.scheme}://{url.netloc}"
 
 
-def _local_source(location: str) -> Source:
+def _describe_local_source(location: str) -> Source:
     try:
         status = os.stat(unquote(urlsplit(location).path))
     except OSError:
@@ -392,7 +392,7 @@ def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]
     """List all files below a folder or prefix, with their relative paths."""
     prefix = location if location.endswith("/") else f"{location}/"
     if location.startswith("file:"):
-        yield from _files_below(unquote(urlsplit(prefix).path))
+        yield from _list_files_below(unquote(urlsplit(prefix).path))
         return
     source = _open_store(location, *access(location), StorageSettings())
     if not isinstance(source, ObjectSource):
@@ -403,14 +403,14 @@ def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]
         yield key, Source(to_stored_form(prefix + quote(key)), found.size_bytes, None, found.last_modified)
 
 
-def _files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
+def _list_files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source]]:
     """List the files below a folder, sorted by name, without following links to folders."""
     base = to_location(folder)
     with os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
         if entry.is_dir(follow_symlinks=False):
-            yield from _files_below(entry.path, f"{path}{entry.name}/")
+            yield from _list_files_below(entry.path, f"{path}{entry.name}/")
         elif entry.is_file():
             plain = _PLAIN_NAME.fullmatch(entry.name) is not None and not entry.is_symlink()
             location = f"{base}/{entry.name}" if plain else to_location(entry.path)

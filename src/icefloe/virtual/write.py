@@ -78,14 +78,16 @@ def write_dataset(
         )
     base = (group or "").strip("/")
     groups = [(f"{base}/{path}".strip("/"), each) for path, each in dataset.walk()]
-    targets = [target for path, each in groups for target in _targets(each, store, path, append_dim, region)]
+    targets = [
+        target for path, each in groups for target in _find_targets(each, store, path, append_dim, region)
+    ]
     for path, each in groups:
         _write_group(store, path, each.attributes)
     for target in targets:
         _write(target, store, dataset.sources, replaces=region is not None, validate=validate_containers)
 
 
-def _targets(
+def _find_targets(
     dataset: WritableDataset,
     store: IcechunkStore,
     group: str,
@@ -113,7 +115,7 @@ def _targets(
                 yield target
 
 
-def _mismatches_with(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
+def _list_mismatches(document: Mapping[str, Any], variable: VirtualVariable) -> list[str]:
     """List the differences between a variable and an existing array."""
     there = list_properties(document, loaded=variable.loaded)
     here = list_properties(make_document(variable), loaded=variable.loaded)
@@ -152,7 +154,7 @@ def _find_region(
     region: Mapping[str, slice],
 ) -> _Target | None:
     """Find the region of an existing array that a variable is written to; None if it is not written."""
-    wrong = _mismatches_with(document, variable)
+    wrong = _list_mismatches(document, variable)
     moving = [axis for axis, name in enumerate(variable.dimensions) if name == append_dim or name in region]
     if wrong and (moving or not variable.loaded):
         raise InvalidInputError(

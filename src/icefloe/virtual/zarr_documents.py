@@ -63,7 +63,7 @@ def convert_v3_array(document: Mapping[str, Any]) -> VirtualVariable:
     get_zarr_type(dtype)
     shape = tuple(document["shape"])
     names = document.get("dimension_names") or [None] * len(shape)
-    return _without_chunks(
+    return _make_variable_without_chunks(
         tuple(name or f"dim_{axis}" for axis, name in enumerate(names)),
         shape,
         dtype,
@@ -94,7 +94,7 @@ def convert_v2_array(document: Mapping[str, Any], attributes: Mapping[str, Any])
     elif "_FillValue" in rest:
         rest |= encode_attributes({"_FillValue": rest["_FillValue"]}, dtype)
     native = dtype if dtype.kind == "T" else dtype.newbyteorder("=")
-    return _without_chunks(
+    return _make_variable_without_chunks(
         tuple(names), shape, native, tuple(max(size, 1) for size in chunks), codecs, fill, rest
     )
 
@@ -166,7 +166,7 @@ def _convert_v2_fill_value(given: Any, dtype: np.dtype[Any]) -> Any:
     return to_json_fill_value(get_zarr_type(dtype).from_json_scalar(given, zarr_format=2), dtype)
 
 
-def _without_chunks(
+def _make_variable_without_chunks(
     names: tuple[str, ...],
     shape: tuple[int, ...],
     dtype: np.dtype[Any],

@@ -128,7 +128,7 @@ def encode_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = No
     plain: dict[str, Any] = {}
     for name, value in found.items():
         if name == _FILL and dtype is not None:
-            encoded = _fill_attribute(value, dtype)
+            encoded = _encode_fill_attribute(value, dtype)
             if encoded is not None:
                 plain[name] = encoded
         elif name == _MISSING and _is_nan(value):
@@ -170,7 +170,7 @@ def _is_nan(value: Any) -> bool:
     return flat.dtype.kind == "f" and bool(flat.size) and bool(np.isnan(flat).all())
 
 
-def _fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
+def _encode_fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
     """Encode a `_FillValue` attribute like xarray; return None if it does not match the data type.
 
     The fill value of characters is dropped: xarray writes it, but cannot open the array afterwards.
@@ -202,7 +202,7 @@ def list_properties(document: Mapping[str, Any], *, loaded: bool) -> dict[str, A
     }
     if not loaded:
         found["chunk shape"] = document["chunk_grid"]["configuration"].get("chunk_shape")
-        found["codecs"] = [_essential(codec) for codec in document["codecs"]]
+        found["codecs"] = [_select_essential(codec) for codec in document["codecs"]]
         found["fill value"] = document["fill_value"]
     return found | {name: attributes[name] for name in DECODING_ATTRIBUTES if name in attributes}
 
@@ -217,7 +217,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[t
     ]
 
 
-def _essential(codec: Mapping[str, Any]) -> dict[str, Any]:
+def _select_essential(codec: Mapping[str, Any]) -> dict[str, Any]:
     configuration = codec.get("configuration") or {}
     if codec["name"] in _SELF_DESCRIBED:
         configuration = {}

@@ -14,7 +14,7 @@ import xarray as xr
 
 from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect.open import open_virtualized
-from icefloe.ingest.inspect.plain_hdf5 import Known, describe_plain_file
+from icefloe.ingest.inspect.plain_hdf5 import ReusedDescriptions, describe_plain_file
 from icefloe.ingest.inspect.schema import inspect_file
 from icefloe.ingest.records import FileSchema, Reading
 from tests.support.ingest.files import aged, days, write
@@ -22,7 +22,7 @@ from tests.support.ingest.files import aged, days, write
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-def seen(path: Path, known: Known, reading: Reading = Reading()) -> FileSchema | None:  # noqa: B008 - a value
+def seen(path: Path, known: ReusedDescriptions, reading: Reading = Reading()) -> FileSchema | None:  # noqa: B008 - a value
     """Read the schema of a file from the members that its parser found."""
     (source,) = find_sources(aged(path))
     with open_virtualized(source, reading) as (_, members):
@@ -90,7 +90,7 @@ def written(path: Path, first: int, engine: Any, since: str = "2000-01-01") -> P
 @pytest.mark.parametrize("reader", ["netcdf4", "h5netcdf", None])
 def test_schemas_equal_those_of_xarray(tmp_path: Path, engine: str, reader: str | None) -> None:
     """The first file is described in full, the next by its template, one of another kind in full."""
-    known = Known()
+    known = ReusedDescriptions()
     paths = [written(tmp_path / f"{first}.nc", first, engine, f"2024-01-0{first + 1}") for first in (0, 4, 8)]
     write(tmp_path / "other.nc", days(12, 4))
 
@@ -102,7 +102,7 @@ def test_schemas_equal_those_of_xarray(tmp_path: Path, engine: str, reader: str 
 
 
 def test_schemas_with_other_calendars_equal_those_of_xarray(tmp_path: Path) -> None:
-    known = Known()
+    known = ReusedDescriptions()
     for number in range(2):
         path = tmp_path / f"{number}.nc"
         time = xr.date_range("2000-01-30", periods=3, freq="D", calendar="360_day", use_cftime=True)
@@ -169,9 +169,9 @@ def test_odd_files_are_left_to_xarray(tmp_path: Path, odd: Callable[[h5py.File],
         file["x"].make_scale("x")
         plain = file.create_dataset("a", (3,), "f4")
         plain.dims[0].attach_scale(file["x"])
-    assert facts(seen(path, Known())) == facts(by_xarray(path))
+    assert facts(seen(path, ReusedDescriptions())) == facts(by_xarray(path))
 
     with h5py.File(path, "r+") as file:
         odd(file)
 
-    assert seen(path, Known()) is None
+    assert seen(path, ReusedDescriptions()) is None

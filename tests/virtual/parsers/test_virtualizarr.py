@@ -132,7 +132,7 @@ def test_hdf4_numbers_are_big_endian(tmp_path: Path) -> None:
 def test_outdated_virtualizarr_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: bytes, title: str, since: str
 ) -> None:
-    monkeypatch.setattr("icefloe.virtual.parsers.virtualizarr._installed", lambda: "2.5.1")
+    monkeypatch.setattr("icefloe.virtual.parsers.virtualizarr._get_installed", lambda: "2.5.1")
     (tmp_path / "f").write_bytes(head.ljust(2880))
 
     with pytest.raises(

@@ -307,7 +307,7 @@ def _sort_datasets(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Datas
 def find_losses(
     dataset: xr.Dataset, given: Sequence[ComparedSource], digests: Mapping[tuple[int, str], str]
 ) -> Iterator[Finding]:
-    """Find sources whose values are not in the combined dataset, neither themselves nor as equal values."""
+    """Find sources whose values are missing from the combined dataset and equal none of its values."""
     along = set(_find_dimensions_of_parts(dataset, given))
     by_name = {name: _Found(name, pieces, digests) for name, _, pieces in _iterate_pieces(dataset)}
     for each in given:

@@ -29,7 +29,7 @@ from icefloe.ingest.inspect.grib_groups import choose_groups
 from icefloe.ingest.inspect.groups import ENGINES, Groups, find_groups, list_parsed_groups
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.open import is_grib, open_virtualized, parse_grib_parts, virtualize_source
-from icefloe.ingest.inspect.plain_hdf5 import Known, describe_plain_file, is_plain
+from icefloe.ingest.inspect.plain_hdf5 import ReusedDescriptions, describe_plain_file, is_plain
 from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
 from icefloe.ingest.inspect.scalar_coordinates import expand_scalars
 from icefloe.ingest.inspect.schema import DigestTask, digest_variables, hash_ends, inspect_file
@@ -93,7 +93,7 @@ class InspectTask:
 def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
     """Inspect some files; return a BadFile for each that cannot be read. Runs on executors."""
     writer = SpillWriter(task.storage)
-    known = Known() if task.with_references else None
+    known = ReusedDescriptions() if task.with_references else None
     described: dict[Any, tuple[VariableSchema, VariableSchema]] = {}
     found: list[FileSchema | BadFile] = []
     for source in task.sources:
@@ -118,7 +118,7 @@ def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
 
 
 def _inspect_source(
-    source: Source, reading: Reading, known: Known | None
+    source: Source, reading: Reading, known: ReusedDescriptions | None
 ) -> tuple[list[FileSchema | BadFile], VirtualDataset | None, str]:
     """Inspect all groups of a file: a schema for each that has data, or a single bad file.
 
@@ -216,7 +216,7 @@ def _find_locations(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
 
 
 def _parse(
-    source: Source, reading: Reading, known: Known
+    source: Source, reading: Reading, known: ReusedDescriptions
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
     """Return the schema of a source, and its references or the reason why it has none."""
     schema: FileSchema | None = None

@@ -47,7 +47,7 @@ def is_plain(reading: Reading) -> bool:
 
 
 def describe_plain_file(
-    members: Members, source: Source, reading: Reading, content_id: str, known: Known
+    members: Members, source: Source, reading: Reading, content_id: str, known: ReusedDescriptions
 ) -> FileSchema | None:
     """Describe the group of an open file as `inspect_file` does; return None if xarray has to open it."""
     try:
@@ -76,7 +76,7 @@ def _is_like_others(schema: FileSchema, stored: Mapping[str, _Stored]) -> bool:
     return all(name in schema.values for name in apart)
 
 
-class Known:
+class ReusedDescriptions:
     """Descriptions that are reused for similar files."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ def _fill_template(
     attrs: Mapping[str, Any],
     source: Source,
     content_id: str,
-    known: Known,
+    known: ReusedDescriptions,
 ) -> FileSchema:
     """Describe a file by the template of a similar file and its own coordinates."""
     coordinates = dict(_decode_coordinates(template, stored, known))
@@ -220,7 +220,7 @@ def _fill_template(
 
 
 def _decode_coordinates(
-    template: FileSchema, stored: Mapping[str, _Stored], known: Known
+    template: FileSchema, stored: Mapping[str, _Stored], known: ReusedDescriptions
 ) -> Iterator[tuple[str, tuple[VariableSchema, Any]]]:
     """Decode the coordinates: times and their bounds together, all others one by one."""
     together: dict[str, _Stored] = {}

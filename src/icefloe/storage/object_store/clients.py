@@ -303,7 +303,7 @@ class HttpPlace:
 
 
 _NAME = re.compile(r"[\w.:/%~;,=+!$&'()*-]*", re.ASCII)
-"""Characters that the clients accept in a bucket name. They panic if they meet others."""
+"""Characters that the clients accept in a bucket name. Any other character makes them panic."""
 
 
 def _check_name(name: str) -> None:

@@ -83,7 +83,7 @@ def _imagecodec(
     return decode
 
 
-def _szip_arguments(values: Sequence[int], chunk: Chunk) -> dict[str, Any]:
+def _make_szip_arguments(values: Sequence[int], chunk: Chunk) -> dict[str, Any]:
     names = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
     return {**dict(zip(names, values[:4], strict=True)), "header": True}
 
@@ -179,12 +179,12 @@ def _scale_offset(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     """
     _, factor, count, kind, size, signed, big, has_fill = values[:8]
     bits, width = struct.unpack("<IB", data[:5])
-    stored = f"{'>' if big else '<'}{_letter(kind, signed)}{size}"
+    stored = f"{'>' if big else '<'}{_choose_letter(kind, signed)}{size}"
     packed = data[_SCALE_OFFSET_HEADER:]
     if bits == 8 * size:  # values are stored unchanged if nothing would be saved
         return np.frombuffer(packed, f"<u{size}", count).astype(stored.replace(stored[1], "u")).tobytes()
     found = _unpack(packed, count, bits)
-    native = np.dtype(_letter(kind, signed) + str(size))
+    native = np.dtype(_choose_letter(kind, signed) + str(size))
     minimum: Any = np.frombuffer(data[5 : 5 + width].ljust(8, b"\0")[:size], native.newbyteorder("<"))[0]
     if kind == _FLOATS:
         signed_steps = found.astype(f"u{size}").view(f"i{size}").astype(native)
@@ -198,7 +198,7 @@ def _scale_offset(data: bytes, values: Sequence[int], chunk: Chunk) -> Any:
     return result.astype(stored).tobytes()
 
 
-def _letter(kind: int, signed: int) -> str:
+def _choose_letter(kind: int, signed: int) -> str:
     return "f" if kind == _FLOATS else "i" if signed else "u"
 
 
@@ -228,7 +228,7 @@ def _unpack(data: bytes, count: int, bits: int) -> NDArray[np.uint64]:
 DECODERS: Final[dict[int, Decoder]] = {
     1: _numcodec("zlib"),
     2: _shuffle,
-    4: _imagecodec("szip", _szip_arguments),
+    4: _imagecodec("szip", _make_szip_arguments),
     5: _nbit,
     6: _scale_offset,
     307: _numcodec("bz2"),

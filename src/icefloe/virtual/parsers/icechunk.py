@@ -58,7 +58,7 @@ def parse_repository(location: str, options: ParseOptions, access: FindAccess) -
             continue
         documents[f"{name}/zarr.json".lstrip("/")] = json.loads(node.user_data)
         if isinstance(node.node_data, ArrayNodeData):
-            chunks[name] = _chunks(workspace.refs(node), sources)
+            chunks[name] = _convert_chunks(workspace.refs(node), sources)
     return build_dataset(documents, chunks, sources.sources, options, location)
 
 
@@ -88,7 +88,7 @@ class _Sources(SourceNumbers):
         return [numbers[code] for code in codes.reshape(-1).tolist()]
 
 
-def _chunks(refs: ArrayManifest, sources: _Sources) -> ArrayChunks:
+def _convert_chunks(refs: ArrayManifest, sources: _Sources) -> ArrayChunks:
     native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
     numbers = np.zeros(len(refs), np.uint32)
     numbers[native] = sources.of_native(refs.chunk_ids[native])

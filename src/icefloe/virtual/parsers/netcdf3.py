@@ -77,19 +77,19 @@ class _Header:
         self._count: Callable[[], int] = self._u64 if version == b"\x05" else self._u32
         offset = self._u32 if version == b"\x01" else self._u64
         self._numrecs = self._count()
-        self.dimensions: list[tuple[str, int]] = self._list(
-            _DIMENSIONS, lambda: (self._name(), self._count())
+        self.dimensions: list[tuple[str, int]] = self._read_list(
+            _DIMENSIONS, lambda: (self._read_name(), self._count())
         )
-        self.attributes = dict(self._list(_ATTRIBUTES, self._attribute))
-        self.variables: list[_Declared] = self._list(_VARIABLES, lambda: self._variable(offset))
+        self.attributes = dict(self._read_list(_ATTRIBUTES, self._read_attribute))
+        self.variables: list[_Declared] = self._read_list(_VARIABLES, lambda: self._read_variable(offset))
         self.record_dimension = next(
             (number for number, (_, size) in enumerate(self.dimensions) if size == 0), None
         )
         for variable in self.variables:
             if any(number >= len(self.dimensions) for number in variable.dimensions):
-                raise self._invalid(f"{variable.name} has an undeclared dimension")
-        self.record_bytes = self._record_bytes()
-        self.record_count = self._record_count()
+                raise self._make_error(f"{variable.name} has an undeclared dimension")
+        self.record_bytes = self._compute_record_bytes()
+        self.record_count = self._count_records()
 
     def is_record(self, variable: _Declared) -> bool:
         """Check whether a variable has the record dimension."""
@@ -100,29 +100,29 @@ class _Header:
         numbers = variable.dimensions[1:] if self.is_record(variable) else variable.dimensions
         return math.prod(self.dimensions[number][1] for number in numbers) * variable.dtype.itemsize
 
-    def _record_bytes(self) -> int:
+    def _compute_record_bytes(self) -> int:
         """Return the distance between records. The records of a single record variable are not padded."""
         sizes = [self.slab_bytes(variable) for variable in self.variables if self.is_record(variable)]
         return sizes[0] if len(sizes) == 1 else sum(-(-size // 4) * 4 for size in sizes)
 
-    def _record_count(self) -> int:
+    def _count_records(self) -> int:
         begins = [each.begin for each in self.variables if self.is_record(each)]
         if self._numrecs not in _STREAMING or not begins or not self.record_bytes:
             return 0 if self._numrecs in _STREAMING else self._numrecs
         return max(self._file.size_bytes - min(begins), 0) // self.record_bytes
 
-    def _list(self, tag: int, item: Callable[[], Any]) -> list[Any]:
+    def _read_list(self, tag: int, item: Callable[[], Any]) -> list[Any]:
         found, count = self._u32(), self._count()
         if found not in (0, tag) or (found == 0 and count):
-            raise self._invalid(f"found tag {found} at byte {self._at} of the header, expected {tag}")
+            raise self._make_error(f"found tag {found} at byte {self._at} of the header, expected {tag}")
         if count > self._file.size_bytes:
-            raise self._invalid(
+            raise self._make_error(
                 f"the header has a list of {count} items, which is more than the file can contain"
             )
         return [item() for _ in range(count)]
 
-    def _attribute(self) -> tuple[str, Any]:
-        name, dtype, count = self._name(), self._type(), self._count()
+    def _read_attribute(self) -> tuple[str, Any]:
+        name, dtype, count = self._read_name(), self._read_type(), self._count()
         data = self._take_padded(count * dtype.itemsize)
         if (
             dtype.kind == "S"
@@ -130,27 +130,27 @@ class _Header:
             return name, data if name == "_FillValue" else data.replace(b"\0", b"")
         return name, np.frombuffer(data, dtype)
 
-    def _variable(self, offset: Callable[[], int]) -> _Declared:
-        name, rank = self._name(), self._count()
+    def _read_variable(self, offset: Callable[[], int]) -> _Declared:
+        name, rank = self._read_name(), self._count()
         if rank > len(self.dimensions) * 8 + 8:
-            raise self._invalid(f"{name} has {rank} dimensions")
+            raise self._make_error(f"{name} has {rank} dimensions")
         dimensions = tuple(self._count() for _ in range(rank))
-        attributes = dict(self._list(_ATTRIBUTES, self._attribute))
-        dtype = self._type()
+        attributes = dict(self._read_list(_ATTRIBUTES, self._read_attribute))
+        dtype = self._read_type()
         self._count()  # skip the size, which is wrong for large variables and follows from the shape
         return _Declared(name, dimensions, attributes, dtype, offset())
 
-    def _name(self) -> str:
+    def _read_name(self) -> str:
         data = self._take_padded(self._count())
         try:
             return data.decode()
         except UnicodeDecodeError:
             return data.decode("latin-1")
 
-    def _type(self) -> np.dtype[Any]:
+    def _read_type(self) -> np.dtype[Any]:
         code = self._u32()
         if code not in _TYPES:
-            raise self._invalid(f"unknown data type {code} at byte {self._at} of the header")
+            raise self._make_error(f"unknown data type {code} at byte {self._at} of the header")
         return np.dtype(_TYPES[code])
 
     def _take_padded(self, size: int) -> bytes:
@@ -166,16 +166,16 @@ class _Header:
 
     def _take(self, size: int) -> bytes:
         if size > self._file.size_bytes:
-            raise self._invalid(
+            raise self._make_error(
                 f"the header needs {size} bytes at byte {self._at}, which is beyond the end of the file"
             )
         data = self._file.read(self._at, self._at + size)
         if len(data) < size:
-            raise self._invalid("the file ends inside its header")
+            raise self._make_error("the file ends inside its header")
         self._at += size
         return data
 
-    def _invalid(self, what: str) -> CannotVirtualizeError:
+    def _make_error(self, what: str) -> CannotVirtualizeError:
         return CannotVirtualizeError(f"{self._file.location} is not a valid NetCDF-3 file: {what}")
 
 

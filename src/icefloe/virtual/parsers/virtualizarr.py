@@ -50,7 +50,7 @@ def parse_with_virtualizarr(
 ) -> VirtualDataset:
     """Parse a file with the parser of VirtualiZarr for its format."""
     parser = _PARSERS[format]
-    with _local_copy(file) as path:
+    with _provide_local_copy(file) as path:
         refused: list[Refused] = []
         while True:
             skipped = {*options.drop_variables, *(each.variable for each in refused)}
@@ -86,11 +86,11 @@ def _to_big_endian(dataset: VirtualDataset) -> VirtualDataset:
     Little-endian types have different type codes, which kerchunk rejects.
     """
     return dataset.map_variables(
-        lambda _, variable: replace(variable, codecs=tuple(map(_big_endian_codec, variable.codecs)))
+        lambda _, variable: replace(variable, codecs=tuple(map(_make_big_endian_codec, variable.codecs)))
     )
 
 
-def _big_endian_codec(codec: Mapping[str, Any]) -> Mapping[str, Any]:
+def _make_big_endian_codec(codec: Mapping[str, Any]) -> Mapping[str, Any]:
     is_ordered = codec["name"] == "bytes" and "endian" in (codec.get("configuration") or {})
     return {"name": "bytes", "configuration": {"endian": "big"}} if is_ordered else codec
 
@@ -125,17 +125,18 @@ def _parse_manifests(parser: _Parser, path: str, shown: str, group: str | None, 
     from obspec_utils.registry import ObjectStoreRegistry
 
     found: Any = getattr(virtualizarr.parsers, parser.class_name, None)
-    if found is None or _parse_release(_installed()) < _parse_release(parser.since):
+    if found is None or _parse_release(_get_installed()) < _parse_release(parser.since):
         raise CannotVirtualizeError(
             f"{shown} is {parser.title}, which requires VirtualiZarr {parser.since} or newer, and "
-            f"{_installed()} is installed: pip install 'virtualizarr>={parser.since}' (Python 3.12 and newer)"
+            f"{_get_installed()} is installed: pip install 'virtualizarr>={parser.since}' "
+            "(Python 3.12 and newer)"
         )
     registry = ObjectStoreRegistry({"file://": make_local_object_store()})
     store = found(group=group, skip_variables=skipped)(f"file://{path}", registry)
     return get_manifest_group(store)
 
 
-def _installed() -> str:
+def _get_installed() -> str:
     from importlib.metadata import version
 
     return version("virtualizarr")
@@ -146,7 +147,7 @@ def _parse_release(release: str) -> tuple[int, ...]:
 
 
 @contextmanager
-def _local_copy(file: SourceFile) -> Iterator[str]:
+def _provide_local_copy(file: SourceFile) -> Iterator[str]:
     """Provide the path of a local file, or of a temporary copy with the same name."""
     if file.local_path is not None:
         yield file.local_path

@@ -154,13 +154,13 @@ def parse_grib(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     refused = tuple(scan.refused)
 
     def dataset(mine: Iterable[_Cube]) -> VirtualDataset:
-        variables = _dataset({cube.name: cube for cube in mine}, options)
+        variables = _make_dataset({cube.name: cube for cube in mine}, options)
         return VirtualDataset(variables, (), scan.attributes, {}, refused)
 
     if options.group is not None:
-        return dataset(_selected(cubes, options.group, file))
+        return dataset(_select_part(cubes, options.group, file))
     whole = dataset(cubes if _is_one(cubes) else [])
-    parts = _parts(cubes)
+    parts = _split_parts(cubes)
     if options.grib_parts:
         return replace(whole, groups={str(kind): dataset(mine) for kind, mine in parts.items()})
     if not _is_one(cubes):
@@ -177,7 +177,7 @@ def _is_one(cubes: Sequence[_Cube]) -> bool:
     return len({cube.coordinates() for cube in cubes}) <= 1 and len(names) == len(cubes)
 
 
-def _parts(cubes: Sequence[_Cube]) -> dict[Kind, list[_Cube]]:
+def _split_parts(cubes: Sequence[_Cube]) -> dict[Kind, list[_Cube]]:
     """Split variables by their kind into parts with the same coordinates, the largest first."""
     found: dict[Kind, dict[tuple[Any, ...], list[_Cube]]] = {}
     for cube in cubes:
@@ -189,11 +189,11 @@ def _parts(cubes: Sequence[_Cube]) -> dict[Kind, list[_Cube]]:
     return {
         replace(kind, number=number): mine
         for kind, alike in found.items()
-        for number, mine in enumerate(sorted(alike.values(), key=_place_in_order), start=1)
+        for number, mine in enumerate(sorted(alike.values(), key=_make_order_key), start=1)
     }
 
 
-def _place_in_order(cubes: Sequence[_Cube]) -> tuple[Any, ...]:
+def _make_order_key(cubes: Sequence[_Cube]) -> tuple[Any, ...]:
     return (
         -len(cubes[0].fields),
         str(cubes[0].keys.get("md5GridSection")),
@@ -209,9 +209,9 @@ def _with_group(dataset: VirtualDataset, path: Sequence[str], group: VirtualData
     return replace(dataset, groups={**dataset.groups, name: new})
 
 
-def _selected(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_Cube]:
+def _select_part(cubes: Sequence[_Cube], path: str, file: SourceFile) -> list[_Cube]:
     """Select a part by its kind or name, or the messages that the path describes, if they fit together."""
-    parts = _parts(cubes)
+    parts = _split_parts(cubes)
     names = name_groups(parts)
     for kind, mine in parts.items():
         if path == str(kind) or (path == names[kind] and not _is_one(cubes)):
@@ -261,7 +261,7 @@ class _Scan:
         # ecCodes looks names up in tables, which takes longer than everything else: do it once per variable.
         mark = tuple(keys.values())
         if mark not in self._names:
-            self._names[mark] = _variable_name(handle)
+            self._names[mark] = _find_variable_name(handle)
         name = self._names[mark]
         if self._options.drops(name):
             return
@@ -269,7 +269,7 @@ class _Scan:
             self.attributes = _grib_attributes(handle, _GLOBAL)
         try:
             grid = self._grid(handle, keys)
-            place = _place(handle)
+            place = _read_place(handle)
         except RefusedVariable as refusal:
             if name not in {each.variable for each in self.refused}:
                 self.refused.append(refusal.named(name))
@@ -281,7 +281,7 @@ class _Scan:
             cube = self.cubes.get((*mark, number, again))
             if cube is None:
                 level = str(keys["typeOfLevel"])
-                described = {**keys, **_described_keys(handle)}
+                described = {**keys, **_list_described_keys(handle)}
                 cube = _Cube(name, level if level not in _UNKNOWN else "level", described, grid, {})
                 self.cubes[(*mark, number, again)] = cube
             if place not in cube.fields:
@@ -291,7 +291,7 @@ class _Scan:
     def _grid(self, handle: Any, keys: dict[str, Any]) -> _Grid:
         mark = (keys["md5GridSection"], keys["gridType"], keys["numberOfPoints"])
         if mark not in self._grids:
-            self._grids[mark] = _grid_of(handle, str(keys["gridType"]))
+            self._grids[mark] = _read_grid(handle, str(keys["gridType"]))
         return self._grids[mark]
 
 
@@ -309,16 +309,16 @@ def _grib_attributes(handle: Any, names: Sequence[str]) -> dict[str, Any]:
     return {f"GRIB_{name}": value for name, value in found.items() if value is not None}
 
 
-def _described_keys(handle: Any) -> dict[str, Any]:
+def _list_described_keys(handle: Any) -> dict[str, Any]:
     return {name: _get(handle, name) for name in _DESCRIBING}
 
 
-def _variable_name(handle: Any) -> str:
+def _find_variable_name(handle: Any) -> str:
     names = [_get(handle, key) for key in ("cfVarName", "shortName")]
     return next((str(name) for name in names if name not in (*_UNKNOWN, None)), "unknown")
 
 
-def _place(handle: Any) -> tuple[Any, ...]:
+def _read_place(handle: Any) -> tuple[Any, ...]:
     import eccodes
 
     date, clock = _get(handle, "dataDate"), _get(handle, "dataTime", 0)
@@ -353,7 +353,7 @@ _TABULAR = frozenset(
 """Grids that have two dimensions. cfgrib lists the points of any other grid along the dimension `values`."""
 
 
-def _grid_of(handle: Any, grid_type: str) -> _Grid:
+def _read_grid(handle: Any, grid_type: str) -> _Grid:
     import eccodes
 
     if grid_type in ("sh", "rotated_sh", "stretched_sh", "stretched_rotated_sh"):
@@ -381,17 +381,17 @@ def _grid_of(handle: Any, grid_type: str) -> _Grid:
     return _Grid(("y", "x"), shape, None, None, located=True)
 
 
-def _dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, VirtualVariable]:
+def _make_dataset(cubes: dict[str, _Cube], options: ParseOptions) -> dict[str, VirtualVariable]:
     if not cubes:
         return {}
     first = next(iter(cubes.values()))
-    variables = {name: _variable(cube) for name, cube in cubes.items()}
-    coordinates = {**_header_coordinates(first), **_grid_coordinates(first)}
+    variables = {name: _make_variable(cube) for name, cube in cubes.items()}
+    coordinates = {**_make_header_coordinates(first), **_make_grid_coordinates(first)}
     variables |= {name: each for name, each in coordinates.items() if not options.drops(name)}
     return variables
 
 
-def _axes(cube: _Cube) -> list[tuple[str, int, tuple[Any, ...]]]:
+def _find_axes(cube: _Cube) -> list[tuple[str, int, tuple[Any, ...]]]:
     """Return the name, position and values of each axis along which messages differ."""
     names = [cube.level_name if axis == "level" else axis for axis in _AXES]
     return [
@@ -399,8 +399,8 @@ def _axes(cube: _Cube) -> list[tuple[str, int, tuple[Any, ...]]]:
     ]
 
 
-def _variable(cube: _Cube) -> VirtualVariable:
-    axes = _axes(cube)
+def _make_variable(cube: _Cube) -> VirtualVariable:
+    axes = _find_axes(cube)
     rows = [{value: row for row, value in enumerate(values)} for _, _, values in axes]
     fields = list(cube.fields.values())
     coords = np.zeros((len(fields), len(axes) + len(cube.grid.shape)), np.uint32)
@@ -436,7 +436,7 @@ def _attributes(cube: _Cube) -> dict[str, Any]:
     return attributes
 
 
-def _header_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
+def _make_header_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
     found: dict[str, VirtualVariable] = {}
     for axis, kind in enumerate(_AXES):
         values = cube.values(axis)
@@ -455,7 +455,7 @@ def _header_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
     return found
 
 
-def _grid_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
+def _make_grid_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
     grid = cube.grid
     if not grid.located:
         return {}
@@ -465,12 +465,12 @@ def _grid_coordinates(cube: _Cube) -> dict[str, VirtualVariable]:
             "longitude": make_loaded_variable(("longitude",), grid.longitude, _COORDINATES["longitude"]),
         }
     return {
-        name: _decoded_coordinate(cube, name, key)
+        name: _make_decoded_coordinate(cube, name, key)
         for name, key in (("latitude", "latitudes"), ("longitude", "longitudes"))
     }
 
 
-def _decoded_coordinate(cube: _Cube, name: str, key: str) -> VirtualVariable:
+def _make_decoded_coordinate(cube: _Cube, name: str, key: str) -> VirtualVariable:
     """Create a coordinate with a value per point, which ecCodes computes from any message with this grid."""
     field = next(iter(cube.fields.values()))
     grid = cube.grid

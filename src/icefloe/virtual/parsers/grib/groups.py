@@ -76,11 +76,11 @@ def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) 
         ):  # the root group has the levels as an array
             name = "_".join(path)
             used.append(kind.level_type)
-        names[kind] = _numbered(name, kind.number, used)
+        names[kind] = _add_number(name, kind.number, used)
     return names
 
 
-def _numbered(name: str, number: int, used: Collection[str]) -> str:
+def _add_number(name: str, number: int, used: Collection[str]) -> str:
     """Add a number to a name, unless it is 1 and nothing else has the name."""
     found = f"{name}_{number}" if number > 1 else name
     while found in used:

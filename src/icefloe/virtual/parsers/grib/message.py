@@ -37,10 +37,10 @@ def read_headers(file: SourceFile, message: Message) -> list[bytes]:
     """
     if message.edition == 1:
         return [file.read(message.offset, message.offset + message.length)]
-    return _headers_2(file, message)
+    return _read_headers_2(file, message)
 
 
-def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
+def _read_headers_2(file: SourceFile, message: Message) -> list[bytes]:
     head = file.peek(message.offset, message.offset + 16)
     position, end = message.offset + 16, message.offset + message.length - len(END)
     shared: dict[int, bytes] = {}
@@ -63,9 +63,9 @@ def _headers_2(file: SourceFile, message: Message) -> list[bytes]:
 
 def iterate_messages(file: SourceFile) -> Iterator[Message]:
     """Generate the messages of a file in order, skipping bytes between them."""
-    position = _next_magic(file, 0)
+    position = _find_next_magic(file, 0)
     while position is not None:
-        message = _message_at(file, position)
+        message = _read_message_at(file, position)
         end = message.offset + message.length
         if end > file.size_bytes or file.peek(end - 4, end) != END:
             raise CannotVirtualizeError(
@@ -73,10 +73,10 @@ def iterate_messages(file: SourceFile) -> Iterator[Message]:
                 f"bytes; the file of {file.size_bytes} bytes is truncated or damaged"
             )
         yield message
-        position = _next_magic(file, end)
+        position = _find_next_magic(file, end)
 
 
-def _next_magic(file: SourceFile, start: int) -> int | None:
+def _find_next_magic(file: SourceFile, start: int) -> int | None:
     while start < file.size_bytes:
         window = file.peek(start, start + _SEARCHED)
         found = window.find(MAGIC)
@@ -86,19 +86,19 @@ def _next_magic(file: SourceFile, start: int) -> int | None:
     return None
 
 
-def _message_at(file: SourceFile, offset: int) -> Message:
+def _read_message_at(file: SourceFile, offset: int) -> Message:
     head = file.peek(offset, offset + 16)
     edition = head[7] if len(head) == 16 else 0
     if edition == 2:
         return Message(offset, int.from_bytes(head[8:16]), 2)
     if edition == 1:
-        return Message(offset, _first_edition_length(file, offset, int.from_bytes(head[4:7])), 1)
+        return Message(offset, _read_first_edition_length(file, offset, int.from_bytes(head[4:7])), 1)
     raise CannotVirtualizeError(
         f"{file.location}: the GRIB message at byte {offset} has the unknown edition {edition}"
     )
 
 
-def _first_edition_length(file: SourceFile, offset: int, length: int) -> int:
+def _read_first_edition_length(file: SourceFile, offset: int, length: int) -> int:
     """Return the length of a message of edition 1, whose length field of three bytes ends at 8 MB.
 
     ECMWF stores longer messages with the length in units of 120 bytes, and the remainder in the length field

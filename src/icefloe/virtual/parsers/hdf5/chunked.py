@@ -55,7 +55,7 @@ def _blosc(values: Sequence[int]) -> dict[str, Any]:
     return blosc_codec(_BLOSC_COMPRESSORS[compressor], level, shuffle, max(values[2], 1))
 
 
-def _own_codec(number: int, values: Sequence[int], *, skips: bool = False) -> dict[str, Any]:
+def _make_own_codec(number: int, values: Sequence[int], *, skips: bool = False) -> dict[str, Any]:
     configuration = {"filter": number, "values": list(values), **({"skips": True} if skips else {})}
     return {"name": HDF5, "configuration": configuration}
 
@@ -76,7 +76,7 @@ def refer_to_chunks(
     dataset: h5py.Dataset, stored: Sequence[StoredFilter], dtype: np.dtype[Any], inner: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], ChunkReferences]:
     """Return the codecs that all chunks need, and references to the chunks that were written."""
-    filters = _filters(stored)
+    filters = _find_filters(stored)
     own_shape, own_chunks = dataset.shape, dataset.chunks
     chunk = Chunk((*own_chunks, *inner), dtype)
     rank = len(own_shape)
@@ -101,7 +101,9 @@ def refer_to_chunks(
         compressor = _find_compressor(filters)
         if compressor is not None:
             found = filters[compressor]
-            filters[compressor] = replace(found, codec=_own_codec(found.number, found.values, skips=True))
+            filters[compressor] = replace(
+                found, codec=_make_own_codec(found.number, found.values, skips=True)
+            )
             odd = ~_show_skip_by_size(rows, filters, compressor, chunk)
     inline = _read_inline(dataset, coords[odd], filters, chunk)
     plain = ~odd
@@ -109,7 +111,7 @@ def refer_to_chunks(
     return [each.codec for each in filters], chunks.with_inner(len(inner))
 
 
-def _filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
+def _find_filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
     """Return the filters in the order of encoding. Raises RefusedVariable if no codec decodes one of them."""
     found: list[_Filter] = []
     for position, (number, _, values, name) in enumerate(stored):
@@ -122,7 +124,7 @@ def _filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
             continue  # shuffling single bytes changes nothing
         # After another filter, the number of bytes need not be a multiple of the item size.
         usual = number in _CODECS and not (number == _SHUFFLE and found)
-        codec = _CODECS[number](values) if usual else _own_codec(number, values)
+        codec = _CODECS[number](values) if usual else _make_own_codec(number, values)
         found.append(_Filter(position, number, tuple(values), codec))
     return found
 

@@ -54,7 +54,7 @@ class UnlimitedDimensions:
     def shape_of(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the shape of a dataset, extended to the lengths of its unlimited dimensions."""
         shape: tuple[int, ...] = tuple(dataset.shape)
-        scales = _unlimited_scales(dataset, attributes)
+        scales = _find_unlimited_scales(dataset, attributes)
         if not scales:
             return shape
         if self._lengths is None:
@@ -67,11 +67,11 @@ class UnlimitedDimensions:
         import h5py
 
         if isinstance(member, h5py.Dataset) and member.shape and self._lengths is not None:
-            for axis, scale in _unlimited_scales(member, member.attrs).items():
+            for axis, scale in _find_unlimited_scales(member, member.attrs).items():
                 self._lengths[scale] = max(self._lengths.get(scale, 0), member.shape[axis])
 
 
-def _unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[int, int]:
+def _find_unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> dict[int, int]:
     """Return the addresses of the scales of unlimited axes. A one-dimensional scale is its own scale."""
     import h5py
 
@@ -101,17 +101,17 @@ class Dimensions:
         self, dataset: h5py.Dataset, shape: tuple[int, ...], attributes: Mapping[str, Any]
     ) -> tuple[str, ...]:
         """Return a unique name for each axis of a dataset, including the axes of array-valued elements."""
-        own = self._own_names(dataset, attributes)
+        own = self._find_own_names(dataset, attributes)
         names: list[str] = []
         for axis, size in enumerate(shape):
             name = own[axis] if axis < len(own) else None
             if name is None or name in names:
                 # A dimension may appear twice, for example in a covariance, but names must be unique.
-                name = self._name_for(size, names, name)
+                name = self._make_name(size, names, name)
             names.append(name)
         return tuple(names)
 
-    def _own_names(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> list[str | None]:
+    def _find_own_names(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> list[str | None]:
         import h5py
 
         if _LIST in attributes:
@@ -126,10 +126,10 @@ class Dimensions:
             if len(dataset.shape) == 1:
                 return [get_shown_name(dataset.name.rpartition("/")[2])]
             if "_Netcdf4Coordinates" in attributes:
-                return self._by_number(dataset, attributes["_Netcdf4Coordinates"])
+                return self._find_by_number(dataset, attributes["_Netcdf4Coordinates"])
         return []
 
-    def _by_number(self, dataset: h5py.Dataset, numbers: Any) -> list[str | None]:
+    def _find_by_number(self, dataset: h5py.Dataset, numbers: Any) -> list[str | None]:
         """Find the dimensions of a multidimensional coordinate by the numbers of their scales."""
         group = dataset.parent
         known: dict[int, str] = {}
@@ -142,7 +142,7 @@ class Dimensions:
             group = group.parent
         return [known.get(int(number)) for number in np.atleast_1d(numbers)]
 
-    def _name_for(self, size: int, taken: list[str], base: str | None) -> str:
+    def _make_name(self, size: int, taken: list[str], base: str | None) -> str:
         if base is not None:
             return next(name for n in range(2, 100) if (name := f"{base}_{n}") not in taken)
         for again in range(100):

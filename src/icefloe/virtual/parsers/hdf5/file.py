@@ -88,7 +88,7 @@ def open_hdf5(file: SourceFile, options: ParseOptions) -> Iterator[tuple[Virtual
     except OSError as error:
         raise CannotVirtualizeError(f"{location} cannot be read as HDF5: {error}") from None
     with opened:
-        root = opened if options.group is None else _member(opened, options.group)
+        root = opened if options.group is None else _follow_link(opened, options.group)
         if not isinstance(root, h5py.Group):
             names = ", ".join(name for name, each in opened.items() if isinstance(each, h5py.Group))
             raise CannotVirtualizeError(
@@ -116,7 +116,7 @@ def _open(file: SourceFile) -> h5py.File:
     return h5py.File(file.as_binary(), "r")
 
 
-def _member(group: h5py.Group, name: str) -> Any:
+def _follow_link(group: h5py.Group, name: str) -> Any:
     """Follow a hard or soft link; return None for external and dangling links."""
     from h5py import h5l
 
@@ -150,7 +150,7 @@ class _Parser:
             full = f"{path}/{shown}" if path else shown
             if self._options.drops(full):
                 continue
-            member = _member(group, name)
+            member = _follow_link(group, name)
             if isinstance(member, h5py.Dataset):
                 attributes = read_attributes(member)
                 if is_bare_dimension(attributes):
@@ -173,7 +173,7 @@ class _Parser:
         self._above.pop()
         own = read_attributes(group)
         self.members = Members(members, own, not refused and members.keys() == variables.keys())
-        return VirtualDataset(variables, (), _shown(own), groups, tuple(refused))
+        return VirtualDataset(variables, (), _to_json_attributes(own), groups, tuple(refused))
 
     def _parse_dataset(
         self, dataset: h5py.Dataset, stored: Mapping[str, Any], path: str, dimensions: Dimensions
@@ -183,10 +183,12 @@ class _Parser:
             raise RefusedVariable(RefusalReason.UNSUPPORTED_LAYOUT, "it has a null dataspace")
         properties = dataset.id.get_create_plist()
         filters = [properties.get_filter(position) for position in range(properties.get_nfilters())]
-        found = _native_type(dataset)
-        dtype, inner = _stored_type(found, dataset, filters)
+        found = _find_native_type(dataset)
+        dtype, inner = _find_stored_type(found, dataset, filters)
         names = dimensions.name_axes(dataset, (*own_shape, *inner), stored)
-        attributes = encode_attributes({**_visible_attributes(stored), **_flags(found, stored)}, dtype)
+        attributes = encode_attributes(
+            {**_drop_internal_attributes(stored), **_describe_flags(found, stored)}, dtype
+        )
         shape = (*self._unlimited.shape_of(dataset, stored), *inner)
         member = Member(dataset, names, shape, stored)
         if dtype.kind == "T":
@@ -197,7 +199,7 @@ class _Parser:
             return member, make_loaded_variable(names, values, attributes)
         if dataset.external is not None or dataset.is_virtual:
             raise RefusedVariable(RefusalReason.EXTERNAL_STORAGE, "its values are in other files")
-        chunk_shape, codecs, chunks = self._chunks(
+        chunk_shape, codecs, chunks = self._find_chunks(
             dataset, properties.get_layout(), filters, dtype, shape, inner
         )
         check_ends(self._file, dataset.name, chunks.offsets, chunks.lengths)
@@ -207,12 +209,12 @@ class _Parser:
             dtype.newbyteorder("="),
             chunk_shape,
             (configure_bytes(dtype), *codecs),
-            _fill_value(dataset, dtype),
+            _find_fill_value(dataset, dtype),
             attributes,
             chunks,
         )
 
-    def _chunks(
+    def _find_chunks(
         self,
         dataset: h5py.Dataset,
         layout: int,
@@ -270,7 +272,7 @@ def _read_strings(dataset: h5py.Dataset) -> Values:
         ) from None
 
 
-def _fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
+def _find_fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
     """Return the value of unwritten chunks. The elements of an array fill value must be equal."""
     values = np.asarray(dataset.fillvalue)
     flat = values.reshape(-1)
@@ -283,14 +285,14 @@ def _fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
 
 def group_attributes(group: h5py.Group) -> dict[str, Any]:
     """Return the attributes of a group as JSON values, without internal ones of the netCDF library."""
-    return _shown(read_attributes(group))
+    return _to_json_attributes(read_attributes(group))
 
 
-def _shown(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return encode_attributes(_visible_attributes(attributes))
+def _to_json_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return encode_attributes(_drop_internal_attributes(attributes))
 
 
-def _visible_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_internal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Drop internal attributes of the netCDF library, and HDF5 references."""
     import h5py
 
@@ -315,7 +317,7 @@ def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
     return found
 
 
-def _native_type(dataset: h5py.Dataset) -> np.dtype[Any]:
+def _find_native_type(dataset: h5py.Dataset) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = dataset.dtype
     except (TypeError, ValueError) as error:
@@ -325,7 +327,7 @@ def _native_type(dataset: h5py.Dataset) -> np.dtype[Any]:
     return found
 
 
-def _stored_type(
+def _find_stored_type(
     found: np.dtype[Any], dataset: h5py.Dataset, filters: Sequence[StoredFilter]
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Return the stored data type, including its byte order, and the shape of each element.
@@ -353,7 +355,7 @@ def _stored_type(
     return plain, shape
 
 
-def _flags(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_flags(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Describe an enumeration with the flag attributes of the CF conventions."""
     import h5py
 
@@ -376,17 +378,17 @@ def _check_compound(found: np.dtype[Any]) -> np.dtype[Any]:
     end = 0
     for name, (part, start, *_) in (found.fields or {}).items():
         if start != end:
-            raise _refused(found, "has padding between its fields")
+            raise _make_refusal(found, "has padding between its fields")
         end = start + part.itemsize
         if part.kind == "O" or part.subdtype is not None or part.str.startswith(">"):
-            raise _refused(found, "has array, variable-length or big-endian fields")
+            raise _make_refusal(found, "has array, variable-length or big-endian fields")
         fields.append((name, _check_compound(part) if part.names else _strip_metadata(part)))
     if end != found.itemsize:
-        raise _refused(found, "has padding between its fields")
+        raise _make_refusal(found, "has padding between its fields")
     return np.dtype(fields)
 
 
-def _refused(found: np.dtype[Any], what: str) -> RefusedVariable:
+def _make_refusal(found: np.dtype[Any], what: str) -> RefusedVariable:
     return RefusedVariable(RefusalReason.UNSUPPORTED_TYPE, f"its compound type {what} ({found})")
 
 

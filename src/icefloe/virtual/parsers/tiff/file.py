@@ -59,7 +59,7 @@ def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     try:
         reader: Any = file.local_path or file.as_binary()
         with tifffile.TiffFile(reader) as opened:
-            dataset = _dataset(opened, options, file)
+            dataset = _make_dataset(opened, options, file)
     except IcechunkError:
         raise
     except (tifffile.TiffFileError, *DAMAGE) as error:
@@ -67,7 +67,7 @@ def parse_tiff(file: SourceFile, options: ParseOptions) -> VirtualDataset:
     return choose_group(dataset, options.group, file.location)
 
 
-def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile) -> VirtualDataset:
+def _make_dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile) -> VirtualDataset:
     if not opened.series:
         raise CannotVirtualizeError(f"{file.location} contains no image")
     levels: list[tuple[dict[str, VirtualVariable], list[Refused]]] = [({}, [])]
@@ -87,10 +87,10 @@ def _dataset(opened: tifffile.TiffFile, options: ParseOptions, file: SourceFile)
             variables |= {other: each for other, each in located.items() if not options.drops(other)}
     image, *overviews = [VirtualDataset(found, (), refused=tuple(refused)) for found, refused in levels]
     groups = {f"{OVERVIEW}{depth}": each for depth, each in enumerate(overviews, 1)}
-    return replace(image, attributes=_file_attributes(opened), groups=groups)
+    return replace(image, attributes=_read_file_attributes(opened), groups=groups)
 
 
-def _file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
+def _read_file_attributes(opened: tifffile.TiffFile) -> dict[str, Any]:
     """Return the GeoTIFF keys and the description of the first page as attributes."""
     page = opened.pages.first
     found = {
@@ -159,8 +159,8 @@ class _Image:
         tail = [("band", self._samples)] if self._samples > 1 else []
         shape = (*(size for _, size in lead), rows, page.imagewidth, *(size for _, size in tail))
         chunk_shape = (*(1 for _ in lead), *self._chunk, *(size for _, size in tail))
-        plain = self._standard_codecs()
-        chunks = self._references(len(lead), len(tail), chunk_shape, plain is not None)
+        plain = self._find_standard_codecs()
+        chunks = self._make_references(len(lead), len(tail), chunk_shape, plain is not None)
         names = (*(name for name, _ in lead), "y", "x", *(name for name, _ in tail))
         dtype = self._dtype.newbyteorder("=")
         return VirtualVariable(
@@ -168,13 +168,13 @@ class _Image:
             shape,
             dtype,
             chunk_shape,
-            plain or (self._own_codec(),),
-            to_json_fill_value(self._nodata(dtype), dtype),  # missing tiles have no data
-            self._attributes(dtype),
+            plain or (self._make_own_codec(),),
+            to_json_fill_value(self._find_nodata(dtype), dtype),  # missing tiles have no data
+            self._make_attributes(dtype),
             chunks,
         )
 
-    def _standard_codecs(self) -> tuple[dict[str, Any], ...] | None:
+    def _find_standard_codecs(self) -> tuple[dict[str, Any], ...] | None:
         """Return standard Zarr codecs if they can decode the segments; otherwise None."""
         if self._page.predictor != 1:
             return None
@@ -187,7 +187,7 @@ class _Image:
                 return configure_bytes(self._dtype), zstd_codec(3)
         return None
 
-    def _own_codec(self) -> dict[str, Any]:
+    def _make_own_codec(self) -> dict[str, Any]:
         tables = self._page.jpegtables or b""
         return {
             "name": TIFF,
@@ -200,7 +200,7 @@ class _Image:
             },
         }
 
-    def _references(
+    def _make_references(
         self, leading: int, trailing: int, chunk_shape: tuple[int, ...], plain: bool
     ) -> ChunkReferences:
         height, width = self._chunk
@@ -252,7 +252,7 @@ class _Image:
 
         from icefloe.virtual.codecs import TiffCodec
 
-        coding = TiffCodec.from_dict(self._own_codec())
+        coding = TiffCodec.from_dict(self._make_own_codec())
         data = self._file.read(offset, offset + length)
         values = decode_segment(coding, data, chunk_shape, self._dtype.newbyteorder("="))
         raw: bytes = values.astype(self._dtype).tobytes()
@@ -263,11 +263,11 @@ class _Image:
                 return bytes(Zstd().encode(raw))
         return raw
 
-    def _attributes(self, dtype: np.dtype[Any]) -> dict[str, Any]:
-        nodata = self._nodata(dtype)
+    def _make_attributes(self, dtype: np.dtype[Any]) -> dict[str, Any]:
+        nodata = self._find_nodata(dtype)
         return {} if nodata is None else encode_attributes({"_FillValue": nodata}, dtype)
 
-    def _nodata(self, dtype: np.dtype[Any]) -> Any:
+    def _find_nodata(self, dtype: np.dtype[Any]) -> Any:
         """Return the value of missing data; None if it is not declared, or is outside the data type."""
         if self._page.tags.get("GDAL_NODATA") is None:
             return None

@@ -131,10 +131,10 @@ def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVari
     dict
         The image with the key "", and the other variables by name.
     """
-    tags: Mapping[str, Any] = page.geotiff_tags or _transform_tags(page)
+    tags: Mapping[str, Any] = page.geotiff_tags or _list_transform_tags(page)
     sizes = dict(zip(variable.dimensions, variable.shape, strict=True))
-    transform = _transform(tags, page.imagewidth / sizes["x"], page.imagelength / sizes["y"])
-    found = {} if transform is None else _coordinates(tags, transform, sizes)
+    transform = _find_transform(tags, page.imagewidth / sizes["x"], page.imagelength / sizes["y"])
+    found = {} if transform is None else _make_coordinates(tags, transform, sizes)
     grid_mapping = make_grid_mapping(tags)
     if not grid_mapping:
         return {"": variable, **found}
@@ -146,13 +146,13 @@ def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVari
     return {"": replace(variable, attributes=named), **found}
 
 
-def _transform_tags(page: Any) -> dict[str, Any]:
+def _list_transform_tags(page: Any) -> dict[str, Any]:
     """Return the tags of the affine transform of a file without a coordinate reference system."""
     found = {name: page.tags.get(code) for name, code in _TRANSFORM_TAGS.items()}
     return {name: tag.value for name, tag in found.items() if tag is not None}
 
 
-def _coordinates(
+def _make_coordinates(
     tags: Mapping[str, Any], transform: tuple[float, ...], sizes: Mapping[str, int]
 ) -> dict[str, VirtualVariable]:
     x, x_step, x_turn, y, y_turn, y_step = transform
@@ -167,7 +167,7 @@ def _coordinates(
     }
 
 
-def _transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[float, ...] | None:
+def _find_transform(tags: Mapping[str, Any], columns: float, rows: float) -> tuple[float, ...] | None:
     """Return the affine transform from columns and rows to x and y, in the order of GDAL.
 
     `columns` and `rows` are the numbers of pixels of the page per pixel of the image, which are larger than 1
@@ -198,15 +198,15 @@ def make_grid_mapping(tags: Mapping[str, Any]) -> dict[str, Any]:
             name: getattr(value, "value", value) for name, value in tags.items() if name.endswith("GeoKey")
         }
         found = json.loads(_compute_in_subprocess(json.dumps(keys, sort_keys=True)))
-        return _code_only(tags) if found is None else dict(found)
+        return _make_code_only(tags) if found is None else dict(found)
     try:
         import pyproj
     except ModuleNotFoundError:
-        return _code_only(tags)
+        return _make_code_only(tags)
     try:
-        crs = _crs(tags)
+        crs = _find_crs(tags)
     except (pyproj.exceptions.ProjError, ValueError, TypeError, KeyError):
-        return _code_only(tags)
+        return _make_code_only(tags)
     if crs is None:
         return {}
     attributes = crs.to_cf()
@@ -230,25 +230,25 @@ def get_key_number(key: Any) -> int:
     return 0 if key is None else int(getattr(key, "value", key))
 
 
-def _code_only(tags: Mapping[str, Any]) -> dict[str, Any]:
-    code = _code(tags, "ProjectedCSTypeGeoKey")
+def _make_code_only(tags: Mapping[str, Any]) -> dict[str, Any]:
+    code = _get_code(tags, "ProjectedCSTypeGeoKey")
     if code is None and "ProjectedCSTypeGeoKey" not in tags:
-        code = _code(tags, "GeographicTypeGeoKey")
+        code = _get_code(tags, "GeographicTypeGeoKey")
     return {} if code is None else {"spatial_ref": f"EPSG:{code}"}
 
 
-def _code(tags: Mapping[str, Any], key: str) -> int | None:
+def _get_code(tags: Mapping[str, Any], key: str) -> int | None:
     """Return the code of a key; None if the key is missing, undefined or user-defined."""
     number = get_key_number(tags.get(key))
     return None if number in (0, _USER_DEFINED) else number
 
 
-def _crs(tags: Mapping[str, Any]) -> CRS | None:
+def _find_crs(tags: Mapping[str, Any]) -> CRS | None:
     from pyproj import CRS
     from pyproj.crs import CompoundCRS
 
-    found = _horizontal(tags)
-    vertical = _code(tags, "VerticalCSTypeGeoKey")
+    found = _find_horizontal_crs(tags)
+    vertical = _get_code(tags, "VerticalCSTypeGeoKey")
     if found is None or vertical is None or len(found.axis_info) > 2:
         return found
     below = CRS.from_epsg(vertical)
@@ -259,19 +259,19 @@ def _crs(tags: Mapping[str, Any]) -> CRS | None:
     )  # a 3D system with ellipsoidal heights
 
 
-def _horizontal(tags: Mapping[str, Any]) -> CRS | None:
+def _find_horizontal_crs(tags: Mapping[str, Any]) -> CRS | None:
     from pyproj import CRS
 
     for key in ("PCSCitationGeoKey", "GTCitationGeoKey", "GeogCitationGeoKey"):
         if str(tags.get(key, "")).startswith(_PE_STRING):
             return CRS.from_wkt(tags[key].removeprefix(_PE_STRING).rstrip("|\0"))
-    if (code := _code(tags, "ProjectedCSTypeGeoKey")) is not None:
+    if (code := _get_code(tags, "ProjectedCSTypeGeoKey")) is not None:
         return _from_code(code)
     if "ProjCoordTransGeoKey" in tags or "ProjectionGeoKey" in tags:
-        return _projected(tags)
+        return _make_projected_crs(tags)
     if "ProjectedCSTypeGeoKey" not in tags and "GeographicTypeGeoKey" in tags:
-        code = _code(tags, "GeographicTypeGeoKey")
-        return CRS.from_wkt(_geographic(tags, _AXES)) if code is None else _from_code(code)
+        code = _get_code(tags, "GeographicTypeGeoKey")
+        return CRS.from_wkt(_make_geographic_crs(tags, _AXES)) if code is None else _from_code(code)
     return None
 
 
@@ -286,13 +286,13 @@ def _from_code(code: int) -> CRS:
         return CRS.from_authority("ESRI", code)
 
 
-def _projected(tags: Mapping[str, Any]) -> CRS | None:
+def _make_projected_crs(tags: Mapping[str, Any]) -> CRS | None:
     from pyproj import CRS
     from pyproj.crs import CoordinateOperation, ProjectedCRS
 
-    geographic = _geographic(tags)
+    geographic = _make_geographic_crs(tags)
     name = str(tags.get("PCSCitationGeoKey") or tags.get("GTCitationGeoKey") or "unknown").strip("|\0")
-    if (operation := _code(tags, "ProjectionGeoKey")) is not None:
+    if (operation := _get_code(tags, "ProjectionGeoKey")) is not None:
         conversion = CoordinateOperation.from_epsg(operation)
         return ProjectedCRS(conversion, name, geodetic_crs=CRS.from_wkt(geographic))
     number = get_key_number(tags.get("ProjCoordTransGeoKey"))
@@ -301,59 +301,59 @@ def _projected(tags: Mapping[str, Any]) -> CRS | None:
     projection, names = _PROJECTIONS[number]
     if number == _MERCATOR and "ProjStdParallel1GeoKey" in tags:
         projection, names = "Mercator_2SP", ("standard_parallel_1", *_AT_ORIGIN)
-    parts = [_quoted(name), geographic, f"PROJECTION[{_quoted(projection)}]"]
-    parts += [f"PARAMETER[{_quoted(each)},{_parameter(tags, each)!r}]" for each in (*names, *_OFFSETS)]
-    return CRS.from_wkt(f"PROJCS[{','.join([*parts, _unit(*_linear_unit(tags))])}]")
+    parts = [_quote(name), geographic, f"PROJECTION[{_quote(projection)}]"]
+    parts += [f"PARAMETER[{_quote(each)},{_find_parameter(tags, each)!r}]" for each in (*names, *_OFFSETS)]
+    return CRS.from_wkt(f"PROJCS[{','.join([*parts, _format_unit(*_make_linear_unit(tags))])}]")
 
 
-def _parameter(tags: Mapping[str, Any], name: str) -> float:
+def _find_parameter(tags: Mapping[str, Any], name: str) -> float:
     keys: Iterable[str] = _PARAMETERS[name]
     default = 1.0 if name == "scale_factor" else 0.0
     return float(next((tags[key] for key in keys if tags.get(key) is not None), default))
 
 
-def _geographic(tags: Mapping[str, Any], axes: str = "") -> str:
+def _make_geographic_crs(tags: Mapping[str, Any], axes: str = "") -> str:
     """Return the geographic coordinate reference system as WKT."""
     from pyproj.crs import Datum
 
-    if (code := _code(tags, "GeographicTypeGeoKey")) is not None:
+    if (code := _get_code(tags, "GeographicTypeGeoKey")) is not None:
         return str(_from_code(code).to_2d().to_wkt("WKT1_GDAL"))
-    citation = _citation(str(tags.get("GeogCitationGeoKey", "")))
-    if (code := _code(tags, "GeogGeodeticDatumGeoKey")) is not None:
+    citation = _parse_citation(str(tags.get("GeogCitationGeoKey", "")))
+    if (code := _get_code(tags, "GeogGeodeticDatumGeoKey")) is not None:
         datum = Datum.from_epsg(code).to_wkt("WKT1_GDAL")
     else:
-        datum = f"DATUM[{_quoted(citation.get('Datum', 'unknown'))},{_ellipsoid(tags, citation)}]"
-    name = _quoted(citation.get("GCS Name", "unknown"))
-    unit = _unit(*_ANGULAR_UNITS.get(get_key_number(tags.get("GeogAngularUnitsGeoKey")), _DEGREE))
-    return f"GEOGCS[{name},{datum},{_prime_meridian(tags, citation)},{unit}{axes}]"
+        datum = f"DATUM[{_quote(citation.get('Datum', 'unknown'))},{_make_ellipsoid(tags, citation)}]"
+    name = _quote(citation.get("GCS Name", "unknown"))
+    unit = _format_unit(*_ANGULAR_UNITS.get(get_key_number(tags.get("GeogAngularUnitsGeoKey")), _DEGREE))
+    return f"GEOGCS[{name},{datum},{_make_prime_meridian(tags, citation)},{unit}{axes}]"
 
 
-def _ellipsoid(tags: Mapping[str, Any], citation: Mapping[str, str]) -> str:
+def _make_ellipsoid(tags: Mapping[str, Any], citation: Mapping[str, str]) -> str:
     from pyproj.crs import Ellipsoid
 
-    if (code := _code(tags, "GeogEllipsoidGeoKey")) is not None:
+    if (code := _get_code(tags, "GeogEllipsoidGeoKey")) is not None:
         return str(Ellipsoid.from_epsg(code).to_wkt("WKT1_GDAL"))
     major = float(tags["GeogSemiMajorAxisGeoKey"])
     inverse = float(tags.get("GeogInvFlatteningGeoKey") or 0)
     if not inverse and (minor := float(tags.get("GeogSemiMinorAxisGeoKey") or major)) != major:
         inverse = major / (major - minor)
-    return f"SPHEROID[{_quoted(citation.get('Ellipsoid', 'unknown'))},{major!r},{inverse!r}]"
+    return f"SPHEROID[{_quote(citation.get('Ellipsoid', 'unknown'))},{major!r},{inverse!r}]"
 
 
-def _prime_meridian(tags: Mapping[str, Any], citation: Mapping[str, str]) -> str:
+def _make_prime_meridian(tags: Mapping[str, Any], citation: Mapping[str, str]) -> str:
     from pyproj.crs import PrimeMeridian
 
-    if (code := _code(tags, "GeogPrimeMeridianGeoKey")) is not None:
+    if (code := _get_code(tags, "GeogPrimeMeridianGeoKey")) is not None:
         return str(PrimeMeridian.from_epsg(code).to_wkt("WKT1_GDAL"))
     longitude = float(tags.get("GeogPrimeMeridianLongGeoKey") or 0)
     name = citation.get("Primem", "unknown" if longitude else "Greenwich")
-    return f"PRIMEM[{_quoted(name)},{longitude!r}]"
+    return f"PRIMEM[{_quote(name)},{longitude!r}]"
 
 
-def _linear_unit(tags: Mapping[str, Any]) -> tuple[str, float]:
+def _make_linear_unit(tags: Mapping[str, Any]) -> tuple[str, float]:
     from pyproj.database import get_units_map
 
-    code = _code(tags, "ProjLinearUnitsGeoKey")
+    code = _get_code(tags, "ProjLinearUnitsGeoKey")
     if code is None:
         size = tags.get("ProjLinearUnitSizeGeoKey")
         return ("metre", 1.0) if size is None else ("unknown", float(size))
@@ -361,15 +361,15 @@ def _linear_unit(tags: Mapping[str, Any]) -> tuple[str, float]:
     return units[str(code)].name, units[str(code)].conv_factor
 
 
-def _citation(text: str) -> dict[str, str]:
+def _parse_citation(text: str) -> dict[str, str]:
     """Split `GCS Name = unknown|Primem = Greenwich|` into its parts. Text without keys is the name."""
     parts = dict(re.findall(r"([^|=]+?) = ([^|]*)", text))
     return parts or ({"GCS Name": text.strip("|\0")} if text.strip("|\0") else {})
 
 
-def _unit(name: str, size: float) -> str:
-    return f"UNIT[{_quoted(name)},{size!r}]"
+def _format_unit(name: str, size: float) -> str:
+    return f"UNIT[{_quote(name)},{size!r}]"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return json.dumps(name.replace('"', "'"), ensure_ascii=False)

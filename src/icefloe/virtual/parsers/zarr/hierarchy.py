@@ -103,15 +103,15 @@ class _Hierarchy:
     def parse_group(self, path: str) -> VirtualDataset:
         arrays: dict[str, str] = {}
         groups: dict[str, VirtualDataset] = {}
-        for name in sorted(_children(path, self.documents)):
-            child = _key(path, name)
+        for name in sorted(_list_children(path, self.documents)):
+            child = _make_key(path, name)
             if self.options.drops(child.removeprefix(f"{self.options.group}/")):
                 continue
             if _is_array(child, self.documents):
                 arrays[name] = child
             else:
                 groups[name] = self.parse_group(child)
-        attributes = _group_attributes(path, self.documents)
+        attributes = _get_group_attributes(path, self.documents)
         return replace(self.parse_arrays(arrays), attributes=attributes, groups=groups)
 
     def parse_arrays(self, paths: Mapping[str, str]) -> VirtualDataset:
@@ -120,7 +120,7 @@ class _Hierarchy:
         refused: list[Refused] = []
         for name, path in paths.items():
             try:
-                variables[name] = _variable(path, self.documents, self.chunks.get(path))
+                variables[name] = _make_variable(path, self.documents, self.chunks.get(path))
             except RefusedVariable as refusal:
                 refused.append(refusal.named(name))
             except DAMAGE as error:
@@ -131,25 +131,25 @@ class _Hierarchy:
         return VirtualDataset(variables, self.sources, refused=tuple(refused))
 
 
-def _children(path: str, documents: Mapping[str, Any]) -> set[str]:
+def _list_children(path: str, documents: Mapping[str, Any]) -> set[str]:
     prefix = f"{path}/" if path else ""
     below = (key.removeprefix(prefix) for key in documents if key.startswith(prefix))
     return {name for name, slash, rest in (key.partition("/") for key in below) if rest}
 
 
 def _is_array(path: str, documents: Mapping[str, Any]) -> bool:
-    document = documents.get(_key(path, "zarr.json")) or {}
-    return _key(path, ".zarray") in documents or document.get("node_type") == "array"
+    document = documents.get(_make_key(path, "zarr.json")) or {}
+    return _make_key(path, ".zarray") in documents or document.get("node_type") == "array"
 
 
-def _key(path: str, name: str) -> str:
+def _make_key(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def _group_attributes(path: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
-    if _key(path, "zarr.json") in documents:
-        return dict(documents[_key(path, "zarr.json")].get("attributes") or {})
-    return dict(documents.get(_key(path, ".zattrs")) or {})
+def _get_group_attributes(path: str, documents: Mapping[str, Any]) -> Mapping[str, Any]:
+    if _make_key(path, "zarr.json") in documents:
+        return dict(documents[_make_key(path, "zarr.json")].get("attributes") or {})
+    return dict(documents.get(_make_key(path, ".zattrs")) or {})
 
 
 def _group_by_array(keys: Sequence[str], documents: Mapping[str, Any]) -> dict[str, list[int]]:
@@ -192,12 +192,12 @@ def _parse_indices(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], N
     return numbers[np.repeat(alike, counts)].reshape(-1, counts[0]), known
 
 
-def _variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
-    if _key(path, "zarr.json") in documents:
-        variable = convert_v3_array(documents[_key(path, "zarr.json")])
+def _make_variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
+    if _make_key(path, "zarr.json") in documents:
+        variable = convert_v3_array(documents[_make_key(path, "zarr.json")])
     else:
-        attributes = documents.get(_key(path, ".zattrs")) or {}
-        variable = convert_v2_array(documents[_key(path, ".zarray")], attributes)
+        attributes = documents.get(_make_key(path, ".zattrs")) or {}
+        variable = convert_v2_array(documents[_make_key(path, ".zarray")], attributes)
     rank, grid = len(variable.shape), np.array(variable.grid_shape, np.int64)
     if found is None:
         return variable
