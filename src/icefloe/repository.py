@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from icefloe.ancestry_graph import AncestryGraph
     from icefloe.conflicts import ConflictSolver, MergeResult, MergeStrategy
     from icefloe.core.merge.branches import Branching
+    from icefloe.core.merge.group_commit import GroupCommits
     from icefloe.credentials import AnyCredential
     from icefloe.maintenance.clone import CloneReport
     from icefloe.maintenance.commit_graph import History
@@ -115,6 +116,7 @@ class Repository(Shown):
         self._handle = handle
         self._attribution = attribution or Attribution()
         self._commit_metadata: dict[str, Any] = {}
+        self._groups: GroupCommits | None = None
         self._executor: Executor | None = None
         self._opened = opened
         self._refs = opened.refs
@@ -134,12 +136,13 @@ class Repository(Shown):
         return cls(opened, handle, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
-        derived = {"_opened", "_refs", "_assets", "_config_in_effect", "_executor"}
+        derived = {"_opened", "_refs", "_assets", "_config_in_effect", "_executor", "_groups"}
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._executor = None
+        self._groups = None
         self._opened = self._handle.open()
         self._refs = self._opened.refs
         self._assets = self._opened.assets
@@ -1337,7 +1340,7 @@ class Repository(Shown):
         snapshot = self._assets.snapshot(id)
         manifest = self._opened.config.manifest
         preload(self._assets, snapshot, asked_for=manifest is not None and manifest.preload is not None)
-        return Session(
+        session = Session(
             mode=mode,
             snapshot=snapshot,
             branch=branch,
@@ -1348,6 +1351,23 @@ class Repository(Shown):
             commit_metadata=self._commit_metadata,
             after_commit=_collect_after_commit,
         )
+        session._groups = self._groups
+        return session
+
+    def group_commits(self, *, max_delay_ms: float | None = 20.0) -> None:
+        """Fold concurrent commits of this process to one branch into one snapshot.
+
+        Sessions that are opened afterwards commit together: the first one waits for others, and commits that
+        do not conflict share a snapshot, whose metadata lists them. A commit that conflicts fails alone.
+
+        Parameters
+        ----------
+        max_delay_ms
+            The time that a commit waits for others. None commits each session on its own, as by default.
+        """
+        from icefloe.core.merge.group_commit import GroupCommits
+
+        self._groups = None if max_delay_ms is None else GroupCommits(max_delay_ms)
 
     # Maintenance. Its modules are imported on demand, so that opening a repository is fast.
 

@@ -50,6 +50,7 @@ from icefloe.types import ChunkType, SessionMode
 
 if TYPE_CHECKING:
     from icefloe.conflicts import ConflictSolver
+    from icefloe.core.merge.group_commit import GroupCommits
     from icefloe.store import IcechunkStore
 
 _MOVE_NODE = 3
@@ -116,6 +117,8 @@ class Session(Shown):
         self._workspace = Workspace(snapshot, assets, changes, read_only=self.read_only)
         self._executor = ThreadExecutor(assets.config.max_concurrent_requests)
         self._solver: ConflictSolver | None = None
+        self._groups: GroupCommits | None = None
+        """Commits of this process that are folded into one snapshot; None if commits are not grouped."""
         if since is None:
             since = 0 if mode is SessionMode.readonly else refs.now()
         self._collects_statistics = False
@@ -595,6 +598,8 @@ class Session(Shown):
                 raise _no_changes()
             self._collects_statistics |= collect_statistics
             rebase_with = rebase_with or self._solver
+            if self._groups is not None and self._mode is SessionMode.writable:
+                return self._commit_in_group(self._groups, message, metadata, rebase_with)
             if rebase_with is None:
                 return self._commit(message, metadata)
             return self._commit_rebasing(message, metadata, rebase_with, rebase_tries)
@@ -651,6 +656,8 @@ class Session(Shown):
                 raise _no_changes()
             rebase_with = rebase_with or self._solver
             try:
+                if self._groups is not None and self._mode is SessionMode.writable:
+                    return self._commit_in_group(self._groups, message, metadata, rebase_with, key)
                 if rebase_with is None:
                     return self._commit(message, metadata, key=key)
                 return self._commit_rebasing(message, metadata, rebase_with, rebase_tries, key)
@@ -719,6 +726,34 @@ class Session(Shown):
                     branch, base.id, make_snapshot_info(made, base.id), self._since
                 ),
             )
+
+    def _commit_in_group(
+        self,
+        groups: GroupCommits,
+        message: str,
+        metadata: Mapping[str, Any] | None,
+        solver: ConflictSolver | None,
+        key: CommitKey | None = None,
+    ) -> str:
+        """Commit together with other sessions of this process."""
+        from icefloe.core.merge.group_commit import CommitRequest
+
+        branch, base = self._require_branch(), self._workspace.base
+        private = Workspace(base, self._assets, self._workspace.changes.copy())
+        properties = self._properties(message, metadata)
+        request = CommitRequest(private, message, properties, key, solver, self._since)
+
+        def land(combined: Workspace, text: str, record: Mapping[str, Any], since: int) -> Snapshot:
+            session = Session.__new__(Session)  # a session of the same repository with all changes
+            its = {"_workspace": combined, "_since": since, "_commit_metadata": {}}
+            session.__dict__.update(self.__dict__, **its, _collects_statistics=False)
+            session._commit(text, record)
+            return session._workspace.base
+
+        made = groups.commit(branch, request, self._refs, self._executor, land)
+        if made is None:
+            raise _KeyFoundError
+        return self._settle(made)
 
     def rebase_by_default(self, solver: ConflictSolver | None) -> None:
         """Choose the solver of commits that do not name one.

@@ -23,6 +23,7 @@ from icefloe.cli.params import (
     repo_argument,
     revision_option,
 )
+from icefloe.core.merge.group_commit import list_folded_commits
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.repository import Repository
 from icefloe.snapshots import Diff
@@ -64,9 +65,10 @@ def log(repo: Repository, revision: str | None, number: int | None, graph: bool,
     )
     out.table(
         (
-            {"id": info.id, "written_at": info.written_at, "message": info.message}
-            | ({"parent_id": info.parent_id, "metadata": info.metadata} if out.as_json else {})
+            {"id": info.id, "written_at": info.written_at, "message": message}
+            | ({"parent_id": info.parent_id, "metadata": metadata} if out.as_json else {})
             for info in found
+            for message, metadata in list_folded_commits(info)
         ),
         ["id", "written_at", "message", *(["parent_id", "metadata"] if out.as_json else [])],
     )

@@ -68,7 +68,7 @@ def flush(
     rewritten, uploads = _rewrite(workspace, plans, executor)
     infos = [info for part in rewritten.values() for info in part.infos]
     infos += [info for each in plans for info in each.infos]
-    nodes = _list_new_nodes(workspace, [each.finished(rewritten) for each in plans])
+    nodes = build_nodes(workspace, [each.finished(rewritten) for each in plans])
     id = SnapshotId.random()
     log = make_log(workspace, id)
     if earlier is not None:
@@ -186,7 +186,8 @@ def _rewrite(
     return dict(executor.map(Task(write, "tasks"), items)), waiting
 
 
-def _list_new_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
+def build_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
+    """Return all nodes of a workspace, some of them with new manifests."""
     changes, base = workspace.changes, workspace.base.nodes
     put = {**changes.created, **changes.updated}
     put |= {node.path: node for node in rewritten}

@@ -102,9 +102,13 @@ class CommittedVersions:
         return self.digest if version == self.last else dict(self.digests).get(version)
 
 
-def get_versions(snapshot: Snapshot, app: str) -> CommittedVersions:
-    """Return the versions of an application that a snapshot contains."""
-    return _read_versions(snapshot, _get_path(app), app)
+def get_versions(state: Snapshot | Workspace, app: str) -> CommittedVersions:
+    """Return the versions of an application that a snapshot or a workspace contains."""
+    path = _get_path(app)
+    if isinstance(state, Snapshot):
+        return _read_versions(state, path, app)
+    node = state.node(path)
+    return CommittedVersions(app) if node is None else _parse(node)
 
 
 def with_version(versions: CommittedVersions, version: str, digest: str | None = None) -> CommittedVersions:
@@ -140,9 +144,9 @@ def is_key_node(path: str) -> bool:
     return path in _GROUPS or is_within(path, KEYS)
 
 
-def has_key(snapshot: Snapshot, key: CommitKey) -> bool:
-    """Return whether a snapshot contains the data of a key; raise InvalidInputError if the data differs."""
-    versions = get_versions(snapshot, key.app)
+def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
+    """Return whether a state contains the data of a key; raise InvalidInputError if the data differs."""
+    versions = get_versions(state, key.app)
     if key.version not in versions:
         return False
     if len({key.digest, versions.get_digest(key.version)} - {None}) > 1:
@@ -151,6 +155,13 @@ def has_key(snapshot: Snapshot, key: CommitKey) -> bool:
             kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )
     return True
+
+
+def add_key(workspace: Workspace, key: CommitKey) -> None:
+    """Add a key to uncommitted changes."""
+    versions = with_version(get_versions(workspace, key.app), key.version, key.digest)
+    workspace.set_metadata(key.path, _to_document(versions))
+    _complete_groups(workspace)
 
 
 @contextmanager
@@ -162,9 +173,7 @@ def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
         before, created=dict(before.created), updated=dict(before.updated), deleted=dict(before.deleted)
     )
     try:
-        versions = with_version(get_versions(workspace.base, key.app), key.version, key.digest)
-        workspace.set_metadata(key.path, _to_document(versions))
-        _complete_groups(workspace)
+        add_key(workspace, key)
         yield
     except BaseException:
         workspace.changes = before

@@ -108,7 +108,12 @@ class AppendPlan:
 
 
 def plan_appends(
-    ours: Workspace, tip: Snapshot, rules: AppendRules, *, match_all: bool = False, dry_run: bool = False
+    ours: Workspace,
+    tip: Snapshot | Workspace,
+    rules: AppendRules,
+    *,
+    match_all: bool = False,
+    dry_run: bool = False,
 ) -> AppendPlan | None:
     """Plan how appends of a session follow those at the tip; None if there is nothing to arrange.
 
@@ -120,7 +125,8 @@ def plan_appends(
     AppendConflictError
         If the two sides cannot be combined.
     """
-    sides = _Sides(Workspace(ours.base, ours.assets), ours, Workspace(tip, ours.assets), rules, dry_run)
+    there = Workspace(tip, ours.assets) if isinstance(tip, Snapshot) else tip
+    sides = _Sides(Workspace(ours.base, ours.assets), ours, there, rules, dry_run)
     rest = ours.changes.copy()
     documents: dict[str, bytes] = {}
     deltas: dict[str, ArrayDelta] = {}

@@ -63,7 +63,7 @@ def rebase(
         try:
             for step, log in zip(steps, logs, strict=True):
                 theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
-                _replay(began, changes, theirs, solver, step.snapshot)
+                replay(began, changes, theirs, solver, step.snapshot)
                 reached = step.snapshot
         finally:
             if reached is not None:
@@ -99,7 +99,7 @@ def _rebase_appends(
             return False
         for step, log in zip(steps, logs, strict=True):
             theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
-            _replay(workspace.base.nodes, plan.rest, theirs, solver, step.snapshot)
+            replay(workspace.base.nodes, plan.rest, theirs, solver, step.snapshot)
         workspace.rebase(tip, transfer_changes(tip.nodes, plan.rest))
         plan.apply(workspace)
     solver.note(plan.done)
@@ -127,7 +127,7 @@ def check_solver(solver: ConflictSolver) -> None:
         raise TypeError(f"'{type(solver).__name__}' object is not an instance of 'ConflictSolver'")
 
 
-def _replay(
+def replay(
     began: Nodes, changes: ChangeSet, theirs: Theirs, solver: ConflictSolver, snapshot: SnapshotId
 ) -> None:
     """Adapt our changes to one commit; raise RebaseFailedError, without a change, if the solver cannot."""

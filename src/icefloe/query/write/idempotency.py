@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.core.commit.idempotency import CommitKey, has_key
+from icefloe.core.merge.group_commit import list_folded_commits
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.feeds.append_solver import AppendSolver
 from icefloe.query.options import Options
@@ -95,8 +96,9 @@ class CommitRequest:
         if self.key is None:
             return None
         for info in repo.ancestry(branch=self.branch):
-            if str(info.metadata.get(APP)) == self.app and str(info.metadata.get(VERSION)) == self.version:
-                return info.id
+            for _, record in list_folded_commits(info):
+                if str(record.get(APP)) == self.app and str(record.get(VERSION)) == self.version:
+                    return info.id
         tip = repo.readonly_session(self.branch)
         return tip.snapshot_id if has_key(tip.workspace.base, self.key) else None
 
