@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import (
     conflicts,
     deriving,
+    describing,
     forks,
     growth,
     ingesting,
@@ -47,6 +48,7 @@ MODULES = (
     parsing,
     rechunking,
     deriving,
+    describing,
     ingesting,
 )
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}
