@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -1486,7 +1486,11 @@ class Repository(Shown):
             raise ValueError(
                 "delete_expired_branches and delete_expired_tags require a time instead of a policy"
             )
-        return retain(self._refs, self._assets, policy, dry_run=dry_run)
+        report = retain(self._refs, self._assets, policy, dry_run=dry_run)
+        if policy.operations is None:
+            return report
+        cutoff = datetime.now(UTC) - policy.operations
+        return replace(report, ops_log=self.trim_ops_log(cutoff, dry_run=dry_run))
 
     retain_async = async_twin(retain)
 

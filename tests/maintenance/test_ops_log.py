@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 import zarr
 
-from icefloe import Repository, RepositoryConfig, Storage, in_memory_storage
+from icefloe import (
+    OpsLogTrim,
+    Repository,
+    RepositoryConfig,
+    RetentionPolicy,
+    Storage,
+    in_memory_storage,
+)
 from icefloe.errors import IcechunkError
 
 FOREIGN = "notes.txt"
@@ -75,3 +82,17 @@ def test_repositories_of_version_1_have_no_ops_log() -> None:
 
     with pytest.raises(IcechunkError, match="ops log"):
         repo.trim_ops_log(datetime.now(UTC))
+
+
+def test_retention_policy_limits_the_age_of_operations() -> None:
+    repo = tagged(in_memory_storage())
+
+    assert repo.retain(RetentionPolicy(last=3)).ops_log is None
+    assert repo.retain(RetentionPolicy(last=3, operations=timedelta(days=1))).ops_log == OpsLogTrim(0, 0, 13)
+    trim = repo.retain(RetentionPolicy(last=3, operations=timedelta(0))).ops_log
+
+    assert trim is not None
+    assert trim.entries_left == len(list(repo.ops_log())) == 3
+    assert backups(repo) == set()
+    with pytest.raises(ValueError, match="operations must not be negative"):
+        RetentionPolicy(operations=timedelta(-1))

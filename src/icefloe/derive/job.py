@@ -18,6 +18,7 @@ from icefloe._internal.executor import Executor, Task
 from icefloe._internal.paths import ROOT, get_parent, join
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.conflicts import ConflictDetector
+from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.derive.arrays import StoredArray, array_document, find_array, get_array
 from icefloe.derive.compute import Computed, compute_chunks, make_tasks
 from icefloe.derive.lineage import METADATA, digest_input, find_attributes, list_derived
@@ -219,6 +220,8 @@ class _Run:
                 f"output {output.spec.name}: all {len(plan.recomputed)} chunks would be computed again "
                 f"because {plan.reason}"
             )
+        changed = len(plan.recomputed) + len(plan.moved_to)
+        check_changed_chunks([(changed, len(output.dims))], "choose larger chunks for the output")
         self._apply_metadata(output, existing)
         self._move_chunks(output, existing, plan)
         copied = len(plan.recomputed) if output.is_by_reference else 0

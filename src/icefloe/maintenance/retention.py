@@ -24,7 +24,7 @@ from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo
 from icefloe.maintenance.commit_graph import History, load_history
 from icefloe.maintenance.expire import Expiration, drop_expired, expire
-from icefloe.ops import UpdateType
+from icefloe.ops import OpsLogTrim, UpdateType
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "hourly": lambda time: (time.date(), time.hour),
@@ -54,7 +54,10 @@ class RetentionPolicy:
     tagged
         Keep snapshots with a tag. If False, tags whose snapshot is removed are deleted.
     branches
-        Different rules for some branches, by name. Their `tagged` is ignored.
+        Different rules for some branches, by name. Their `tagged` and `operations` are ignored.
+    operations
+        Delete backups of the repo info file that contain only operations older than this, as
+        `Repository.trim_ops_log` does. By default, all of them are kept.
 
     Examples
     --------
@@ -71,13 +74,16 @@ class RetentionPolicy:
     yearly: int = 0
     tagged: bool = True
     branches: Mapping[str, RetentionPolicy] = field(default_factory=dict)
+    operations: timedelta | None = None
 
     def __post_init__(self) -> None:
         for name in ("last", *_PERIODS):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
-        if self.within is not None and self.within < timedelta(0):
-            raise ValueError(f"within must not be negative, but is {self.within}")
+        for name in ("within", "operations"):
+            age = getattr(self, name)
+            if age is not None and age < timedelta(0):
+                raise ValueError(f"{name} must not be negative, but is {age}")
         nested = next((name for name, rules in self.branches.items() if rules.branches), None)
         if nested is not None:
             raise ValueError(f"the policy of branch {nested} must not have policies for branches")
@@ -213,6 +219,8 @@ class RetentionReport(Report):
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
     dry_run: bool
     """True if nothing was removed."""
+    ops_log: OpsLogTrim | None = None
+    """The backups that were deleted, if the policy limits the age of operations."""
 
     @property
     def kept(self) -> int:
