@@ -151,6 +151,34 @@ def test_only_appended_days_are_computed(tmp_path: Path) -> None:
     assert (report.recomputed, report.kept) == (8, 24)
 
 
+def test_a_new_month_keeps_the_normals_and_anomalies_of_others(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path, times=20)  # until 3 February
+    recipe = write_recipe(tmp_path, {name: OUTPUTS[name] for name in ("climatology", "anomaly")})
+    derive(recipe)
+    append(repo, "2020-03-01", 4)
+
+    report = derive(recipe)
+
+    assert [(each.recomputed, each.kept) for each in report.outputs] == [(4, 8), (4, 20)]
+    assert report.outputs[0].reason is None
+
+
+def test_a_gap_does_not_change_the_chunks_of_periods(tmp_path: Path) -> None:
+    data = field("2020-01-30", 40).chunk()
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
+    session = repo.writable_session("main")
+    data.to_zarr(session.store, encoding={"t2m": {"chunks": (20, 6, 8)}}, consolidated=False)
+    session.commit("five days per chunk")
+    recipe = write_recipe(tmp_path, {"daily": {**DAILY, "chunks": {}}})
+    derive(recipe)
+    append(repo, "2020-02-20", 20)
+
+    report = derive(recipe)
+
+    assert (report.recomputed, report.kept) == (4, 2)
+    assert report.outputs[0].reason is None
+
+
 def test_a_gap_computes_only_the_days_after_it(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})

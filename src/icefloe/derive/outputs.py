@@ -37,6 +37,7 @@ BLOCK_CHUNKS: Final = 8
 _MANY_CHUNKS: Final = 16
 """The number of input chunks per group from which partial aggregates are stored."""
 _GROUPS_PER_CHUNK: Final = 64
+"""Groups by the values of an array per chunk. Recurring periods have chunks of their own."""
 _REDUCING: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
 """Functions that turn several cells into one."""
 _PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
@@ -291,9 +292,13 @@ def _output_dim(
         )
     grouping = groupings[dim]
     count = len(grouping.labels)
-    per_chunk = _GROUPS_PER_CHUNK if grouping.recurring else max(1, chunk * count // max(size, 1))
     labels = Coordinate((grouping.dim,), grouping.labels, grouping.attributes)
-    return OutputDim(grouping.dim, count, min(per_chunk, max(1, count)), labels)
+    if grouping.recurring:  # independent of the number of groups: a new one does not change the chunks
+        return OutputDim(grouping.dim, count, 1 if grouping.dim in _PERIODS else _GROUPS_PER_CHUNK, labels)
+    # As many periods as the first chunk covers: appended data does not change the chunks.
+    first = grouping.codes[:chunk][grouping.codes[:chunk] >= 0]
+    periods = int(first.max() - first.min()) + 1 if len(first) else 1
+    return OutputDim(grouping.dim, count, min(periods, chunk), labels)
 
 
 def _copy_coordinate(coordinate: StoredArray | None) -> Coordinate | None:
