@@ -714,6 +714,39 @@ class Repository(Shown):
 
     delete_branch_async = async_twin(delete_branch)
 
+    def protect(self, branch: str) -> None:
+        """Protect a branch: its history can be extended, but not rewritten.
+
+        Commits, merges and resets to a later snapshot are allowed. Amending, squashing, deletion and resets
+        to other snapshots are refused, in the same conditional write. The protection is stored in the
+        metadata of the repository; other clients ignore it.
+
+        Parameters
+        ----------
+        branch
+            The branch.
+
+        Raises
+        ------
+        FormatError
+            If the repository has version 1 of the format.
+        """
+        self._refs.protect(branch, protected=True)
+
+    protect_async = async_twin(protect)
+
+    def unprotect(self, branch: str) -> None:
+        """End the protection of a branch.
+
+        Parameters
+        ----------
+        branch
+            The branch.
+        """
+        self._refs.protect(branch, protected=False)
+
+    unprotect_async = async_twin(unprotect)
+
     def create_tag(self, tag: str, snapshot_id: str) -> None:
         """Create a tag, a permanent name of a snapshot.
 

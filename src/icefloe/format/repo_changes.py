@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from icefloe._internal.ids import SnapshotId
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
     ErrorKind,
+    Hint,
     InvalidInputError,
     RefNotFoundError,
     SessionStateError,
@@ -19,6 +20,9 @@ from icefloe.errors import (
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo
 from icefloe.format.updates import RepoStatus, RepoStatusChanged, StoredUpdate, Update
 from icefloe.ops import UpdateType
+
+PROTECTED: Final = "icefloe_protected_branches"
+"""The key of the names of protected branches in the metadata of a repository."""
 
 Changed: TypeAlias = tuple[RepoInfo, StoredUpdate]
 Change: TypeAlias = Callable[[RepoInfo], Changed]
@@ -36,6 +40,7 @@ def delete_branch(info: RepoInfo, name: str) -> Changed:
     """Delete a branch. Its snapshots remain."""
     if name == MAIN:
         raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
+    _check_unprotected(info, name, "deleted")
     previous = get_branch_tip(info, name)
     kept = {branch: tip for branch, tip in info.branches.items() if branch != name}
     return replace(info, branches=kept), UpdateType.BranchDeleted(name, str(previous))
@@ -49,6 +54,9 @@ def reset_branch(
     if expected is not None and previous != expected:
         raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
     _check_listed(info, snapshot)
+    tip = info.snapshots.row(previous)
+    if name in list_protected(info) and all(row != tip for row in info.snapshots.walk(snapshot)):
+        _check_unprotected(info, name, f"reset to {snapshot}, which does not follow its tip {previous}")
     changed = replace(info, branches={**info.branches, name: snapshot})
     return changed, UpdateType.BranchReset(name, str(previous))
 
@@ -81,6 +89,7 @@ def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
 
 def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
     """Replace the tip of a branch. The old tip stays in the list of snapshots."""
+    _check_unprotected(info, branch, "amended or squashed")
     update = UpdateType.CommitAmended(branch, str(info.branches[branch]), str(snapshot.id))
     return _with_tip(info, branch, snapshot), update
 
@@ -101,6 +110,29 @@ def set_config(info: RepoInfo, config: bytes) -> Changed:
 def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
     """Replace the metadata of the repository."""
     return replace(info, metadata=metadata), UpdateType.MetadataChanged()
+
+
+def protect(info: RepoInfo, branch: str, *, protected: bool) -> Changed:
+    """Protect a branch, or end its protection."""
+    get_branch_tip(info, branch)
+    others = [name for name in list_protected(info) if name != branch]
+    names = sorted([*others, branch] if protected else others)
+    metadata = {name: value for name, value in info.metadata.items() if name != PROTECTED}
+    return set_metadata(info, {**metadata, PROTECTED: names} if names else metadata)
+
+
+def list_protected(info: RepoInfo) -> list[str]:
+    """Return the names of protected branches."""
+    names = info.metadata.get(PROTECTED)
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _check_unprotected(info: RepoInfo, branch: str, what: str) -> None:
+    if branch in list_protected(info):
+        raise SessionStateError(
+            f"branch {branch} is protected, so it cannot be {what}; its history may only be extended",
+            kind=ErrorKind.NOT_ALLOWED,
+        ).with_hint(Hint("{function} ends the protection", function="Repository.unprotect"))
 
 
 def set_status(info: RepoInfo, status: RepoStatus) -> Changed:

@@ -148,6 +148,25 @@ def tag_delete(repo: Repository, name: str, out: Output) -> None:
 
 @click.command()
 @repo_argument
+@branch_option
+@click.option("--remove", is_flag=True, help="End the protection.")
+@output_option
+def protect(repo: Repository, branch: str, remove: bool, out: Output) -> None:
+    """Protect a branch: extend its history, but never rewrite it.
+
+    Commits, merges and resets to a later snapshot are allowed; amending, squashing, deletion and other resets
+    are refused. Other clients than icefloe ignore the protection.
+
+    \b
+    icefloe protect data/repo --branch main
+    """
+    (repo.unprotect if remove else repo.protect)(branch)
+    state = "no longer protected" if remove else "protected"
+    out.value({"branch": branch, "protected": not remove}, f"branch {format_value(branch)} is {state}")
+
+
+@click.command()
+@repo_argument
 @output_option
 def refs(repo: Repository, out: Output) -> None:
     """List all branches and tags with their snapshots.

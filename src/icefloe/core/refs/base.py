@@ -145,6 +145,10 @@ class RefStore(ABC):
         """Merge values into the metadata of the repository, and return the result."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
+    def protect(self, branch: str, *, protected: bool) -> None:
+        """Protect a branch, or end its protection."""
+        raise make_unsupported_error(f"protecting branch {branch}", self.spec)
+
     def status(self) -> RepoStatus:
         """Return whether the repository is online, and why not."""
         return RepoStatus()

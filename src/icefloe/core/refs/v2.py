@@ -355,6 +355,9 @@ class RefStoreV2(RefStore):
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         return self.update(lambda info: changes.set_metadata(info, {**info.metadata, **metadata})).metadata
 
+    def protect(self, branch: str, *, protected: bool) -> None:
+        self.update(lambda info: changes.protect(info, branch, protected=protected))
+
     def status(self) -> RepoStatus:
         return self.load().status
 
