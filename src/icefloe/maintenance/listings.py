@@ -40,7 +40,7 @@ class Listing:
 
     folder: str
     ids: NDArray[np.uint8]
-    """(n, 12)"""
+    """Ids of the objects, of shape (n, 12)."""
     sizes: NDArray[np.int64]
     times_us: NDArray[np.int64]
     """Times of the last modification by the clock of the storage, in microseconds since 1970-01-01 UTC;

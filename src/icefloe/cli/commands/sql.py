@@ -49,7 +49,7 @@ def sql(
     executor: ExecutorChoice,
     out: Output,
 ) -> None:
-    """Run a SQL query over repositories, with Spark or in this process.
+    """Run a SQL query over repositories.
 
     NAME=REPO gives a repository a name in QUERY. Storage options are part of its URL:
     s3://bucket/era5?region=eu-west-1. With --executor threads, a built-in engine answers simple queries of

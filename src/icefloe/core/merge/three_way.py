@@ -55,7 +55,7 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     # Equal changes on both sides are not conflicts, so they are dropped first. What remains is judged by the
     # rules of a rebase, and a strategy then edits the two change sets until no conflict is left.
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
-    _forget_what_is_common(sides, ours, theirs)
+    _drop_common_changes(sides, ours, theirs)
     every = _find_conflicts(sides, ours, theirs)
     found = [each for each in every if not is_record(each)]
     reader = ConflictReader(sides.ours, sides.theirs)
@@ -70,7 +70,7 @@ def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
     return Merged(transfer_changes(sides.ours.snapshot.nodes, theirs), groups, decided or not found)
 
 
-def _forget_what_is_common(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
+def _drop_common_changes(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
     """Drop changes that both sides made, and compare nodes that both sides have but the base does not."""
     mine = {node.id: path for path, node in ours.created.items()}
     for path, node in list(theirs.created.items()):
