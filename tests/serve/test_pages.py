@@ -734,3 +734,18 @@ def test_new_commits_are_reported_to_open_pages() -> None:
     assert before.json()["new"] == 0
     assert after.json()["new"] == 1
     assert same.status_code == 304
+
+
+def test_a_comparison_of_many_nodes_lists_the_first_ones() -> None:
+    repo = Repository.create(in_memory_storage())
+    session = repo.writable_session("main")
+    for number in range(501):
+        session._workspace.set_metadata(f"/g{number:03d}", b'{"zarr_format":3,"node_type":"group"}')
+    session.commit("many groups")
+
+    with serving(repo) as client:
+        html = client.get("/compare/main~1...main").text
+
+    assert "501 nodes added" in html
+    assert html.count("<tr>") == 501
+    assert "more nodes" in html
