@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,29 +147,46 @@ def answer_moments(
     decision: Decision, moments: Sequence[Moment], shifts: Mapping[str, float]
 ) -> tuple[tuple[NDArray[np.int64], ...], dict[Moment, Values]]:
     """Compute the moments of answered blocks, one row per group: its number per dimension, and the values."""
-    blocks = np.nonzero(decision.answered)
-    codes = [code[at] for code, at in zip(decision.codes, blocks, strict=True)]
-    counts = [int(code.max(initial=0)) + 1 for code in decision.codes]
-    numbers = np.ravel_multi_index(codes, counts) if codes else np.zeros(1, np.int64)
-    order = None if (numbers[1:] >= numbers[:-1]).all() else np.argsort(numbers, kind="stable")
-    ordered = numbers if order is None else numbers[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-
-    def reduce(values: Values, operation: Any) -> Values:
-        chosen = values[decision.answered]
-        return np.asarray(operation.reduceat(chosen if order is None else chosen[order], starts))
-
-    groups = np.unravel_index(ordered[starts], counts) if codes else ()
+    groups, reduce = _number_groups(decision)
     found: dict[Moment, Values] = {}
     for moment in moments:
         if not moment.variable:
             found[moment] = reduce(decision.cells, np.add)
         else:
             found[moment] = _answer(decision.variables[moment.variable], moment, shifts, reduce)
-    return tuple(np.asarray(each, np.int64) for each in groups), found
+    return groups, found
 
 
-def _answer(variable: _Variable, moment: Moment, shifts: Mapping[str, float], reduce: Any) -> Values:
+Reduce = Callable[[Values, Any], Values]
+"""Reduces values of answered blocks with a numpy function, to one per group."""
+
+
+def _number_groups(decision: Decision) -> tuple[tuple[NDArray[np.int64], ...], Reduce]:
+    """Find the groups of answered blocks, by dimension, and the function that reduces values to them."""
+    answered = decision.answered
+    everything = bool(answered.all())
+    counts = [int(code.max(initial=0)) + 1 for code in decision.codes]
+    if max(counts, default=1) == 1:  # one group: nothing has to be sorted
+
+        def reduce_all(values: Values, operation: Any) -> Values:
+            return np.asarray([operation.reduce(values.ravel() if everything else values[answered])])
+
+        return tuple(np.zeros(1, np.int64) for _ in counts), reduce_all
+    codes = [code[at] for code, at in zip(decision.codes, np.nonzero(answered), strict=True)]
+    numbers = np.ravel_multi_index(codes, counts)
+    order = None if (numbers[1:] >= numbers[:-1]).all() else np.argsort(numbers, kind="stable")
+    ordered = numbers if order is None else numbers[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+
+    def reduce(values: Values, operation: Any) -> Values:
+        chosen = values[answered]
+        return np.asarray(operation.reduceat(chosen if order is None else chosen[order], starts))
+
+    groups = np.unravel_index(ordered[starts], counts)
+    return tuple(np.asarray(each, np.int64) for each in groups), reduce
+
+
+def _answer(variable: _Variable, moment: Moment, shifts: Mapping[str, float], reduce: Reduce) -> Values:
     rows, grid, counted = variable.statistics.rows, variable.grid, variable.counted
     counts = np.where(counted, variable.statistics.cells - rows.nulls, 0)
     if moment.name == "count":
@@ -193,7 +210,7 @@ def _answer(variable: _Variable, moment: Moment, shifts: Mapping[str, float], re
     return np.asarray(reduce(grid.reduce(squares, np.add), np.add))
 
 
-def _answer_integers(variable: _Variable, moment: Moment, reduce: Any) -> Values:
+def _answer_integers(variable: _Variable, moment: Moment, reduce: Reduce) -> Values:
     """Add exact sums, in three parts that cannot overflow."""
     rows = variable.statistics.rows
     parts = (rows.low & _LOW, rows.low >> _HALF, rows.high)

@@ -192,9 +192,11 @@ class Plan:
             return ChunkCounts(total)
         arrays = {column.array.path: column for column in table.variables if column.array is not None}
         inside = sum(BlockGrid(column, self.edges).chunks for column in arrays.values())
-        ordered = np.asarray(inside).transpose(self.order).ravel()
-        read = int((ordered if self.kept is None else ordered[self.kept]).sum())
-        found = 0 if answered is None else int(np.asarray(inside)[answered].sum())
+        blocks = np.asarray(inside)
+        read = int(blocks.sum())
+        if self.kept is not None:
+            read = int(blocks.transpose(self.order).ravel()[self.kept].sum()) if len(self.kept) else 0
+        found = 0 if answered is None else int(blocks[answered].sum())
         return ChunkCounts(total, found, read)
 
     def make_span(self, axis: int, place: int) -> Span:

@@ -80,6 +80,8 @@ class BlockGrid:
         self._axes = column.axes
         self._rows: list[NDArray[np.int64]] = []
         self._starts: list[NDArray[np.int64]] = []
+        self._sizes: dict[int, NDArray[np.int64]] = {}
+        """Number of chunks of each block, by dimension of the table."""
         for axis, edges in zip(column.axes, column.array.edges, strict=True):
             first = np.searchsorted(edges, spans[axis][:, 0])
             last = np.maximum(np.searchsorted(edges, spans[axis][:, 1]), first + 1)
@@ -87,6 +89,7 @@ class BlockGrid:
             starts = np.cumsum(sizes) - sizes
             self._rows.append(np.repeat(first - starts, sizes) + np.arange(int(sizes.sum())))
             self._starts.append(starts)
+            self._sizes[axis] = sizes
         self._counts = tuple(len(edges) - 1 for edges in column.array.edges)
         self._is_whole = all(
             len(rows) == count and (rows[-1:] == count - 1).all()
@@ -97,7 +100,10 @@ class BlockGrid:
     @property
     def chunks(self) -> NDArray[np.int64]:
         """Number of chunks of the variable in each block."""
-        return self.reduce(np.ones(int(np.prod(self._counts, dtype=np.int64)), np.int64), np.add)
+        found = np.ones((), np.int64)
+        for axis in sorted(self._sizes):
+            found = np.multiply.outer(found, self._sizes[axis])
+        return np.asarray(found)
 
     def reduce(self, values: Values, operation: Any) -> Values:
         """Reduce values of chunks, in the order of the array's grid, to one per block, in table order."""
