@@ -128,6 +128,30 @@ def test_later_files_join_existing_groups(tmp_path: Path, mode: str) -> None:
 
 
 @modes("native")
+def test_group_of_one_step_grows_with_the_other_groups(tmp_path: Path, mode: str) -> None:
+    """Accumulated variables begin with the second file of a forecast: their group has one step at first."""
+    files = [
+        write_grib(
+            tmp_path / f"{step}.grib2",
+            *(surface(name, step=step) for name in (["sp", "tp"] if step else ["sp"])),
+            height("2t", step=step),
+            height("10u", step=step),
+        )
+        for step in STEPS
+    ]
+    together, one_by_one = new_repo(tmp_path), new_repo(tmp_path)
+
+    run(together, files, mode=mode)
+    run(one_by_one, files[:2], mode=mode)
+    run(one_by_one, files, mode=mode)
+
+    found, expected = tree(one_by_one), tree(together)
+    assert expected["surface/accum"]["tp"].sizes["step"] == 2
+    for path, each in expected.items():
+        xr.testing.assert_equal(found[path], each)
+
+
+@modes("native")
 def test_new_step_type_does_not_rename_groups(tmp_path: Path, mode: str) -> None:
     first = write_grib(
         tmp_path / "0.grib2",

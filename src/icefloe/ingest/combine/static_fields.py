@@ -76,7 +76,8 @@ def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
         mine = [schema for schema in schemas if dim in schema.sizes]
         if len({schema.sizes[dim] for schema in mine}) > 1:
             return True
-        labels = [schema.values[dim] for schema in mine if dim in schema.values]
+        # An array of one label is stored without the dimension, with a scalar coordinate.
+        labels = [np.atleast_1d(schema.values[dim]) for schema in schemas if dim in schema.values]
         if any(each is not labels[0] and not np.array_equal(each, labels[0]) for each in labels):
             return True
     return False
