@@ -97,7 +97,7 @@ def test_official_name_exists(name: str) -> None:
         assert _comparable(found["arguments"], expected["arguments"]) == expected["arguments"]
 
 
-ADDED = ("*collect_statistics=False",)
+ADDED = ("*collect_statistics=False", "*solver=None")
 """Keyword arguments of ours that official calls do not pass."""
 
 
