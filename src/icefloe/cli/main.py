@@ -83,7 +83,7 @@ _SHARED_LINES: Mapping[tuple[str, ...], str] = {
     ("append", "window"): "Append files to arrays, or drop the oldest rows.",
     ("head", "cat"): "Print values of an array: the first ones, or a region.",
     ("log", "show"): "List commits, newest first, or show one of them.",
-    ("blame", "bisect"): "Find the commit that wrote a chunk, or changed a value.",
+    ("blame", "bisect"): "Find the commit that wrote a chunk or a value.",
     ("ops", "watch"): "List operations on the repository, or report new ones.",
     ("branch", "tag", "protect"): "List, create, delete, reset or protect them.",
     ("cherry-pick", "revert"): "Apply or undo the changes of one commit on a branch.",

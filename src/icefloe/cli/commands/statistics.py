@@ -77,7 +77,7 @@ def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, 
 @authorize_option
 @output_option
 def describe(repo: Repository, array: str | None, revision: str, statistics: str, out: Output) -> None:
-    """Describe the values of arrays: missing, min, mean, max.
+    """Describe the values of arrays: min, mean, max, std.
 
     Values are decoded as xarray does. Only chunks without recorded statistics are read. ARRAY is a path; all
     arrays by default.
