@@ -291,6 +291,19 @@ def test_wrong_zones_are_refused(zones: Any, results: Any, words: str) -> None:
         plan_zones(scan, zones, results)
 
 
+def test_local_scan_has_points_and_zones(dataset: xr.Dataset) -> None:
+    session = scan_dataset(dataset).session
+    mask = np.zeros((dataset.sizes["lat"], dataset.sizes["lon"]))
+
+    scan = icefloe.scan(session, variables="rain").isel(time=0)
+
+    assert scan.points({"lat": [45.0], "lon": [5.0]}).num_rows == 1
+    found = scan.zones(mask, rain="max").column("rain").to_pylist()
+    assert found == [float(dataset["rain"].values[0].max())]
+    with pytest.raises(InvalidInputError, match="filters do not apply to points"):
+        icefloe.scan(session, filters="rain > 3").points({"lat": [45.0], "lon": [5.0]})
+
+
 def test_each_chunk_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make_dataset(*GRIDS["descending"])
     scan = scan_dataset(dataset[["rain"]], (5, 5, 7))

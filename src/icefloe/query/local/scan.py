@@ -14,6 +14,9 @@ from sqlglot import exp
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Mask, Values
+from icefloe.query.extract.points import NEAREST, plan_points
+from icefloe.query.extract.run import collect
+from icefloe.query.extract.zones import plan_zones
 from icefloe.query.local.results import collect_moments, index_moments
 from icefloe.query.options import AnyRepository, resolve_session
 from icefloe.query.scan.plan import BATCH_ROWS, TableScan
@@ -139,6 +142,71 @@ class LocalScan(TableScan):
         indexed = index_moments(moments)
         columns = [finish_result(result, indexed) for result in aggregation.results]
         return pa.Table.from_arrays([*keys.columns, *columns], schema=aggregation.schema)
+
+    def points(self, frame: Any, *, method: str = NEAREST, tolerance: Any = None) -> pa.Table:
+        """Read the values at points. Each chunk is read once.
+
+        Parameters
+        ----------
+        frame
+            A table with a column per coordinate that is looked up: a data frame, an Arrow table, or a mapping
+            of lists. Other columns are passed on.
+        method
+            `nearest` takes the value of the nearest cell, `linear` interpolates between the cells around a
+            point. Latitudes and longitudes may be two-dimensional with `nearest`.
+        tolerance
+            With `nearest`, the largest distance in units of the coordinate, or one per coordinate. Points
+            without a cell so near have null values.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row per point and cell of the other dimensions.
+
+        Raises
+        ------
+        InvalidInputError
+            If no column is a coordinate, or the scan has filters.
+        """
+        self._refuse_filters("points")
+        return collect(plan_points(self, frame, method, tolerance))
+
+    def zones(
+        self, zones: Any, *, by: str | None = None, weights: str | None = None, **results: Any
+    ) -> pa.Table:
+        """Aggregate variables over zones. A cell is weighted by the fraction of it that a zone covers.
+
+        Parameters
+        ----------
+        zones
+            GeoJSON as a mapping, as text or as the path of a file; or a mask, an array over latitude and
+            longitude with the number of a zone in each cell and NaN outside, which uses whole cells.
+        by
+            The property that names a zone. By default the id of a feature, or its number.
+        weights
+            `area` also weights cells by their area on the sphere.
+        **results
+            Functions by variable, as in `aggregate`: mean, sum, min, max or count.
+
+        Returns
+        -------
+        pyarrow.Table
+            A row per zone and cell of the other dimensions.
+
+        Raises
+        ------
+        InvalidInputError
+            If the zones cannot be understood, or the scan has filters.
+        """
+        self._refuse_filters("zones")
+        return collect(plan_zones(self, zones, results, by=by, weights=weights))
+
+    def _refuse_filters(self, what: str) -> None:
+        if self.filters:
+            raise InvalidInputError(
+                f"filters do not apply to {what}; select cells with sel or isel, or filter the result",
+                kind=ErrorKind.NOT_ALLOWED,
+            )
 
     def _reading(self) -> TableScan:
         """Return the scan of all columns that are shown or filtered."""
