@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from icefloe._internal import html
 from icefloe._internal.printable import escape_control
@@ -16,6 +17,10 @@ __all__ = ["AncestryGraph", "Diff", "ManifestFileInfo", "SnapshotInfo"]
 
 _CHUNKS, _MOVES = "Chunks updated", "Nodes moved/renamed"
 _SHOWN_CHUNKS = 10
+
+
+FOLDED: Final = "icefloe_commits"
+"""The key in the metadata of a snapshot that lists the commits that were folded into it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -145,3 +150,12 @@ class Diff:
         return html.render_card(
             display.PACKAGE, qualify_name("snapshots", "Diff"), note, self._html_sections()
         )
+
+
+def list_folded_commits(info: SnapshotInfo) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the message and metadata of each commit in a snapshot: one, or those folded into it."""
+    folded = info.metadata.get(FOLDED)
+    if not isinstance(folded, list):
+        return [(info.message, info.metadata)]
+    known = [each for each in folded if isinstance(each, dict)]
+    return [(str(each.get("message")), {**info.metadata, **(each.get("metadata") or {})}) for each in known]

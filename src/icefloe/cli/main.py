@@ -85,7 +85,7 @@ _SHARED_LINES: Mapping[tuple[str, ...], str] = {
     ("log", "show"): "List commits, newest first, or show one of them.",
     ("blame", "bisect"): "Find the commit that wrote a chunk or a value.",
     ("ops", "watch"): "List operations on the repository, or report new ones.",
-    ("branch", "tag", "protect"): "List, create, delete, reset or protect them.",
+    ("branch", "tag"): "List, create, delete and reset branches or tags.",
     ("cherry-pick", "revert"): "Apply or undo the changes of one commit on a branch.",
     ("verify", "repair"): "Check that all data is readable, or restore lost data.",
     ("gc", "expire"): "Delete objects that nothing needs, or old snapshots.",

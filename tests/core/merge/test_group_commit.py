@@ -15,7 +15,7 @@ import zarr
 
 import icefloe
 from icefloe.cli import main
-from icefloe.core.merge.group_commit import FOLDED
+from icefloe.snapshots import FOLDED
 from tests.support.feed_rows import ENCODING, rows, stored
 
 

@@ -23,10 +23,9 @@ from icefloe.cli.params import (
     repo_argument,
     revision_option,
 )
-from icefloe.core.merge.group_commit import list_folded_commits
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.repository import Repository
-from icefloe.snapshots import Diff
+from icefloe.snapshots import Diff, list_folded_commits
 
 if TYPE_CHECKING:
     from icefloe.comparison.values import ValueDifferences

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from icefloe._internal.executor import Executor
 from icefloe._internal.ids import SnapshotId
@@ -27,9 +27,8 @@ from icefloe.core.refs.base import RefStore, check_base
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ConflictError, ErrorKind, IcechunkError
 from icefloe.format.snapshot import Snapshot
+from icefloe.snapshots import FOLDED
 
-FOLDED: Final = "icefloe_commits"
-"""The key in the metadata of a snapshot that lists the commits that were folded into it."""
 _TRIES: Final = 1000
 
 
@@ -59,27 +58,6 @@ class CommitRequest:
 
 Land = Callable[[Workspace, str, Mapping[str, Any], int], Snapshot]
 """Writes a snapshot of a workspace with a message and metadata, and moves the branch."""
-
-
-class CommitInfo(Protocol):
-    """The message and metadata of a snapshot."""
-
-    @property
-    def message(self) -> str:
-        """The commit message."""
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the commit."""
-
-
-def list_folded_commits(info: CommitInfo) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the message and metadata of each commit in a snapshot: one, or those folded into it."""
-    folded = info.metadata.get(FOLDED)
-    if not isinstance(folded, list):
-        return [(info.message, info.metadata)]
-    known = [each for each in folded if isinstance(each, dict)]
-    return [(str(each.get("message")), {**info.metadata, **(each.get("metadata") or {})}) for each in known]
 
 
 class GroupCommits:

@@ -13,13 +13,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSolver, VersionSelection
 from icefloe.core.commit.idempotency import CommitKey, has_key
-from icefloe.core.merge.group_commit import list_folded_commits
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.feeds.append_solver import AppendSolver
 from icefloe.query.options import Options
 from icefloe.query.schema import make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
+from icefloe.snapshots import list_folded_commits
 
 APP: Final = "txnAppId"
 VERSION: Final = "txnVersion"
