@@ -118,16 +118,11 @@ def _remove_added(name: str, arguments: str) -> str:
     return ", ".join(each for each in given if each not in added)
 
 
-ADDED = ("*collect_statistics=False", "*solver=None")
-"""Keyword arguments of ours that official calls do not pass."""
-
-
 def _comparable(mine: str, theirs: str) -> str:
     """Our arguments, with theirs in places where ours allow the same calls."""
-    others = theirs.split(", ")
-    ours = [own for own in mine.split(", ") if own not in ADDED or own in others]
+    ours, others = mine.split(", "), theirs.split(", ")
     if len(ours) != len(others):
-        return ", ".join(ours)
+        return mine
     return ", ".join(other if _allows(own, other) else own for own, other in zip(ours, others, strict=True))
 
 
