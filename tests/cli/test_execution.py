@@ -97,7 +97,6 @@ def test_options_on_the_command_line_override_a_recipe(
         (["ingest", "data"], "pass SOURCES and then REPO, or --recipe"),
         (["ingest", "data", "repo", "--recipe", "RECIPE"], "omit SOURCES and REPO"),
         (["ingest", "data", "repo", "--executor", "none"], "is not spark[:MASTER], processes[:N] or threads"),
-        (["sql", "w=repo", "SELECT 1", "--executor", "threads"], "SQL queries need Spark"),
     ],
 )
 def test_invalid_executors_and_recipes_are_reported(

@@ -42,9 +42,14 @@ EVERY = (
     "revert REPO new --branch new",
     "cherry-pick REPO main --branch new",
     "squash REPO main~1 --branch new --dry-run",
-    "branch delete REPO new",
     "tag create REPO v1",
     "tag delete REPO v1",
+    "protect REPO --branch new",
+    "protect REPO --branch new --remove",
+    "branch delete REPO new",
+    "statistics REPO --executor threads",
+    "describe REPO temperature",
+    "extract REPO temperature --points POINTS",
     "head REPO temperature",
     "cat REPO temperature 0",
     "plot REPO temperature",
@@ -294,7 +299,7 @@ def test_every_command_prints_one_json_document(
     """Stdout contains one JSON document and nothing else."""
     words = {
         name: str(tmp_path / name)
-        for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE", "DERIVED", "FEED")
+        for name in ("REPO", "OLD", "COPY", "PLAIN", "NEW", "RECIPE", "DERIVED", "FEED", "POINTS")
     }
     words |= {"DATA": str(folder / "data"), "FILE": str(next((folder / "data").iterdir()))}
     for name, version in (("REPO", 2), ("OLD", 1)):
@@ -305,6 +310,7 @@ def test_every_command_prints_one_json_document(
     icefloe.Repository.create(icefloe.storage_from_url(words["FEED"], sync=False))
     recipe = f"sources: {words['DATA']}\nrepository: {words['NEW']}\nexecutor: threads\n"
     Path(words["RECIPE"]).write_text(recipe)
+    Path(words["POINTS"]).write_text("dim_0,dim_1\n0,1\n")
     double = "{function: {expression: 't * 2'}, inputs: {t: temperature}}"
     Path(words["DERIVED"]).write_text(f"repository: {words['REPO']}\noutputs:\n  double: {double}\n")
 

@@ -40,6 +40,7 @@ CALLS: dict[str, list[list[str]]] = {
     "blame": [["REPO", NAME], ["REPO", "strings", "-r", NAME], ["REPO", f"{NAME}x"]],
     "bisect": [["REPO", NAME, "--when", "max > 0"], ["REPO", NAME, "--when", NAME],
                ["REPO", NAME, "--at", f"{NAME}=0", "--when", "max > 0"]],
+    "protect": [["REPO", "--branch", NAME], ["REPO", "--branch", f"{NAME}x"], ["REPO", "--remove"]],
     "refs": [["REPO"]],
     "ops": [["REPO"]],
     "branch list": [["REPO"]],

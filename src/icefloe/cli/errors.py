@@ -42,6 +42,7 @@ _LIST_REFS = Hint("{function} lists all branches and tags", function="list_branc
 
 COMMANDS = {
     "Repository.create": "icefloe init",
+    "Repository.unprotect": "icefloe protect --remove",
     "ancestry": "icefloe log",
     "icefloe.migrate": "icefloe migrate",
     "icefloe.spark.rechunk": "icefloe rechunk",

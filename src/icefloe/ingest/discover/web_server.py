@@ -103,19 +103,14 @@ class WebServer:
             answer: http.client.HTTPResponse = _opener.open(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code in (404, 410):
-                raise ObjectNotFoundError(redact(url)) from None
-            if error.code in _NO_HEAD and method == "HEAD":
-                raise _RefusedError from None
-            advice = ": pass the required headers as an option" if error.code in (401, 403) else ""
-            text = f"{redact(url)}: the web server answered {error.code} {error.reason}{advice}"
-            if error.code in _TRANSIENT:
-                raise _TransientError(text) from None
-            raise StorageError(text, kind=ErrorKind.OBJECT_STORE) from None
+            problem = _describe_refusal(url, method, error)
         except (OSError, http.client.HTTPException) as error:
             said = getattr(error, "reason", None) or error
-            raise _TransientError(f"{redact(url)}: the web server cannot be reached: {said}") from None
-        return answer
+            problem = _TransientError(f"{redact(url)}: the web server cannot be reached: {said}")
+        else:
+            return answer
+        # Raised outside of the handlers: as its context, the other error would be pickled with the whole URL.
+        raise problem
 
     def _retry(self, ask: Callable[[], T]) -> T:
         """Retry transient errors with increasing pauses."""
@@ -125,6 +120,19 @@ class WebServer:
             except _TransientError as error:
                 last = str(error)
         raise StorageError(last, kind=ErrorKind.OBJECT_STORE)
+
+
+def _describe_refusal(url: str, method: str, error: urllib.error.HTTPError) -> Exception:
+    """Translate a response of a web server that is an error."""
+    if error.code in (404, 410):
+        return ObjectNotFoundError(redact(url))
+    if error.code in _NO_HEAD and method == "HEAD":
+        return _RefusedError()
+    advice = ": pass the required headers as an option" if error.code in (401, 403) else ""
+    text = f"{redact(url)}: the web server answered {error.code} {error.reason}{advice}"
+    return (
+        _TransientError(text) if error.code in _TRANSIENT else StorageError(text, kind=ErrorKind.OBJECT_STORE)
+    )
 
 
 def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
