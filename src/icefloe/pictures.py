@@ -89,7 +89,7 @@ def nice_ticks(low: float, high: float, most: int) -> list[float]:
     low, high
         The bounds.
     most
-        The largest number of ticks.
+        The maximum number of ticks.
 
     Returns
     -------

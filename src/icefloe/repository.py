@@ -1346,7 +1346,7 @@ class Repository(Shown):
         rebase_with
             Resolves conflicts with concurrent commits; by default they raise an error.
         rebase_tries
-            The largest number of attempts to rebase.
+            The maximum number of attempts to rebase.
         collect_statistics
             After the commit, read the changed chunks and record their statistics.
 

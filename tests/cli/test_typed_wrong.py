@@ -168,7 +168,7 @@ def place(folder: Path) -> str:
             "for '--metadata': 'x'",
         ),
         (["log", "REPO/nothing"], 3, "the repository doesn't exist"),
-        (["init", "REPO"], 4, "a repository exists at this location"),
+        (["init", "REPO"], 4, "a repository already exists at this location"),
         (["init", "FILE/repo"], 1, "FILE"),
         (["init", "/proc/no/such"], 1, "/proc/no"),
     ],

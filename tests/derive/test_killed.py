@@ -16,7 +16,10 @@ EVERY = int(os.environ.get("ICEFLOE_KILL_EVERY", "97"))
 
 DERIVE = "import sys; from tests.support import killed_derive; killed_derive.main(*sys.argv[1:])"
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system"),
+    pytest.mark.needs("xarray"),
+]
 
 
 def test_run_killed_at_any_point_leaves_old_or_new_outputs(tmp_path: Path) -> None:

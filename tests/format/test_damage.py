@@ -118,7 +118,7 @@ def test_invalid_header_is_rejected(sample: Sample) -> None:
         assert "compression" in with_byte(38, compression).message
 
 
-def test_name_of_the_writer_is_not_trusted() -> None:
+def test_arbitrary_writer_name_is_accepted() -> None:
     sample = OURS[0]
 
     for name in (b"\xff" * 24, b"\0" * 24, b"x" * 24):
@@ -135,7 +135,7 @@ def test_repo_info_file_of_version_1_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("sample", [s for s in ALL if s.file_type is not FileType.REPO_INFO], ids=names)
-def test_file_under_another_name_is_rejected(sample: Sample) -> None:
+def test_file_stored_under_another_id_is_rejected(sample: Sample) -> None:
     other = type(sample.id)(b"x" * 12)
 
     assert str(sample.id) in refused(replace(sample, id=other)).message

@@ -159,7 +159,7 @@ def test_split_divides_references_by_windows(model: Model, border: int) -> None:
 
 
 @given(MODEL)
-def test_extents_are_the_smallest_window(model: Model) -> None:
+def test_extents_are_the_bounding_box_of_the_chunks(model: Model) -> None:
     extents = ArrayManifest.from_refs(model, 2).extents()
 
     if model:

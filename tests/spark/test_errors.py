@@ -50,7 +50,7 @@ OTHER = (
         (ConnectionRefusedError(111, "Connection refused"), "the connection to Spark was lost"),
     ],
 )
-def test_failure_is_one_sentence(error: Exception, said: str) -> None:
+def test_failure_message_is_a_single_line(error: Exception, said: str) -> None:
     with pytest.raises(IcechunkError) as caught, translate_failures():
         raise error
 

@@ -30,14 +30,14 @@ FROZEN = "\nimport gc; print(gc.get_freeze_count())"
         pytest.param(FAN_OUT, id="fan-out", marks=pytest.mark.needs("pyarrow", "pyspark")),
     ],
 )
-def test_modules_are_frozen_after_task(task: str) -> None:
+def test_gc_is_frozen_after_task(task: str) -> None:
     code, printed = processes.run(task + FROZEN)
 
     assert code == 0, printed
     assert int(printed) > 10_000
 
 
-def test_modules_are_frozen_once() -> None:
+def test_gc_freeze_happens_only_once() -> None:
     code, printed = processes.run(TASK + FROZEN + "\nmore = [[] for _ in range(1000)]" + TASK + FROZEN)
 
     assert code == 0, printed

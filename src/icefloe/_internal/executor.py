@@ -130,7 +130,7 @@ class ThreadExecutor(Executor):
     Parameters
     ----------
     max_concurrent_requests
-        The largest number of items that run at the same time.
+        The maximum number of items that run at the same time.
     purpose
         The name of the pool of threads.
     progress
@@ -204,7 +204,7 @@ class ThreadExecutor(Executor):
 
 
 class ProcessExecutor(Executor):
-    """An executor on processes of this machine, for libraries that do not tolerate threads.
+    """An executor that runs tasks in local processes, for libraries that are not thread-safe.
 
     The function, the items and the results are pickled. Processes start with the first items, which takes
     about a second for imports. Use the executor as a context manager to end them.

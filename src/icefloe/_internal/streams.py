@@ -34,9 +34,9 @@ class SafeStream:
             self.write(line)
 
     @property
-    def painted(self) -> PaintedStream:
+    def painted(self) -> ColouredStream:
         """The stream for text with our own colours."""
-        return PaintedStream(self._stream)
+        return ColouredStream(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         if name in ("buffer", "raw"):  # bytes written there would not be escaped
@@ -44,7 +44,7 @@ class SafeStream:
         return getattr(self._stream, name)
 
 
-class PaintedStream(SafeStream):
+class ColouredStream(SafeStream):
     """A stream that escapes control characters except our own colours and progress bars.
 
     Pass text from a repository through `printable` before adding colours to it.
@@ -63,7 +63,7 @@ class PaintedStream(SafeStream):
 
 def get_colour_stream(stream: Any) -> Any:
     """Return the stream for text with colours and for progress bars."""
-    return stream.painted if isinstance(stream, SafeStream) else PaintedStream(stream)
+    return stream.painted if isinstance(stream, SafeStream) else ColouredStream(stream)
 
 
 @contextlib.contextmanager

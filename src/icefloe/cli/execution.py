@@ -104,7 +104,7 @@ maintenance_executor_option = adapt(
         "spark:local[2] or spark:yarn.",
     ),
     _spark_conf,
-    click.option("--tasks", type=click.IntRange(min=1), help="The largest number of Spark tasks per step."),
+    click.option("--tasks", type=click.IntRange(min=1), help="The maximum number of Spark tasks per step."),
 )
 """Add `--executor` to a maintenance command: the command gets `executor`, or None for threads."""
 repo_executor_option = adapt(

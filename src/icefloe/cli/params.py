@@ -331,5 +331,5 @@ def open_repository(storage: Storage) -> Repository:
 
 
 def is_file(storage: Storage) -> bool:
-    """Return True if the location of a storage is a file instead of a folder."""
+    """Return True if a storage points to a file instead of a folder."""
     return os.path.isfile(storage.describe().get("path", ""))

@@ -95,7 +95,7 @@ def _draw_line(drawn: Slice, low: float, high: float, width: int) -> str:
 
 def _map(drawn: Slice, low: float, high: float, width: int, paint: Paint | None, coastlines: bool) -> str:
     """Draw a map: with colours two cells per character, one above the other; without colours one."""
-    values = drawn.values[::-1] if drawn.axes[0].rises else drawn.values
+    values = drawn.values[::-1] if drawn.axes[0].is_increasing else drawn.values
     columns = max(2, min(width - 1, 100, values.shape[1] * (1 if values.shape[1] > 40 else 2)))
     # A character is about twice as high as wide, so that half of it is a square cell.
     rows = max(2, min(2 * 30, math.ceil(columns * values.shape[0] / values.shape[1])))
@@ -117,7 +117,7 @@ def _draw_coast_dots(drawn: Slice, rows: int, columns: int) -> Any:
     shape = (4 * rows, 2 * columns)
     scale = (shape[0] / len(latitudes), shape[1] / len(longitudes))
     pixels = rasterize(project_coastlines(latitudes, longitudes), scale, shape)
-    pixels = pixels[::-1] if drawn.axes[0].rises else pixels
+    pixels = pixels[::-1] if drawn.axes[0].is_increasing else pixels
     return (pixels.reshape(rows, 4, columns, 2) * _DOTS[:, None, :]).sum(axis=(1, 3))
 
 
@@ -191,7 +191,7 @@ def _format_axis_ends(axis: Axis, columns: int) -> str:
 
 def _format_vertical_axis(axis: Axis) -> str:
     ends = [format_label(axis.labels[0]), format_label(axis.labels[-1])]
-    return f"from {ends[1]} to {ends[0]}" if axis.rises else f"from {ends[0]} to {ends[1]}"
+    return f"from {ends[1]} to {ends[0]}" if axis.is_increasing else f"from {ends[0]} to {ends[1]}"
 
 
 def as_file(drawn: Slice, file: Path, *, coastlines: bool = True) -> None:

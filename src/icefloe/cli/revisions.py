@@ -14,7 +14,7 @@ from icefloe.history.versions import resolve_version as resolve
 __all__ = ["DEFAULT", "HELP", "Duration", "Time", "resolve"]
 
 HELP = (
-    "a branch, a tag, a snapshot id or its beginning, BRANCH@TIME, or one of these with ~N for N commits "
+    "a branch, a tag, a snapshot id or a prefix of one, BRANCH@TIME, or one of these with ~N for N commits "
     "before it. branch:NAME, tag:NAME and snapshot:ID are unambiguous."
 )
 

@@ -45,8 +45,8 @@ class Axis:
         return escape_control(f"{name} ({self.units})" if self.units else name)
 
     @property
-    def rises(self) -> bool:
-        """True if there is a coordinate whose last value is the greatest."""
+    def is_increasing(self) -> bool:
+        """True if there is a coordinate and its last value is greater than its first."""
         return self.values is not None and len(self.values) > 1 and bool(self.values[-1] > self.values[0])
 
     @property

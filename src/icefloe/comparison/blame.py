@@ -103,7 +103,7 @@ def blame(
     branch, tag, snapshot_id
         The version, `main` by default.
     limit
-        The largest number of commits to look at. Chunks that are older have no writer. All by default.
+        The maximum number of commits to look at. Chunks that are older have no writer. All by default.
 
     Returns
     -------
@@ -255,7 +255,7 @@ class _Walk:
         return np.isin(_encode_coordinates(at), _encode_coordinates(equal))
 
     def _is_own(self, info: StoredInfo, at: Coords) -> Mask:
-        """Return a mask of the chunks that a commit wrote, rather than expired commits before it."""
+        """Return a mask of the chunks that the commit itself wrote, not an expired commit before it."""
         pruned = bool(info.pruned_ancestor_tx_logs)
         if not pruned and not self._is_after_first(info):
             return np.ones(len(at), np.bool_)

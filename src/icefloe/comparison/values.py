@@ -91,7 +91,7 @@ def compare_values(
     NodeNotFoundError
         One of the versions has no such array.
     InvalidInputError
-        The array has another number of dimensions, or values of another kind.
+        The array has a different number of dimensions, or values of another kind.
     """
     pair = _Pair(before, after, path, before_path)
     differing = missing = chunks = 0
@@ -152,7 +152,7 @@ def subtract_values(
     NodeNotFoundError
         One of the versions has no such array.
     InvalidInputError
-        The array has another number of dimensions, or values that cannot be subtracted, such as texts.
+        The array has a different number of dimensions, or values that cannot be subtracted, such as texts.
     """
     pair = _Pair(before, after, path, before_path)
     kind = pair.new.dtype.kind

@@ -52,7 +52,7 @@ class ChunkDifferences:
     def coords(self) -> NDArray[np.uint32]:
         """Coordinates of all chunks that differ, sorted, each once."""
         parts = [each for each in (self.added, self.removed, self.changed) if len(each)]
-        if len({each.shape[1] for each in parts}) > 1:  # the array has another number of dimensions
+        if len({each.shape[1] for each in parts}) > 1:  # the array has a different number of dimensions
             return self.added
         return coordinates.keep_last_of_equal(np.concatenate(parts))[0] if parts else self.changed
 

@@ -259,7 +259,7 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
         case {"http": Mapping() as opts}:
             headers = opts.get("headers")
             if headers is not None and not isinstance(headers, Mapping):
-                raise TypeError("headers of an http store must be a map")
+                raise TypeError("the headers of an HTTP store must be a mapping")
             rest = {key: value for key, value in opts.items() if key != "headers"}
             return ObjectStoreConfig.Http(
                 _to_strings(rest), None if headers is None else _to_strings(headers)

@@ -12,7 +12,7 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _SHARDING: Final = "sharding_indexed"
 _MOST_SIZES: Final = 6
-"""The largest number of chunk sizes to show for a dimension with irregular chunks."""
+"""The maximum number of chunk sizes to show for a dimension with irregular chunks."""
 _DESCRIPTIONS: Final = ("long_name", "standard_name")
 _MOST_NODES: Final = 100
 

@@ -347,7 +347,7 @@ class Workspace:
             )
 
     def _forget_chunks(self, array: NodeSnapshot, rank: int) -> None:
-        """Prepare an array for another number of dimensions; raise an error if it has chunks."""
+        """Prepare an array for a different number of dimensions; raise an error if it has chunks."""
         if len(self.refs(array)):
             raise InvalidInputError(
                 f"{array.path} has {count_dimensions(array)} dimensions and chunks; delete it before you "

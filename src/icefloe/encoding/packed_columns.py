@@ -113,7 +113,7 @@ def _find_ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 class ColumnUnpacker:
-    """A reader that returns each column, given its description in the head. FormatError names `place`."""
+    """A reader that returns each column, given its description in the header. Errors name `place`."""
 
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place
@@ -184,7 +184,7 @@ class ColumnUnpacker:
         return Blobs(data, ends - lengths, lengths, self.place)
 
     def items(self, value: object, count: int | None = None) -> list[Any]:
-        """Return a list in the head, with `count` items."""
+        """Check that a value of the header is a list, with `count` items, and return it."""
         if not isinstance(value, list) or (count is not None and len(value) != count):
             self.fail(f"contains {value!r:.60}, expected a list")
         return value

@@ -248,7 +248,7 @@ class _Rows:
         return found if self._dim in found.dims else None
 
     def _follows(self, stored: xr.Dataset) -> bool:
-        """Return whether all labels are after the stored ones, so that no stored row is affected."""
+        """Return whether all new labels come after the stored ones, so that no stored row is affected."""
         if self._dim not in stored.coords:
             return True
         old, new = stored.indexes[self._dim], self._ds.indexes[self._dim]

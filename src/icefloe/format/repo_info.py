@@ -89,7 +89,7 @@ class SnapshotInfos:
 
     @staticmethod
     def of(infos: Iterable[SnapshotInfo]) -> SnapshotInfos:
-        """Create the list from single entries, in any order."""
+        """Create the list from individual entries, in any order."""
         ordered = sorted(infos, key=lambda info: info.id)
         rows = {info.id: row for row, info in enumerate(ordered)}
         if len(rows) != len(ordered):

@@ -452,7 +452,7 @@ class ManifestFiles:
 
     @staticmethod
     def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Create the list from single entries, in any order."""
+        """Create the list from individual entries, in any order."""
         ordered = sorted({info.id: info for info in infos}.items())
         return ManifestFiles(_make_file_records([_make_file_row(info) for _, info in ordered]))
 

@@ -100,7 +100,7 @@ class Updates:
 
     @staticmethod
     def of(updates: Sequence[Update]) -> Updates:
-        """Create a log from single entries, newest first."""
+        """Create a log from individual entries, newest first."""
         return Updates(Records(UPDATE, "repo", rows=[_update_row(update) for update in updates]))
 
     def __len__(self) -> int:

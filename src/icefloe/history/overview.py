@@ -22,7 +22,7 @@ _MAIN: Final = "main"
 _SHOWN_COMMITS: Final = 10
 _MOST_COMMITS: Final = 10_000
 _MOST_COMMIT_FILES: Final = 100
-"""The largest number of commits that a notebook counts. Before version 2 each commit is a file to read."""
+"""The maximum number of commits that a notebook counts. Before version 2 each commit is a file to read."""
 
 
 def collect_overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Options:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     """The memory that a task may use, in addition to the interpreter and its modules."""
     manifest_references: int = 500_000
-    """The largest number of references in one manifest of a virtual array."""
+    """The maximum number of references in one manifest of a virtual array."""
     commit_every: int | None = None
     """The number of files per commit; None: one commit for all files."""
     on_bad_file: OnBadFile = "stop"

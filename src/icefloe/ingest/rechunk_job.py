@@ -95,7 +95,7 @@ class RechunkReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class Relayout:
-    """The new chunks, shards and codec. Without new shards, shards are removed."""
+    """The new chunks, shards and codec. If no shards are given, existing shards are removed."""
 
     chunks: Mapping[str, int]
     """Cells per chunk by dimension name, or by number for a dimension without a name; -1 for all."""

@@ -57,7 +57,7 @@ class Reading:
         return replace(self, group=source.group) if source.group else self
 
     def find_access(self, source: Source) -> Access | None:
-        """Return the access to a remote source; None for a local one."""
+        """Return how to access a remote source; None for a local one."""
         return get_access(source.address, self.storage_options) if source.is_remote else None
 
     def find_access_at(self, location: str) -> Access | None:

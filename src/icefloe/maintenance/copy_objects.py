@@ -27,7 +27,7 @@ class Limits:
     max_memory_bytes: int = 512 << 20
 
     def threads_for(self, listing: Listing) -> int:
-        """Return the largest number of threads whose objects and copies fit in memory."""
+        """Return the maximum number of threads whose objects and copies fit in memory."""
         largest = int(listing.sizes.max(initial=1))
         return max(1, min(self.max_concurrent_requests, self.max_memory_bytes // (2 * largest)))
 

@@ -143,7 +143,7 @@ def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences
 
 def _keep_inside(coords: NDArray[np.uint32], grid: tuple[int, ...]) -> NDArray[np.uint32]:
     """Keep the chunks that lie in the grid. The other version of the array can be larger."""
-    if coords.shape[1] != len(grid):  # a scalar, or an array of another number of dimensions
+    if coords.shape[1] != len(grid):  # a scalar, or an array of a different number of dimensions
         return np.zeros((len(coords) if not coords.shape[1] else 0, len(grid)), np.uint32)
     return coords[(coords < np.array(grid, np.uint32)).all(axis=1)]
 

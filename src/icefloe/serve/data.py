@@ -90,7 +90,7 @@ class Data:
         return json_response({"tip": tip, "new": newer}, [NO_CACHE, (b"etag", tag)])
 
     def _window(self, request: Request) -> Response:
-        """Send a window: as colours, or raw in the type of the array."""
+        """Send a window: as colours, or raw in the data type of the array."""
         raw, path = required_raw(request, 2), request.node_path(3)
         if b"..." in raw:
             return self._difference_window(request, raw, path)

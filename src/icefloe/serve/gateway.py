@@ -1,4 +1,4 @@
-"""Any version as plain Zarr over HTTP, and the repository's own files.
+"""Serve any version as plain Zarr over HTTP, and the repository's own files.
 
 A failed read must not look like a missing chunk: clients read 404, and only 404, as "fill value". A chunk key
 is therefore answered with 404 only if the version and the array exist and the manifest has no such chunk.
@@ -377,7 +377,7 @@ def _find_chunk(
     Raises
     ------
     RequestError
-        There is no such array, or the key has another number of dimensions.
+        There is no such array, or the key has a different number of dimensions.
     """
     workspace = published.workspace
     node = workspace.node(path)

@@ -173,7 +173,7 @@ class ArrayView:
         return self.grid.elements(chunks) * count_item_bytes(self.array.dtype)
 
     def read(self, index: Index) -> NDArray[Any]:
-        """Read a window in the type of the array.
+        """Read a window in the data type of the array.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class ArrayView:
         )
 
     def texts(self, values: NDArray[Any]) -> NDArray[np.object_]:
-        """Format values exactly, in the type of the array or unpacked; empty for missing values."""
+        """Format values exactly, in the data type of the array or unpacked; empty for missing values."""
         flat = values.reshape(-1)
         if self.coding is not None and flat.dtype.kind in NUMBERS:
             found = times_as_text(self.coding, flat)

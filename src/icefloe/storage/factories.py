@@ -44,7 +44,7 @@ def in_memory_storage() -> Storage:
 
 
 def local_filesystem_storage(path: str) -> Storage:
-    """Create a storage in a folder of this machine.
+    """Create a storage in a local folder.
 
     Commits are safe between processes of this host. They wait until the data is on disk; use
     `storage_from_url(path, sync=False)` to skip that.
@@ -110,7 +110,7 @@ def s3_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of S3, or of a compatible store at `endpoint_url`.
+    """Create a storage in an S3 bucket, or of a compatible store at `endpoint_url`.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def s3_object_store_storage(
     write_headers: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Storage:
-    """Create a storage in a bucket of S3. Equivalent to `s3_storage`, which has more options.
+    """Create a storage in an S3 bucket. Equivalent to `s3_storage`, which has more options.
 
     Parameters
     ----------

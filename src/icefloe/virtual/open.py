@@ -63,9 +63,10 @@ def virtualize(
     contiguous_chunk_bytes
         Split contiguous variables into chunks of at most this size. By default, each becomes one chunk.
     version
-        The version of an Icechunk repository: a branch, a tag, a snapshot id or its beginning, `BRANCH@TIME`,
-        or any of these followed by `~N` for N commits earlier. By default, the branch `main`. References
-        point to the chunk objects of the repository. A remote repository is not recognised automatically:
+        The version of an Icechunk repository: a branch, a tag, a snapshot id or a prefix of one,
+        `BRANCH@TIME`, or any of these followed by `~N` for N commits earlier. By default, the branch `main`.
+        References point to the chunk objects of the repository. A remote repository is not recognised
+        automatically:
         pass a version, or `format="icechunk"`.
 
     Returns

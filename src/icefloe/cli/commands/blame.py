@@ -24,7 +24,7 @@ from icefloe.repository import Repository
 @repo_argument
 @click.argument("path", shell_complete=complete_path)
 @revision_option
-@click.option("-n", "--number", type=click.IntRange(min=1), help="The largest number of commits to look at.")
+@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of commits to look at.")
 @output_option
 def blame(repo: Repository, path: str, revision: str, number: int | None, out: Output) -> None:
     """Show the commit that wrote each chunk of an array.

@@ -44,7 +44,7 @@ STALE = 5
 @click.option("--pyramid", metavar="ARRAY", help="Make a pyramid of an array: levels of lower resolution.")
 @click.option("--levels", type=click.IntRange(min=1), help="Levels of the pyramid, with the array itself.")
 @click.option(
-    "--method", type=click.Choice(PYRAMID_METHODS), help="The way a pyramid merges cells; mean by default."
+    "--method", type=click.Choice(PYRAMID_METHODS), help="How a pyramid aggregates cells; mean by default."
 )
 @click.option(
     "--allow-module",

@@ -48,7 +48,9 @@ _FUNCTIONS = ("mean", "sum", "min", "max", "count")
     show_default=True,
     help="How to find the value at a point.",
 )
-@click.option("--tolerance", type=float, help="The largest distance to a cell, in units of the coordinates.")
+@click.option(
+    "--tolerance", type=float, help="The maximum distance to a cell, in the units of the coordinates."
+)
 @click.option("--by", help="The property of the GeoJSON features that names a zone.")
 @click.option(
     "--function",

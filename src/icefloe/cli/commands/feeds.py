@@ -58,7 +58,7 @@ def append(
     metadata: dict[str, Any],
     out: Output,
 ) -> None:
-    """Append files to arrays while others do the same.
+    """Append files to arrays, even while others append.
 
     Each FILE is appended in a commit of its own. Any number of processes may append to the same arrays: for a
     label that already exists, only arrays without values there are written.

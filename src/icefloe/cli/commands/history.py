@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     help=f"The version to start from: {revisions.HELP}",
     shell_complete=complete_revision,
 )
-@click.option("-n", "--number", type=click.IntRange(min=1), help="The largest number of commits to show.")
+@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of commits to show.")
 @click.option(
     "--graph",
     is_flag=True,
@@ -258,7 +258,7 @@ def _drop_ledger_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
 
 @click.command()
 @repo_argument
-@click.option("-n", "--number", type=click.IntRange(min=1), help="The largest number of entries to show.")
+@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of entries to show.")
 @output_option
 def ops(repo: Repository, number: int | None, out: Output) -> None:
     """List the operations on the repository, newest first.

@@ -109,7 +109,7 @@ _CHECKS = ("monotone", "source", "gaps")
     default=500_000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="The largest number of references in a manifest of a virtual array.",
+    help="The maximum number of references in a manifest of a virtual array.",
 )
 @click.option(
     "--on-bad-file",

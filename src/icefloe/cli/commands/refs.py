@@ -152,7 +152,7 @@ def tag_delete(repo: Repository, name: str, out: Output) -> None:
 @click.option("--remove", is_flag=True, help="End the protection.")
 @output_option
 def protect(repo: Repository, branch: str, remove: bool, out: Output) -> None:
-    """Refuse to rewrite the history of a branch.
+    """Protect the history of a branch from being rewritten.
 
     Commits, merges and resets to a later snapshot are allowed; amending, squashing, deletion and other resets
     are refused. Other clients than icefloe ignore the protection.

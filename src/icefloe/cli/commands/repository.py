@@ -35,7 +35,7 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
     icefloe init s3://bucket/weather -o region=eu-west-1
     """
     if Repository.exists(storage):
-        raise AlreadyExistsError("a repository exists at this location", kind=ErrorKind.NOT_ALLOWED)
+        raise AlreadyExistsError("a repository already exists at this location", kind=ErrorKind.NOT_ALLOWED)
     repo = Repository.create(storage, spec_version=int(spec_version))
     found = {**storage.describe(), "spec_version": int(spec_version), "main": repo.lookup_branch("main")}
     out.value(found, f"created a repository in {storage.place}, format version {spec_version}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("repos", type=Pair("NAME=REPO"), nargs=-1, required=True, metavar="NAME=REPO...")
 @click.argument("query")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The largest number of rows."
+    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The maximum number of rows."
 )
 @click.option(
     "--explain",

@@ -41,7 +41,7 @@ _COLUMNS = ("array", "cells", "missing", "min", "mean", "max", "std")
 @repo_executor_option
 @output_option
 def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, out: Output) -> None:
-    """Record statistics of chunks, which queries use.
+    """Record chunk statistics, which speed up queries.
 
     Reads the chunks that have no statistics yet, of ARRAYS or of all arrays. Files are stored below
     icefloe/statistics/ in the repository, which other readers ignore.
@@ -79,7 +79,7 @@ def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, 
 def describe(repo: Repository, array: str | None, revision: str, statistics: str, out: Output) -> None:
     """Describe the values of arrays: min, mean, max, std.
 
-    Values are decoded as xarray does. Only chunks without recorded statistics are read. ARRAY is a path; all
+    Values are decoded as in xarray. Only chunks without recorded statistics are read. ARRAY is a path; all
     arrays by default.
 
     \b

@@ -16,7 +16,7 @@ from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 
 MAX_CHANGED_CHUNKS: Final = 40_000_000
-"""The largest number of chunks that one commit may change, whatever the rank. Readers need about 1.5 GB."""
+"""The maximum number of chunks that one commit may change, whatever the rank. Readers need about 1.5 GB."""
 
 _MAX_VISITED_BYTES: Final = 1 << 31
 _CHUNK_BYTES: Final = 30

@@ -164,7 +164,7 @@ class RefStoreV1(RefStore):
         if now == before and not now.under_way_us:
             return
         if now.under_way_us and not self._is_reachable(snapshot, file, replaced):
-            self._take_back(file, snapshot, replaced)
+            self._roll_back(file, snapshot, replaced)
             raise SessionStateError(
                 f"a garbage collection is running and may delete snapshot {snapshot}, because no branch or "
                 "tag leads to it; try again when the collection has ended",
@@ -174,7 +174,7 @@ class RefStoreV1(RefStore):
             for _ in self._read_stored_ancestry(snapshot):
                 pass
         except (ObjectNotFoundError, FormatError):
-            self._take_back(file, snapshot, replaced)
+            self._roll_back(file, snapshot, replaced)
             raise _make_no_snapshot_error(snapshot) from None
 
     def _is_reachable(self, snapshot: SnapshotId, file: RefFile | None, tips: Iterable[SnapshotId]) -> bool:
@@ -196,7 +196,7 @@ class RefStoreV1(RefStore):
             yield at
             at = read_snapshot_info(data, at).parent_id
 
-    def _take_back(self, file: RefFile, snapshot: SnapshotId, replaced: Sequence[SnapshotId]) -> None:
+    def _roll_back(self, file: RefFile, snapshot: SnapshotId, replaced: Sequence[SnapshotId]) -> None:
         found = self._read(file)
         if found is None or found[0] != snapshot:
             return  # another writer has moved it

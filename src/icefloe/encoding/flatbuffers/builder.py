@@ -220,7 +220,7 @@ def _split_by_fields(table: fb.Table, rows: Tables) -> list[_Part]:
     there = {name: field for name, field in table.fields.items() if name in rows.columns}
     for name, field in table.fields.items():
         if field.required and (name not in there or name in rows.present):
-            raise FormatError(f"{table.name}.{name} is required and missing", kind=ErrorKind.SERIALIZATION)
+            raise FormatError(f"{table.name}.{name} is required but missing", kind=ErrorKind.SERIALIZATION)
     for name in there:
         if isinstance(column := rows.columns[name], Rectangles):
             return list(_split_rectangles(table, rows, name, column))

@@ -116,7 +116,7 @@ class Records:
         return Records(self.table, self.place, columns=self.columns.take(which))
 
     def with_every(self, name: str) -> Records:
-        """Return a copy with a number in every table, because some writers omit defaults."""
+        """Return a copy in which every table has the field; some writers omit default values."""
         if self._columns is None or name not in self._columns.present:
             return self
         present = {each: mask for each, mask in self._columns.present.items() if each != name}

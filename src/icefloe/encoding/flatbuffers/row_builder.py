@@ -159,7 +159,7 @@ def _make_plan(table: fb.Table, key: tuple[str, ...]) -> _Plan:
     names = [name for name, field in table.fields.items() if name in key or isinstance(field, fb.Scalar)]
     missing = next((name for name, f in table.fields.items() if f.required and name not in names), None)
     if missing is not None:
-        raise FormatError(f"{table.name}.{missing} is required and missing", kind=ErrorKind.SERIALIZATION)
+        raise FormatError(f"{table.name}.{missing} is required but missing", kind=ErrorKind.SERIALIZATION)
     plan = table.layouts[key] = _Plan(table, names)
     return plan
 

@@ -211,7 +211,7 @@ class _Reader:
         return [self.target(slot, what) for slot in self.slots(at, what)]
 
     def slots(self, at: int, what: str) -> range:
-        """Return the positions of a vector of offsets."""
+        """Return the position of each offset in a vector of offsets."""
         start, count = self.vector(at, 4, 4, what)
         self.count(count)
         return range(start, start + 4 * count, 4)

@@ -262,7 +262,7 @@ def _make_empty_datasets(
 
 
 def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSchema:
-    """Turn scalar coordinates of a part of the repository into dimensions, if they are in new files."""
+    """Turn scalar coordinates of stored data into dimensions if they are dimensions in new files."""
     dims = dict.fromkeys(dim for file in new for dim in file.sizes)
     added = {each.name for file in new for each in file.variables if each.dims != each.own_dims}
     return add_dimensions(schema, list(dims), added)

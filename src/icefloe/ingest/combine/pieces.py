@@ -18,7 +18,7 @@ from icefloe.format.extents import have_overlap
 Column = npt.NDArray[np.int64]
 
 _MOST_PAIRS = 1 << 22
-"""The largest number of pairs of pieces that are compared."""
+"""The maximum number of pairs of pieces that are compared."""
 EXISTING = -1
 """The source number of the repository itself."""
 

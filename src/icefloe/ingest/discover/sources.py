@@ -343,7 +343,7 @@ def _look_up_path(path: Path) -> FileVersion:
     return FileVersion(status.st_size, status.st_mtime_ns // 1000)
 
 
-def refuse_changed(source: Source, options: Mapping[str, Any]) -> None:
+def check_unchanged(source: Source, options: Mapping[str, Any]) -> None:
     """Raise ValueError if a file changed since it was found.
 
     Zarr stores are not checked: they consist of many files. `options` are those of `storage_from_url`, for a

@@ -63,7 +63,7 @@ _TAKE_ALONE = Hint(
     open_options={"filter_by_keys": "{...}"},
 )
 _FILES_TOGETHER = 64
-"""The largest number of files in a task. Their common parts are sent once."""
+"""The maximum number of files in a task. Their common parts are sent once."""
 _LOOKS_PER_CORE = 4
 
 _MOST = 8

@@ -130,7 +130,7 @@ def encode_variable(
     dtype = np.dtype(raw_dtype)
     if dtype.kind in _COPIED_KINDS:
         wanted["dtype"] = dtype.newbyteorder("=")
-    for encoding in (wanted, *_list_finer_times(variable, packing), {}):
+    for encoding in (wanted, *_list_finer_time_encodings(variable, packing), {}):
         found = _try_encoding(variable, encoding)
         if found is not None:
             return found
@@ -141,7 +141,7 @@ def encode_variable(
     )
 
 
-def _list_finer_times(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_finer_time_encodings(variable: xr.Variable, packing: Mapping[str, Any]) -> list[dict[str, Any]]:
     units = packing.get("units", "")
     if " since " not in units:
         return []

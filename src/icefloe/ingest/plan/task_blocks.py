@@ -22,7 +22,7 @@ _MOST_AT_ONCE = 16
 Column = npt.NDArray[np.int64]
 
 _MOST_CANDIDATES = 100_000
-"""The largest number of shapes that are compared."""
+"""The maximum number of shapes that are compared."""
 _PREFERRED_BYTES = 16 << 20
 """The preferred block size among shapes with equal reads: every block has a fixed cost."""
 

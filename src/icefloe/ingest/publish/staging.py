@@ -97,7 +97,7 @@ class Staging:
         """Mark the run as ended, so that the next one continues with its branch."""
         _active_branches.discard(self.branch)
 
-    def resume(self, selection: Selection, options: Options) -> Resumed:
+    def resume(self, selection: Selection, options: Options) -> RunStart:
         """Compare the sources with the ledger of the staging branch, unless they were already.
 
         Files that changed since an interrupted run staged them are ingested again.
@@ -108,7 +108,7 @@ class Staging:
         if self.is_empty:
             if ledger is not selection.ledger:
                 selection = select_sources(selection.found, ledger, replace_changed=again)
-            return Resumed(selection, ledger)
+            return RunStart(selection, ledger)
         session = self.repo.readonly_session(branch=self.branch)
         now = Ledger.read(session, options.group)
         rows = now.find_rows_since(ledger)
@@ -117,7 +117,7 @@ class Staging:
         sound = [row for row in rows if row.source not in stale]
         staged = tuple(find_staged(session, options.group, sound, sources))
         selection = select_sources(selection.found, now, replace_changed=again, stale=stale)
-        return Resumed(selection, ledger, staged)
+        return RunStart(selection, ledger, staged)
 
     def release(self) -> None:
         """Keep the staged data for the next run."""
@@ -139,7 +139,7 @@ class Staging:
         self.repo.delete_branch(self.branch)
 
     def check_and_publish(
-        self, resumed: Resumed, written: StagedRun, options: Options, executor: Executor
+        self, resumed: RunStart, written: StagedRun, options: Options, executor: Executor
     ) -> IngestReport:
         """Publish the staged data if it passes all checks; otherwise keep it on a branch for failed data."""
         report, staging = written.report, replace(self, repo=written.repo)
@@ -225,7 +225,7 @@ class Staging:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class RunStart:
     """The start of a run: the sources to ingest, and the data that an interrupted run has staged."""
 
     selection: Selection

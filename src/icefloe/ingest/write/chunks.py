@@ -21,7 +21,7 @@ from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
-from icefloe.ingest.discover.sources import Source, refuse_changed
+from icefloe.ingest.discover.sources import Source, check_unchanged
 from icefloe.ingest.inspect.open import decode, open_raw
 from icefloe.ingest.inspect.packing import encode_variable, is_text
 from icefloe.ingest.plan.array_encoding import get_missing_value
@@ -298,7 +298,7 @@ class _Sources:
             source = self._task.sources[number]
             try:
                 if not isinstance(source, Stored) and not source.is_remote:  # a copy of it was read
-                    refuse_changed(source, {})
+                    check_unchanged(source, {})
             except (OSError, ValueError) as error:
                 found[number] = explain(error)
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.distributed import receipt
-from icefloe.ingest.discover.sources import Source, refuse_changed
+from icefloe.ingest.discover.sources import Source, check_unchanged
 from icefloe.ingest.inspect.open import virtualize_source
 from icefloe.ingest.inspect.reference_spill import Parsed, read_spilled
 from icefloe.ingest.records import Reading, SpillRange, explain
@@ -74,7 +74,7 @@ def _set_references(files: Sequence[ReferencedFile], task: ReferenceTask) -> dic
         try:
             found = None if file.spilled is None else spilled.get(file.spilled)
             parsed = found or _parse_source(file.source, task.reading)
-            refuse_changed(file.source, task.reading.storage_options)
+            check_unchanged(file.source, task.reading.storage_options)
             mine = {name: parsed.variables[name] for name in file.names}
         except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
             bad[file.number] = explain(error)

@@ -214,7 +214,7 @@ def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Findi
 
 
 def _find_children(refs: RefStore, lost: Collection[SnapshotId]) -> dict[SnapshotId, set[SnapshotId]]:
-    """Return the children of lost snapshots, if the first snapshot exists as their new parent."""
+    """Return the children of lost snapshots; empty if the first snapshot, their new parent, is lost."""
     found: dict[SnapshotId, set[SnapshotId]] = {}
     if not lost or INITIAL_SNAPSHOT_ID in lost:
         return found

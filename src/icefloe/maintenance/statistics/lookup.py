@@ -27,7 +27,7 @@ from icefloe.maintenance.statistics.meaning import Meaning, find_meaning
 from icefloe.session import Session
 
 _LARGEST_GRID: Final = 50_000_000
-"""The largest number of chunks for which statistics are looked up."""
+"""The maximum number of chunks for which statistics are looked up."""
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 

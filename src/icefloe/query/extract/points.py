@@ -92,7 +92,7 @@ def plan_points(scan: TableScan, points: Any, method: str = NEAREST, tolerance: 
     method
         `nearest` takes the value of the nearest cell; `linear` interpolates between the cells around a point.
     tolerance
-        With `nearest`, the largest distance in units of the coordinate: one number, or one per coordinate.
+        With `nearest`, the maximum distance in units of the coordinate: one number, or one per coordinate.
         Points without a cell so near have no values.
 
     Returns

@@ -155,7 +155,7 @@ class LocalScan(TableScan):
             `nearest` takes the value of the nearest cell, `linear` interpolates between the cells around a
             point. Latitudes and longitudes may be two-dimensional with `nearest`.
         tolerance
-            With `nearest`, the largest distance in units of the coordinate, or one per coordinate. Points
+            With `nearest`, the maximum distance in units of the coordinate, or one per coordinate. Points
             without a cell so near have null values.
 
         Returns

@@ -1,4 +1,4 @@
-"""Answer simple SQL queries in this process: aggregates with groups, and rows of one table.
+"""Answer simple SQL queries in this process: grouped aggregates, and rows of one table.
 
 The built-in engine handles one table, conditions that compare columns with constants, plain aggregates of
 variables, groups by coordinates or date parts, ORDER BY and LIMIT. Everything else needs Spark.
@@ -82,7 +82,7 @@ def run_local_query(
     repos
         Repositories, sessions, paths or URLs, by the names that the query uses.
     limit
-        The largest number of rows.
+        The maximum number of rows.
     statistics
         Use statistics of chunks instead of reading them.
     explain

@@ -521,7 +521,9 @@ class Argument:
             case exp.Column():
                 return self._contains_variable(each)
             case exp.Case() | exp.If():
-                return self._branches(each) and self._are_all_monotonic(self._list_values(each), increasing)
+                return self._branches_on_coordinates_only(each) and self._are_all_monotonic(
+                    self._list_values(each), increasing
+                )
             case exp.Paren():
                 return self._are_all_monotonic(varying, increasing)
             case exp.Neg():
@@ -551,7 +553,7 @@ class Argument:
         own = self.variable.name.lower()
         return any(column.name == own for column in each.find_all(exp.Column))
 
-    def _branches(self, each: exp.Expr) -> bool:
+    def _branches_on_coordinates_only(self, each: exp.Expr) -> bool:
         """Check whether only coordinates select the branch of a CASE."""
         conditions = [each.this] if isinstance(each, exp.If) else [one.this for one in each.args["ifs"]]
         base = [] if isinstance(each, exp.If) or each.this is None else [each.this]

@@ -82,7 +82,7 @@ _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.
 
 
 class LocalStorage(Storage):
-    """A storage in a folder of this machine. The folder is created with the first object.
+    """A storage in a local folder. The folder is created with the first object.
 
     Parameters
     ----------

@@ -120,7 +120,7 @@ class Swap:
         raise ConditionNotMetError(self._path, self._condition)
 
     def _put_with_bare_etag(self) -> Version:
-        """Try again with the etag without quotes, as Ceph expects it, because nothing has changed."""
+        """Retry with an unquoted etag, which Ceph expects; the object itself has not changed."""
         self._storage._unquoted_etags = True
         try:
             return self._put()
