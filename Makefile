@@ -144,6 +144,7 @@ torture: setup
 	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/integrity/test_damage.py \
 	    tests/proof/test_maintenance_crashes.py tests/proof/test_refs_beside_collections.py
 	ICEFLOE_APPENDS=300 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_appends.py
+	ICEFLOE_STATISTICS_HISTORIES=200 $(BIN)/python -m pytest -q tests/maintenance/statistics/test_histories.py
 	ICEFLOE_DERIVATIONS=60 ICEFLOE_DERIVATION_STEPS=8 $(BIN)/python -m pytest -q -n $(JOBS) tests/derive/test_histories.py
 	$(BIN)/python -m tests.support.simulation.torture --minutes $(MINUTES)
 

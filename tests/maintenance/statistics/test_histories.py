@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.statistics import change, check_answers, commit_change, create_repository, damage
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "3")), deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2]))
 def test_answers_do_not_depend_on_statistics(seed: int, spec: int) -> None:
     random = np.random.default_rng(seed)
