@@ -33,7 +33,7 @@ def test_report_converts_to_plain_values() -> None:
     assert verified["findings"] == []
     assert [row["kept"] for row in retained.to_dict()["table"]] == [True]
     assert "1 snapshots kept, 0 would be removed" in repr(retained)
-    assert {field.name for field in fields(retained)} == {"table", "dry_run"}
+    assert {field.name for field in fields(retained)} == {"table", "dry_run", "ops_log"}
 
 
 def test_table_is_an_arrow_stream() -> None:

@@ -15,6 +15,7 @@ import zarr
 import icefloe
 from icefloe.format.files import read_repo_info
 from tests.support.compat.histories import random_history, storage
+from tests.support.compat.official import needs_v2
 from tests.support.format import golden
 
 icechunk = pytest.importorskip("icechunk")
@@ -198,6 +199,7 @@ def test_long_official_history_can_be_continued(tmp_path: Path, version: int) ->
     assert repo.verify("chunks").ok
 
 
+@needs_v2
 def test_official_ops_log_ends_where_backups_were_deleted(tmp_path: Path) -> None:
     config = icefloe.RepositoryConfig(num_updates_per_repo_info_file=3)
     ours = icefloe.Repository.create(storage(icefloe, tmp_path), config)

@@ -67,7 +67,8 @@ def commit_change(repo: Any, random: np.random.Generator, **options: Any) -> Non
     """Commit one random change, with this package or with the official one."""
     session = repo.writable_session("main")
     change(session.store, random)
-    session.commit("change", allow_empty=True, **options)
+    if session.has_uncommitted_changes:
+        session.commit("change", **options)
 
 
 def damage(repo: icefloe.Repository, random: np.random.Generator) -> None:
