@@ -55,6 +55,13 @@ TOPICS = (
         ("icefloe.snapshots", "icefloe.ancestry_graph", "icefloe.ops", "icefloe.comparison"),
     ),
     Topic(
+        "scan",
+        "Scans",
+        "`icefloe.scan` reads arrays as Arrow tables in this process: rows, aggregates, points and zones. Needs the extra `tables`.",
+        ("icefloe.query",),
+        first=("scan",),
+    ),
+    Topic(
         "conflicts",
         "Conflicts and merging",
         "Rebases and merges report conflicts as values, and solvers decide them.",
