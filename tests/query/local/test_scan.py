@@ -94,7 +94,7 @@ def test_a_sum_beyond_64_bits_is_an_error() -> None:
 
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     with repo.transaction("main", message="write", collect_statistics=True) as store:
-        array = zarr.create_array(store, name="big", shape=4, chunks=2, dtype="i8")
+        array = zarr.create_array(store, name="big", shape=(4,), chunks=(2,), dtype="i8")
         array[:] = 2**62
 
     for statistics in (True, False):

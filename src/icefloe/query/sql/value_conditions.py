@@ -101,7 +101,7 @@ def _find_constant(expression: exp.Expr, arrow: pa.DataType, utc: bool) -> Any:
     if constant is None:
         return None
     if arrow == TIMESTAMP and constant.kind in ("time", "text"):
-        moment = parse_time(str(constant.value)) if constant.kind == "text" else constant.value
+        moment: Any = parse_time(str(constant.value)) if constant.kind == "text" else constant.value
         return None if moment is None or (constant.zoned and not utc) else np.datetime64(moment, "us")
     if constant.kind != "number" or not is_number(arrow):
         return None
