@@ -73,7 +73,7 @@ def storage(package: Any, url: str, prefix: str = "repo", client: str = "someone
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a server has seen since the last look."""
+    """The requests that a server has received since the last call."""
 
     requests: dict[str, int]
     """By method and kind of object, such as `PUT manifests`."""

@@ -59,7 +59,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the cells of a picture come from: an array, or a level of its pyramid."""
+    """The source of the cells of a picture: an array, or a level of its pyramid."""
 
     view: ArrayView
     layout: Layout

@@ -41,7 +41,7 @@ class ComparedSource:
 
     @property
     def is_stored(self) -> bool:
-        """Whether this is a part of the stored arrays, not a file."""
+        """True for a part of the stored arrays, False for a file."""
         return self.number <= EXISTING
 
     @property

@@ -37,7 +37,7 @@ class _Variable:
     coding: Coding
     grid: BlockGrid
     filtered: FilteredChunks | None
-    """What statistics tell about the filters of this variable; None without filters."""
+    """The consequences of statistics for the filters of this variable; None without filters."""
 
     @property
     def counted(self) -> Mask:

@@ -26,7 +26,7 @@ OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the extremes of chunks tell about a condition, one entry per chunk."""
+    """The consequences of the extremes of chunks for a condition, one entry per chunk."""
 
     may: Mask
     """True if the condition may hold for a value of the chunk."""

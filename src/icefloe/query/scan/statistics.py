@@ -119,7 +119,7 @@ class BlockGrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilteredChunks:
-    """What statistics tell about a filter, one entry per chunk of the variable."""
+    """The consequences of statistics for a filter, one entry per chunk of the variable."""
 
     never: Mask
     """True if no cell of the chunk satisfies the condition."""

@@ -93,7 +93,7 @@ class ArrayRelation:
     tables: GroupTables
     location: str
     statistics: bool = True
-    """Whether statistics of chunks are used."""
+    """True if statistics of chunks are used."""
     scans: dict[tuple[str, ...], TableScan] = field(default_factory=dict)
     """Scans of whole tables by their dimensions, so that a query reads coordinates once."""
 
