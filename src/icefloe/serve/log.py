@@ -16,7 +16,7 @@ from icefloe.session import Session
 from icefloe.snapshots import SnapshotInfo
 
 COMMITS_PER_PAGE: Final = 50
-"""The number of commits that one page examines. Each is a snapshot to read."""
+"""The number of commits that a page examines. Each commit costs one snapshot read."""
 
 
 @dataclass(frozen=True, slots=True)

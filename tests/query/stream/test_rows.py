@@ -15,7 +15,15 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.query.scan.plan import scan_table
 from icefloe.query.schema import find_tables
-from icefloe.query.stream.rows import CHANGE, REMOVED, WRITTEN, TableChanges, find_table, match_labels
+from icefloe.query.stream.rows import (
+    CHANGE,
+    REMOVED,
+    WRITTEN,
+    TableChanges,
+    find_equal_values,
+    find_table,
+    match_labels,
+)
 from icefloe.xarray import to_icechunk
 from tests.support.spark.weather import put, weather
 
@@ -186,6 +194,17 @@ def test_unchanged_chunks_are_not_read() -> None:
     changes = TableChanges.between(old, new)
 
     assert changes.find_changed_blocks(new.plan()).tolist() == [0]
+
+
+def test_complex_numbers_are_compared_by_parts() -> None:
+    kind = pa.struct([("real", pa.float32()), ("imag", pa.float32())])
+    nan = float("nan")
+    one, other = (
+        pa.chunked_array([pa.array([{"real": r, "imag": i} for r, i in parts] + [None], kind)])
+        for parts in ([(1, 2), (1, nan), (1, 2)], [(1, 2), (1, nan), (1, 3)])
+    )
+
+    assert find_equal_values(one, other).tolist() == [True, True, False, True]
 
 
 def test_repeated_labels_match_in_order() -> None:

@@ -39,7 +39,7 @@ from icefloe.maintenance.statistics.meaning import Meaning, find_meaning, is_los
 from icefloe.session import Session
 
 _TASK_BYTES: Final = 64 << 20
-"""Decoded bytes of the chunks that one task reads."""
+"""Size of the chunks that a task reads, decoded, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

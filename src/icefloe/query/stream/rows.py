@@ -253,11 +253,12 @@ def _pair_positions(matches: Indices, span: Span) -> tuple[Indices, Indices]:
 
 def find_equal_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
     """Compare two columns; missing values and NaN equal themselves."""
-    try:
-        equal = pc.fill_null(pc.equal(one, other), False)
-    except pa.ArrowNotImplementedError:  # structs, as of complex numbers
-        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        return np.array([a == b for a, b in pairs], bool)
+    if pa.types.is_struct(one.type):  # complex numbers; Arrow does not compare structs
+        same = pc.equal(pc.is_null(one), pc.is_null(other))
+        fields = range(one.type.num_fields)
+        parts = [find_equal_values(pc.struct_field(one, [n]), pc.struct_field(other, [n])) for n in fields]
+        return np.logical_and.reduce([np.asarray(same.to_numpy(), bool), *parts])
+    equal = pc.fill_null(pc.equal(one, other), False)
     same = pc.or_(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
     if pa.types.is_floating(one.type):
         nans = pc.and_(pc.fill_null(pc.is_nan(one), False), pc.fill_null(pc.is_nan(other), False))
