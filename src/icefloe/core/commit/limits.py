@@ -1,4 +1,4 @@
-"""The number of chunks that one commit may change, so that every supported reader can read its log.
+"""Limits on the number of chunks that a commit changes. Every supported reader can read a log within them.
 
 Official releases count the bytes that they visit while they verify a transaction log. Up to release 2.1 they
 refuse a log beyond 2 GiB, and all of them refuse one with more than 50 million tables. A changed chunk is one
@@ -16,7 +16,7 @@ from icefloe.errors import ErrorKind, SessionStateError
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 
 MAX_CHANGED_CHUNKS: Final = 40_000_000
-"""The maximum number of chunks that one commit may change, whatever the rank. Readers need about 1.5 GB."""
+"""The limit for arrays of any rank. A reader needs about 1.5 GB of memory for such a log."""
 
 _MAX_VISITED_BYTES: Final = 1 << 31
 _CHUNK_BYTES: Final = 30
