@@ -257,7 +257,7 @@ def find_equal_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
         same = pc.equal(pc.is_null(one), pc.is_null(other))
         fields = range(one.type.num_fields)
         parts = [find_equal_values(pc.struct_field(one, [n]), pc.struct_field(other, [n])) for n in fields]
-        return np.logical_and.reduce([np.asarray(same.to_numpy(), bool), *parts])
+        return np.asarray(np.logical_and.reduce([np.asarray(same.to_numpy(), bool), *parts]), bool)
     equal = pc.fill_null(pc.equal(one, other), False)
     same = pc.or_(equal, pc.and_(pc.is_null(one), pc.is_null(other)))
     if pa.types.is_floating(one.type):
