@@ -128,7 +128,7 @@ test-spark: setup
 	    --editable . --group test "pyspark==$(PYSPARK)"
 	.venv/spark-$(TAG)/bin/python -m pytest -n 0 -m "spark and not cluster"
 
-torture: setup
+torture: setup-compat
 	ICEFLOE_KILL_EVERY=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/storage/local/test_kills.py
 	ICEFLOE_HISTORIES=100 ICEFLOE_BREAK_EVERY=1 ICEFLOE_FLIPS=100000 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
 	    tests/proof/test_simulation.py tests/proof/test_shortened_histories.py tests/legacy/test_upgrade.py tests/format/test_damage.py
@@ -143,9 +143,15 @@ torture: setup
 	    $(BIN)/python -m tests.support.ingest.fuzz --seeds 0-60 --mode $$mode --kind $$kind || exit 1; done; done
 	ICEFLOE_CRASHES=1000 ICEFLOE_DAMAGES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/maintenance/integrity/test_damage.py \
 	    tests/proof/test_maintenance_crashes.py tests/proof/test_refs_beside_collections.py
-	ICEFLOE_APPENDS=300 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_appends.py
-	ICEFLOE_STATISTICS_HISTORIES=200 $(BIN)/python -m pytest -q tests/maintenance/statistics/test_histories.py
-	ICEFLOE_DERIVATIONS=60 ICEFLOE_DERIVATION_STEPS=8 $(BIN)/python -m pytest -q -n $(JOBS) tests/derive/test_histories.py
+	ICEFLOE_STATEMENTS=300 $(BIN)/python -m pytest -q -n 0 tests/spark/test_run_statements.py
+	ICEFLOE_DRIVER_KILLS=50 $(BIN)/python -m pytest -q -n 0 tests/spark/test_faults.py -k any_time
+	ICEFLOE_STREAMS=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/query/stream/test_rows.py
+	ICEFLOE_APPENDS=300 ICEFLOE_FEEDS=300 ICEFLOE_FEED_PROCESSES=100 $(BIN)/python -m pytest -q -n $(JOBS) tests/core/merge/test_concurrent_appends.py \
+	    tests/proof/test_feeds.py
+	ICEFLOE_STATISTICS_HISTORIES=200 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/maintenance/statistics
+	ICEFLOE_STATISTICS=100 $(BIN)/python -m pytest -q -n $(JOBS) -m compat tests/compat/test_statistics.py
+	ICEFLOE_QUERIES=300 $(BIN)/python -m pytest -q -n 0 tests/spark/test_statistics.py
+	ICEFLOE_DERIVATIONS=60 ICEFLOE_DERIVATION_STEPS=8 $(BIN)/python -m pytest -q -n $(JOBS) tests/derive/test_histories.py tests/derive/test_counts.py
 	$(BIN)/python -m tests.support.simulation.torture --minutes $(MINUTES)
 
 bench: setup-compat

@@ -16,7 +16,7 @@ from icefloe.derive.arrays import get_array
 from icefloe.derive.outputs import resolve_output
 from icefloe.derive.plan import make_plan
 from icefloe.derive.recipe import parse_recipe
-from icefloe.derive.records import Records
+from icefloe.derive.records import DerivedRecords
 from icefloe.format.manifest import NATIVE, ArrayManifest
 
 PLANNED = (100, 100, engines.scaled(100))
@@ -181,7 +181,7 @@ def prepare_plan(folder: Path, _: Path) -> Job:
         own = array.fingerprints()
         digests = first.digests.copy()
         digests[::100, 0, 0] += np.uint64(1)
-        records = Records(digests, own, np.zeros(found.grid, np.uint8), {})
+        records = DerivedRecords(digests, own, np.zeros(found.grid, np.uint8), {})
         plan = make_plan(found, records, own)
         return len(plan.recomputed), int(plan.kept.sum())
 

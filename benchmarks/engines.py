@@ -21,6 +21,7 @@ SCALE = float(os.environ.get("ICEFLOE_BENCH_SCALE", "1"))
 _CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 _running: list[Any] = []
+_clusters: list[Any] = []
 _before: dict[str, int] = {}
 """Memory of the largest worker of each kind before the first job."""
 
@@ -59,17 +60,25 @@ def _confine(cores: int) -> None:
                 os.sched_setaffinity(int(thread.name), allowed)
 
 
-@functools.cache
 def dask() -> Any:
-    """Start a dask cluster of processes with one thread each, and return its client."""
+    """Start a dask cluster of processes with one thread each, and return its client.
+
+    Call `stop_dask` afterwards: idle workers take a tenth of a core, which would count for the other side.
+    """
     distributed: Any = importlib.import_module("distributed")
     cluster = distributed.LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None)
     client = distributed.Client(cluster)
     client.gather(client.map(warm, range(2 * WORKERS), pure=False))
     _before["multiprocessing"] = max(_held("multiprocessing", "VmRSS:"), default=0)
-    atexit.register(cluster.close)
-    atexit.register(client.close)
+    _clusters.append((client, cluster))
     return client
+
+
+def stop_dask() -> None:
+    """Stop the dask cluster, if one runs."""
+    while _clusters:
+        for each in _clusters.pop():
+            each.close()
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Measure feeds on an S3 server that takes 60 ms per request: many writers, and commits across many arrays.
 
-Run `python -m benchmarks.feeds` for the table in docs/benchmarks.md, or with `--writers 10 --commits 5` for a
-small version. The CPU of the server is not counted.
+Run `python -m benchmarks.feeds` for figures as in docs/explanation/benchmark-details.md, or with
+`--writers 10 --commits 5` for a small version. The CPU of the server is not counted.
 """
 
 from __future__ import annotations

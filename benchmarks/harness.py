@@ -31,6 +31,7 @@ Job = Callable[[], Any]
 RUN: Final = Path(__file__).with_name("run.py")
 OURS: Final = "icefloe"
 THEIRS: Final = "icechunk"
+LIMIT: Final = "limit"
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
@@ -52,6 +53,8 @@ class Row:
     title: str
     ours: Side
     theirs: Side | None = None
+    limit: Side | None = None
+    """The work that no implementation can avoid, in one process."""
     cpu_ratio: float | None = None
     """Smallest ratio of CPU time, theirs / ours."""
     wall_ratio: float | None = None
@@ -105,6 +108,7 @@ class Outcome:
     ours: Figures | None
     theirs: Figures | None
     note: str = ""
+    limit: Figures | None = None
 
     @property
     def cpu_ratio(self) -> float | None:
@@ -154,16 +158,18 @@ def measure(row: Row, repeat: int | None, unavailable: str) -> Outcome:
     with _folder() as shared:
         if row.setup is not None:
             row.setup(shared)
+        if row.limit is not None:
+            sides[LIMIT] = row.limit
         # In new processes, and first, while this process is still small.
-        peaks = {name: _measure_peak(row, name, shared) for name in sides}
-        figures = {name: Figures(peak=peaks[name]) for name in sides}
+        peaks = {name: _measure_peak(row, name, shared) for name in sides if name != LIMIT}
+        figures = {name: Figures(peak=peaks.get(name)) for name in sides}
         for turn in range(repeat or row.repeat):
             results = {name: _run_once(side, shared, figures[name]) for name, side in sides.items()}
-            if turn == 0 and row.check is not None and len(results) == 2:
+            if turn == 0 and row.check is not None and THEIRS in results:
                 row.check(results[OURS], results[THEIRS])
             del results
     note = unavailable if row.theirs is not None else ""
-    return Outcome(row, figures[OURS], figures.get(THEIRS), note)
+    return Outcome(row, figures[OURS], figures.get(THEIRS), note, figures.get(LIMIT))
 
 
 def _run_once(side: Side, shared: Path, figures: Figures) -> Any:

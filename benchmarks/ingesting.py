@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ CHUNKS = {"time": HOURS, "lat": 181, "lon": 360}
 MEMORY_BYTES = 256 << 20
 SMALL_FILES = engines.scaled(2000, 8)
 LARGE_FILES, LARGE_GRID = engines.scaled(100, 2), (100, 1000)
+HUGE_FILES = 10 * LARGE_FILES
 
 
 def _setup_days(folder: Path) -> None:
@@ -50,6 +52,7 @@ def _ours(mode: Literal["native", "virtual"], kind: str, cores: int = engines.WO
     def prepare(folder: Path, scratch: Path) -> Job:
         from icefloe.spark import ingest
 
+        engines.stop_dask()
         spark = engines.spark(cores)
         files = sorted(map(str, folder.glob("*.nc")))
         # The official package does not wait for the disk, either.
@@ -102,6 +105,30 @@ def _dask(folder: Path, scratch: Path) -> Job:
         session.commit("days")
         engines.tell("dask", "multiprocessing")
         return _summary(icechunk, scratch / "repo", "t2m")
+
+    return job
+
+
+def _decode_and_encode(folder: Path, scratch: Path) -> Job:
+    """Decode all files and encode all chunks in this process: what every ingest must do."""
+    from numcodecs import Zstd
+
+    engines.stop_dask()
+    files = sorted(folder.glob("*.nc"))
+
+    def job() -> Any:
+        values = np.empty((HOURS, *MAP), "f4")
+        codec, chunk, written = Zstd(level=3), np.empty(tuple(CHUNKS.values()), "f4"), 0
+        for path in files:
+            with h5py.File(path) as file:
+                file["t2m"].read_direct(values)
+            for lat in range(0, MAP[0], CHUNKS["lat"]):
+                for lon in range(0, MAP[1], CHUNKS["lon"]):
+                    part = values[:, lat : lat + CHUNKS["lat"], lon : lon + CHUNKS["lon"]]
+                    chunk[:, : part.shape[1]] = part
+                    (scratch / str(written)).write_bytes(codec.encode(chunk))
+                    written += 1
+        return written
 
     return job
 
@@ -168,7 +195,7 @@ def _parsed(url: str) -> Any:
     return open_virtual_dataset(url, registry=registry, parser=HDFParser())
 
 
-def _setup_large(folder: Path) -> None:
+def _setup_large(folder: Path, count: int = LARGE_FILES) -> None:
     """Create consecutive files of a hundred thousand chunks each."""
     first = folder / "00000.nc"
     with h5py.File(first, "w", libver="latest") as file:
@@ -178,7 +205,7 @@ def _setup_large(folder: Path) -> None:
         data = file.create_dataset("v", data=np.zeros(LARGE_GRID, "u1"), chunks=(1, 1))
         for axis, scale in enumerate(("time", "x")):
             data.dims[axis].attach_scale(file[scale])
-    for number in range(LARGE_FILES):
+    for number in range(count):
         path = folder / f"{number:05}.nc"
         if number:
             shutil.copyfile(first, path)
@@ -197,6 +224,8 @@ ROWS = (
             _ours("native", "t2m", chunks=CHUNKS),
         ),
         Side("open_mfdataset and to_icechunk on a LocalCluster of two processes that runs already", _dask),
+        Side("h5py decodes and numcodecs encodes the same chunks, in one process", _decode_and_encode),
+        cpu_ratio=1.2,
         wall_ratio=1.0,
         setup=_setup_days,
         check=_same,
@@ -237,6 +266,18 @@ ROWS = (
         ),
         memory_bytes=10**9,
         setup=_setup_large,
+        repeat=1,
+    ),
+    Row(
+        "ingest-100M",
+        f"{HUGE_FILES * LARGE_GRID[0] * LARGE_GRID[1]:,} references to {HUGE_FILES} files, in several staged "
+        "commits that become visible together",
+        Side(
+            "icefloe.spark.ingest, virtual; memory of the driver's Python process",
+            _ours("virtual", "v", concat_dim="time"),
+        ),
+        memory_bytes=300 * 10**6,
+        setup=partial(_setup_large, count=HUGE_FILES),
         repeat=1,
     ),
 )

@@ -15,6 +15,8 @@ from benchmarks.harness import OURS, THEIRS, Job, Row, Side
 
 CHUNKS = 256
 CHUNK_BYTES = 64 * 1024
+REQUESTS_WITH_CACHE = 2
+"""Both for the repo info file."""
 
 
 def _setup(folder: Path) -> None:
@@ -50,6 +52,46 @@ def _read(name: str) -> Callable[[Path, Path], Job]:
     return prepare
 
 
+def _read_cached(folder: Path, scratch: Path) -> Job:
+    """Fill a disk cache, and read all values in a new client."""
+    import icefloe
+    from icefloe.storage import disk_cache
+
+    cache = icefloe.DiskCache(scratch / "cache")
+    url = slow_s3.start(folder)
+    storage = slow_s3.storage(icefloe, url, "")
+
+    def read() -> Any:
+        repo = icefloe.Repository.open(storage, disk_cache=cache)
+        return zarr.open_array(repo.readonly_session("main").store, path="a", mode="r")[:]
+
+    def job() -> Any:
+        values = read()
+        requests = sum(slow_s3.traffic(url).requests.values())
+        assert requests <= REQUESTS_WITH_CACHE, f"{requests} requests"
+        return values
+
+    read()
+    slow_s3.traffic(url)
+    disk_cache._open.clear()
+    return job
+
+
+def _open_and_read(folder: Path, _: Path) -> Job:
+    package = import_module(THEIRS)
+    url = slow_s3.start(folder)
+
+    def job() -> Any:
+        slow_s3.traffic(url)
+        store = package.Repository.open(slow_s3.storage(package, url, "")).readonly_session("main").store
+        values = zarr.open_array(store, path="a", mode="r")[:]
+        requests = sum(slow_s3.traffic(url).requests.values())
+        assert requests >= CHUNKS, f"{requests} requests"
+        return values
+
+    return job
+
+
 def _same_values(ours: Any, theirs: Any) -> None:
     assert (ours == theirs).all()
 
@@ -65,5 +107,17 @@ ROWS = [
         setup=_setup,
         check=_same_values,
         repeat=7,
-    )
+    ),
+    Row(
+        name="latency-s3-cached",
+        title=f"the same chunks again in a new client: {REQUESTS_WITH_CACHE} requests with a disk cache, "
+        f"more than {CHUNKS} without",
+        ours=Side("open and read all, with a full disk cache", _read_cached),
+        theirs=Side("open and read all", _open_and_read),
+        cpu_ratio=1,
+        wall_ratio=1,
+        setup=_setup,
+        check=_same_values,
+        repeat=7,
+    ),
 ]

@@ -23,6 +23,8 @@ CHUNKS_EACH = 100
 KEPT_SHARE = 0.5
 OLD_SNAPSHOTS = 1_000
 REFERENCES = 10_000_000
+INCREMENTS = 100
+INCREMENT = 10_000
 LATER = datetime(2999, 1, 1, tzinfo=UTC)
 _COUNTS = ("chunks_deleted", "manifests_deleted", "snapshots_deleted", "transaction_logs_deleted")
 
@@ -139,6 +141,47 @@ def setup_many_references(folder: Path) -> None:
     session.commit("references")
 
 
+def setup_collected(folder: Path) -> None:
+    """Create a million native references in many commits, collect garbage, and commit one more chunk.
+
+    The chunk objects do not exist: listing them takes the same time in any collection.
+    """
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder / "repo")))
+    session = repo.writable_session("main")
+    for number in range(INCREMENTS):
+        zarr.create_array(session.store, name=f"a{number}", shape=(INCREMENT,), chunks=(1,), dtype="i4")
+    session.commit("arrays")
+    ids = np.random.default_rng(1).integers(0, 256, (INCREMENTS, INCREMENT, 12), np.uint8)
+    ids[:, :, -1] &= 0xFE
+    for number in range(INCREMENTS):
+        session = repo.writable_session("main")
+        workspace = session._workspace
+        coords = np.arange(INCREMENT, dtype=np.uint32)[:, None]
+        refs = ArrayManifest.native(coords, ids[number], np.full(INCREMENT, 4))
+        workspace.put_refs(workspace.array(f"/a{number}"), refs)
+        session.commit(f"references of a{number}")
+    shutil.copytree(folder / "repo", folder / "first")
+    repo.garbage_collect(LATER)
+    for each in (folder / "repo", folder / "first"):
+        session = _open(icefloe, each).writable_session("main")
+        zarr.open_array(session.store, path="a0")[0] = 5
+        session.commit("one more chunk")
+
+
+def _collect_again(name: str) -> Side:
+    def prepare(folder: Path, scratch: Path) -> Job:
+        library, place = _library(name), scratch / "repo"
+        shutil.copytree(folder / ("repo" if name == "icefloe" else "first"), place)
+
+        def job() -> Any:
+            summary = _open(library, place).garbage_collect(LATER)
+            return [getattr(summary, count) for count in _COUNTS]
+
+        return job
+
+    return Side("open; garbage_collect", prepare)
+
+
 def _verify(folder: Path, _: Path) -> Job:
     def job() -> Any:
         report = _open(icefloe, folder / "repo").verify("graph", max_concurrent_requests=2)
@@ -194,6 +237,16 @@ _SIZE = f"{SNAPSHOTS:,} snapshots and {SNAPSHOTS * CHUNKS_EACH:,} chunk objects,
 ROWS = [
     _pair("gc-dry", f"gc, dry run: {_SIZE}", cpu_ratio=1, memory_ratio=0.5),
     _pair("gc", f"gc: {_SIZE}", cpu_ratio=1, memory_ratio=0.5),
+    Row(
+        name="gc-again",
+        title="gc of a million references, 100 manifests and 102 commits, after one more commit",
+        ours=_collect_again("icefloe"),
+        theirs=_collect_again("icechunk"),
+        cpu_ratio=5,
+        setup=setup_collected,
+        check=_check,
+        repeat=3,
+    ),
     _pair("expire", f"expire half of {SNAPSHOTS:,} snapshots", cpu_ratio=1),
     Row(
         name="verify-10M",

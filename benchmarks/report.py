@@ -12,7 +12,7 @@ from benchmarks.harness import Figures, Outcome
 
 BEGIN: Final = "<!-- figures of {}: written by benchmarks/run.py --markdown -->"
 END: Final = "<!-- end of figures -->"
-HEAD: Final = ("row", "CPU s", "wall s", "peak MB", "less CPU", "memory", "target", "")
+HEAD: Final = ("row", "CPU s", "wall s", "peak MB", "less CPU", "limit", "memory", "target", "")
 _MARKS: Final = {True: "pass", False: "MISS", None: "-"}
 
 
@@ -27,6 +27,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         text += [f"  {outcome.row.name}: {outcome.row.title}", f"    icefloe:  {outcome.row.ours.does}"]
         if outcome.row.theirs is not None:
             text.append(f"    icechunk: {outcome.row.theirs.does}")
+        if outcome.row.limit is not None:
+            text.append(f"    limit:    {outcome.row.limit.does}")
         if outcome.note:
             text.append(f"    note: {outcome.note}")
     return "\n".join(line.rstrip() for line in text)
@@ -70,6 +72,7 @@ def as_json(outcomes: Sequence[Outcome], versions: Mapping[str, str]) -> dict[st
                 "passed": outcome.passed,
                 "icefloe": _figures(outcome.ours),
                 "icechunk": _figures(outcome.theirs),
+                "limit": _figures(outcome.limit),
                 "note": outcome.note,
             }
             for outcome in outcomes
@@ -99,10 +102,18 @@ def _cells(outcome: Outcome) -> tuple[str, ...]:
         _pair(*(None if side is None else f"{side.wall:.3f}" for side in (ours, theirs))),
         _pair(_megabytes(outcome, ours), _megabytes(outcome, theirs)),
         "-" if outcome.cpu_ratio is None else f"{outcome.cpu_ratio:.1f}x",
+        _format_limit(outcome),
         "-" if outcome.memory_ratio is None else f"{outcome.memory_ratio:.2f}",
         target(outcome),
         _MARKS[outcome.passed],
     )
+
+
+def _format_limit(outcome: Outcome) -> str:
+    """Format the CPU time of the unavoidable work, and our multiple of it."""
+    if outcome.limit is None or outcome.ours is None:
+        return "-"
+    return f"{outcome.limit.cpu:.3f} ({outcome.ours.cpu / outcome.limit.cpu:.2f}x)"
 
 
 def _megabytes(outcome: Outcome, figures: Figures | None) -> str | None:

@@ -15,6 +15,7 @@ from benchmarks import (
     conflicts,
     deriving,
     describing,
+    extracting,
     forks,
     growth,
     ingesting,
@@ -49,6 +50,7 @@ MODULES = (
     rechunking,
     deriving,
     describing,
+    extracting,
     ingesting,
 )
 ROWS: dict[str, Row] = {row.name: row for module in MODULES for row in module.ROWS}

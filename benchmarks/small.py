@@ -17,6 +17,7 @@ TIMES = 50
 COMMITS = 1000
 HISTORY = 5000
 ARRAYS = 10_000
+PLATE = 5_760
 
 Make = Callable[[Any, Path], Job]
 
@@ -136,6 +137,57 @@ def _commit_among_many(package: Any, scratch: Path) -> Job:
     return job
 
 
+def _set_plate(package: Any) -> tuple[Any, Any]:
+    """Set all nodes and chunks of a plate in a session: `PLATE` arrays of eight inline chunks."""
+    manifest = package.ManifestConfig(pack_small_arrays=True) if package.__name__ == OURS else None
+    storage = package.in_memory_storage()
+    repository = package.Repository.create(storage, package.RepositoryConfig(manifest=manifest))
+    session = repository.writable_session("main")
+    first = zarr.create_array(session.store, name="first", shape=(8,), chunks=(1,), dtype="i4")
+    nodes: dict[str, Any] = {
+        f"{n // 240:02}/{n // 10 % 24:02}/{n % 10}": first.metadata for n in range(PLATE)
+    }
+    list(zarr.create_hierarchy(store=session.store, nodes=nodes))
+    data = default_buffer_prototype().buffer.from_bytes(b"data")
+
+    async def set_all() -> None:
+        for path in nodes:
+            for chunk in range(8):
+                await session.store.set(f"{path}/c/{chunk}", data)
+
+    asyncio.run(set_all())
+    return repository, session
+
+
+def _plate_commit(package: Any, _: Path) -> Job:
+    _, session = _set_plate(package)
+    return lambda: session.commit("plate")
+
+
+def _plate_chunk(package: Any, _: Path) -> Job:
+    repository, session = _set_plate(package)
+    session.commit("plate")
+    session = repository.writable_session("main")
+    zarr.open_array(session.store, path="05/03/7")[0] = 1
+    return lambda: session.commit("one chunk")
+
+
+def _plate_read(package: Any, _: Path) -> Job:
+    repository, session = _set_plate(package)
+    session.commit("plate")
+    repository = repository.reopen()  # without cached manifests
+
+    async def read() -> int:
+        store = repository.readonly_session("main").store
+        prototype, found = default_buffer_prototype(), 0
+        for number in range(0, PLATE, 10):
+            path = f"{number // 240:02}/{number // 10 % 24:02}/{number % 10}"
+            found += await store.get(f"{path}/c/3", prototype) is not None
+        return found
+
+    return lambda: asyncio.run(read())
+
+
 def _side(does: str, package: str, make: Make, *, shared: bool) -> Side:
     def prepare(folder: Path, scratch: Path) -> Job:
         return make(importlib.import_module(package), folder if shared else scratch)
@@ -217,6 +269,27 @@ ROWS = [
         f"a commit of one chunk in a snapshot of {ARRAYS:,} arrays",
         "set one chunk through zarr; commit",
         _commit_among_many,
+        repeat=3,
+    ),
+    _row(
+        "pack-first-commit",
+        f"the first commit of {PLATE:,} arrays of eight chunks",
+        "commit (icefloe packs manifests)",
+        _plate_commit,
+        repeat=3,
+    ),
+    _row(
+        "pack-one-chunk",
+        f"a commit of one chunk in {PLATE:,} arrays of eight chunks",
+        "commit (icefloe packs manifests)",
+        _plate_chunk,
+        repeat=3,
+    ),
+    _row(
+        "pack-read",
+        f"one chunk of every tenth of {PLATE:,} arrays of eight chunks",
+        "session; get (icefloe packs manifests)",
+        _plate_read,
         repeat=3,
     ),
     _row(

@@ -12,7 +12,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
+from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -245,7 +248,117 @@ def references(spark: Any, folder: Path) -> Jobs:
     }
 
 
-ROWS = (empty_job, full_scan, selective, climatology, planning, references)
+def merge(spark: Any, folder: Path) -> Jobs:
+    """Merge new values for 1 % of 6.2M cells: scattered over all chunks, and in one region."""
+    made = dataset(24, "h", 360, 720, "a")
+    place = stored(folder / "merge", lambda: made, (6, 180, 360))
+    repo = icefloe.Repository.open(icefloe.local_filesystem_storage(f"{place}/repo"))
+    size = made["a"].size
+    chosen = np.random.default_rng(1).choice(size, size // 100, replace=False)
+    scattered = _rows(made).take(np.sort(chosen))
+    region = _rows(made.isel(time=slice(6), lat=slice(101), lon=slice(103)))
+    sources = {"scattered": scattered, "region": region}
+    on = " AND ".join(f"t.{dim} = s.{dim}" for dim in ("time", "lat", "lon"))
+    text = f"MERGE INTO w t USING src s ON {on} WHEN MATCHED THEN UPDATE SET a = s.a + 1"
+    jobs: dict[str, Callable[[], Any]] = {}
+    for name, rows in sources.items():
+        path = str(folder / f"{name}.parquet")
+        pq.write_table(rows, path)
+        names = {"w": repo, "src": spark.read.parquet(path)}
+        jobs[f"MERGE {name}"] = partial(sql, spark, text, names)
+    jobs |= {f"deltalake {name}": job for name, job in _merge_delta(folder, made, sources, on).items()}
+    return jobs | {"rewrite the array": partial(_rewrite, repo)}
+
+
+def _merge_delta(folder: Path, made: xr.Dataset, sources: Mapping[str, pa.Table], on: str) -> Jobs:
+    """Merge the same rows with the package deltalake, if it is installed."""
+    try:
+        deltalake: Any = import_module("deltalake")
+    except ModuleNotFoundError:
+        print("  deltalake is not installed (pip install deltalake), and left out")
+        return {}
+    place = str(folder / "delta")
+    deltalake.write_deltalake(place, _rows(made), mode="overwrite")
+
+    def run(rows: pa.Table) -> None:
+        merging = deltalake.DeltaTable(place).merge(rows, on, source_alias="s", target_alias="t")
+        merging.when_matched_update({"a": "s.a + 1"}).execute()
+
+    return {name: partial(run, rows) for name, rows in sources.items()}
+
+
+def _rewrite(repo: icefloe.Repository) -> None:
+    session = repo.writable_session("main")
+    array: Any = zarr.open_array(session.store, path="a", mode="r+")
+    array[...] = np.asarray(array[...]) + np.float32(1)
+    session.commit("rewritten")
+
+
+STATIONS = 1000
+STEPS = 10
+
+
+def micro_batches(spark: Any, folder: Path) -> Jobs:
+    """Run micro-batches of 10,000 rows and empty ones: written by a sink, and read by a source."""
+    place = folder / "streams"
+    rmtree(place, ignore_errors=True)
+    (place / "rows").mkdir(parents=True)
+    for name in ("written", "read"):
+        repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(place / name)))
+        with repo.transaction("main", message="stations") as store:
+            _observations(0).to_dataset(name="v").to_zarr(
+                store, consolidated=False, zarr_format=3, encoding={"v": {"chunks": (STEPS, STATIONS)}}
+            )
+    schema = "time timestamp_ntz, station bigint, v float"
+    rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / "rows"))
+    options = {"path": str(place / "written"), "checkpointLocation": str(place / "sink")}
+    sink = rows.writeStream.format("icechunk").options(**options, dims="time,station").start()
+    source = spark.readStream.format("icechunk").options(
+        path=str(place / "read"), grain="rows", startingVersion="latest"
+    )
+    reader = source.load().writeStream.format("noop").option("checkpointLocation", str(place / "source"))
+    numbers = count(1)
+
+    def write(is_empty: bool) -> None:
+        number = next(numbers)
+        table = pa.Table.from_pandas(
+            _observations(number).to_dataframe(name="v").reset_index(), preserve_index=False
+        )
+        table = table.cast(pa.schema([("time", pa.timestamp("us")), ("station", "int64"), ("v", "float")]))
+        pq.write_table(table.slice(0, 0) if is_empty else table, place / "rows" / f"{number:06}.parquet")
+        sink.processAllAvailable()
+
+    query = reader.start()
+    query.processAllAvailable()
+
+    def read(is_empty: bool) -> None:
+        with repo.transaction("main", message="changed") as store:
+            array: Any = zarr.open_array(store, path="v", mode="r+")
+            array[:STEPS] = np.asarray(array[:STEPS]) + np.float32(not is_empty)
+        query.processAllAvailable()
+
+    return {
+        "sink, empty": partial(write, True),
+        "sink, 10,000 rows": partial(write, False),
+        "source, empty": partial(read, True),
+        "source, 10,000 rows": partial(read, False),
+    }
+
+
+def _observations(number: int) -> xr.DataArray:
+    """Create the observations of all stations in a few hours."""
+    hours = np.arange(STEPS * number, STEPS * (number + 1))
+    return xr.DataArray(
+        np.random.default_rng(number).normal(size=(STEPS, STATIONS)).astype("f4"),
+        {
+            "time": np.datetime64("2020-01-01", "ns") + hours * np.timedelta64(1, "h"),
+            "station": np.arange(STATIONS),
+        },
+        ("time", "station"),
+    )
+
+
+ROWS = (empty_job, full_scan, selective, climatology, planning, references, merge, micro_batches)
 
 
 def main(folder: str, *rows: str) -> None:
@@ -257,7 +370,7 @@ def main(folder: str, *rows: str) -> None:
             continue
         place.mkdir(parents=True, exist_ok=True)
         print(f"\n{row.__name__}: {row.__doc__}")
-        turns = (SHORT, SHORT) if row in (empty_job, selective) else (REPEAT, 1)
+        turns = (SHORT, SHORT) if row in (empty_job, selective, micro_batches) else (REPEAT, 1)
         costs = interleaved(row(spark, place), *((1, 1) if row is climatology else turns))
         first = next(iter(costs.values()))
         for name, cost in costs.items():

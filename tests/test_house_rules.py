@@ -6,11 +6,12 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from icefloe import errors
+from tests.support.program_imports import find_unmarked_programs
 from tests.support.source_tree import (
     ROOT,
     Module,
@@ -22,7 +23,7 @@ from tests.support.source_tree import (
 )
 
 MOST_CODE_LINES = 600
-LONGER = {"icefloe.repository": 925}  # one public class, of which the signatures are half
+LONGER = {"icefloe.repository": 985}  # one public class, of which the signatures are half
 
 # What differs by format version sits here; everything else asks for a capability.
 VERSIONED = re.compile(r"icefloe\.(format\.(spec|v1|v2|alpha)|core\.refs(_\w+)?)(\.|$)")
@@ -49,6 +50,8 @@ IMPURE_CALLS = {"open", "print", "input", "now", "utcnow", "today", "urandom", "
 GIVEN_NAMES = {"icefloe.testing.utils"}
 # Folders of tests that are about no single package: they compare, install or prove the whole.
 TESTS_OF_THE_WHOLE = {"tests.compat", "tests.proof", "tests.setup", "tests.web"}
+QUOTE_IMPORTS = {"tests.test_layering", "tests.test_house_rules"}
+"""Tests of rules: they parse the programs in their strings, and do not run them."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 HAVE_OPTIONS = {"icefloe.spark.java", "icefloe.testing.simulation", "icefloe.serve.snippets"}
 """Modules with options of other command lines, and the one that writes commands for users to copy."""
@@ -57,6 +60,9 @@ OUR_ERRORS = {
     for name, value in vars(errors).items()
     if isinstance(value, type) and issubclass(value, errors.IcechunkError)
 }
+
+# Terms of the specification, which also name the public values that are built from them.
+SHARED_CLASS_NAMES = {"ManifestFileInfo", "RepoAvailability", "RepoStatus", "SnapshotInfo", "Update"}
 
 EMPTY_NAMES = re.compile(r"^(utils?|helpers?|misc|common)$|Manager$|^Base|Base$")
 
@@ -135,6 +141,18 @@ def empty_names(module: Module) -> Iterator[str]:
     for node in module.nodes:
         if isinstance(node, ast.ClassDef) and EMPTY_NAMES.search(node.name):
             yield f"{module.name}:{node.lineno} class {node.name}: name it after what it is"
+
+
+def shared_class_names(modules: Iterable[Module]) -> Iterator[str]:
+    """Find public classes of different modules that have the same name."""
+    first: dict[str, str] = {}
+    for module in modules:
+        for node in module.tree.body:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            other = first.setdefault(node.name, module.name)
+            if other != module.name and node.name not in SHARED_CLASS_NAMES:
+                yield f"{module.name}:{node.lineno} class {node.name}: {other} has a class of this name"
 
 
 def misplaced_tests(module: Module, known: set[str]) -> Iterator[str]:
@@ -221,6 +239,10 @@ def test_names_are_meaningful() -> None:
     assert [problem for module in source_modules() for problem in empty_names(module)] == []
 
 
+def test_classes_have_names_of_their_own() -> None:
+    assert list(shared_class_names(source_modules())) == []
+
+
 def test_tests_mirror_the_package() -> None:
     known = {module.name for module in source_modules()}
 
@@ -229,6 +251,13 @@ def test_tests_mirror_the_package() -> None:
 
 def test_tests_share_helpers_through_support() -> None:
     assert [problem for module in outside_modules() for problem in imports_of_tests(module)] == []
+
+
+def test_programs_in_tests_need_only_marked_packages() -> None:
+    """Otherwise the test fails in `make test-core`, where the package is missing."""
+    modules = [each for each in outside_modules() if ".test_" in each.name and each.name not in QUOTE_IMPORTS]
+
+    assert [line for module in modules for line in find_unmarked_programs(module)] == []
 
 
 def test_library_does_not_mention_command_line_options() -> None:
@@ -311,6 +340,12 @@ def test_meaningless_name_is_found(name: str, text: str) -> None:
     assert len(list(empty_names(parse(name, text)))) == 1
 
 
+def test_shared_class_name_is_found() -> None:
+    modules = [parse("icefloe.core.open", "class Plan: pass"), parse("icefloe.serve.app", "class Plan: pass")]
+
+    assert len(list(shared_class_names(modules))) == 1
+
+
 @pytest.mark.parametrize("name", ["tests.core.samples", "tests.samples", "tests.upkeep.test_gc"])
 def test_misplaced_test_is_found(name: str) -> None:
     assert len(list(misplaced_tests(parse(name, ""), {"icefloe.core", "icefloe.store"}))) == 1
@@ -336,6 +371,23 @@ def test_import_from_a_test_is_found() -> None:
     )
 
     assert len(list(imports_of_tests(module))) == 1
+
+
+@pytest.mark.needs("pyspark", "pyarrow")
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("P = 'import pyspark'", ["pyspark"]),
+        ("P = 'import sys; from icefloe.spark.executor import _run'", ["pyarrow", "pyspark"]),
+        ("P = 'from icefloe import ingest_files'", []),
+        ("import pytest\npytestmark = pytest.mark.needs('pyspark')\nP = 'import pyspark'", []),
+        ("def test():\n    import pyspark\n    run('import pyspark')", []),
+    ],
+)
+def test_program_with_unmarked_packages_is_found(text: str, missing: list[str]) -> None:
+    found = " ".join(find_unmarked_programs(parse("tests.spark.test_x", text)))
+
+    assert [name for name in ("pyarrow", "pyspark") if name in found.partition("needs")[2]] == missing
 
 
 @pytest.mark.parametrize("text", ["'give --on-change ingest'", "f'{x}: --hybrid copies it'", '"(--group)"'])

@@ -71,7 +71,7 @@ def test_processes_replace_spark_without_java(tmp_path: Path, monkeypatch: pytes
 
     def processes(*args: Any, **options: Any) -> Any:
         started.append("processes")
-        return ProcessExecutor(*args, **options)
+        return ProcessExecutor(1)
 
     monkeypatch.setattr(default_executor, "ProcessExecutor", processes)
 

@@ -19,6 +19,7 @@ import pytest
 import icefloe
 from icefloe._internal.lazy import read_stub
 from icefloe.compatibility import OFFICIAL_VERSION
+from tests.support import processes
 from tests.support.api_description import describe_member, describe_value
 from tests.support.source_tree import ROOT
 
@@ -37,9 +38,16 @@ OTHERWISE = {
 
 # Keyword-only arguments that official functions have only here. Their defaults keep the official behaviour.
 _STATISTICS = frozenset({"*collect_statistics=False"})
+_CACHE = frozenset({"*disk_cache=None"})
 ADDED = {
     ":ForkSession.commit": _STATISTICS,
     ":ForkSession.commit_async": _STATISTICS,
+    ":ManifestConfig": frozenset({"*pack_small_arrays=None"}),
+    **{
+        f":Repository.{name}{twin}": _CACHE
+        for name in ("create", "open", "open_or_create")
+        for twin in ("", "_async")
+    },
     ":Repository.transaction": _STATISTICS,
     ":Repository.writable_session": _STATISTICS,
     ":Repository.writable_session_async": _STATISTICS,
@@ -97,7 +105,7 @@ def expected_names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", expected_names())
-def test_official_name_exists(name: str) -> None:
+def test_every_official_name_exists(name: str) -> None:
     expected = official(name)
 
     found = ours(name)
@@ -137,7 +145,7 @@ def test_exceptions_to_the_official_api_are_official_names() -> None:
     assert set(OTHERWISE) <= set(names())
 
 
-def test_recorded_api_has_the_official_version() -> None:
+def test_recorded_api_matches_the_official_version() -> None:
     assert OFFICIAL["version"] == OFFICIAL_VERSION
 
 
@@ -160,6 +168,12 @@ def test_every_public_name_is_visible_to_type_checkers(package: str) -> None:
     assert set(imported) <= set(dir(module))
     hidden = {name for name in module.__all__ if (Path(path).parent / f"{name}.py").exists()}
     assert not hidden, "the import of a module would hide the function of the same name"
+
+
+def test_star_import_needs_no_optional_package() -> None:
+    code, printed = processes.run("from icefloe import *; print(Repository.__name__)")
+
+    assert (code, printed.strip()) == (0, "Repository"), printed
 
 
 def test_unknown_name_raises_attribute_error() -> None:

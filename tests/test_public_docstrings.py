@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from icefloe._internal.lazy import list_public_names
 from tests.support.docstrings import undocumented
 
 MODULES = ["", "ingest", "spark", "virtual", "export", "xarray", "dask", "feeds", "storage"]
@@ -14,7 +15,9 @@ NAMES = [
     (f"{module}.{name}".lstrip("."), getattr(package, name))
     for module in MODULES
     for package in [importlib.import_module(f"icefloe.{module}".rstrip("."))]
-    for name in sorted(package.__all__)
+    for name in (
+        list_public_names("icefloe", str(package.__file__)) if not module else sorted(package.__all__)
+    )
     if not name.startswith("__")
 ]
 

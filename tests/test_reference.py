@@ -54,10 +54,7 @@ def test_defaults_are_real_values() -> None:
     page = cli_page()
 
     assert "Sentinel" not in page
-    assert (
-        "| `--memory INTEGER RANGE` | The memory that a task may use for data, in MiB. Default: `256`. |"
-        in page
-    )
+    assert "| `--memory INTEGER RANGE` | The memory for data in each task, in MiB. Default: `256`. |" in page
 
 
 def _typed() -> Iterator[tuple[str, list[str]]]:

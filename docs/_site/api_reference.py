@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from icefloe._internal.lazy import list_public_names
+
 INDEX = "reference/api/index.md"
 """Path of the list of all names below `docs/`."""
 
@@ -21,7 +23,7 @@ class Topic:
     title: str
     introduction: str
     modules: tuple[str, ...] = ()
-    """Defining modules, or prefixes of them, of names in `icefloe.__all__`."""
+    """Defining modules, or prefixes of them, of public names of `icefloe`."""
     package: str = "icefloe"
     """The package whose `__all__` is documented."""
     first: tuple[str, ...] = ()
@@ -38,7 +40,13 @@ TOPICS = (
         "repository",
         "Repository",
         "A `Repository` opens sessions, moves branches and tags, and runs maintenance.",
-        ("icefloe.repository", "icefloe.open_url", "icefloe.legacy", "icefloe.types"),
+        (
+            "icefloe.repository",
+            "icefloe.open_url",
+            "icefloe.branch_checks",
+            "icefloe.legacy",
+            "icefloe.types",
+        ),
         first=("Repository",),
     ),
     Topic(
@@ -166,7 +174,7 @@ def names_of(topic: Topic) -> list[str]:
 
 
 def unplaced_names() -> list[str]:
-    """Return names in `icefloe.__all__` that belong to no topic."""
+    """Return public names of `icefloe` that belong to no topic."""
     return [name for name, page in _pages_of_names().items() if page is None]
 
 
@@ -198,7 +206,8 @@ def _pages_of_names() -> dict[str, str | None]:
 
 
 def _public_names(package: str) -> list[str]:
-    names = importlib.import_module(package).__all__
+    module: Any = importlib.import_module(package)
+    names = list_public_names(package, module.__file__) if package == "icefloe" else module.__all__
     return [name for name in names if not name.startswith("__")]
 
 

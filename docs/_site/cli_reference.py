@@ -124,7 +124,5 @@ def _option(option: click.Option, context: click.Context) -> str:
     names = ", ".join([*option.opts, *option.secondary_opts])
     value = "" if option.is_flag or option.count else f" {option.make_metavar(context)}"
     default = option.get_help_extra(context).get("default", "")
-    if isinstance(option.show_default, str):  # a description, which click puts in parentheses
-        default = default.removeprefix("(").removesuffix(")")
     text = f"{option.help or ''}{f' Default: `{default}`.' if default else ''}".strip().replace("|", "\\|")
     return f"| `{names}{value}` | {text} |"

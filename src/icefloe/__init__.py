@@ -7,6 +7,17 @@ when it is first used.
 from icefloe._internal.lazy import attach_stub
 from icefloe._internal.logs import initialize_logs
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+_OPTIONAL = (
+    "icefloe.export.netcdf",
+    "icefloe.feeds.append",
+    "icefloe.ingest.rechunk_job",
+    "icefloe.ingest.report",
+    "icefloe.query.export.iceberg",
+    "icefloe.query.export.parquet",
+    "icefloe.query.local.scan",
+)
+"""Modules that need optional packages."""
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__, _OPTIONAL)
 
 initialize_logs()

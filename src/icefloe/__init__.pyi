@@ -32,6 +32,9 @@ from icefloe.about import print_debug_info as print_debug_info
 from icefloe.about import spec_version as spec_version
 from icefloe.about import supported_spec_versions as supported_spec_versions
 from icefloe.about import user_agent as user_agent
+from icefloe.branch_checks import BranchCheck as BranchCheck
+from icefloe.branch_checks import CheckFailedError as CheckFailedError
+from icefloe.branch_checks import allow_check_modules as allow_check_modules
 from icefloe.comparison.array_references import ArrayReferences as ArrayReferences
 from icefloe.comparison.array_references import chunk_references as chunk_references
 from icefloe.comparison.bisect import Bisection as Bisection
@@ -142,6 +145,7 @@ from icefloe.maintenance.integrity.last_report import VerificationRecord as Veri
 from icefloe.maintenance.integrity.last_report import last_verification as last_verification
 from icefloe.maintenance.integrity.repair import ChunkSource as ChunkSource
 from icefloe.maintenance.integrity.repair import RepairReport as RepairReport
+from icefloe.maintenance.ops_log import OpsLogTrim as OpsLogTrim
 from icefloe.maintenance.retention import RetentionPolicy as RetentionPolicy
 from icefloe.maintenance.retention import RetentionReport as RetentionReport
 from icefloe.maintenance.statistics.collect import StatisticsReport as StatisticsReport
@@ -149,11 +153,13 @@ from icefloe.maintenance.storage_stats import ReclaimableStorage as ReclaimableS
 from icefloe.maintenance.window import WindowReport as WindowReport
 from icefloe.open_url import open as open
 from icefloe.ops import GCSummary as GCSummary
-from icefloe.ops import OpsLogTrim as OpsLogTrim
 from icefloe.ops import Update as Update
 from icefloe.ops import UpdateType as UpdateType
 from icefloe.pipeline import derive_arrays as derive_arrays
 from icefloe.pipeline import ingest_files as ingest_files
+from icefloe.query.export.iceberg import export_iceberg as export_iceberg
+from icefloe.query.export.parquet import TableExportReport as TableExportReport
+from icefloe.query.export.parquet import export_parquet as export_parquet
 from icefloe.query.local.scan import LocalScan as LocalScan
 from icefloe.query.local.scan import scan as scan
 from icefloe.repository import Repository as Repository
@@ -166,6 +172,8 @@ from icefloe.snapshots import ManifestFileInfo as ManifestFileInfo
 from icefloe.snapshots import SnapshotInfo as SnapshotInfo
 from icefloe.storage import AnyObjectStoreConfig as AnyObjectStoreConfig
 from icefloe.storage import ChecksumAlgorithm as ChecksumAlgorithm
+from icefloe.storage import DiskCache as DiskCache
+from icefloe.storage import DiskCacheUsage as DiskCacheUsage
 from icefloe.storage import S3Options as S3Options
 from icefloe.storage import Storage as Storage
 from icefloe.storage import StorageConcurrencySettings as StorageConcurrencySettings

@@ -18,7 +18,7 @@ _HOMES = (
 
 
 def _all_error_kinds() -> list[str]:
-    """Return the kinds of all errors."""
+    """Return all error kinds."""
     return [kind.value for kind in ErrorKind]
 
 

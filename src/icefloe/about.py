@@ -13,7 +13,7 @@ _DEBUG_PACKAGES = ("zarr", "numcodecs", "xarray", "virtualizarr", "obstore", "nu
 
 
 def spec_version() -> SpecVersion:
-    """Return the version of the format that new repositories have.
+    """Return information about icefloe: the version of the Icechunk format that new repositories have.
 
     Returns
     -------
@@ -23,7 +23,8 @@ def spec_version() -> SpecVersion:
 
 
 def supported_spec_versions() -> list[SpecVersion]:
-    """Return the versions of the format that icefloe reads and writes, newest first.
+    """Return information about icefloe: the versions of the Icechunk format that it reads and writes, newest
+    first.
 
     Returns
     -------
@@ -33,7 +34,8 @@ def supported_spec_versions() -> list[SpecVersion]:
 
 
 def user_agent() -> str:
-    """Return the name and version that icefloe writes into files and sends with requests.
+    """Return information about icefloe: the name and version that it writes into files and sends with
+    requests.
 
     Returns
     -------
@@ -43,7 +45,9 @@ def user_agent() -> str:
 
 
 def print_debug_info() -> None:
-    """Print the platform and the versions of Python and packages, for bug reports."""
+    """Print information about icefloe for bug reports: the platform, and the versions of Python and
+    packages.
+    """
     found = {"platform": platform.platform(), "python": platform.python_version(), "icefloe": __version__}
     for package in _DEBUG_PACKAGES:
         try:

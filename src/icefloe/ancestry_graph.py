@@ -25,7 +25,7 @@ _ROW_PX, _LANE_PX, _MARGIN_PX, _LETTER_PX = 28, 20, 16, 8
 
 @dataclass(frozen=True, slots=True)
 class GraphCommit:
-    """A snapshot in the graph, with its refs."""
+    """A commit in the graph of a repository's ancestry, with its branches and tags."""
 
     id: str
     parent_id: str | None
@@ -38,14 +38,14 @@ class GraphCommit:
 
     @property
     def title(self) -> str:
-        """The first line of the message, shortened, with control characters escaped."""
+        """The first line of the commit message for the ancestry graph, shortened and escaped."""
         line = escape_control(self.message.partition("\n")[0].rstrip())
         return line if len(line) <= _MESSAGE_LENGTH else line[: _MESSAGE_LENGTH - 3] + "..."
 
 
 @dataclass(frozen=True, slots=True)
 class GraphShapes:
-    """The lines and dots of a graph without text, in pixels."""
+    """The shapes of an ancestry graph: lines and dots in pixels, without text."""
 
     width: int
     height: int
@@ -58,7 +58,7 @@ class GraphShapes:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AncestryGraph:
-    """The history of a repository as a graph: `print` draws it as text, notebooks show it as an image."""
+    """The ancestry of a repository as a graph: `print` draws it as text, notebooks show it as an image."""
 
     commits: tuple[GraphCommit, ...]
     """Snapshots, newest first, each before its parent."""
@@ -71,7 +71,7 @@ class AncestryGraph:
 
     @staticmethod
     def of(commits: Iterable[GraphCommit], *, plain: bool = False) -> AncestryGraph:
-        """Create a graph from snapshots in any order.
+        """Create an ancestry graph from snapshots in any order.
 
         Parameters
         ----------
@@ -149,7 +149,9 @@ class AncestryGraph:
         return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
 
     def shapes(self) -> GraphShapes:
-        """Return the lines and dots of the graph without text. Each commit takes a row of `row_px` pixels.
+        """Return the lines and dots of the ancestry graph, without text.
+
+        Each commit takes a row of `row_px` pixels.
 
         Returns
         -------
@@ -169,7 +171,7 @@ class AncestryGraph:
         )
 
     def _repr_svg_(self) -> str:
-        """Return the graph as SVG, for notebooks."""
+        """Return the history graph as SVG, for notebooks."""
         lane_of = {row: lane for lane in self._lanes for row in lane.rows}
         text_x = _MARGIN_PX + _LANE_PX * (1 + max((lane.column for lane in self._lanes), default=0))
         shapes = [_svg_lane(lane, lane_of) for lane in self._lanes]
@@ -201,7 +203,7 @@ class _Lane:
     column: int
     rows: tuple[int, ...]
     joins: int | None
-    """The row, in another lane, where this lane ends: that of a parent or of a merged snapshot."""
+    """The row of the parent or merged snapshot, in another lane, at which this lane ends."""
     merge: int | None
     """The row of the merge commit, in another lane, where this lane starts."""
 
@@ -220,7 +222,8 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A chain of snapshots: their rows, each the parent of the previous one, and the row that it joins."""
+    """A chain of snapshots, each the parent of the previous one: their rows, and the row that the chain
+    joins."""
 
     rows: tuple[int, ...]
     joins: int | None

@@ -70,7 +70,7 @@ _DEGREES = {"", "degrees", "degree", "deg", "°"}
 
 @dataclass(frozen=True, slots=True)
 class TimeCoding:
-    """The encoding of times as numbers."""
+    """The CF encoding of times as numbers: a unit, a reference time and a calendar."""
 
     unit_ns: int
     start_us: int
@@ -79,18 +79,18 @@ class TimeCoding:
 
     @property
     def has_timestamps(self) -> bool:
-        """True if dates from 1582 on are dates of the Gregorian calendar."""
+        """True if the calendar equals the Gregorian calendar for dates from 1582 on."""
         return self.calendar in (_STANDARD, _PROLEPTIC)
 
     def is_timestamp(self, microseconds: Numbers) -> bool:
-        """Return whether times in microseconds since 1970 are all valid timestamps for Spark."""
+        """Return whether CF times in microseconds since 1970 are all valid timestamps for Spark."""
         if self.calendar == _PROLEPTIC:
             return True
         first = _FIRST_GREGORIAN_DAY * _DAY_US
         return self.has_timestamps and bool((microseconds >= first).all())
 
     def microseconds(self, numbers: Numbers) -> NDArray[np.int64]:
-        """Decode numbers to microseconds since 1970-01-01 of the calendar; finer parts are rounded."""
+        """Decode CF times to microseconds since 1970-01-01 of the calendar; finer parts are rounded."""
         if numbers.dtype.kind in "iu":
             whole = numbers.astype(np.int64)
             if self.unit_ns >= 1000:
@@ -101,7 +101,9 @@ class TimeCoding:
         return np.asarray(np.rint(safe).astype(np.int64) + np.int64(self.start_us), np.int64)
 
     def numbers(self, microseconds: Numbers, dtype: np.dtype[Any]) -> Numbers:
-        """Encode microseconds since 1970-01-01; ValueError if an integer cannot hold a time exactly."""
+        """Encode microseconds since 1970-01-01 as CF times; raise ValueError if an integer cannot represent a
+        time exactly.
+        """
         since = microseconds.astype(np.int64) - np.int64(self.start_us)
         if dtype.kind == "f":
             return np.asarray(since / (self.unit_ns / 1000), dtype)
@@ -113,7 +115,7 @@ class TimeCoding:
         return np.asarray(since // step, dtype)
 
     def convert(self, numbers: Numbers, missing: NDArray[np.bool_], other: TimeCoding) -> Numbers | None:
-        """Convert numbers to another unit or start in the same calendar, and the same data type.
+        """Convert CF times to another unit or reference time in the same calendar, and the same data type.
 
         Parameters
         ----------
@@ -151,15 +153,15 @@ class TimeCoding:
         return np.where(missing, numbers, rounded).astype(numbers.dtype)
 
     def dates(self, microseconds: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the year, month and day of the month of times in microseconds since 1970-01-01."""
+        """Return the year, month and day of times in microseconds since 1970-01-01 of the CF calendar."""
         return _to_dates(np.floor_divide(microseconds.astype(np.int64), _DAY_US), self.calendar)
 
     def start_of_day(self, year: int, month: int, day: int) -> int:
-        """Return the microseconds from 1970-01-01 to the beginning of a day."""
+        """Return the microseconds from 1970-01-01 to the beginning of a day of the CF calendar."""
         return _count_days(year, month, day, self.calendar) * _DAY_US
 
     def texts(self, microseconds: Numbers) -> NDArray[Any]:
-        """Format times of any calendar, such as 2000-02-30T00:00:00."""
+        """Format times of any CF calendar as text, such as 2000-02-30T00:00:00."""
         days, rest = np.divmod(microseconds.astype(np.int64), _DAY_US)
         year, month, day = _to_dates(days, self.calendar)
         if len(year) and (year.min() < 0 or year.max() > 9999):
@@ -175,7 +177,7 @@ class TimeCoding:
 
 
 def parse_time_coding(units: object, calendar: object) -> TimeCoding | None:
-    """Parse the attributes `units` and `calendar`; None if they do not describe a supported time encoding."""
+    """Parse the CF attributes `units` and `calendar`; None if they describe no supported time encoding."""
     match = _UNITS.fullmatch(units) if isinstance(units, str) else None
     unit_ns = _NANOSECONDS.get(match[1].lower()) if match else None
     name = _NAMES.get(str(calendar or "").lower())
@@ -194,12 +196,14 @@ def parse_time_coding(units: object, calendar: object) -> TimeCoding | None:
 
 
 def encode_fill_value(value: float) -> str:
-    """Encode a float as xarray does in the attributes of Zarr version 3: its eight bytes in base64."""
+    """Encode a float as the CF attribute `_FillValue` of Zarr version 3, as xarray does: its eight bytes
+    in base64.
+    """
     return base64.standard_b64encode(struct.pack("<d", float(value))).decode()
 
 
 def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Decode an attribute that declares missing values; None if no value of the stored type equals it."""
+    """Decode a CF attribute that declares a missing value; None if the stored type has no such value."""
     if dtype.kind in "UT":
         return str(value)
     if dtype.kind == "f" and isinstance(value, str):
@@ -214,7 +218,9 @@ def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def get_fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list[Any]:
-    """Return the stored values that `_FillValue` and `missing_value` declare missing, NaN excepted."""
+    """Return the stored values that the CF attributes `_FillValue` and `missing_value` declare missing,
+    except NaN.
+    """
     given = [attributes.get(key) for key in ("_FillValue", "missing_value")]
     listed = [each if isinstance(each, Sequence) and not isinstance(each, str) else [each] for each in given]
     found = [decode_fill_value(each, dtype) for values in listed for each in values if each is not None]
@@ -222,7 +228,7 @@ def get_fill_values(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> list
 
 
 def unpack_numbers(values: NDArray[Any], attributes: Mapping[str, Any]) -> NDArray[np.float64]:
-    """Decode packed numbers with `scale_factor` and `add_offset`, with NaN for missing values."""
+    """Unpack numbers with the CF attributes `scale_factor` and `add_offset`, with NaN for missing values."""
     found = values.astype("f8")
     for missing in get_fill_values(attributes, values.dtype):
         found[values == missing] = np.nan
@@ -237,7 +243,7 @@ NO_TIME: Final = np.int64(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True, slots=True)
 class ValueCoding:
-    """The rule that turns the stored values of an array into values, and marks the missing ones."""
+    """The CF coding of an array: how stored values become values, and which of them are missing."""
 
     stored: np.dtype[Any]
     view_as: np.dtype[Any] | None = None
@@ -249,22 +255,22 @@ class ValueCoding:
 
     @property
     def effective(self) -> np.dtype[Any]:
-        """Type of the stored values after they are viewed."""
+        """The data type of stored values after the CF attribute `_Unsigned` is applied."""
         return self.view_as or self.stored
 
     @property
     def is_scaled(self) -> bool:
-        """True if values are doubles that are computed with a scale factor or an offset."""
+        """True if CF attributes scale the values with a factor or an offset, so that they are doubles."""
         return self.scale is not None or self.offset is not None
 
     def view(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """View stored values with the sign that the attributes declare."""
+        """View stored integers as signed or unsigned, as the CF attribute `_Unsigned` declares."""
         if self.view_as is None:
             return raw
         return raw.astype(np.bool_) if self.view_as.kind == "b" else raw.view(self.view_as)
 
     def find_missing(self, viewed: NDArray[Any]) -> NDArray[np.bool_] | None:
-        """Return a mask of the missing values; None if there are none."""
+        """Return a mask of the values that CF attributes declare missing; None if there are none."""
         missing: NDArray[np.bool_] | None = None
         if viewed.dtype.kind in "fc":
             missing = np.isnan(viewed)
@@ -278,7 +284,7 @@ class ValueCoding:
         return missing if missing is not None and missing.any() else None
 
     def unpack(self, viewed: NDArray[Any]) -> NDArray[Any]:
-        """Apply the scale factor and the offset, in double precision."""
+        """Apply the CF scale factor and offset, in double precision."""
         if not self.is_scaled:
             return viewed
         found = viewed.astype(np.float64)
@@ -288,7 +294,7 @@ class ValueCoding:
 
 
 def find_value_coding(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> ValueCoding:
-    """Find the coding of an array from its data type and attributes, as xarray does."""
+    """Find the CF coding of an array from its data type and attributes, as xarray does."""
     view_as = _find_view(stored, attributes)
     effective = view_as or stored
     fills = tuple(get_fill_values(attributes, stored))
@@ -308,7 +314,8 @@ def find_value_coding(stored: np.dtype[Any], attributes: Mapping[str, Any]) -> V
 
 
 def is_elapsed(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> bool:
-    """Check whether an array of integers has durations, which xarray marks in the attribute `dtype`."""
+    """Return whether an array of integers contains durations, which xarray marks with the CF attribute
+    `dtype`."""
     span = attributes.get("dtype")
     marked = dtype.kind == "i" and isinstance(span, str) and span.startswith("timedelta64")
     return marked and parse_time_coding(attributes.get("units"), attributes.get("calendar")) is None
@@ -332,7 +339,8 @@ def _to_number(value: Any) -> float | None:
 
 
 def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Check whether a coordinate has latitudes: by its standard name, else its units, else its name.
+    """Return whether a coordinate contains latitudes, by its CF standard name, otherwise by its units or its
+    name.
 
     Only the standard name distinguishes rotated grids.
     """
@@ -340,7 +348,7 @@ def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
 
 
 def is_longitude(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Check whether a coordinate has longitudes, like `is_latitude`."""
+    """Return whether a coordinate contains longitudes by CF rules; see `is_latitude`."""
     return _is_named(name, attributes, _LONGITUDE, _EAST)
 
 

@@ -61,7 +61,7 @@ def select_coastlines(west: float, east: float) -> list[Polyline]:
 
 
 def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
-    """Return the longitudes of a grid without the jump at the date line or at Greenwich.
+    """Return the longitudes of a map with coastlines without the jump at the date line or at Greenwich.
 
     Parameters
     ----------
@@ -81,19 +81,23 @@ def unwrapped_longitudes(longitudes: Any) -> NDArray[np.float64] | None:
 
 
 def check_latitudes(latitudes: Any) -> NDArray[np.float64] | None:
-    """Return the latitudes of a grid, or None if they are not strictly monotonic from -90 to 90 degrees."""
+    """Return the latitudes of a map with coastlines; None if they are not strictly monotonic from -90 to
+    90 degrees.
+    """
     found = _monotonic(_to_finite(latitudes))
     return found if found is not None and np.abs(found).max() <= 90 + _MARGIN else None
 
 
 def find_cell_edges(centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Place edges halfway between cells, and as far outside of the first and last cell as inside."""
+    """Find the edges of map cells, to draw coastlines: halfway between cells, and as far outside the first
+    and last one.
+    """
     between = (centres[1:] + centres[:-1]) / 2
     return np.concatenate([[2 * centres[0] - between[0]], between, [2 * centres[-1] - between[-1]]])
 
 
 def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
-    """Project the coastlines on a grid, counted in cells.
+    """Project the coastlines onto a grid of latitudes and longitudes, counted in cells.
 
     Parameters
     ----------
@@ -116,7 +120,7 @@ def project_coastlines(latitudes: Any, longitudes: Any) -> list[Polyline]:
 def rasterize(
     lines: Iterable[Polyline], scale: tuple[float, float], shape: tuple[int, int]
 ) -> NDArray[np.bool_]:
-    """Draw polylines into a raster.
+    """Draw coastlines into a raster of map cells.
 
     Parameters
     ----------

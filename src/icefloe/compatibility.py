@@ -29,7 +29,7 @@ _FOR_WORKERS = str(Path(__file__).parent / "_standing_in")
 
 
 def install_as_icechunk() -> None:
-    """Make `import icechunk` and its submodules return icefloe, in this process and its child processes.
+    """Make `import icechunk` return icefloe in this process and its child processes, for compatibility.
 
     Call it before anything imports `icechunk`. Reprs then also contain the name `icechunk`. Child processes
     that inherit the environment, for example of multiprocessing, dask or Spark in local mode, find a package

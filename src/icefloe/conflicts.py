@@ -49,16 +49,16 @@ _IN_ERRORS: Final = 3
 
 
 class ConflictType(IntEnum):
-    """Ways in which a change of ours is incompatible with a change of theirs.
+    """The ways in which our change and theirs can conflict.
 
     Ours are the changes of the session that is rebased; theirs were committed in the meantime. Only icefloe
-    detects the last nine types; the official library accepts such changes.
+    detects the last ten types; the official library accepts such changes.
     """
 
     NewNodeConflictsWithExistingNode = 1
     """Both sides created a node at the same path."""
     NewNodeInInvalidGroup = 2
-    """One side created a node inside an array of the other side. The path is that of the array."""
+    """One side created a node inside an array of the other side. The path is the path of the array."""
     ZarrMetadataDoubleUpdate = 3
     """Both sides changed the metadata of the same node."""
     ZarrMetadataUpdateOfDeletedArray = 4
@@ -97,6 +97,8 @@ class ConflictType(IntEnum):
     """
     AppendsDoNotFit = 20
     """Both sides extended an array, and the rows cannot be combined. Only with an `AppendSolver`."""
+    ReadDataChanged = 21
+    """They changed data that our changes were computed from. Only for SQL statements."""
 
     def __repr__(self) -> str:
         return self.name
@@ -111,19 +113,19 @@ class ConflictType(IntEnum):
 _INNER_CAPITAL: Final = re.compile(r"(?<!^)[A-Z]")
 
 
-class Column(Protocol):
-    """A numpy column of coordinates. This module does not import numpy."""
+class ChunkColumn(Protocol):
+    """The interface of a column of conflicting chunk coordinates, for type checkers."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, row: int) -> Any: ...
 
     def tolist(self) -> Any:
-        """Convert the rows to a list."""
+        """Convert the column of conflicting chunks to a list."""
 
 
 class VersionSelection(IntEnum):
-    """The side whose version of a change is kept."""
+    """The side of a conflict whose version is kept: ours or theirs."""
 
     Fail = 0
     """Neither: the rebase fails."""
@@ -142,7 +144,7 @@ class VersionSelection(IntEnum):
 
 
 class Conflict(Shown):
-    """A change of ours that is incompatible with a change of theirs.
+    """A conflict: a change of ours that is incompatible with a change of theirs.
 
     Parameters
     ----------
@@ -161,10 +163,10 @@ class Conflict(Shown):
     ) -> None:
         self._conflict_type = conflict_type
         self._path = path
-        self._chunks: list[list[int]] | Column | None = conflicted_chunks
+        self._chunks: list[list[int]] | ChunkColumn | None = conflicted_chunks
 
     @staticmethod
-    def of_column(conflict_type: ConflictType, path: str, coords: Column) -> Conflict:
+    def of_column(conflict_type: ConflictType, path: str, coords: ChunkColumn) -> Conflict:
         """Create a conflict from a column of chunk coordinates, which is converted to a list on first use.
 
         Parameters
@@ -192,12 +194,12 @@ class Conflict(Shown):
 
     @property
     def path(self) -> str:
-        """The path of the node. Empty if the conflict does not concern a single node."""
+        """The path of the node in conflict. Empty if the conflict does not concern a single node."""
         return self._path
 
     @property
     def conflicted_chunks(self) -> list[list[int]] | None:
-        """The coordinates of the chunks, sorted. None if the conflict does not concern single chunks."""
+        """The sorted coordinates of the conflicting chunks. None if the conflict does not concern chunks."""
         chunks = self._chunks
         if chunks is None or isinstance(chunks, list):
             return chunks
@@ -225,10 +227,12 @@ class Conflict(Shown):
 
 
 class ConflictSolver:
-    """A policy for conflicts. This base class solves none; subclasses override `choose`."""
+    """A policy that resolves conflicts in a rebase. This base class resolves none; subclasses override
+    `choose`.
+    """
 
     def choose(self, conflict: Conflict) -> VersionSelection:
-        """Choose the version to keep.
+        """Choose whose version of a conflicting change to keep.
 
         Ours can be kept in a ChunkDoubleUpdate, a DeleteOfUpdatedArray and a DeleteOfUpdatedGroup, theirs in
         a ChunkDoubleUpdate. All other conflicts make the rebase fail, for any choice.
@@ -247,12 +251,12 @@ class ConflictSolver:
 
 
 class ConflictDetector(ConflictSolver):
-    """A solver that solves nothing: any conflict makes the rebase fail."""
+    """A conflict solver that solves nothing: any conflict makes the rebase fail."""
 
 
 class BasicConflictSolver(ConflictSolver):
-    """A solver with fixed rules for chunks that both sides wrote, and for deletions of nodes that were
-    updated.
+    """A solver for conflicts with fixed rules for chunks that both sides wrote, and for deletions of updated
+    nodes.
 
     Parameters
     ----------
@@ -286,7 +290,7 @@ class BasicConflictSolver(ConflictSolver):
 
 
 class AppendConflictError(RebaseFailedError):
-    """Rows that two writers appended to the same arrays cannot be combined.
+    """The error for appended rows that cannot be combined with the rows of another writer.
 
     Parameters
     ----------
@@ -311,9 +315,8 @@ class AppendConflictError(RebaseFailedError):
 
 @dataclass(frozen=True, slots=True)
 class ChunkDetails(Report):
-    """The location of a conflicting chunk in coordinate labels, and the difference between its two
-    versions.
-    """
+    """The details of a conflicting chunk: its location in coordinate labels, and how its two
+    versions differ."""
 
     where: str
     """Labels of the first and the last element per dimension, as in `time=2024-03-01..2024-03-10, x[0:5]`.
@@ -361,7 +364,7 @@ class ChunkDetails(Report):
 
 @dataclass(frozen=True, slots=True)
 class MergeConflict(Report):
-    """One row of the table of conflicts."""
+    """One conflict of a merge: a row of the table of merge conflicts."""
 
     path: str
     """The path of the node."""
@@ -377,11 +380,11 @@ class MergeConflict(Report):
 
 @dataclass(frozen=True, slots=True)
 class ConflictGroup:
-    """The conflicts of one type in one node, as columns that are converted to rows on first use."""
+    """The merge conflicts of one type in one node, as columns that are converted to rows on first use."""
 
     path: str
     kind: ConflictType
-    chunks: Column | None
+    chunks: ChunkColumn | None
     ours: Callable[[], list[str]]
     theirs: Callable[[], list[str]]
     details: Callable[[tuple[int, ...], bool], ChunkDetails] | None = None
@@ -391,14 +394,14 @@ class ConflictGroup:
         return 1 if self.chunks is None else len(self.chunks)
 
     def rows(self) -> Iterator[MergeConflict]:
-        """Yield one row per chunk, or one for the node."""
+        """Yield one row of the conflict table per chunk, or one for the node."""
         places = [None] if self.chunks is None else [tuple(row) for row in self.chunks.tolist()]
         for place, ours, theirs in zip(places, self.ours(), self.theirs(), strict=True):
             yield MergeConflict(self.path, place, self.kind, ours, theirs)
 
 
 class MergeConflicts(Sequence[MergeConflict]):
-    """A table of conflicts: a sequence of rows that can also be read by column.
+    """The table of conflicts of a merge: a sequence of rows that can also be read by column.
 
     Parameters
     ----------
@@ -417,7 +420,7 @@ class MergeConflicts(Sequence[MergeConflict]):
         return self._rows
 
     def __getstate__(self) -> dict[str, Any]:
-        """Replace the groups, which hold functions over the repository, by rows and the details in reprs."""
+        """Replace the groups, which refer to the repository, with rows and the details in reprs."""
         self.details()
         return {"_groups": (), "_rows": self._all(), "_details": self._details}
 
@@ -441,7 +444,7 @@ class MergeConflicts(Sequence[MergeConflict]):
     def details(
         self, most: int = MOST_SHOWN, *, most_compared: int = MOST_COMPARED
     ) -> list[ChunkDetails | None]:
-        """Describe the chunks of the first rows by coordinate labels, and compare their values.
+        """Describe the chunks of the first conflicts by coordinate labels, and compare their values.
 
         The values are read by this call, because a merge does not need them. If they cannot be read,
         `problem` says why: virtual chunks, for example, may be in a container that is not authorized.
@@ -468,7 +471,7 @@ class MergeConflicts(Sequence[MergeConflict]):
         return [self._details.get(key, self._details.get((key[0], not key[1]))) for key in keys]
 
     def columns(self) -> dict[str, list[object]]:
-        """Return the table by column, in the form that pandas and pyarrow accept.
+        """Return the table of merge conflicts by column, in the form that pandas and pyarrow accept.
 
         Returns
         -------
@@ -480,7 +483,7 @@ class MergeConflicts(Sequence[MergeConflict]):
 
 
 def describe_place(row: MergeConflict, details: ChunkDetails | None) -> str:
-    """Describe one conflict in a printable line: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
+    """Describe one merge conflict in a printable line: `t2m at time=2024-03-01: 2 of 9 cells differ`."""
     if details is None:
         return escape_control(f"{row.path}: {str(row.kind).lower()}")
     return f"{escape_control(row.path.strip('/'))}{' at ' if details.where else ': '}{details}"
@@ -494,7 +497,7 @@ def _describe(group: ConflictGroup, row: int, *, with_values: bool) -> ChunkDeta
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MergeResult(Report, Shown):
-    """The result of a merge or of its dry run."""
+    """The result of a merge, or of its dry run, with the conflicts that it found."""
 
     outcome: MergeOutcome
     """The effect of the merge, or of its dry run."""
@@ -520,7 +523,8 @@ class MergeResult(Report, Shown):
 
 
 class MergeConflictError(ConflictError):
-    """Two branches changed the same data in different ways, and the strategy does not choose a side.
+    """The error for merge conflicts: both branches changed the same data, and the strategy does not choose a
+    side.
 
     Nothing was written. `result.conflicts` is the table of conflicts.
 

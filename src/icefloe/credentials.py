@@ -90,7 +90,7 @@ class _Family(type):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class S3StaticCredentials(_HidesSecrets):
-    """An S3 key pair, with a session token and an expiration time if it is temporary."""
+    """S3 credentials: a key pair, with a session token and an expiration time if it is temporary."""
 
     access_key_id: str = field(metadata=_SHOWN_IN_PART)
     """The id of the key."""
@@ -107,21 +107,21 @@ class S3Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_HidesSecrets):
-        """Credentials from the environment, a profile, or the role of a container or instance."""
+        """S3 credentials from the environment, a profile, or the role of a container or instance."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_HidesSecrets):
-        """Requests are not signed."""
+        """S3 credentials for unsigned requests."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_HidesSecrets):
-        """A fixed key pair."""
+        """S3 credentials with a fixed key pair."""
 
         credentials: S3StaticCredentials
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_HidesSecrets):
-        """A pickled function that returns a new key pair, and possibly the first one."""
+        """S3 credentials from a pickled function that returns a new key pair, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: S3StaticCredentials | None = None
@@ -129,7 +129,7 @@ class S3Credentials(metaclass=_Family):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GcsBearerCredential(_HidesSecrets):
-    """An OAuth token for Google Cloud Storage."""
+    """The credentials for Google Cloud Storage in the form of an OAuth token."""
 
     bearer: str = field(metadata=_SECRET)
     """The token."""
@@ -142,25 +142,25 @@ class GcsStaticCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ServiceAccount(_HidesSecrets):
-        """The path of a file with the key of a service account."""
+        """Google Cloud credentials: the path of a file with the key of a service account."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ServiceAccountKey(_HidesSecrets):
-        """The key of a service account, as JSON."""
+        """Google Cloud credentials: the key of a service account, as JSON."""
 
         key: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ApplicationCredentials(_HidesSecrets):
-        """The path of a file with application default credentials."""
+        """The path of a file with Google application default credentials."""
 
         path: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BearerToken(_HidesSecrets):
-        """An OAuth token."""
+        """A fixed OAuth token as the credential for Google Cloud Storage."""
 
         token: str = field(metadata=_SECRET)
 
@@ -170,69 +170,73 @@ class GcsCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_HidesSecrets):
-        """Requests are not signed."""
+        """Google Cloud credentials for unsigned requests."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_HidesSecrets):
-        """Credentials from the environment, the well-known file, or the metadata of the instance."""
+        """Google Cloud credentials from the environment, the well-known file, or the metadata of the
+        instance.
+        """
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_HidesSecrets):
-        """A fixed credential."""
+        """A fixed Google Cloud credential."""
 
         credentials: AnyGcsStaticCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_HidesSecrets):
-        """A pickled function that returns a new token, and possibly the first one."""
+        """Google Cloud credentials from a pickled function that returns a new token, and possibly the
+        first one.
+        """
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: GcsBearerCredential | None = None
 
 
 class AzureRefreshableCredential(metaclass=_Family):
-    """The result of a function that refreshes Azure credentials: one of the variants below."""
+    """An Azure credential as returned by the user's refresh function: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class AccessKey(_HidesSecrets):
-        """A key of the storage account."""
+        """A refreshed Azure credential: the key of a storage account."""
 
         key: str = field(metadata=_SECRET)
         expires_after: datetime | None = None
 
     @dataclass(frozen=True, slots=True, repr=False)
     class SasToken(_HidesSecrets):
-        """A shared access signature."""
+        """A refreshed Azure credential: a shared access signature."""
 
         token: str = field(metadata=_SECRET)
         expires_after: datetime | None = None
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BearerToken(_HidesSecrets):
-        """An OAuth token."""
+        """A refreshed Azure credential: an OAuth token."""
 
         bearer: str = field(metadata=_SECRET)
         expires_after: datetime | None = None
 
 
 class AzureStaticCredentials(metaclass=_Family):
-    """A fixed Azure credential: one of the variants below."""
+    """Static Azure credentials: one of the variants below."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class AccessKey(_HidesSecrets):
-        """A key of the storage account."""
+        """A fixed Azure credential: the key of a storage account."""
 
         key: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
     class SasToken(_HidesSecrets):
-        """A shared access signature."""
+        """A fixed Azure credential: a shared access signature."""
 
         token: str = field(metadata=_SECRET)
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BearerToken(_HidesSecrets):
-        """An OAuth token."""
+        """A fixed Azure credential: an OAuth token."""
 
         token: str = field(metadata=_SECRET)
 
@@ -242,21 +246,21 @@ class AzureCredentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Anonymous(_HidesSecrets):
-        """Requests are not signed, because the container is public."""
+        """Azure credentials for unsigned requests to a public container."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FromEnv(_HidesSecrets):
-        """Credentials from the environment, the managed identity, or the login of the command line."""
+        """Azure credentials from the environment, the managed identity, or the login of the command line."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Static(_HidesSecrets):
-        """A fixed credential."""
+        """A fixed Azure credential."""
 
         credentials: AnyAzureStaticCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Refreshable(_HidesSecrets):
-        """A pickled function that returns a new credential, and possibly the first one."""
+        """A pickled function that returns a new Azure credential, and possibly the first one."""
 
         pickled_function: bytes = field(metadata=_SECRET)
         current: AnyAzureRefreshableCredential | None = None
@@ -267,29 +271,32 @@ class Credentials(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class S3(_HidesSecrets):
-        """Credentials for `s3://` locations and compatible stores."""
+        """Credentials for virtual chunks at `s3://` locations, including stores compatible with S3."""
 
         credentials: AnyS3Credential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Gcs(_HidesSecrets):
-        """Credentials for `gs://` locations."""
+        """Credentials for virtual chunks at `gs://` locations."""
 
         credentials: AnyGcsCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class Azure(_HidesSecrets):
-        """Credentials for `az://` locations."""
+        """Credentials for virtual chunks at `az://` locations."""
 
         credentials: AnyAzureCredential
 
     @dataclass(frozen=True, slots=True, repr=False)
     class LocalFileSystemAccess(_HidesSecrets):
-        """Permission to read `file://` locations. Nothing is signed."""
+        """Credentials that permit to read virtual chunks at `file://` locations. Nothing is signed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class HttpAccess(_HidesSecrets):
-        """Permission to read `http://` and `https://` locations. Nothing is signed."""
+        """Credentials that permit to read virtual chunks at `http://` and `https://` locations.
+
+        Nothing is signed.
+        """
 
 
 AnyS3Credential: TypeAlias = (
@@ -352,7 +359,9 @@ class Refresher(Generic[T]):
         self._lock = fork_safe_lock()
 
     def get(self) -> T:
-        """Return a credential that has not expired; raise InvalidInputError if the function fails."""
+        """Return credentials that have not expired; raise InvalidInputError if the user's refresh function
+        fails.
+        """
         with self._lock:
             if self._current is None or _is_expired(self._current):
                 self._current = self._call()
@@ -385,7 +394,7 @@ def s3_refreshable_credentials(
     get_credentials: Callable[[], S3StaticCredentials],
     scatter_initial_credentials: bool = False,
 ) -> S3Credentials.Refreshable:
-    """Create credentials that come from a function, which is called again when they expire.
+    """Create S3 credentials from a function, which is called again when they expire.
 
     Parameters
     ----------
@@ -411,7 +420,7 @@ def s3_static_credentials(
     session_token: str | None = None,
     expires_after: datetime | None = None,
 ) -> S3Credentials.Static:
-    """Create credentials from a fixed key pair.
+    """Create S3 credentials from a fixed key pair.
 
     Parameters
     ----------
@@ -434,7 +443,7 @@ def s3_static_credentials(
 
 
 def s3_anonymous_credentials() -> S3Credentials.Anonymous:
-    """Create credentials for unsigned requests.
+    """Create S3 credentials for unsigned requests.
 
     Returns
     -------
@@ -445,7 +454,7 @@ def s3_anonymous_credentials() -> S3Credentials.Anonymous:
 
 
 def s3_from_env_credentials() -> S3Credentials.FromEnv:
-    """Create credentials that come from the environment of the process that opens the storage.
+    """Create S3 credentials from the environment of the process that opens the storage.
 
     Returns
     -------
@@ -466,7 +475,7 @@ def s3_credentials(
     get_credentials: Callable[[], S3StaticCredentials] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyS3Credential:
-    """Choose S3 credentials by arguments. Without arguments, they come from the environment.
+    """Create S3 credentials from arguments; without arguments, from the environment.
 
     Pass only one of: a key pair, `anonymous`, `from_env` or `get_credentials`.
 
@@ -566,7 +575,7 @@ def gcs_refreshable_credentials(
     get_credentials: Callable[[], GcsBearerCredential],
     scatter_initial_credentials: bool = False,
 ) -> GcsCredentials.Refreshable:
-    """Create credentials that come from a function, which is called again when they expire.
+    """Create Google Cloud credentials from a function, which is called again when they expire.
 
     Parameters
     ----------
@@ -585,12 +594,12 @@ def gcs_refreshable_credentials(
 
 
 def gcs_anonymous_credentials() -> GcsCredentials.Anonymous:
-    """Create credentials for unsigned requests."""
+    """Create Google Cloud credentials for unsigned requests."""
     return GcsCredentials.Anonymous()
 
 
 def gcs_from_env_credentials() -> GcsCredentials.FromEnv:
-    """Create credentials that come from the environment of the process that opens the storage.
+    """Create Google Cloud credentials from the environment of the process that opens the storage.
 
     Returns
     -------
@@ -611,7 +620,7 @@ def gcs_credentials(
     get_credentials: Callable[[], GcsBearerCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyGcsCredential:
-    """Choose Google Cloud credentials by arguments. Without arguments, they come from the environment.
+    """Create Google Cloud credentials from arguments; without arguments, from the environment.
 
     `anonymous` comes first, then a fixed credential, then `get_credentials`, then the environment.
 
@@ -707,7 +716,7 @@ def azure_refreshable_credentials(
     get_credentials: Callable[[], AnyAzureRefreshableCredential],
     scatter_initial_credentials: bool = False,
 ) -> AzureCredentials.Refreshable:
-    """Create credentials that come from a function, which is called again when they expire.
+    """Create Azure credentials from a function, which is called again when they expire.
 
     Parameters
     ----------
@@ -726,7 +735,7 @@ def azure_refreshable_credentials(
 
 
 def azure_from_env_credentials() -> AzureCredentials.FromEnv:
-    """Create credentials that come from the environment of the process that opens the storage.
+    """Create Azure credentials from the environment of the process that opens the storage.
 
     Returns
     -------
@@ -737,7 +746,7 @@ def azure_from_env_credentials() -> AzureCredentials.FromEnv:
 
 
 def azure_anonymous_credentials() -> AzureCredentials.Anonymous:
-    """Create credentials for unsigned requests.
+    """Create Azure credentials for unsigned requests.
 
     Returns
     -------
@@ -757,7 +766,7 @@ def azure_credentials(
     get_credentials: Callable[[], AnyAzureRefreshableCredential] | None = None,
     scatter_initial_credentials: bool = False,
 ) -> AnyAzureCredential:
-    """Choose Azure credentials by arguments. Without arguments, they come from the environment.
+    """Create Azure credentials from arguments; without arguments, from the environment.
 
     `anonymous` comes first, then `get_credentials`, then a fixed credential, then the environment.
 
@@ -804,7 +813,7 @@ def azure_credentials(
 
 
 def make_credential_from_env(url_prefix: str, *, anonymous: bool = False) -> AnyCredential:
-    """Return the credential of this process for a virtual chunk container, by the scheme of its URL."""
+    """Create the credential for a virtual chunk container from the environment, by the scheme of its URL."""
     match url_prefix.partition("://"):
         case ("file", *_) | (_, "", _):
             return Credentials.LocalFileSystemAccess()
@@ -875,7 +884,9 @@ _INSTEAD_OF_NONE = {
 def check_authorization(
     authorized: Mapping[str, AnyCredential | None],
 ) -> dict[str, AnyCredential | None]:
-    """Check the credentials of virtual chunk containers, by URL prefix, and warn about None."""
+    """Check the credentials for virtual chunk containers by URL prefix, and warn about prefixes without
+    any.
+    """
     for prefix, credential in authorized.items():
         if credential is not None and not isinstance(credential, AnyCredential):
             raise TypeError(

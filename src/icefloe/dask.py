@@ -33,7 +33,7 @@ def store_dask(
     split_every: int | None = None,
     **store_kwargs: Any,
 ) -> ForkSession:
-    """Write dask arrays to Zarr arrays of a fork.
+    """Write dask arrays to Zarr arrays in a fork of a session.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def store_dask(
 def session_merge_reduction(
     arrays: dask.array.Array | list[dask.array.Array], *, split_every: int | None, **store_kwargs: Any
 ) -> ForkSession:
-    """Compute dask arrays whose blocks are Zarr arrays of forks, and merge these forks.
+    """Compute dask arrays whose blocks are Zarr arrays in forks, and merge the forks.
 
     Parameters
     ----------

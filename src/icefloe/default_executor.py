@@ -10,7 +10,9 @@ from icefloe._internal.executor import Executor, ProcessExecutor, Progress
 
 @contextmanager
 def start_default_executor(progress: Progress | None) -> Iterator[Executor]:
-    """Start the default executor, and stop it at the end: Spark, or processes without pyspark or Java."""
+    """Start the default executor: Spark, or processes without pyspark or Java. Stop it at the end of the
+    block.
+    """
     try:
         from icefloe.spark.executor import SparkExecutor
         from icefloe.spark.session import open_default_session

@@ -23,7 +23,7 @@ __all__ = ["commit_forks", "extract_session", "merge_sessions", "receipt"]
 
 
 def extract_session(zarray: zarr.Array[Any], axis: Any = None, keepdims: Any = None) -> Session:
-    """Return the session of a Zarr array.
+    """Return the session of a distributed writer, whose store contains a Zarr array.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def extract_session(zarray: zarr.Array[Any], axis: Any = None, keepdims: Any = N
 
 
 def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSession]]) -> ForkSession:
-    """Merge forks into the first of them.
+    """Merge the forks of distributed writers into the first of them.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def merge_sessions(*sessions: ForkSession | list[ForkSession] | list[list[ForkSe
 
 
 def receipt(fork: ForkSession) -> bytes:
-    """Return the changes of a fork as bytes for `commit_forks`.
+    """Return the receipt of a distributed writer's fork: its changes as bytes for `commit_forks`.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def commit_forks(
     rebase_tries: int = 1000,
     allow_empty: bool = False,
 ) -> str:
-    """Commit the changes of many forks, and those of the session itself.
+    """Commit the changes of the forks of distributed writers, and those of the session itself.
 
     If the forks cannot be merged, nothing changes, and the session can still be committed without them.
 

@@ -35,7 +35,7 @@ PACKAGE = "icefloe"
 
 
 class ErrorKind(StrEnum):
-    """Stable codes for what went wrong, to be compared with `IcechunkError.kind`.
+    """The stable codes of errors, to be compared with `IcechunkError.kind`.
 
     Codes are never renamed or removed; later releases may add some. The comments name the exception class
     that carries each group.
@@ -162,7 +162,7 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Hint:
-    """A remedy for an error: a sentence with placeholders for the options that it names.
+    """The hint of an error: a remedy, as a sentence with placeholders for the options that it names.
 
     Options are data, so that every interface can name them in its own way: `str(hint)` is the form for
     Python, `on_change="ingest"`; the command line prints the option as it is typed.
@@ -192,7 +192,7 @@ class Hint:
         return self.render(_python_option)
 
     def render(self, name_option: Callable[[str, Any], str]) -> str:
-        """Return the sentence with its options as an interface names them, without secrets.
+        """Return the hint of an error as a sentence that names options as an interface does, without secrets.
 
         Parameters
         ----------
@@ -211,7 +211,7 @@ class Hint:
 
     @staticmethod
     def any_of(*hints: Hint) -> Hint | None:
-        """Combine alternatives into one hint.
+        """Combine alternative remedies for an error into one hint.
 
         Parameters
         ----------
@@ -270,7 +270,7 @@ class IcechunkError(Exception):
         self.add_note(f"kind: {self.kind}")  # tracebacks show it below the message
 
     def with_hint(self, hint: Hint | None) -> Self:
-        """Set the hint.
+        """Attach a hint to the error, and return the error.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ _FAILED = {ErrorKind.BRANCH_UPDATE_CONFLICT.value: "branch update conflict"}
 
 
 class ConflictError(IcechunkError):
-    """Another writer changed the branch or the repository first: rebase or retry.
+    """The error after another writer changed the branch or the repository first. Rebase or retry.
 
     Parameters
     ----------
@@ -335,7 +335,7 @@ class ConflictError(IcechunkError):
 
 
 class RebaseFailedError(ConflictError):
-    """Changes of a session conflict with changes that were committed in the meantime.
+    """The error for changes of a session that conflict with changes committed in the meantime.
 
     Parameters
     ----------
@@ -360,51 +360,51 @@ class RebaseFailedError(ConflictError):
 
 
 class NotFoundError(IcechunkError, KeyError):
-    """An object that was requested by name does not exist."""
+    """The error for a requested object that does not exist."""
 
 
 class NodeNotFoundError(NotFoundError):
-    """An array, group, chunk or store key does not exist."""
+    """The error for an array, group, chunk or store key that does not exist."""
 
 
 class SnapshotNotFoundError(NotFoundError):
-    """A snapshot does not exist, or there is none at the requested time."""
+    """The error for a snapshot that does not exist, or for a time without one."""
 
 
 class RefNotFoundError(NotFoundError):
-    """A branch or tag does not exist."""
+    """The error for a branch or tag that does not exist."""
 
 
 class RepositoryNotFoundError(NotFoundError):
-    """There is no repository at this location."""
+    """The error for a location without a repository."""
 
 
 class AlreadyExistsError(IcechunkError):
-    """The name of a new object is already in use, or was used by a deleted tag."""
+    """The error for the name of a new object that is already in use, or was used by a deleted tag."""
 
 
 class ReadOnlyError(IcechunkError):
-    """A read-only session, store, storage or repository cannot be changed."""
+    """The error for a change through a read-only session, store, storage or repository."""
 
 
 class InvalidInputError(IcechunkError, ValueError):
-    """An argument is invalid, by itself or for this repository."""
+    """The error for an argument that is invalid, by itself or for this repository."""
 
 
 class SessionStateError(IcechunkError):
-    """The operation is valid, but not in the current state of the session or repository."""
+    """The error for an operation that is not possible in the current state of the session or repository."""
 
 
 class StorageError(IcechunkError):
-    """The object store, the file system or the source of a virtual chunk failed."""
+    """The error for a failure of the object store, the file system or the source of a virtual chunk."""
 
 
 class FormatError(IcechunkError):
-    """Stored bytes violate the specification, or need a newer release."""
+    """The error for stored bytes that violate the specification, or need a newer release."""
 
 
 class InternalError(IcechunkError):
-    """A bug in icefloe."""
+    """The error for a bug in icefloe."""
 
 
 def _format_rust_option(value: str | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from icefloe.config import Attribution, RepositoryConfig
 from icefloe.credentials import AnyCredential
 from icefloe.repository import Repository
+from icefloe.storage.disk_cache import AnyDiskCache
 from icefloe.storage.urls import storage_from_url
 
 
@@ -17,6 +18,7 @@ def open(
     config: RepositoryConfig | None = None,
     authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
     attribution: Attribution | None = None,
+    disk_cache: AnyDiskCache | None = None,
     **options: Any,
 ) -> Repository:
     """Open the repository at a path or URL.
@@ -25,7 +27,7 @@ def open(
     ----------
     url
         A path, or a URL such as `s3://bucket/prefix`.
-    config, authorize_virtual_chunk_access, attribution
+    config, authorize_virtual_chunk_access, attribution, disk_cache
         See `Repository.open`.
     **options
         Storage options; see `storage_from_url`.
@@ -45,4 +47,6 @@ def open(
     >>> repo = icefloe.open("s3://bucket/weather", region="eu-west-1")  # doctest: +SKIP
     """
     storage = storage_from_url(url, **options)
-    return Repository.open(storage, config, authorize_virtual_chunk_access, attribution)
+    return Repository.open(
+        storage, config, authorize_virtual_chunk_access, attribution, disk_cache=disk_cache
+    )

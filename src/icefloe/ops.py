@@ -1,4 +1,4 @@
-"""Entries of the ops log, and results of maintenance operations."""
+"""Entries of the ops log, and the summary of a garbage collection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icefloe._internal.report import Report
 from icefloe.config.display import Shown, Tree, format_literal, qualify_name
 from icefloe.types import RepoStatus
 
-__all__ = ["GCSummary", "OpsLogTrim", "Update", "UpdateType"]
+__all__ = ["GCSummary", "Update", "UpdateType"]
 
 
 class _Variant:
@@ -45,76 +45,76 @@ class _Family(type):
 
 
 class UpdateType(metaclass=_Family):
-    """The kinds of changes to a repository. Snapshots are identified by their ids."""
+    """The kinds of entries in the ops log. Snapshots are identified by their ids."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoInitialized(_Variant):
-        """The repository was created."""
+        """An entry of the ops log: the repository was created."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoMigrated(_Variant):
-        """The repository was converted to another version of the format."""
+        """An entry of the ops log: the repository was converted to another version of the format."""
 
         from_version: int
         to_version: int
 
     @dataclass(frozen=True, slots=True, repr=False)
     class RepoStatusChanged(_Variant):
-        """The repository was set online, or made read-only."""
+        """An entry of the ops log: the repository was set online, or made read-only."""
 
         status: RepoStatus
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ConfigChanged(_Variant):
-        """A configuration was stored."""
+        """An entry of the ops log: a configuration was stored."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class MetadataChanged(_Variant):
-        """The metadata of the repository was changed."""
+        """An entry of the ops log: the metadata of the repository was changed."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class TagCreated(_Variant):
-        """A tag was created."""
+        """An entry of the ops log: a tag was created."""
 
         name: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class TagDeleted(_Variant):
-        """A tag was deleted."""
+        """An entry of the ops log: a tag was deleted."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchCreated(_Variant):
-        """A branch was created."""
+        """An entry of the ops log: a branch was created."""
 
         name: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchDeleted(_Variant):
-        """A branch was deleted."""
+        """An entry of the ops log: a branch was deleted."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class BranchReset(_Variant):
-        """A branch was pointed to another snapshot."""
+        """An entry of the ops log: a branch was pointed to another snapshot."""
 
         name: str
         previous_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewCommit(_Variant):
-        """A commit was added to a branch."""
+        """An entry of the ops log: a commit was added to a branch."""
 
         branch: str
         new_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class CommitAmended(_Variant):
-        """The tip of a branch was replaced."""
+        """An entry of the ops log: the tip of a branch was replaced."""
 
         branch: str
         previous_snap_id: str
@@ -122,21 +122,21 @@ class UpdateType(metaclass=_Family):
 
     @dataclass(frozen=True, slots=True, repr=False)
     class NewDetachedSnapshot(_Variant):
-        """A snapshot without a branch was created."""
+        """An entry of the ops log: a snapshot without a branch was created."""
 
         new_snap_id: str
 
     @dataclass(frozen=True, slots=True, repr=False)
     class GCRan(_Variant):
-        """A garbage collection ran."""
+        """An entry of the ops log: a garbage collection ran."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class ExpirationRan(_Variant):
-        """Old snapshots were expired."""
+        """An entry of the ops log: old snapshots were expired."""
 
     @dataclass(frozen=True, slots=True, repr=False)
     class FeatureFlagChanged(_Variant):
-        """A feature flag was set, or reset to its default with None."""
+        """An entry of the ops log: a feature flag was set, or reset to its default with None."""
 
         id: int
         new_value: bool | None
@@ -181,7 +181,7 @@ class Update(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GCSummary(Shown, Report):
-    """The objects that a garbage collection deleted, or would delete."""
+    """The summary of a garbage collection: the number of objects that it deleted, or would delete."""
 
     bytes_deleted: int = 0
     """The size of all deleted objects."""
@@ -213,49 +213,3 @@ class GCSummary(Shown, Report):
         # docstring inherited
         rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
         return Tree(qualify_name("ops", "GCSummary"), rows)
-
-
-@dataclass(frozen=True, slots=True)
-class OpsLogTrim:
-    """The backups that were deleted to shorten the ops log, or would be."""
-
-    backups_deleted: int
-    """The number of deleted backups of the repo info file."""
-    bytes_deleted: int
-    """The size of all deleted backups."""
-    entries_left: int
-    """The number of operations that the ops log still contains."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class ChunkStorageStats(Shown, Report):
-    """The size of chunks in bytes, by location: chunk objects, external files and manifests."""
-
-    native_bytes: int = 0
-    """Bytes in chunk objects of the repository."""
-    virtual_bytes: int = 0
-    """Bytes in files outside the repository."""
-    inlined_bytes: int = 0
-    """Bytes in manifests."""
-
-    def non_virtual_bytes(self) -> int:
-        """Return the number of bytes that are stored in the repository."""
-        return self.native_bytes + self.inlined_bytes
-
-    def total_bytes(self) -> int:
-        """Return the number of bytes of all chunks."""
-        return self.native_bytes + self.virtual_bytes + self.inlined_bytes
-
-    def __add__(self, other: ChunkStorageStats) -> ChunkStorageStats:
-        if not isinstance(other, ChunkStorageStats):
-            return NotImplemented
-        return ChunkStorageStats(
-            self.native_bytes + other.native_bytes,
-            self.virtual_bytes + other.virtual_bytes,
-            self.inlined_bytes + other.inlined_bytes,
-        )
-
-    def tree(self) -> Tree:
-        # docstring inherited
-        rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
-        return Tree(qualify_name("stats", "ChunkStorageStats"), rows)

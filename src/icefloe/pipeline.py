@@ -49,6 +49,7 @@ def ingest_files(
     commit_every: int | None = None,
     on_bad_file: Literal["stop", "skip"] = "stop",
     on_change: Literal["report", "ingest"] = "report",
+    append_order: Literal["commit", "sorted", "strict"] | None = None,
     checks: Sequence[str | Check] = DEFAULT_CHECKS,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     manifest_references: int = 500_000,
@@ -57,7 +58,7 @@ def ingest_files(
     storage_options: Mapping[str, Any] | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> IngestReport:
-    """Ingest files into a repository in parallel. Each file is ingested exactly once.
+    """Run the ingest pipeline: ingest files into a repository in parallel, each of them exactly once.
 
     Data is written to a staging branch. The target branch moves when everything is written and checked,
     and does not move if anything fails. Each step is logged at INFO under the name `icefloe.ingest`.
@@ -108,6 +109,10 @@ def ingest_files(
         Whether an unreadable file makes the ingest fail, or is skipped and reported.
     on_change
         Whether files that changed since they were ingested are only reported, or ingested again.
+    append_order
+        If other writers extended the same arrays during the ingest, append its rows to theirs by moving
+        references: by label ("sorted"), after their rows ("commit"), or only if all labels follow theirs
+        ("strict"). By default, and for rows that cannot be appended, the files are ingested again.
     checks
         Conditions for publishing: names, or `Check` objects.
     memory_bytes
@@ -162,7 +167,7 @@ def derive_arrays(
     progress: Progress | None = None,
     authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
 ) -> DeriveReport:
-    """Bring derived arrays up to date: compute the chunks whose inputs changed, and keep the others.
+    """Run the pipeline of derived arrays: compute the chunks whose inputs changed, and keep the others.
 
     Everything is computed and audited before one commit makes it visible. If nothing changed, no executor
     starts and nothing is committed.
@@ -244,7 +249,7 @@ def run_recipe(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     progress: Progress | None = None,
 ) -> DeriveReport:
-    """Do the work of `derive_arrays` with repositories that a function opens."""
+    """Run the pipeline of `derive_arrays` for a recipe, with repositories that a function opens."""
     if executor is not None and progress is not None:
         executor = executor.with_progress(progress)
     if not isinstance(recipe, Mapping | Repository):

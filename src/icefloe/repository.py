@@ -6,11 +6,11 @@ import copy
 import logging
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from icefloe._internal.concurrency import (
@@ -23,12 +23,19 @@ from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe._internal.ids import ManifestId, SnapshotId, encode_column
 from icefloe._internal.telemetry import trace_calls
 from icefloe._internal.times import to_microseconds
+from icefloe.branch_checks import (
+    BranchCheck,
+    allow_check_modules,
+    name_function,
+    run_checks,
+    validate_queries,
+)
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
 from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.core.commit.idempotency import CommittedVersions, get_versions
 from icefloe.core.handle import Handle
 from icefloe.core.open import (
-    Opened,
+    RepositoryParts,
     choose_layout,
     find_layout,
     list_containers,
@@ -36,7 +43,7 @@ from icefloe.core.open import (
     open_parts,
 )
 from icefloe.core.refs.base import make_unsupported_error, read_only_format
-from icefloe.core.refs.v2 import FLAG_NAMES, check_flag, check_writable
+from icefloe.core.refs.v2 import FLAG_NAMES, RefStoreV2, check_flag, check_writable
 from icefloe.core.virtual_chunks.range_reads import ReadLimits
 from icefloe.core.virtual_chunks.read import Authorized
 from icefloe.encoding.envelope import PLAUSIBLE_BYTES
@@ -47,6 +54,7 @@ from icefloe.errors import (
     SnapshotNotFoundError,
 )
 from icefloe.format.metadata import normalize_metadata
+from icefloe.format.repo_changes import CheckedMove
 from icefloe.format.spec import V1, Spec
 from icefloe.history import pages as history_pages
 from icefloe.history import snapshots as history
@@ -54,6 +62,7 @@ from icefloe.history.snapshots import to_public_snapshot, to_public_status, to_s
 from icefloe.legacy.layout import ALL_LAYOUTS
 from icefloe.snapshots import Diff, ManifestFileInfo, SnapshotInfo
 from icefloe.storage.base import Storage
+from icefloe.storage.disk_cache import AnyDiskCache, DiskCache, choose_disk_cache
 from icefloe.types import FeatureFlag, RepoStatus, SessionMode, SpecVersion
 
 if TYPE_CHECKING:
@@ -68,11 +77,12 @@ if TYPE_CHECKING:
     from icefloe.maintenance.commit_graph import History
     from icefloe.maintenance.integrity.findings import VerifyLevel, VerifyReport
     from icefloe.maintenance.integrity.repair import ReadChunk, RepairReport
+    from icefloe.maintenance.ops_log import OpsLogTrim
     from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
     from icefloe.maintenance.statistics.collect import StatisticsReport
-    from icefloe.maintenance.storage_stats import ReclaimableStorage
+    from icefloe.maintenance.storage_stats import ChunkStorageStats, ReclaimableStorage
     from icefloe.maintenance.window import WindowReport
-    from icefloe.ops import ChunkStorageStats, GCSummary, OpsLogTrim, Update
+    from icefloe.ops import GCSummary, Update
     from icefloe.session import Session
     from icefloe.store import IcechunkStore
 
@@ -85,7 +95,7 @@ _THREADS = 64
 
 
 class Repository(Shown):
-    """A versioned hierarchy of Zarr groups and arrays.
+    """A repository: a versioned hierarchy of Zarr groups and arrays.
 
     Use `create`, `open` or `open_or_create` to get a repository, and sessions to read and write its arrays.
     Pickles of a repository contain the credentials of its storage.
@@ -108,7 +118,7 @@ class Repository(Shown):
 
     def __init__(
         self,
-        opened: Opened,
+        opened: RepositoryParts,
         handle: Handle,
         attribution: Attribution | None = None,
     ) -> None:
@@ -118,21 +128,27 @@ class Repository(Shown):
         self._commit_metadata: dict[str, Any] = {}
         self._groups: GroupCommits | None = None
         self._executor: Executor | None = None
+        self._use(opened)
+
+    def _use(self, opened: RepositoryParts) -> None:
         self._opened = opened
         self._refs = opened.refs
         self._assets = opened.assets
+        if isinstance(opened.refs, RefStoreV2):
+            opened.refs.run_checks = partial(_run_checks, opened, self._handle)
 
     @classmethod
     def _of(
         cls,
-        opened: Opened,
+        opened: RepositoryParts,
         storage: Storage,
         authorized: Authorized,
         attribution: Attribution | None,
         trusted: frozenset[str],
+        disk_cache: DiskCache | None,
     ) -> Repository:
         """Create a repository from its opened parts."""
-        handle = Handle(storage, opened.layout, opened.config, authorized, trusted)
+        handle = Handle(storage, opened.layout, opened.config, authorized, trusted, disk_cache)
         return cls(opened, handle, attribution)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,9 +159,7 @@ class Repository(Shown):
         self.__dict__.update(state)
         self._executor = None
         self._groups = None
-        self._opened = self._handle.open()
-        self._refs = self._opened.refs
-        self._assets = self._opened.assets
+        self._use(self._handle.open())
 
     # Opening and creating
 
@@ -159,6 +173,8 @@ class Repository(Shown):
         spec_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
         attribution: Attribution | None = None,
+        *,
+        disk_cache: AnyDiskCache | None = None,
     ) -> Repository:
         """Create a repository in an empty location.
 
@@ -177,6 +193,8 @@ class Repository(Shown):
             If False, the location may contain other objects.
         attribution
             Identification of the client, which is sent with requests.
+        disk_cache
+            A folder in which to cache remote data, or a `DiskCache`. It is not stored in the repository.
 
         Returns
         -------
@@ -195,6 +213,7 @@ class Repository(Shown):
         _logger.debug("Creating Repository at %s", storage.describe())
         location = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _authorize(authorize_virtual_chunk_access)
+        cache = choose_disk_cache(disk_cache)
         opened = create_parts(
             location,
             layout,
@@ -202,8 +221,9 @@ class Repository(Shown):
             authorized,
             check_clean_root=check_clean_root,
             layouts=ALL_LAYOUTS,
+            disk_cache=cache,
         )
-        return cls._of(opened, location, authorized, attribution, list_containers(config))
+        return cls._of(opened, location, authorized, attribution, list_containers(config), cache)
 
     create_async = async_class_twin(create)
 
@@ -215,6 +235,8 @@ class Repository(Shown):
         config: RepositoryConfig | None = None,
         authorize_virtual_chunk_access: Mapping[str, AnyCredential | None] | None = None,
         attribution: Attribution | None = None,
+        *,
+        disk_cache: AnyDiskCache | None = None,
     ) -> Repository:
         """Open an existing repository.
 
@@ -229,6 +251,8 @@ class Repository(Shown):
             not read.
         attribution
             Identification of the client, which is sent with requests.
+        disk_cache
+            A folder in which to cache remote data, or a `DiskCache`. It is not stored in the repository.
 
         Returns
         -------
@@ -242,8 +266,9 @@ class Repository(Shown):
         _logger.debug("Opening Repository at %s", storage.describe())
         location = storage if attribution is None else storage.with_attribution(attribution)
         authorized = _authorize(authorize_virtual_chunk_access)
-        opened = open_parts(location, ALL_LAYOUTS, config, authorized)
-        return cls._of(opened, location, authorized, attribution, list_containers(config))
+        cache = choose_disk_cache(disk_cache)
+        opened = open_parts(location, ALL_LAYOUTS, config, authorized, cache)
+        return cls._of(opened, location, authorized, attribution, list_containers(config), cache)
 
     open_async = async_class_twin(open)
 
@@ -256,6 +281,8 @@ class Repository(Shown):
         create_version: SpecVersion | int | None = None,
         check_clean_root: bool = True,
         attribution: Attribution | None = None,
+        *,
+        disk_cache: AnyDiskCache | None = None,
     ) -> Repository:
         """Open a repository, or create it if it does not exist.
 
@@ -274,6 +301,8 @@ class Repository(Shown):
             If False, the location of a new repository may contain other objects.
         attribution
             Identification of the client, which is sent with requests.
+        disk_cache
+            A folder in which to cache remote data, or a `DiskCache`. It is not stored in the repository.
 
         Returns
         -------
@@ -294,11 +323,12 @@ class Repository(Shown):
                     create_version,
                     check_clean_root,
                     attribution,
+                    disk_cache=disk_cache,
                 )
             except (ConflictError, InvalidInputError):
                 if find_layout(storage, ALL_LAYOUTS) is None:  # not created by another writer meanwhile
                     raise
-        return cls.open(storage, config, authorize_virtual_chunk_access, attribution)
+        return cls.open(storage, config, authorize_virtual_chunk_access, attribution, disk_cache=disk_cache)
 
     open_or_create_async = async_class_twin(open_or_create)
 
@@ -404,8 +434,21 @@ class Repository(Shown):
         authorized = self._handle.authorized
         if authorize_virtual_chunk_access is not None:
             authorized = _authorize(authorize_virtual_chunk_access)
-        opened = make_parts(self._handle.storage, self._handle.layout, merged, authorized, trusted)
-        return type(self)._of(opened, self._handle.storage, authorized, self._attribution, trusted)
+        handle = self._handle
+        opened = make_parts(handle.storage, handle.layout, merged, authorized, trusted, handle.disk_cache)
+        return type(self)._of(
+            opened, handle.storage, authorized, self._attribution, trusted, handle.disk_cache
+        )
+
+    def _bypass_disk_cache(self) -> Repository:
+        """Return the same repository, or one that reads only from its storage."""
+        if self._handle.disk_cache is None:
+            return self
+        other = copy.copy(self)
+        other._handle = replace(self._handle, disk_cache=None, token=uuid.uuid4().hex)
+        other._groups = None
+        other._use(other._handle.reopen())
+        return other
 
     reopen_async = async_twin(reopen)
 
@@ -413,7 +456,7 @@ class Repository(Shown):
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration in effect. Change it with `reopen`."""
+        """A copy of the repository configuration in effect. Change it with `reopen`."""
         return copy.deepcopy(self._config_in_effect)
 
     @cached_property
@@ -424,22 +467,27 @@ class Repository(Shown):
 
     @property
     def storage(self) -> Storage:
-        """The storage of the repository."""
+        """The storage in which the repository is."""
         return self._handle.storage
 
     @property
+    def disk_cache(self) -> DiskCache | None:
+        """The disk cache in which this client keeps data of the repository."""
+        return self._handle.disk_cache
+
+    @property
     def attribution(self) -> Attribution:
-        """The identification of the client in requests."""
+        """The attribution of the repository's requests, which identifies the client."""
         return self._attribution
 
     @property
     def authorized_virtual_container_prefixes(self) -> set[str]:
-        """The URL prefixes below which virtual chunks may be read."""
+        """The URL prefixes below which the repository is authorized to read virtual chunks."""
         return set(self._handle.authorized)
 
     @property
     def virtual_read_limits(self) -> ReadLimits:
-        """Limits for joining reads of neighbouring virtual chunks of a file; may be set.
+        """Limits of the repository for joining reads of neighbouring virtual chunks of a file; may be set.
 
         The limits belong to this object, its sessions and their pickles. They are not stored in the
         repository.
@@ -453,7 +501,7 @@ class Repository(Shown):
 
     @property
     def spec_version(self) -> SpecVersion:
-        """The version of the format. Formats before version 1 are reported as version 1."""
+        """The version of the repository's format. Formats before version 1 are reported as version 1."""
         return _to_public_version(self._refs.spec)
 
     def tree(self) -> Tree:
@@ -473,7 +521,7 @@ class Repository(Shown):
     save_config_async = async_twin(save_config)
 
     def set_default_commit_metadata(self, metadata: dict[str, Any]) -> None:
-        """Set metadata that all commits of later sessions of this object contain.
+        """Set metadata for all commits of later sessions that this repository object opens.
 
         Parameters
         ----------
@@ -483,7 +531,7 @@ class Repository(Shown):
         self._commit_metadata = normalize_metadata(metadata)
 
     def default_commit_metadata(self) -> dict[str, Any]:
-        """Return the metadata that commits of new sessions contain.
+        """Return the metadata for commits of new sessions of this repository object.
 
         Returns
         -------
@@ -560,7 +608,7 @@ class Repository(Shown):
     set_status_async = async_twin(set_status)
 
     def feature_flags(self) -> list[FeatureFlag]:
-        """Return all feature flags, sorted by id.
+        """Return all feature flags of the repository, sorted by id.
 
         Returns
         -------
@@ -573,7 +621,7 @@ class Repository(Shown):
     feature_flags_async = async_twin(feature_flags)
 
     def enabled_feature_flags(self) -> list[FeatureFlag]:
-        """Return the enabled feature flags, sorted by id.
+        """Return the enabled feature flags of the repository, sorted by id.
 
         Returns
         -------
@@ -584,7 +632,7 @@ class Repository(Shown):
     enabled_feature_flags_async = async_twin(enabled_feature_flags)
 
     def disabled_feature_flags(self) -> list[FeatureFlag]:
-        """Return the disabled feature flags, sorted by id.
+        """Return the disabled feature flags of the repository, sorted by id.
 
         Returns
         -------
@@ -595,7 +643,7 @@ class Repository(Shown):
     disabled_feature_flags_async = async_twin(disabled_feature_flags)
 
     def set_feature_flag(self, name: str, setting: bool | None) -> None:
-        """Enable or disable a feature.
+        """Enable or disable a feature of the repository, or reset it to its default.
 
         Parameters
         ----------
@@ -628,7 +676,7 @@ class Repository(Shown):
     # Branches and tags
 
     def create_branch(self, branch: str, snapshot_id: str) -> None:
-        """Create a branch at a snapshot.
+        """Create a branch of the repository at a snapshot.
 
         Parameters
         ----------
@@ -649,7 +697,7 @@ class Repository(Shown):
     create_branch_async = async_twin(create_branch)
 
     def list_branches(self) -> set[str]:
-        """Return the names of all branches.
+        """Return the names of all branches of the repository.
 
         Returns
         -------
@@ -660,7 +708,7 @@ class Repository(Shown):
     list_branches_async = async_twin(list_branches)
 
     def lookup_branch(self, branch: str) -> str:
-        """Return the id of the snapshot at the tip of a branch.
+        """Return the id of the snapshot at the tip of a branch of the repository.
 
         Parameters
         ----------
@@ -681,7 +729,7 @@ class Repository(Shown):
     lookup_branch_async = async_twin(lookup_branch)
 
     def reset_branch(self, branch: str, snapshot_id: str, *, from_snapshot_id: str | None = None) -> None:
-        """Move a branch to another snapshot.
+        """Move a branch of the repository to another snapshot.
 
         Parameters
         ----------
@@ -703,7 +751,7 @@ class Repository(Shown):
     reset_branch_async = async_twin(reset_branch)
 
     def delete_branch(self, branch: str) -> None:
-        """Delete a branch. Its snapshots stay until garbage collection.
+        """Delete a branch of the repository. Its snapshots stay until garbage collection.
 
         Parameters
         ----------
@@ -714,41 +762,83 @@ class Repository(Shown):
 
     delete_branch_async = async_twin(delete_branch)
 
-    def protect(self, branch: str) -> None:
-        """Protect a branch: its history can be extended, but not rewritten.
+    def protect(
+        self,
+        branch: str,
+        *,
+        sql: Sequence[str] | None = None,
+        python: Sequence[str | Callable[[Session], Any]] | None = None,
+    ) -> None:
+        """Protect a branch of the repository: its history can be extended, but not rewritten.
 
         Commits, merges and resets to a later snapshot are allowed. Amending, squashing, deletion and resets
-        to other snapshots are refused, in the same conditional write. The protection is stored in the
-        metadata of the repository; other clients ignore it.
+        to other snapshots are refused, in the same conditional write. A branch can have checks: each new
+        snapshot is written without a branch and checked, and then the branch moves. The protection and the
+        checks are stored in the metadata of the repository; other clients ignore them.
 
         Parameters
         ----------
         branch
             The branch.
+        sql
+            Queries that return offending rows of the new snapshot, `this`, or count them; they run in the
+            built-in SQL engine. They replace the queries that the branch has; None keeps those.
+        python
+            Functions, or their names `module:function`, that take a read-only session of the new snapshot.
+            They return True or None if the snapshot is good, and False or a message otherwise. They replace
+            the functions that the branch has; None keeps those. The repository stores their names only, and
+            other processes import them after `icefloe.allow_check_modules`.
 
         Raises
         ------
+        CheckFailedError
+            If the tip of the branch does not pass the checks.
+        InvalidInputError
+            If a check is invalid.
         FormatError
             If the repository has version 1 of the format.
+
+        Examples
+        --------
+        >>> import icefloe
+        >>> repo = icefloe.Repository.create(icefloe.in_memory_storage())
+        >>> repo.protect("main", sql=["SELECT time, t2m FROM this WHERE t2m > 400"])
+        >>> repo.protected_branches()["main"][0].text
+        'SELECT time, t2m FROM this WHERE t2m > 400'
         """
-        self._refs.protect(branch, protected=True)
+        validate_queries(sql or ())
+        names = None if python is None else [name_function(each) for each in python]
+        allow_check_modules(*(name.partition(":")[0] for name in names or ()))
+        self._refs.protect(branch, sql, names)
 
     protect_async = async_twin(protect)
 
     def unprotect(self, branch: str) -> None:
-        """End the protection of a branch.
+        """End the protection of a branch of the repository, and remove its checks.
 
         Parameters
         ----------
         branch
             The branch.
         """
-        self._refs.protect(branch, protected=False)
+        self._refs.unprotect(branch)
 
     unprotect_async = async_twin(unprotect)
 
+    def protected_branches(self) -> dict[str, tuple[BranchCheck, ...]]:
+        """Return the protected branches of the repository, with their checks.
+
+        Returns
+        -------
+        dict
+            The checks of each protected branch.
+        """
+        return dict(self._refs.protected_branches())
+
+    protected_branches_async = async_twin(protected_branches)
+
     def create_tag(self, tag: str, snapshot_id: str) -> None:
-        """Create a tag, a permanent name of a snapshot.
+        """Create a tag of the repository, a permanent name of a snapshot.
 
         Parameters
         ----------
@@ -767,7 +857,7 @@ class Repository(Shown):
     create_tag_async = async_twin(create_tag)
 
     def list_tags(self) -> set[str]:
-        """Return the names of all tags.
+        """Return the names of all tags of the repository.
 
         Returns
         -------
@@ -778,7 +868,7 @@ class Repository(Shown):
     list_tags_async = async_twin(list_tags)
 
     def lookup_tag(self, tag: str) -> str:
-        """Return the id of the snapshot of a tag.
+        """Return the id of the snapshot of a tag of the repository.
 
         Parameters
         ----------
@@ -799,7 +889,7 @@ class Repository(Shown):
     lookup_tag_async = async_twin(lookup_tag)
 
     def delete_tag(self, tag: str) -> None:
-        """Delete a tag. Its name cannot be used again.
+        """Delete a tag of the repository. Its name cannot be used again.
 
         Parameters
         ----------
@@ -822,7 +912,7 @@ class Repository(Shown):
         strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Merge a version into a branch.
+        """Merge a version of the repository into a branch.
 
         If the branch has no commits of its own, it moves forward to the version. Otherwise both are compared,
         chunk by chunk, with their last common snapshot, and the changes of the version become one commit on
@@ -869,7 +959,7 @@ class Repository(Shown):
         strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Apply the changes of one snapshot to a branch, as a new commit.
+        """Apply the changes of one snapshot of the repository to a branch, as a new commit.
 
         Parameters
         ----------
@@ -906,7 +996,7 @@ class Repository(Shown):
         strategy: MergeStrategy | ConflictSolver = "fail",
         dry_run: bool = False,
     ) -> MergeResult:
-        """Undo the changes of one snapshot on a branch, as a new commit.
+        """Undo the changes of one snapshot of the repository on a branch, as a new commit.
 
         Parameters
         ----------
@@ -937,7 +1027,7 @@ class Repository(Shown):
     revert_async = async_twin(revert)
 
     def squash(self, snapshot_id: str, *, branch: str, message: str | None = None) -> str:
-        """Replace all snapshots of a branch after a given one by a single snapshot.
+        """Replace all snapshots of a branch of the repository after a given one with a single snapshot.
 
         The replaced snapshots stay until garbage collection, or as long as other branches and tags refer to
         them. Sessions that started at one of them cannot be rebased any more.
@@ -975,7 +1065,7 @@ class Repository(Shown):
     # History
 
     def lookup_snapshot(self, snapshot_id: str) -> SnapshotInfo:
-        """Return the parent, time, message and metadata of a snapshot.
+        """Return the parent, time, message and metadata of a snapshot of the repository.
 
         Parameters
         ----------
@@ -1026,7 +1116,7 @@ class Repository(Shown):
     committed_versions_async = async_twin(committed_versions)
 
     def list_manifest_files(self, snapshot_id: str) -> list[ManifestFileInfo]:
-        """Return the manifests of a snapshot.
+        """List the manifests of a snapshot of the repository.
 
         Parameters
         ----------
@@ -1045,7 +1135,7 @@ class Repository(Shown):
     def ancestry(
         self, *, branch: str | None = None, tag: str | None = None, snapshot_id: str | None = None
     ) -> AsyncCloseableIterator[SnapshotInfo]:
-        """Iterate over a snapshot and its ancestors, newest first.
+        """Iterate over a snapshot of the repository and its ancestors, newest first.
 
         Parameters
         ----------
@@ -1070,7 +1160,7 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         plain: bool = False,
     ) -> AncestryGraph:
-        """Return a drawing of the history of a snapshot, or of all branches.
+        """Draw the history of a snapshot, or of all branches of the repository.
 
         Parameters
         ----------
@@ -1123,7 +1213,7 @@ class Repository(Shown):
         to_tag: str | None = None,
         to_snapshot_id: str | None = None,
     ) -> Diff:
-        """Return the changes from one snapshot to a later one of the same history.
+        """Return the changes from one snapshot of the repository to a later one of the same history.
 
         Parameters
         ----------
@@ -1150,7 +1240,7 @@ class Repository(Shown):
     # Inspection of files
 
     def inspect_snapshot(self, snapshot_id: str) -> dict[str, Any]:
-        """Return the content of a snapshot file.
+        """Return the content of a snapshot file of the repository.
 
         Parameters
         ----------
@@ -1169,7 +1259,7 @@ class Repository(Shown):
     inspect_snapshot_async = async_twin(inspect_snapshot)
 
     def inspect_repo_info(self) -> dict[str, Any]:
-        """Return the content of the repo info file.
+        """Return the content of the repository's repo info file.
 
         Returns
         -------
@@ -1184,7 +1274,7 @@ class Repository(Shown):
     inspect_repo_info_async = async_twin(inspect_repo_info)
 
     def inspect_manifest(self, manifest_id: str) -> dict[str, Any]:
-        """Return the content of a manifest file, without its chunk references.
+        """Return the content of a manifest file of the repository, without its chunk references.
 
         Parameters
         ----------
@@ -1203,7 +1293,7 @@ class Repository(Shown):
     inspect_manifest_async = async_twin(inspect_manifest)
 
     def inspect_transaction_log(self, snapshot_id: str) -> dict[str, Any]:
-        """Return the content of a transaction log, including those of expired ancestors.
+        """Return the content of a transaction log of the repository, including those of expired ancestors.
 
         Parameters
         ----------
@@ -1232,7 +1322,7 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         as_of: datetime | None = None,
     ) -> Session:
-        """Open a read-only session on one snapshot.
+        """Open a read-only session on one snapshot of the repository.
 
         Parameters
         ----------
@@ -1261,7 +1351,7 @@ class Repository(Shown):
     readonly_session_async = async_twin(readonly_session)
 
     def writable_session(self, branch: str, *, collect_statistics: bool = False) -> Session:
-        """Open a session that commits to a branch.
+        """Open a session of the repository that commits to a branch.
 
         Parameters
         ----------
@@ -1286,7 +1376,8 @@ class Repository(Shown):
     writable_session_async = async_twin(writable_session)
 
     def writable_session_at(self, branch: str, snapshot_id: str) -> Session:
-        """Open a session that starts at an earlier snapshot of a branch and commits to its tip.
+        """Open a session of the repository that starts at an earlier snapshot of a branch and commits to its
+        tip.
 
         A commit is checked for conflicts with all later commits of the branch.
 
@@ -1305,7 +1396,7 @@ class Repository(Shown):
         return self._session(SessionMode.writable, self._snapshot_id(snapshot_id), branch)
 
     def rearrange_session(self, branch: str) -> Session:
-        """Open a session that can only move and rename nodes.
+        """Open a session of the repository that can only move and rename nodes.
 
         Parameters
         ----------
@@ -1335,7 +1426,8 @@ class Repository(Shown):
         rebase_tries: int = 1000,
         collect_statistics: bool = False,
     ) -> Iterator[IcechunkStore]:
-        """Commit the changes of a `with` block to a branch, unless the block raises an exception.
+        """Commit the changes of a `with` block to a branch of the repository, unless the block raises an
+        exception.
 
         Parameters
         ----------
@@ -1388,7 +1480,7 @@ class Repository(Shown):
         return session
 
     def group_commits(self, *, max_delay_ms: float | None = 20.0) -> None:
-        """Fold concurrent commits of this process to one branch into one snapshot.
+        """Fold concurrent commits of this process to one branch of the repository into one snapshot.
 
         Sessions that are opened afterwards commit together: the first one waits for others, and commits that
         do not conflict share a snapshot, whose metadata lists them. A commit that conflicts fails alone.
@@ -1425,7 +1517,7 @@ class Repository(Shown):
 
     @property
     def executor(self) -> Executor | None:
-        """The executor for maintenance, or None for threads."""
+        """The executor for maintenance of the repository, or None for threads."""
         return self._executor
 
     def _threads(self, max_concurrent_requests: int = _THREADS) -> Executor:
@@ -1456,7 +1548,7 @@ class Repository(Shown):
         delete_expired_branches: bool = False,
         delete_expired_tags: bool = False,
     ) -> set[str]:
-        """Remove snapshots that were written before a time from the history.
+        """Remove snapshots of the repository that were written before a time from the history.
 
         The tip of main is kept, and so are the tips of other branches and of tags unless these may be
         deleted. The data stays until the next garbage collection.
@@ -1489,7 +1581,7 @@ class Repository(Shown):
         delete_expired_tags: bool = False,
         dry_run: bool = False,
     ) -> RetentionReport:
-        """Remove the snapshots that a policy does not keep from the history.
+        """Remove the snapshots of the repository that a policy does not keep from the history.
 
         The data stays until the next garbage collection. The parent of a kept snapshot becomes its nearest
         kept ancestor, and it inherits the transaction logs of the removed snapshots in between. With a time
@@ -1534,7 +1626,7 @@ class Repository(Shown):
         policy: RetentionPolicy | None = None,
         kept: Iterable[str] | None = None,
     ) -> ReclaimableStorage:
-        """Count the objects that a garbage collection could delete after an expiration.
+        """Count the objects of the repository that a garbage collection could delete after an expiration.
 
         Pass one of the three arguments.
 
@@ -1577,7 +1669,7 @@ class Repository(Shown):
         max_consecutive_delete_failures: int = 50,
         max_concurrent_listings: int | None = None,
     ) -> GCSummary:
-        """Delete objects that no snapshot uses and that were written before a time.
+        """Delete objects of the repository that no snapshot uses and that were written before a time.
 
         Parameters
         ----------
@@ -1597,7 +1689,7 @@ class Repository(Shown):
         -------
         GCSummary
         """
-        from icefloe.maintenance.gc import Limits, collect
+        from icefloe.maintenance.gc import GCLimits, collect
 
         threads = _count_concurrent_reads(
             max_snapshots_in_memory,
@@ -1612,12 +1704,12 @@ class Repository(Shown):
         _check_positive(**limits, max_concurrent_listings=max_concurrent_listings)
         self._require_present_format("garbage collection", writable=True)
         cutoff, readers = to_microseconds(delete_object_older_than), self._make_readers(threads)
-        return collect(self._refs, self._assets, cutoff, readers, dry_run=dry_run, limits=Limits(**limits))
+        return collect(self._refs, self._assets, cutoff, readers, dry_run=dry_run, limits=GCLimits(**limits))
 
     garbage_collect_async = async_twin(garbage_collect)
 
     def trim_ops_log(self, older_than: datetime, *, dry_run: bool = False) -> OpsLogTrim:
-        """Delete backups of the repo info file that contain only operations before a time.
+        """Delete backups of the repository's repo info file that contain only operations before a time.
 
         Every change of the repository keeps the previous repo info file, in which the ops log continues. The
         entries in the current file stay, and so do all snapshots. The ops log ends at the first backup that
@@ -1647,7 +1739,7 @@ class Repository(Shown):
     trim_ops_log_async = async_twin(trim_ops_log)
 
     def find_garbage(self, older_than: datetime) -> Table:
-        """List the objects that `garbage_collect` would delete.
+        """List the objects of the repository that `garbage_collect` would delete.
 
         Parameters
         ----------
@@ -1674,7 +1766,8 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> ChunkStorageStats:
-        """Sum the bytes of all chunks that branches and tags lead to, each chunk counted once.
+        """Sum the bytes of all chunks that branches and tags of the repository lead to, each chunk counted
+        once.
 
         Parameters
         ----------
@@ -1708,7 +1801,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats`.
+        """Sum the bytes of native chunks of the repository. Deprecated: use `chunk_storage_stats`.
 
         Parameters
         ----------
@@ -1737,7 +1830,7 @@ class Repository(Shown):
         max_decoded_manifest_mem_bytes: int = 4096 * _MIB,
         max_concurrent_manifest_fetches: int = 500,
     ) -> int:
-        """Sum the bytes of native chunks. Deprecated: use `chunk_storage_stats_async`.
+        """Sum the bytes of native chunks of the repository. Deprecated: use `chunk_storage_stats_async`.
 
         Parameters
         ----------
@@ -1762,7 +1855,7 @@ class Repository(Shown):
     def storage_stats(
         self, by: Literal["array", "snapshot"] = "array", *, snapshot_id: str | None = None
     ) -> Table:
-        """Sum the bytes of chunks that each array or each snapshot refers to.
+        """Sum the bytes of chunks to which each array or each snapshot of the repository refers.
 
         Parameters
         ----------
@@ -1800,7 +1893,7 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         commit_method: str = "new_commit",
     ) -> str:
-        """Rewrite all manifests of a branch with the current configuration, in one commit.
+        """Rewrite all manifests of a branch of the repository with the current configuration, in one commit.
 
         Parameters
         ----------
@@ -1836,7 +1929,7 @@ class Repository(Shown):
         metadata: dict[str, Any] | None = None,
         dry_run: bool = False,
     ) -> WindowReport:
-        """Drop the oldest labels along a dimension in one commit, and keep a window of the latest ones.
+        """Keep a window of the latest labels of a repository's arrays: drop the oldest ones in one commit.
 
         Chunks move by reference. So the window begins at the last label that keeps at least `keep` and starts
         a chunk in every array with the dimension; arrays below 16 MiB are rewritten and do not count. Rows
@@ -1922,18 +2015,18 @@ class Repository(Shown):
         ConflictError
             If a branch has other commits at the target and `overwrite` is False.
         """
-        from icefloe.maintenance.clone import Choice, clone
-        from icefloe.maintenance.copy_objects import Limits
+        from icefloe.maintenance.clone import CloneSelection, clone
+        from icefloe.maintenance.copy_objects import CopyLimits
 
         return clone(
             self._opened,
             target,
-            Choice(
+            CloneSelection(
                 None if branches is None else frozenset(branches),
                 None if tags is None else frozenset(tags),
                 depth,
             ),
-            Limits(max_concurrent_requests, max_memory_bytes),
+            CopyLimits(max_concurrent_requests, max_memory_bytes),
             layouts=ALL_LAYOUTS,
             read_back=read_back,
             overwrite=overwrite,
@@ -1959,7 +2052,7 @@ class Repository(Shown):
         dry_run: bool = False,
         max_concurrent_requests: int = _THREADS,
     ) -> VerifyReport:
-        """Check that all objects that branches and tags lead to exist and are intact.
+        """Verify that all objects of the repository that branches and tags lead to exist and are intact.
 
         Damage is reported, not raised.
 
@@ -1997,13 +2090,14 @@ class Repository(Shown):
             raise ValueError("pass at most one of branch, tag and snapshot_id")
         whole = branch is None and tag is None and snapshot_id is None
         tip = None if whole else self._resolve(branch, tag, snapshot_id)
+        stored = self._bypass_disk_cache()
         return verify(
-            self._refs,
-            self._assets,
+            stored._refs,
+            stored._assets,
             self._threads(max_concurrent_requests),
             level,
-            list_snapshots_to_verify(self._refs, tip, history=history),
-            lambda id: self._session(SessionMode.readonly, id, None),
+            list_snapshots_to_verify(stored._refs, tip, history=history),
+            lambda id: stored._session(SessionMode.readonly, id, None),
             checksums=checksums,
             incremental=incremental,
             dry_run=dry_run,
@@ -2012,7 +2106,7 @@ class Repository(Shown):
     verify_async = async_twin(verify)
 
     def record_checksums(self, *, progress: Progress | None = None) -> int:
-        """Record the checksums of all used objects that have none yet, for `verify`.
+        """Record the checksums of all used objects of the repository that have none yet, for `verify`.
 
         Every such object is read once. The checksums are stored below `icefloe/`, which other readers and
         garbage collection ignore. Run `verify("chunks")` first, because damaged objects are recorded as they
@@ -2043,7 +2137,8 @@ class Repository(Shown):
         snapshot_id: str | None = None,
         arrays: Sequence[str] | None = None,
     ) -> StatisticsReport:
-        """Read the chunks that have no statistics yet, and record their statistics for queries.
+        """Read the chunks of the repository that have no statistics yet, and record their statistics for
+        queries.
 
         The statistics are stored below `icefloe/statistics/`, which other readers and their garbage
         collection ignore. Chunks that have statistics are not read again.
@@ -2083,7 +2178,7 @@ class Repository(Shown):
         dry_run: bool = False,
         message: str = "Repair",
     ) -> RepairReport:
-        """Restore lost objects of a branch and its history, in one commit.
+        """Restore lost objects of a branch of the repository and its history, in one commit.
 
         Missing transaction logs are computed from the snapshots before and after them. Earlier snapshots do
         not change: verify the tip alone with `verify(branch=..., history=False)`, and expire the others.
@@ -2118,11 +2213,12 @@ class Repository(Shown):
 
         self._require_present_format("repair", writable=not dry_run)
         level: VerifyLevel = "sources" if virtual or relocate else "objects"
+        stored = self._bypass_disk_cache()
         return repair(
-            self._refs,
-            self._assets,
-            self.verify(level, branch=branch, checksums=checksums).findings,
-            lambda: self._session_to_repair(branch, dry_run=dry_run),
+            stored._refs,
+            stored._assets,
+            stored.verify(level, branch=branch, checksums=checksums).findings,
+            lambda: stored._session_to_repair(branch, dry_run=dry_run),
             sources=sources,
             relocate=relocate or {},
             drop=drop,
@@ -2156,6 +2252,24 @@ class Repository(Shown):
         if tag is not None:
             return self._refs.tag(tag)
         return self._refs.snapshot(self._snapshot_id(snapshot_id or "")).id
+
+
+def _run_checks(opened: RepositoryParts, handle: Handle, move: CheckedMove) -> None:
+    """Check the snapshot that a protected branch moves to."""
+    from icefloe.session import Session
+
+    if not move.is_new and move.tip.parent_id is None:
+        return  # the first snapshot of a repository, which has no data
+    session = Session(
+        mode=SessionMode.readonly,
+        snapshot=move.tip.id,
+        branch=None,
+        refs=opened.refs,
+        assets=opened.assets,
+        config=opened.config,
+        handle=handle,
+    )
+    run_checks(move.branch, move.checks, session)
 
 
 def _collect_after_commit(session: Session, paths: Sequence[str]) -> None:
@@ -2220,7 +2334,7 @@ def upgrade_icechunk_repository(
 
 
 class _InvalidatedRepository(Repository):
-    """A repository object that was used before an upgrade."""
+    """A repository object that was in use before an upgrade and can no longer be used."""
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -26,11 +26,11 @@ from icefloe.core.commit.manifests import write_early
 from icefloe.core.handle import Handle
 from icefloe.core.materialize import Region, materialize
 from icefloe.core.receipts import Receipt, identify_repository, merge_receipts
+from icefloe.core.reference_columns import list_locations
 from icefloe.core.refs.backoff import give_way
 from icefloe.core.refs.base import CollectedError, RefStore, make_unsupported_error
 from icefloe.core.refs.v2 import check_flag, check_writable
 from icefloe.core.reindex import reindex, shift
-from icefloe.core.virtual_refs import list_locations
 from icefloe.core.workspace import Workspace
 from icefloe.errors import (
     ConflictError,
@@ -57,11 +57,11 @@ _MOVE_NODE = 3
 
 
 class _KeyFoundError(Exception):
-    """The snapshot that a commit would follow already contains its key."""
+    """The error for a commit that would follow a snapshot with its own key."""
 
 
 class Session(Shown):
-    """A view of one snapshot, with the changes that were made to it.
+    """A session: a view of one snapshot, with the changes that were made to it.
 
     A commit makes the session read-only, at the new snapshot. Create sessions with
     `Repository.readonly_session`, `Repository.writable_session` or `Repository.rearrange_session`.
@@ -176,12 +176,12 @@ class Session(Shown):
 
     @property
     def has_uncommitted_changes(self) -> bool:
-        """True if there are uncommitted changes."""
+        """True if the session has uncommitted changes."""
         return not self._workspace.changes.is_empty()
 
     @property
     def config(self) -> RepositoryConfig:
-        """A copy of the configuration of the repository. Use `Repository.reopen` to change it."""
+        """A copy of the configuration of the session's repository. Use `Repository.reopen` to change it."""
         return copy.deepcopy(self._config)
 
     @property
@@ -193,7 +193,7 @@ class Session(Shown):
 
     @property
     def workspace(self) -> Workspace:
-        """The hierarchy that the store reads and writes."""
+        """The workspace of the session: the hierarchy that its store reads and writes."""
         return self._workspace
 
     @property
@@ -231,7 +231,7 @@ class Session(Shown):
     # Changes
 
     def status(self) -> Diff:
-        """Return the uncommitted changes.
+        """Return the uncommitted changes of the session.
 
         Returns
         -------
@@ -241,7 +241,7 @@ class Session(Shown):
         return diff_session(self._workspace)
 
     def discard_changes(self) -> None:
-        """Discard all uncommitted changes.
+        """Discard all uncommitted changes of the session.
 
         Raises
         ------
@@ -252,7 +252,7 @@ class Session(Shown):
         self._workspace.discard_changes()
 
     def move(self, from_path: str, to_path: str) -> None:
-        """Move or rename a node and all nodes below it. Only rearrange sessions can move nodes.
+        """Move or rename a node in the session, and all nodes below it. Only rearrange sessions can do this.
 
         Parameters
         ----------
@@ -286,7 +286,7 @@ class Session(Shown):
     # Nodes and chunks
 
     def get_node_id(self, path: str) -> str:
-        """Return the id of the node at a path.
+        """Return the id of the node at a path in the session.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class Session(Shown):
     get_node_id_async = async_twin(get_node_id)
 
     def chunk_type(self, array_path: str, chunk_coordinates: Sequence[int]) -> ChunkType:
-        """Return where a chunk is stored.
+        """Return where a chunk of an array in the session is stored.
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class Session(Shown):
     async def chunk_coordinates(
         self, array_path: str, batch_size: int = 1000
     ) -> AsyncIterator[tuple[int, ...]]:
-        """Iterate over the coordinates of all existing chunks of an array, in order.
+        """Iterate over the coordinates of all existing chunks of an array in the session, in order.
 
         Parameters
         ----------
@@ -364,7 +364,7 @@ class Session(Shown):
                 yield tuple(row)
 
     def all_virtual_chunk_locations(self) -> list[str]:
-        """Return the URLs of all virtual chunks, ordered by array and coordinates.
+        """Return the URLs of all virtual chunks in the session, ordered by array and coordinates.
 
         Returns
         -------
@@ -376,7 +376,8 @@ class Session(Shown):
     all_virtual_chunk_locations_async = async_twin(all_virtual_chunk_locations)
 
     def materialize(self, path: str, region: Region | None = None) -> int:
-        """Copy virtual chunks of an array into the repository. A commit makes the new references permanent.
+        """Copy virtual chunks of an array in the session into the repository. A commit makes the new
+        references permanent.
 
         Parameters
         ----------
@@ -403,7 +404,7 @@ class Session(Shown):
     materialize_async = async_twin(materialize)
 
     def shift_array(self, array_path: str, chunk_offset: Iterable[int]) -> None:
-        """Move all chunks of an array by an offset, without copying data.
+        """Shift all chunks of an array in the session by an offset, without copying data.
 
         Chunks that leave the grid are dropped. Chunks that nothing moved to read as the fill value.
 
@@ -424,7 +425,7 @@ class Session(Shown):
         forward: Callable[[Iterable[int]], Iterable[int] | None],
         backward: Callable[[Iterable[int]], Iterable[int] | None] | None = None,
     ) -> None:
-        """Move chunks of an array to new coordinates, without copying data.
+        """Move chunks of an array in the session to new coordinates, without copying data.
 
         Parameters
         ----------
@@ -448,7 +449,7 @@ class Session(Shown):
     # Forks
 
     def fork(self) -> ForkSession:
-        """Create a session for another thread, process or machine, to be merged back with `merge`.
+        """Fork the session for another thread, process or machine, to be merged back with `merge`.
 
         The fork contains the uncommitted changes of this session. To that end, a snapshot is written that is
         not part of any history. The fork does not see later changes of this session.
@@ -561,7 +562,7 @@ class Session(Shown):
         allow_empty: bool = False,
         collect_statistics: bool = False,
     ) -> str:
-        """Commit the changes as a new snapshot on the branch.
+        """Commit the changes of the session as a new snapshot on the branch.
 
         Parameters
         ----------
@@ -615,8 +616,9 @@ class Session(Shown):
         key: CommitKey,
         rebase_with: ConflictSolver | None = None,
         rebase_tries: int = 1000,
+        allow_empty: bool = False,
     ) -> str | None:
-        """Commit the changes unless the branch already contains a commit with the same key.
+        """Commit the changes of the session unless the branch already contains a commit with the same key.
 
         The key becomes part of the snapshot. It is searched in the snapshot that the commit follows, so that
         two jobs with the same key produce one commit with any solver. Expiration, squashing, retention and
@@ -637,6 +639,8 @@ class Session(Shown):
             without any, the commit fails.
         rebase_tries
             The maximum number of rebases.
+        allow_empty
+            Commit the key even if there are no other changes.
 
         Returns
         -------
@@ -652,7 +656,7 @@ class Session(Shown):
             If the solver could not solve a conflict.
         """
         with self._committing(self._require_branch):
-            if not self.has_uncommitted_changes:
+            if not allow_empty and not self.has_uncommitted_changes:
                 raise _no_changes()
             rebase_with = rebase_with or self._solver
             try:
@@ -736,12 +740,12 @@ class Session(Shown):
         key: CommitKey | None = None,
     ) -> str:
         """Commit together with other sessions of this process."""
-        from icefloe.core.merge.group_commit import CommitRequest
+        from icefloe.core.merge.group_commit import GroupCommitRequest
 
         branch, base = self._require_branch(), self._workspace.base
         private = Workspace(base, self._assets, self._workspace.changes.copy())
         properties = self._properties(message, metadata)
-        request = CommitRequest(private, message, properties, key, solver, self._since)
+        request = GroupCommitRequest(private, message, properties, key, solver, self._since)
 
         def land(combined: Workspace, text: str, record: Mapping[str, Any], since: int) -> Snapshot:
             session = Session.__new__(Session)  # a session of the same repository with all changes
@@ -756,7 +760,7 @@ class Session(Shown):
         return self._settle(made)
 
     def rebase_by_default(self, solver: ConflictSolver | None) -> None:
-        """Choose the solver of commits that do not name one.
+        """Choose the solver for commits of the session that do not name one.
 
         Parameters
         ----------
@@ -795,7 +799,7 @@ class Session(Shown):
     def amend(
         self, message: str, *, metadata: dict[str, Any] | None = None, allow_empty: bool = False
     ) -> str:
-        """Replace the tip of the branch by a snapshot that also contains the changes of this session.
+        """Replace the tip of the branch with a snapshot that also contains the changes of this session.
 
         Parameters
         ----------
@@ -874,7 +878,7 @@ class Session(Shown):
 
     @trace_calls
     def flush(self, message: str, *, metadata: dict[str, Any] | None = None) -> str:
-        """Write the changes as a snapshot without a branch.
+        """Write the changes of the session as a snapshot without a branch.
 
         Parameters
         ----------
@@ -938,6 +942,8 @@ class Session(Shown):
         while True:
             snapshot = write()
             if not self._refs.spec.refs_in_repo_info:
+                # Collections of other programs leave no trace in version 1. This cannot close the race,
+                # because a collection may start right after, but finds chunks that are already gone.
                 check_presence(self._workspace, self._executor)
             try:
                 move(snapshot)
@@ -989,7 +995,7 @@ class Session(Shown):
 
 
 class ForkSession(Session):
-    """A session for one of several writers, which is pickled, written to, sent back and merged.
+    """A session for one of several writers (a fork), which is pickled, written to, sent back and merged.
 
     A fork cannot commit. In another process it opens its storage when it is first read from or written to.
 
@@ -1033,7 +1039,7 @@ class ForkSession(Session):
         )
 
     def write_manifests(self, path: str, window: Sequence[range] | None = None) -> int:
-        """Write the references that were set in an array to manifests now.
+        """Write the references that were set in an array of the fork to manifests now.
 
         The receipt of the fork then contains the ids and extents of manifests instead of references. A commit
         uses a manifest unchanged if nothing else was changed in its part of the chunk grid, as the

@@ -47,7 +47,7 @@ class SnapshotInfo(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ManifestFileInfo(Shown):
-    """A manifest file of a snapshot."""
+    """A manifest file of a snapshot in the history of a repository."""
 
     id: str
     """The id of the manifest."""
@@ -64,7 +64,7 @@ class ManifestFileInfo(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """The changes between two snapshots, or in a session. Nodes are identified by their paths."""
+    """The diff between two snapshots, or the changes in a session. Nodes are identified by their paths."""
 
     new_groups: set[str] = field(default_factory=set)
     """Groups that were created."""
@@ -84,7 +84,7 @@ class Diff:
     """Pairs of the old and the new path of each moved node."""
 
     def is_empty(self) -> bool:
-        """Return whether nothing changed.
+        """Return whether the diff between two snapshots contains no changes.
 
         Returns
         -------

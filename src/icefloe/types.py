@@ -47,7 +47,7 @@ class SpecVersion(_Named):
 
     @staticmethod
     def current() -> SpecVersion:
-        """Return the version that new repositories get.
+        """Return the version of the format that new repositories get.
 
         Returns
         -------
@@ -135,7 +135,8 @@ class RepoStatus(Shown):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VirtualChunkSpec:
-    """A reference to a chunk in an external file: a byte range, and a checksum of the file's version."""
+    """A virtual reference to set: a chunk's byte range in an external file, and a checksum of the file's
+    version."""
 
     index: list[int]
     """The coordinates of the chunk in the chunk grid."""

@@ -17,15 +17,17 @@ from icefloe._internal.private_imports import (
 )
 
 try:
-    from xarray import DataArray, Dataset, DataTree
+    from xarray import DataArray, Dataset, DataTree, open_zarr
 except ImportError as cause:
     raise ImportError(f"icefloe.xarray needs xarray: {format_install_command('xarray')}") from cause
 
 import zarr
 
+from icefloe.append_labels import check_coding, check_order
 from icefloe.conflicts import ConflictSolver
-from icefloe.core.merge.appends import get_append_rules
+from icefloe.core.merge.append_sides import get_append_rules
 from icefloe.core.merge.rebase import arrange_appends
+from icefloe.errors import NodeNotFoundError
 from icefloe.session import Session
 from icefloe.store import IcechunkStore
 
@@ -51,7 +53,8 @@ def to_icechunk(
     collect_statistics: bool = False,
     solver: ConflictSolver | None = None,
 ) -> None:
-    """Write a dataset, an array or a tree of datasets to a group of a writable session, without a commit.
+    """Write xarray objects (a dataset, an array or a tree of datasets) to a writable session, without a
+    commit.
 
     Dask arrays are computed in parallel, with any scheduler: each task writes to a copy of a fork of the
     session, and the forks are merged.
@@ -96,6 +99,9 @@ def to_icechunk(
     ------
     ValueError
         If `session` is not a session, or the arguments do not fit the object.
+    InvalidInputError
+        If the labels along `append_dim` are not strictly ascending, or the stored coordinate cannot represent
+        them. This is checked only with a `solver`.
 
     Examples
     --------
@@ -123,10 +129,34 @@ def to_icechunk(
         "zarr_format": 3,
         "consolidated": False,
     }
+    if rules is not None:
+        for dataset, _, its_options in _list_datasets(obj, encoding, options):
+            _check_labels(dataset, store, its_options["group"], rules.dim)
     _write(obj, session, store, encoding, options, split_every, dict(chunkmanager_store_kwargs or {}))
     if rules is not None:
         arrange_appends(session.workspace, rules)
         session.rebase_by_default(solver)
+
+
+def _list_datasets(
+    obj: DataArray | Dataset | DataTree, encoding: Mapping[Any, Any] | None, options: Mapping[str, Any]
+) -> Iterator[tuple[Dataset, dict[Any, Any], Mapping[str, Any]]]:
+    """Yield the datasets of an object to write, with their encoding and options."""
+    if isinstance(obj, DataTree):
+        yield from _list_nodes(obj, encoding or {}, options)
+    else:
+        yield _as_dataset(obj), dict(encoding or {}), options
+
+
+def _check_labels(dataset: Dataset, store: IcechunkStore, group: str | None, dim: str) -> None:
+    """Raise an error for labels that the stored coordinate cannot represent: xarray would encode them with
+    other units than the stored ones."""
+    check_order(dataset, dim)
+    try:
+        stored = open_zarr(store, group=group, consolidated=False, chunks=None)
+    except (FileNotFoundError, NodeNotFoundError):
+        return
+    check_coding(dataset, stored, dim)
 
 
 def _write(
@@ -140,7 +170,7 @@ def _write(
 ) -> None:
     if isinstance(obj, DataTree):
         writer = make_xarray_array_writer()
-        for dataset, its_encoding, its_options in list(_list_nodes(obj, encoding or {}, options)):
+        for dataset, its_encoding, its_options in list(_list_datasets(obj, encoding, options)):
             _write_metadata(dataset, store, writer, its_encoding, its_options)
         if writer.sources:
             _write_chunks(session, writer, split_every, store_options)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from icefloe._internal.concurrency import async_twin, get_pool, run_in_thread
+from icefloe._internal.concurrency import async_twin, computed_once, get_pool, run_in_thread
 from icefloe._internal.executor import ProcessExecutor, Task, ThreadExecutor
 from icefloe.errors import InvalidInputError
 
@@ -74,6 +74,24 @@ def test_concurrency_limit_is_reached_and_not_exceeded() -> None:
     list(ThreadExecutor(5).map(Task(work, "items"), range(20)))
 
     assert most == 5
+
+
+def test_tasks_that_are_not_thread_safe_run_one_after_the_other() -> None:
+    running = threading.Lock()
+
+    def work(i: int) -> int:
+        assert running.acquire(blocking=False)
+        try:
+            return i
+        finally:
+            running.release()
+
+    task = Task(work, "items", thread_safe=False)
+
+    def work_again(_: int) -> list[int]:
+        return list(ThreadExecutor(4, "inner").map(task, range(50)))
+
+    assert list(ThreadExecutor(8).map(Task(work_again, "lists"), range(8))) == [list(range(50))] * 8
 
 
 def test_failure_is_raised_before_slower_items_finish() -> None:
@@ -184,7 +202,7 @@ def test_async_methods_match_blocking_methods() -> None:
     assert Greeter.greet_async.__name__ == "greet_async"
 
 
-def test_more_async_calls_run_at_once_than_asyncio_has_threads() -> None:
+def test_more_async_calls_run_concurrently_than_asyncio_has_threads() -> None:
     barrier = threading.Barrier(64)
 
     class Waiter:
@@ -272,3 +290,20 @@ def test_executors_without_sql_reject_queries() -> None:
     assert not executor.has_sql
     with pytest.raises(InvalidInputError, match="ThreadExecutor has no SQL engine"):
         executor.query("SELECT 1", {})
+
+
+def test_instances_compute_properties_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    class Reader:
+        @computed_once
+        def number(self) -> int:
+            both.wait()
+            return id(self)
+
+    readers = [Reader(), Reader()]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda reader: reader.number, readers))
+
+    assert found == [reader.number for reader in readers] == [id(reader) for reader in readers]

@@ -66,3 +66,18 @@ def test_parser_names_the_missing_package(tmp_path: object, monkeypatch: pytest.
 
     with pytest.raises(ModuleNotFoundError, match=r"a\.tif: this needs tifffile: pip install 'tifffile>="):
         icefloe.virtual.virtualize(file)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import icefloe; icefloe.scan", "icefloe.scan needs pyarrow: pip install 'pyarrow"),
+        ("from icefloe.spark import sql", "icefloe.spark.sql needs pyarrow: pip install 'pyarrow"),
+    ],
+)
+def test_names_that_need_a_missing_package_say_how_to_install_it(program: str, message: str) -> None:
+    missing = "import sys; sys.modules.update(pyarrow=None)\n"
+
+    done = subprocess.run([sys.executable, "-c", missing + program], capture_output=True, text=True)
+
+    assert done.stderr.splitlines()[-1].startswith(f"ModuleNotFoundError: {message}")

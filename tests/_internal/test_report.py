@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 import pytest
+import zarr
 
 import icefloe
 from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 
-REPORTS = [value for name in icefloe.__all__ if isinstance(value := getattr(icefloe, name), type)]
+REPORTS = [value for name in dir(icefloe) if isinstance(value := getattr(icefloe, name), type)]
 
 
 @pytest.mark.parametrize("report", [each for each in REPORTS if issubclass(each, Report)])
@@ -34,6 +35,26 @@ def test_report_converts_to_plain_values() -> None:
     assert [row["kept"] for row in retained.to_dict()["table"]] == [True]
     assert "1 snapshots kept, 0 would be removed" in repr(retained)
     assert {field.name for field in fields(retained)} == {"table", "dry_run", "ops_log"}
+
+
+def test_comparisons_convert_to_plain_values() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    first = repo.readonly_session("main")
+    session = repo.writable_session("main")
+    array = zarr.create_array(session.store, name="a", shape=(2,), chunks=(2,), dtype="i4")
+    array[:] = 1
+    session.commit("write")
+    last = repo.readonly_session("main")
+
+    changed = icefloe.compare(first, last).to_dict()
+    references = icefloe.chunk_references(last, "/a").to_dict()
+    written = icefloe.blame(repo, "/a").to_dict()
+
+    assert changed["new_arrays"] == ["/a"]
+    assert changed["chunks"]["/a"]["added"] == [[0]]
+    assert [row["kind"] for row in references["chunks"]] == ["inline"]
+    assert [row["message"] for row in written["chunks"]] == ["write"]
+    assert "added" in icefloe.compare(first, last).chunks["/a"]._repr_html_()
 
 
 def test_table_is_an_arrow_stream() -> None:

@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import zarr
 from opentelemetry import trace
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_wire
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as wire
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -24,6 +27,7 @@ from icefloe._internal.logs import parse_filter
 from tests.support.source_tree import ROOT
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+EXPORT_METRICS = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
 
 @pytest.fixture
@@ -127,19 +131,25 @@ def collector() -> Iterator[tuple[str, list[Any]]]:
     """Start an OTLP collector on loopback; return its address and the received requests."""
     requests: list[Any] = []
 
-    def export(request: Any, context: Any) -> Any:
-        requests.append(request)
-        return wire.ExportTraceServiceResponse()
+    def handle(request: Any, response: Any) -> Any:
+        def export(received: Any, context: Any) -> Any:
+            requests.append(received)
+            return response()
 
-    handler = grpc.unary_unary_rpc_method_handler(
-        export,
-        request_deserializer=wire.ExportTraceServiceRequest.FromString,
-        response_serializer=wire.ExportTraceServiceResponse.SerializeToString,
-    )
+        return grpc.unary_unary_rpc_method_handler(
+            export, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+        )
+
+    handlers = {
+        EXPORT: handle(wire.ExportTraceServiceRequest, wire.ExportTraceServiceResponse),
+        EXPORT_METRICS: handle(
+            metrics_wire.ExportMetricsServiceRequest, metrics_wire.ExportMetricsServiceResponse
+        ),
+    }
 
     class Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
         def service(self, details: Any) -> Any:
-            return handler if details.method == EXPORT else None
+            return handlers.get(details.method)
 
     server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[Service()])
     port = server.add_insecure_port("127.0.0.1:0")
@@ -210,3 +220,48 @@ def test_opentelemetry_is_imported_only_on_request() -> None:
     done = run("import sys, icefloe; icefloe.Repository; print('opentelemetry' in sys.modules)")
 
     assert done.stdout == "False\n"
+
+
+def test_use_of_a_disk_cache_is_a_metric(exporter: InMemorySpanExporter, tmp_path: Path) -> None:
+    reader = InMemoryMetricReader()
+    telemetry.start(SimpleSpanProcessor(exporter), "tests", parse_filter("info"), lambda: reader)
+    cache = icefloe.DiskCache(tmp_path / "cache")
+    storage = icefloe.local_filesystem_storage(str(tmp_path / "repo"))
+    repo = icefloe.Repository.create(storage)
+    with repo.transaction("main", message="a group") as store:
+        zarr.create_group(store)
+    before = read_metrics(reader)
+
+    for _ in range(2):
+        icefloe.Repository.open(storage, disk_cache=cache).readonly_session("main")
+
+    after = read_metrics(reader)
+    grown = {name: number - before.get(name, 0) for name, number in after.items()}
+    size = cache.usage().size_bytes
+    assert grown == {
+        "icefloe.disk_cache.hits": 1,
+        "icefloe.disk_cache.misses": 1,
+        "icefloe.disk_cache.size_bytes": size,
+    }
+
+
+def read_metrics(reader: InMemoryMetricReader) -> dict[str, int]:
+    data: Any = reader.get_metrics_data()
+    metrics = [] if data is None else data.resource_metrics[0].scope_metrics[0].metrics
+    return {metric.name: metric.data.data_points[0].value for metric in metrics}
+
+
+def test_environment_exports_metrics(collector: tuple[str, list[Any]], tmp_path: Path) -> None:
+    address, requests = collector
+    program = (
+        "import icefloe; "
+        f"icefloe.Repository.create(icefloe.in_memory_storage(), disk_cache={str(tmp_path / 'cache')!r})"
+    )
+
+    run(program, ICECHUNK_OTLP_ENDPOINT=f"http://{address}", OTEL_METRICS_EXPORTER="none")
+    assert [request for request in requests if hasattr(request, "resource_metrics")] == []
+    run(program, ICECHUNK_OTLP_ENDPOINT=f"http://{address}")
+
+    (exported,) = [request for request in requests if hasattr(request, "resource_metrics")]
+    names = [metric.name for metric in exported.resource_metrics[0].scope_metrics[0].metrics]
+    assert names == [f"icefloe.disk_cache.{name}" for name in ("hits", "misses", "size_bytes")]

@@ -91,7 +91,13 @@ def test_every_argument_is_documented() -> None:
     for path, command in every_command(app.icefloe):
         for argument in command.params:
             if isinstance(argument, click.Argument):
-                name = (argument.metavar or argument.name or "").upper().removesuffix("...").partition("=")[0]
+                name = (
+                    (argument.metavar or argument.name or "")
+                    .upper()
+                    .removesuffix("...")
+                    .strip("[]")
+                    .partition("=")[0]
+                )
                 assert name in common or name in (command.help or ""), f"{path}: {name}"
 
 

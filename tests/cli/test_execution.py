@@ -11,7 +11,7 @@ import pytest
 from icefloe._internal.executor import ProcessExecutor, ThreadExecutor
 from icefloe.cli import main as app
 from icefloe.cli.execution import ExecutorChoice, ExecutorType, start_executor
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.spark import java
 from tests.support.ingest.files import archive
 
@@ -34,7 +34,7 @@ def test_invalid_executors_are_rejected(text: str) -> None:
 def test_spark_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "describe_missing", lambda: None)
 
-    chosen = ExecutorChoice(spark_conf={"a": "b"}).or_default(Output(as_json=False))
+    chosen = ExecutorChoice(spark_conf={"a": "b"}).or_default(CommandOutput(as_json=False))
 
     assert chosen == ExecutorChoice("spark", {"a": "b"})
 
@@ -44,7 +44,7 @@ def test_processes_are_the_default_without_spark(
 ) -> None:
     monkeypatch.setattr(java, "describe_missing", lambda: "pip install pyspark")
 
-    chosen = ExecutorChoice().or_default(Output(as_json=False))
+    chosen = ExecutorChoice().or_default(CommandOutput(as_json=False))
 
     assert chosen.text == "processes"
     assert "Spark is not available (pip install pyspark)" in capsys.readouterr().err
@@ -53,11 +53,11 @@ def test_processes_are_the_default_without_spark(
 def test_chosen_executor_does_not_look_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "describe_missing", lambda: pytest.fail("not asked for"))
 
-    assert ExecutorChoice("threads").or_default(Output(as_json=False)).text == "threads"
+    assert ExecutorChoice("threads").or_default(CommandOutput(as_json=False)).text == "threads"
 
 
 def test_executor_is_reported_when_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
-    out = Output(as_json=False)
+    out = CommandOutput(as_json=False)
 
     with start_executor(ExecutorChoice("threads"), out) as threads:
         assert isinstance(threads, ThreadExecutor)
@@ -93,8 +93,8 @@ def test_options_on_the_command_line_override_a_recipe(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ingest"], "pass SOURCES and then REPO, or --recipe"),
-        (["ingest", "data"], "pass SOURCES and then REPO, or --recipe"),
+        (["ingest"], "pass SOURCES followed by REPO, or --recipe"),
+        (["ingest", "data"], "pass SOURCES followed by REPO, or --recipe"),
         (["ingest", "data", "repo", "--recipe", "RECIPE"], "omit SOURCES and REPO"),
         (["ingest", "data", "repo", "--executor", "none"], "is not spark[:MASTER], processes[:N] or threads"),
     ],

@@ -18,7 +18,7 @@ import zarr
 import icefloe
 from icefloe.cli import main as app
 from icefloe.cli.execution import _stop_quietly
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.cli.progress import Meter, format_duration
 from icefloe.cli.terminal import CLOSED, run_with_streams
 
@@ -137,7 +137,9 @@ def test_ids_are_not_folded_in_narrow_terminals(
     monkeypatch.setenv("COLUMNS", str(columns))
     message = "word " * 12
 
-    Output(as_json=False).table([{"id": "A4MBT043E9YZPNA00GQ0", "message": message}], ["id", "message"])
+    CommandOutput(as_json=False).table(
+        [{"id": "A4MBT043E9YZPNA00GQ0", "message": message}], ["id", "message"]
+    )
 
     lines = screen.getvalue().splitlines()
     assert "A4MBT043E9YZPNA00GQ0" in lines[1]

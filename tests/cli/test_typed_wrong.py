@@ -128,7 +128,7 @@ def place(folder: Path) -> str:
         (
             ["export", "REPO", "map.tiff"],
             2,
-            "exports are Zarr stores, or NetCDF files if the name ends in .nc",
+            "unsupported format; export to Zarr, NetCDF (.nc), Parquet (.parquet) or Iceberg",
         ),
         (["export", "REPO", "FILE.zarr/x", "--group", "no"], 3, "there is no group /no"),
         (["sql", "REPO", "SELECT 1"], 2, "expected NAME=REPO"),
@@ -143,7 +143,7 @@ def place(folder: Path) -> str:
         (["rechunk", "REPO", "nothing", "--chunks", "0=2", *NONE], 3, "no array or group at `/nothing`"),
         (["log", "REPO", "-o", "sync"], 2, "'sync' is not NAME=VALUE"),
         (["log", "REPO", "-o", "colour=red"], 2, "unknown storage option 'colour'"),
-        (["init", "FILES"], 2, "a repository needs an empty location"),
+        (["init", "FILES"], 2, "a repository requires an empty location"),
         (["log", "FILES"], 3, "`icefloe init` creates one"),
         (["tree", "REPO", "-r", "mian"], 3, "no branch, tag or snapshot mian; did you mean main?"),
         (
@@ -153,7 +153,7 @@ def place(folder: Path) -> str:
         ),
         (["log", "REPO", "--grpah"], 2, "--grpah"),
         (["lgo", "REPO"], 2, "did you mean log?"),
-        (["log", "FILE"], 3, "FILE is a file, and a repository is a folder"),
+        (["log", "FILE"], 3, "FILE is a file, but a repository is a folder"),
         (["log", "ftp://host/path"], 2, "unsupported URL scheme ftp://"),
         (["log", "s3://"], 2, "has no bucket"),
         (["log", "s3://bucket/a#b"], 2, "write # as %23 in a URL, as in a%23b"),
@@ -192,10 +192,10 @@ def test_invalid_arguments_are_reported(
         (["--chunks", "time"], 2, "'time' is not DIM=SIZE,DIM=SIZE"),
         (["--chunks", "time=1,time=2"], 2, "names a dimension twice"),
         (["--chunks", "foo=3"], 2, "'foo', which is not a dimension; there are time, lat, lon"),
-        (["--chunks", "time=999999999999"], 2, "more than codecs accept: choose smaller chunks"),
+        (["--chunks", "time=999999999999"], 2, "more than codecs accept; choose smaller chunks"),
         (["--chunks", "time=4", "--shards", "time=6"], 2, "must consist of whole chunks"),
         (["--codec", "zstd:best"], 2, "codec 'zstd:best': the level must be a number"),
-        (["--codec", "lzma"], 2, "there is no codec 'lzma': choose zstd, zstd:LEVEL"),
+        (["--codec", "lzma"], 2, "unknown codec 'lzma'; choose zstd, zstd:LEVEL"),
         (["--variables", "t3m"], 2, "no file has the variable 't3m'; did you mean t2m?"),
         (["--group", "../x"], 2, "contains . or .."),
         (["--group", "_icefloe/x"], 2, "is reserved for the ledger"),
@@ -354,7 +354,7 @@ def test_missing_packages_are_named(
 
     assert app.main(["sql", f"w={place}", "SELECT 1"]) == FAILED
 
-    assert capsys.readouterr().err == "error: this needs Spark: pip install 'pyspark>=4.0'\n"
+    assert capsys.readouterr().err == "error: this command requires Spark: pip install 'pyspark>=4.0'\n"
 
 
 def test_ctrl_c_prints_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

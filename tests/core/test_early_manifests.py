@@ -11,6 +11,8 @@ import pytest
 import zarr
 
 from icefloe import (
+    ConflictDetector,
+    ConflictType,
     ManifestConfig,
     ManifestSplitCondition,
     ManifestSplitDimCondition,
@@ -19,26 +21,28 @@ from icefloe import (
     RepositoryConfig,
     in_memory_storage,
 )
-from icefloe._internal.ids import ManifestId, NodeId
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.changeset_codec import decode_changes, encode_changes
-from icefloe.core.commit.flush import flush
+from icefloe.core.commit.flush import flush, make_log
 from icefloe.core.early_manifests import EarlyManifest
 from icefloe.distributed import receipt
-from icefloe.errors import FormatError
+from icefloe.errors import ConflictError, FormatError, RebaseFailedError, StorageError
+from icefloe.format import chunk_regions, transaction_log
 from icefloe.format.snapshot import ArrayNodeData, ManifestFileInfo
 from icefloe.session import ForkSession, Session
+from tests.support.histories import now
 
 GRID = (8, 3)
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
-def repository(window: int = 2, names: Sequence[str] = ("a",)) -> Repository:
+def repository(window: int = 2, names: Sequence[str] = ("a",), version: int = 2) -> Repository:
     """Create an array of 8 x 3 chunks, with `window` rows of chunks per manifest."""
     rules: Any = {ManifestSplitCondition.AnyArray(): {ManifestSplitDimCondition.Axis(0): window}}
     splitting = ManifestSplittingConfig.from_dict(rules)
     config = RepositoryConfig(manifest=ManifestConfig(splitting=splitting), inline_chunk_threshold_bytes=0)
-    repo = Repository.create(in_memory_storage(), config)
+    repo = Repository.create(in_memory_storage(), config, spec_version=version)
     session = repo.writable_session("main")
     for name in names:
         zarr.create_array(session.store, name=name, shape=GRID, chunks=(1, 1), dtype="i4", fill_value=-1)
@@ -198,6 +202,75 @@ def test_early_manifests_survive_a_concurrent_commit() -> None:
     session.commit("late", rebase_with=BasicConflictSolver(on_chunk_conflict=VersionSelection.UseOurs))
 
     assert array(repo.readonly_session("main"))[:5, 0].tolist() == [3, 3, 3, 3, -1]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_collected_early_manifest_is_explained(version: int) -> None:
+    """Early manifests that share a window are read again, and were not cached by the committing process."""
+    repo = repository(window=8, version=version)
+    session = repo.writable_session("main")
+    receipts = [written(session.fork(), range(start, start + 2), start) for start in (0, 2)]
+    Repository.open(repo.storage).garbage_collect(now())
+    late = Repository.open(repo.storage).writable_session("main")
+    late._merge_receipts(receipts)
+    lost = r"manifest .* of /a was deleted by a garbage collection"
+
+    with pytest.raises(StorageError, match=lost):
+        late.commit("late")
+    with pytest.raises(StorageError, match=lost):
+        array(late)[:]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep more than four changed chunks as regions."""
+    monkeypatch.setattr(chunk_regions, "BLOCK_CHUNKS", 4)
+    monkeypatch.setattr(transaction_log, "BLOCK_CHUNKS", 4)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_log_of_early_manifests_lists_all_chunks() -> None:
+    repo = repository(names=("a", "b"))
+    session = repo.writable_session("main")
+    fork = session.fork()
+    session._merge_receipts([written(fork, rows, 3) for rows in (range(4, 6), range(3))])
+    array(session)[7, 2] = 8
+    array(session, "b")[0, 0] = 9
+
+    kept = make_log(session._workspace, SnapshotId.random()).updated_chunks
+
+    id = session.commit("early")
+
+    session = Repository.open(repo.storage).readonly_session("main")
+    read = session._workspace.assets.transaction_log(SnapshotId.parse(id)).updated_chunks
+    rows = [[row, column] for row in (0, 1, 2, 4, 5) for column in range(3)] + [[7, 2]]
+    listed = {node: coords.tolist() for node, coords in read}
+    assert listed == {
+        session._workspace.array("/a").id: rows,
+        session._workspace.array("/b").id: [[0, 0]],
+    }
+    assert read == kept
+    assert len(kept.regions) == 1
+    assert not read.regions
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_conflicts_with_early_manifests_name_all_chunks() -> None:
+    repo = repository()
+    session, others = repo.writable_session("main"), repo.writable_session("main")
+    session._merge_receipts([written(session.fork(), range(4), 3)])
+    array(session)[6, 1] = 3
+    others._merge_receipts([written(others.fork(), range(3, 7), 4)])
+    others.commit("meanwhile")
+
+    with pytest.raises(ConflictError):
+        session.commit("late")
+    with pytest.raises(RebaseFailedError) as failed:
+        session.rebase(ConflictDetector())
+
+    (conflict,) = failed.value.conflicts
+    assert conflict.conflict_type is ConflictType.ChunkDoubleUpdate
+    assert conflict.conflicted_chunks == [[3, 0], [3, 1], [3, 2], [6, 1]]
 
 
 def test_smaller_shape_drops_chunks_outside() -> None:

@@ -127,6 +127,25 @@ def test_second_run_computes_and_commits_nothing(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == tip
 
 
+def test_report_names_the_commit_of_any_branch(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    repo.create_branch("other", repo.lookup_branch("main"))
+    celsius = OUTPUTS["celsius"]
+    recipe = write_recipe(tmp_path, {"a": celsius, "b": {**celsius, "branch": "other"}})
+    derive(recipe)
+    change_cell(repo)
+
+    report = derive(recipe)
+
+    assert report.commit == repo.lookup_branch("main")
+    assert not report.is_current
+    assert set(report.input_snapshots) == {repo.lookup_branch("other"), get_parent_of_tip(repo)}
+
+
+def get_parent_of_tip(repo: icefloe.Repository) -> str:
+    return [info.id for info in repo.ancestry(branch="main")][1]
+
+
 def test_one_changed_cell_recomputes_one_chunk_of_daily_means(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
@@ -151,7 +170,7 @@ def test_only_appended_days_are_computed(tmp_path: Path) -> None:
     assert (report.recomputed, report.kept) == (8, 24)
 
 
-def test_a_new_month_keeps_the_normals_and_anomalies_of_others(tmp_path: Path) -> None:
+def test_new_month_keeps_normals_and_anomalies_of_other_months(tmp_path: Path) -> None:
     repo = make_repository(tmp_path, times=20)  # until 3 February
     recipe = write_recipe(tmp_path, {name: OUTPUTS[name] for name in ("climatology", "anomaly")})
     derive(recipe)
@@ -179,7 +198,7 @@ def test_a_gap_does_not_change_the_chunks_of_periods(tmp_path: Path) -> None:
     assert report.outputs[0].reason is None
 
 
-def test_a_gap_computes_only_the_days_after_it(tmp_path: Path) -> None:
+def test_gap_before_appended_days_computes_only_new_days(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -295,6 +314,15 @@ def wrong_shape(t2m):
 
 def different(t2m):
     return t2m + random.random()
+
+def large(t2m):
+    return np.full(t2m.shape, 70000)
+
+def twice(cells):
+    return slice(2 * cells.start, 2 * cells.stop)
+
+def pairs(t2m):
+    return t2m.values[::2] - t2m.values[1::2]
 """
 
 
@@ -330,6 +358,28 @@ def test_user_functions_receive_labelled_blocks(tmp_path: Path, functions: str) 
     np.testing.assert_allclose(open_derived(repo, "spread")["spread"], days.max() - days.min(), rtol=1e-6)
 
 
+def test_windows_choose_the_cells_that_tasks_in_other_processes_read(tmp_path: Path, functions: str) -> None:
+    repo = make_repository(tmp_path)
+    window = {"window": f"{functions}:twice", "size": 12}
+    recipe = write_recipe(
+        tmp_path, {"steps": by_code(f"{functions}:pairs", dimensions={"time": window}, path="s/steps")}
+    )
+
+    icefloe.derive_arrays(recipe, executor=icefloe.ProcessExecutor(1))
+
+    values = open_derived(repo)["t2m"].values
+    np.testing.assert_array_equal(open_derived(repo, "s")["steps"], values[::2] - values[1::2])
+
+
+def test_a_single_quantile_is_a_coordinate(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    reduced = {"function": {"quantile": {"q": 0.5}}, "dimensions": {"time": {"reduce": True}}}
+    derive(write_recipe(tmp_path, {"median": {**reduced, "inputs": {"t2m": "t2m"}}}))
+
+    found = open_derived(repo, "median")["median"]
+    assert found.coords["quantile"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("function", "more", "message"),
     [
@@ -338,6 +388,9 @@ def test_user_functions_receive_labelled_blocks(tmp_path: Path, functions: str) 
         ("different", {}, "not deterministic"),
         ("smooth", {"dtype": "float32"}, "depends on more cells"),
         ("absent", {}, "cannot be imported"),
+        ("double", {"dimensions": {"time": {"window": "operator:absent"}}}, "cannot be imported"),
+        ("double", {"dimensions": {"time": {"window": "operator:neg"}}}, "operator:neg raised TypeError"),
+        ("large", {"dtype": "int16"}, "int64 values that int16 cannot represent"),
     ],
 )
 def test_failing_function_changes_nothing(
@@ -376,11 +429,18 @@ def test_changed_function_recomputes_everything(tmp_path: Path, functions: str) 
         ({"path": "t2m"}, InvalidInputError, "not derived"),
         ({"dimensions": {"tme": {"reduce": True}}}, InvalidInputError, "no input has the dimension tme"),
         ({"dimensions": {"y": {"group": "y.day"}}}, InvalidInputError, "cannot be grouped"),
-        ({"dimensions": {}}, InvalidInputError, "needs a dimension"),
+        ({"dimensions": {}}, InvalidInputError, "requires a dimension"),
+        ({"dimensions": {"y": {"window": "a:b"}}}, InvalidInputError, "mean cannot use the window of y"),
         ({"chunks": {"tme": 1}}, InvalidInputError, "no dimension tme"),
-        ({"encoding": {"dtype": "int99"}}, InvalidInputError, "there is no dtype 'int99'"),
+        ({"encoding": {"dtype": "int99"}}, InvalidInputError, "'int99' is not a dtype"),
         ({"encoding": {"compressor": "zstd"}}, InvalidInputError, "unknown key 'compressor'"),
         ({"function": {"quantile": {"q": [2]}}}, InvalidInputError, "between 0 and 1"),
+        ({"function": {"quantile": {"q": ["x"]}}}, InvalidInputError, "between 0 and 1"),
+        ({"function": {"quantile": {"q": "x"}}}, InvalidInputError, "between 0 and 1"),
+        ({"function": {"coarsen": {"y": "two"}}}, InvalidInputError, "positive number of cells, not 'two'"),
+        ({"encoding": {"scale_factor": "x"}}, InvalidInputError, "scale_factor in encoding must be a number"),
+        ({"encoding": {"scale_factor": 0}}, InvalidInputError, "scale_factor in encoding must not be 0"),
+        ({"encoding": {"dtype": "i2", "_FillValue": "x"}}, InvalidInputError, "not a value of type int16"),
         ({"function": {"quantile": {"q": 0.5, "method": "none"}}}, InvalidInputError, "quantile: "),
         ({"function": {"mean": {"skipna": True}}}, InvalidInputError, "no argument 'skipna'"),
     ],
@@ -394,6 +454,26 @@ def test_mistakes_are_reported_and_change_nothing(
 
     with pytest.raises(error, match=message):
         derive(recipe)
+
+    assert repo.lookup_branch("main") == tip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"coarse": {"function": {"coarsen": {"y": 2}}, "path": "a"}},
+        {"coarse": {"function": {"coarsen": {"y": 2}}, "path": "new/a"}, "copy": {"path": "new/b"}},
+    ],
+)
+def test_outputs_that_would_break_their_group_are_refused(tmp_path: Path, more: dict[str, Any]) -> None:
+    repo = make_repository(tmp_path)
+    session = repo.writable_session("main")
+    del zarr.open_group(session.store)["y"]  # without this coordinate, only the sizes differ
+    tip = session.commit("delete a coordinate")
+    outputs = {name: {"function": "copy", "inputs": {"t2m": "t2m"}, **each} for name, each in more.items()}
+
+    with pytest.raises(InvalidInputError, match="so xarray could not open the group"):
+        derive(write_recipe(tmp_path, outputs))
 
     assert repo.lookup_branch("main") == tip
 

@@ -79,7 +79,7 @@ def test_stored_recipes_run_code_only_from_allowed_modules(
     assert derive(repo, allow_module="lineage_functions").kept == 24
 
 
-def test_stored_recipes_compute_what_changed(tmp_path: Path) -> None:
+def test_stored_recipes_compute_changed_chunks(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     derive(write_recipe(tmp_path, OUTPUTS))
     session = repo.writable_session("main")

@@ -133,7 +133,7 @@ def test_level_0_takes_no_space(tmp_path: Path) -> None:
     assert stored_values(repo, "t2m") == stored_values(repo, "pyramid/0/t2m")
 
 
-def test_fewer_levels_delete_those_that_are_left_over(tmp_path: Path) -> None:
+def test_reducing_levels_deletes_superfluous_levels(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     derive(pyramid(tmp_path, levels=3))
 
@@ -147,5 +147,5 @@ def test_fewer_levels_delete_those_that_are_left_over(tmp_path: Path) -> None:
 def test_an_array_in_the_way_of_a_pyramid_is_reported(tmp_path: Path) -> None:
     make_repository(tmp_path)
 
-    with pytest.raises(InvalidInputError, match="there is an array at /t2m"):
+    with pytest.raises(InvalidInputError, match="an array already exists at /t2m"):
         derive(pyramid(tmp_path, path="t2m"))

@@ -51,8 +51,8 @@ def test_resample_and_coarsen_are_reductions_with_a_mapping() -> None:
     ("changes", "message"),
     [
         ({"function": "meann"}, "did you mean mean"),
-        ({"function": None}, "needs a function"),
-        ({"inputs": {}}, "needs inputs"),
+        ({"function": None}, "the key function is missing"),
+        ({"inputs": {}}, "the key inputs is missing"),
         ({"inputs": {"t2m": {"array": "t2m", "tag": "a", "branch": "b"}}}, "several versions"),
         ({"inputs": {"2m": "t2m"}}, "identifier"),
         ({"dimensions": {"time": {"groups": "time.day"}}}, "expected same"),
@@ -60,6 +60,9 @@ def test_resample_and_coarsen_are_reductions_with_a_mapping() -> None:
         ({"dimensions": {"time": {"coarsen": 0}}}, "coarsen must be"),
         ({"chunks": {"time": 0}}, "chunks along time"),
         ({"chunk": {"time": 1}}, "did you mean chunks"),
+        ({"inputs": {"t2m": "/"}}, "/ is the root group"),
+        ({"path": "/"}, "/ is the root group"),
+        ({"path": "_icefloe/derived/x"}, "/_icefloe belongs to icefloe"),
     ],
 )
 def test_recipe_errors_name_the_output_and_the_remedy(changes: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,37 @@ def test_key_makes_an_append_happen_once(repo: icefloe.Repository) -> None:
     xr.testing.assert_equal(stored(repo), rows(0, 4))
 
 
+def test_append_keeps_the_attributes_of_the_group(repo: icefloe.Repository) -> None:
+    with repo.transaction("main", message="title") as store:
+        zarr.open_group(store).attrs["title"] = "wind"
+    before = repo.lookup_branch("main")
+
+    icefloe.append(rows(3).assign_attrs(history="made at noon"), repo)
+
+    assert stored(repo).attrs == {"title": "wind"}
+    assert repo.diff(from_snapshot_id=before, to_branch="main").updated_groups == set()
+
+
+def test_key_is_recorded_if_all_rows_exist(repo: icefloe.Repository) -> None:
+    icefloe.append(rows(3), repo)
+
+    report = icefloe.append(rows(3), repo, key="again")
+
+    assert report.num_collapsed == 1
+    with pytest.raises(icefloe.InvalidInputError, match="already committed with other data"):
+        icefloe.append(rows(9), repo, key="again")
+
+
+def test_committed_key_ends_an_append_before_anything_is_compared(repo: icefloe.Repository) -> None:
+    """The rows were corrected, or have left the window, since the first run."""
+    icefloe.append(rows(3), repo, key="run")
+    with repo.transaction("main", message="correct") as store:
+        array: Any = zarr.open_array(store, path="t")
+        array[3] = 7.0
+
+    assert icefloe.append(rows(3), repo, key="run").snapshot_id is None
+
+
 @pytest.mark.parametrize("spec_version", [1, 2])
 def test_merge_keeps_the_rows_of_both_branches(spec_version: int) -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
@@ -112,7 +144,7 @@ def test_command_merges_rows_of_both_branches(tmp_path: Path, capsys: pytest.Cap
     xr.testing.assert_equal(stored(repo).sortby("time"), xr.concat([rows(0, 4), rows(5)], "time"))
 
 
-def test_session_of_to_icechunk_keeps_the_rows_of_others(repo: icefloe.Repository) -> None:
+def test_session_of_to_icechunk_keeps_rows_of_other_writers(repo: icefloe.Repository) -> None:
     def write(first: int, name: str) -> icefloe.Session:
         session = repo.writable_session("main")
         ds = rows(first, 2, names=(name,)).drop_vars("x")
@@ -127,6 +159,27 @@ def test_session_of_to_icechunk_keeps_the_rows_of_others(repo: icefloe.Repositor
     xr.testing.assert_equal(stored(repo), rows(0, 7))
     with pytest.raises(ValueError, match="solver must be an AppendSolver for the append_dim 'x'"):
         to_icechunk(rows(7), sessions[0], append_dim="x", solver=icefloe.AppendSolver("time"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (
+            rows(3).assign_coords(time=rows(3).time + np.timedelta64(30, "m")),
+            "cannot be stored as hours since",
+        ),
+        (rows(3, 2).isel(time=[1, 0]), "must be strictly ascending"),
+    ],
+)
+def test_labels_that_cannot_be_stored_are_refused_by_to_icechunk(
+    repo: icefloe.Repository, dataset: xr.Dataset, message: str
+) -> None:
+    session = repo.writable_session("main")
+
+    with pytest.raises(icefloe.InvalidInputError, match=message):
+        to_icechunk(dataset, session, append_dim="time", mode="a-", solver=icefloe.AppendSolver("time"))
+
+    assert not session.has_uncommitted_changes
 
 
 def test_sorted_rows_are_inserted_by_label(repo: icefloe.Repository) -> None:
@@ -148,9 +201,17 @@ def test_sorted_rows_are_inserted_by_label(repo: icefloe.Repository) -> None:
         (rows(3, 2).isel(time=[1, 0]), "must be strictly ascending"),
         (rows(3).isel(x=[0, 1]), "x has 2 elements in t, but 4 are stored"),
         (rows(3).assign_coords(x=np.arange(4.0) + 1), "x differs from the stored x"),
-        (rows(3).rename(t="wind"), "there is no stored array wind"),
+        (rows(3).rename(t="wind"), "no array wind is stored"),
         (rows(3).drop_vars("time"), "only the stored group has a coordinate time"),
         (rows(3).assign(t=rows(3).t.astype("complex64")), "t has the data type complex64"),
+        (rows(3).assign(t=rows(3).t.astype("f4")), "t has the data type float32, but is stored as float64"),
+        (rows(3).assign_coords(time=np.array(["NaT"], "M8[ns]")), "must not be missing"),
+        (
+            rows(3).assign_coords(
+                time=xr.date_range("2026-02-01", periods=1, calendar="noleap", use_cftime=True)
+            ),
+            "time has the calendar noleap, but is stored with the calendar proleptic_gregorian",
+        ),
         (
             rows(3).assign_coords(time=rows(3).time + np.timedelta64(30, "m")),
             "cannot be stored as hours since",

@@ -84,6 +84,43 @@ def test_branches_that_are_created_reset_and_deleted_are_reported(
     }
 
 
+def test_commits_of_new_and_reset_branches_are_reported(repo: icefloe.Repository, tmp_path: Path) -> None:
+    bookmark = tmp_path / "seen.json"
+    first, _ = commit(repo, "one"), commit(repo, "two")
+    events(repo, bookmark)
+    repo.create_branch("dev", first)
+    other = repo.writable_session("dev").commit("other", allow_empty=True)
+    repo.reset_branch("main", first)
+    third = commit(repo, "three")
+
+    found = [(each.type, each.branch, each.snapshot_id) for each in events(repo, bookmark)]
+
+    assert sorted(found) == sorted(
+        [
+            ("branch-created", "dev", first),
+            ("commit", "dev", other),
+            ("branch-reset", "main", first),
+            ("commit", "main", third),
+        ]
+    )
+    assert found.index(("branch-created", "dev", first)) < found.index(("commit", "dev", other))
+    assert found.index(("branch-reset", "main", first)) < found.index(("commit", "main", third))
+
+
+def test_ref_that_was_deleted_since_has_its_snapshot(tmp_path: Path) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    events(repo, tmp_path / "seen.json")
+    tip = commit(repo, "one")
+    repo.create_tag("v1", tip)
+    repo.delete_tag("v1")
+    repo.create_branch("dev", tip)
+    repo.delete_branch("dev")
+
+    found = events(repo, tmp_path / "seen.json")
+
+    assert [each.snapshot_id for each in found] == [tip] * 5
+
+
 def test_bookmark_before_the_retained_history_is_an_error(tmp_path: Path) -> None:
     bookmark = tmp_path / "seen.json"
     first, other = (icefloe.Repository.create(icefloe.in_memory_storage()) for _ in range(2))
@@ -131,6 +168,8 @@ def test_command_runs_a_program_for_each_event(
 
     commit(repo, "two")
     assert app.main([*words, "--exec", f"{sys.executable} -c 'raise SystemExit(3)'"]) == 2
-    assert "ended with exit code 3; it will be delivered again" in capsys.readouterr().err
+    assert "exited with code 3; delivery will be retried" in capsys.readouterr().err
     assert app.main(words) == 0
     assert json.loads(capsys.readouterr().out)["message"] == "two"
+    assert app.main([*words, "--exec", "'unclosed"]) == 2
+    assert "is not a command: No closing quotation" in capsys.readouterr().err

@@ -428,7 +428,7 @@ def test_unknown_update_type_is_rejected(kind: int) -> None:
     assert f"unknown type {kind}" in refused(file_of(FileType.REPO_INFO, bytes(Written(root)))).message
 
 
-def test_unknown_availability_counts_as_offline() -> None:
+def test_unknown_availability_is_treated_as_offline() -> None:
     found = read(sample(REPO, info(status={"availability": 9, "set_at": 1})))
 
     assert isinstance(found, RepoInfo)

@@ -338,7 +338,7 @@ def test_latest_updates_are_as_expected(repo_v2: Golden) -> None:
     ]
 
 
-def test_ops_log_is_as_expected_across_all_its_files(repo_v2: Golden) -> None:
+def test_ops_log_is_complete_across_all_its_files(repo_v2: Golden) -> None:
     found = [described_update(update) for update in ops_log(repo_v2)]
 
     assert found == repo_v2.expected["ops_log"]
@@ -394,7 +394,7 @@ def test_flag_changes_agree_with_the_flags_that_are_set(repo_v2: Golden) -> None
     assert {flag: settings.get(flag) for flag in expected} == expected
 
 
-def test_each_update_names_the_file_in_which_it_is_the_newest(repo_v2: Golden) -> None:
+def test_each_update_refers_to_the_file_in_which_it_is_newest(repo_v2: Golden) -> None:
     for update in ops_log(repo_v2):
         if update.backup_path is not None:
             older = read_repo_info(repo_v2.files[f"overwritten/{update.backup_path}"])

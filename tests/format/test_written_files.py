@@ -28,7 +28,7 @@ from tests.support.format import strategies
 SPECS = pytest.mark.parametrize("spec", [V1, V2], ids=["V1", "V2"])
 
 
-def fields_of(data: bytes, table: fb.Table) -> dict[str, Any]:
+def fields_of(data: bytes, table: fb.TableSchema) -> dict[str, Any]:
     """Return the root table of a file without sorting or default values."""
     payload = Payload(open_payload(data, "written"), "written")
     (row,) = to_rows(table, read_root(payload, table), "written")

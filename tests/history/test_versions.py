@@ -51,7 +51,11 @@ def test_tilde_selects_ancestors(repo: icefloe.Repository) -> None:
         ("nowhere", RefNotFoundError, "no branch, tag or snapshot nowhere"),
         ("branch:v1", RefNotFoundError, "v1"),
         ("main@1999-01-01", SnapshotNotFoundError, "no snapshot at or before 1999"),
+        ("main~" + 30 * "9", RefNotFoundError, "no branch, tag or snapshot main~999"),
         ("main@soon", InvalidInputError, "'soon' is not a time: expected 2024-05-01"),
+        ("main@9999999d", InvalidInputError, "'9999999d' is not a time"),
+        (f"main@{400 * '9'}d", InvalidInputError, "is not a time"),
+        ("main@0001-01-01T00:00+23:59", InvalidInputError, "is not a time"),
     ],
 )
 def test_versions_that_do_not_exist_are_reported(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from icefloe.ingest.combine.existing import inspect_group, split_existing
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.schema import describe_dataset
 from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import archive, assert_same, days, expected, new_repo, read, run, write
@@ -60,7 +60,7 @@ def test_tiles_can_be_ingested_row_by_row(tmp_path: Path, order: str) -> None:
     existing, rows = inspect_group(session, ""), read_ledger(session, "")
     assert existing is not None
     next_row = [
-        describe_dataset(Source("new", 1, 1), days(6, 1).isel(lat=slice(*tile)), "")
+        describe_dataset(IngestSource("new", 1, 1), days(6, 1).isel(lat=slice(*tile)), "")
         for tile in ((0, 3), (3, 5))
     ]
     assert len(split_existing(existing, rows, next_row)) == 2

@@ -11,9 +11,9 @@ import pytest
 import xarray as xr
 
 from icefloe import IcechunkError, InvalidInputError
+from icefloe.ingest.bad_files import ProblemsError, explain
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
-from icefloe.ingest.records import ProblemsError, explain
 from tests.support.ingest.files import (
     START,
     Travelling,
@@ -43,7 +43,7 @@ def refused(folder: Path, sources: Any, **options: Any) -> str:
 
 def test_pattern_without_matches_is_refused(tmp_path: Path) -> None:
     assert "nothing matches" in refused(tmp_path, str(tmp_path / "*.nc"))
-    assert "there is no file" in refused(tmp_path, str(tmp_path / "a.nc"))
+    assert "no such file" in refused(tmp_path, str(tmp_path / "a.nc"))
     assert "no source was given" in refused(tmp_path, [])
 
 
@@ -176,7 +176,7 @@ def test_gaps_are_noted(tmp_path: Path) -> None:
         ({"chunks": {"height": 3}}, "which is not a dimension"),
         ({"chunks": {"time": 0}}, "must be positive"),
         ({"chunks": {"time": 2}, "shards": {"time": 3}}, "whole chunks"),
-        ({"codec": "zip"}, "there is no codec"),
+        ({"codec": "zip"}, "unknown codec"),
         ({"codec": "zstd:x"}, "codec"),
         ({"chunks": {"time": -1}, "memory_bytes": 10}, "more memory per task"),
         ({"variables": ["t3m"]}, "no file has the variable 't3m'; did you mean t2m?"),
@@ -205,7 +205,7 @@ def test_values_beyond_the_stored_type_are_refused(tmp_path: Path) -> None:
     run(repo, write(tmp_path / "0.nc", days(0, 2), packed))
     before = repo.lookup_branch("main")
 
-    with pytest.raises(InvalidInputError, match="do not fit the way the repository stores them"):
+    with pytest.raises(InvalidInputError, match="cannot be represented in the stored form"):
         run(repo, write(tmp_path / "1.nc", days(2, 2) / 3))
 
     assert repo.lookup_branch("main") == before
@@ -243,7 +243,7 @@ def test_file_changed_during_ingest_is_reported(tmp_path: Path) -> None:
         repo = new_repo(tmp_path)
         before = repo.lookup_branch("main")
 
-        with pytest.raises(InvalidInputError, match=f"{files[1]}: .*it changed while it was ingested"):
+        with pytest.raises(InvalidInputError, match=f"{files[1]}: .*the file changed while it was ingested"):
             ingest(repo, files, make_options(mode=mode), Changing())
 
         assert repo.lookup_branch("main") == before

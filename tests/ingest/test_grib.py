@@ -366,7 +366,7 @@ def test_concat_dim_can_be_given_for_grib(tmp_path: Path, mode: str) -> None:
 
 
 @modes("native", "virtual")
-def test_a_grid_has_the_dimensions_that_cfgrib_gives_it(tmp_path: Path, mode: str) -> None:
+def test_grid_has_the_same_dimensions_as_in_cfgrib(tmp_path: Path, mode: str) -> None:
     messages = [surface("sp", gridType="mercator", Ni=COLUMNS, Nj=ROWS, step=step) for step in STEPS]
     file = write_grib(tmp_path / "a.grib2", *messages)
     repo = new_repo(tmp_path)

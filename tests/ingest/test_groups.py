@@ -17,6 +17,7 @@ import zarr
 import icefloe
 from icefloe import InvalidInputError, Repository
 from icefloe._internal.executor import ThreadExecutor
+from icefloe.ingest.bad_files import ProblemsError
 from icefloe.ingest.ledger import read_ledger
 from tests.support.ingest.files import aged, days, new_repo, run, tree, write, write_groups
 from tests.support.ingest.modes import modes, modes_in_turn
@@ -347,13 +348,13 @@ def test_named_variables_leave_other_groups_out(tmp_path: Path) -> None:
     assert dict(root.attrs) == {"title": "volume"}
 
 
-def test_a_static_group_that_differs_names_the_file(tmp_path: Path) -> None:
+def test_error_for_differing_static_group_contains_the_file(tmp_path: Path) -> None:
     files = [write_groups(tmp_path / f"{day}.nc", day) for day in (0, 2)]
     with h5py.File(files[1], "a") as file:
         file["fixed/land/orog"][0, 0] = -1
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match=r"2.nc: orog: differs from that of .*0.nc"):
+    with pytest.raises(InvalidInputError, match=r"2.nc: fixed/land/orog: differs from that of .*0.nc"):
         run(repo, files)
     run(repo, files, compat="override")
 
@@ -374,7 +375,7 @@ def partly_named(path: Path, dtype: str) -> str:
 
 
 @modes_in_turn("dtype", ["f2", "f4"])
-def test_dimensions_without_names_beside_named_ones(tmp_path: Path, mode: str, dtype: str) -> None:
+def test_named_and_unnamed_dimensions_can_be_mixed(tmp_path: Path, mode: str, dtype: str) -> None:
     file = partly_named(tmp_path / "a.h5", dtype)
     repo = new_repo(tmp_path)
 
@@ -386,3 +387,31 @@ def test_dimensions_without_names_beside_named_ones(tmp_path: Path, mode: str, d
         for path, dataset in found.items():
             for name in ("u", "v", "w"):
                 np.testing.assert_array_equal(dataset[name].values, stored[f"{path}/{name}"][()])
+
+
+def swath(path: Path, first: int, count: int) -> str:
+    """Write one time of a satellite swath in a group; files have different numbers of scanlines."""
+    data = days(first, 1).rename(lat="scanline").drop_vars("scanline").isel(scanline=slice(count))
+    data = data.assign_coords(scanline=np.arange(count))
+    xr.Dataset().to_netcdf(path, engine="h5netcdf")
+    data.to_netcdf(path, group="PRODUCT", mode="a", engine="h5netcdf")
+    return str(aged(path))
+
+
+def test_problem_in_a_group_names_the_group(tmp_path: Path) -> None:
+    files = [swath(tmp_path / f"{number}.nc", number, 3 + number) for number in range(2)]
+
+    with pytest.raises(ProblemsError) as caught:
+        run(new_repo(tmp_path), files, concat_dim="time")
+
+    assert [(each.variable, each.source.url) for each in caught.value.bad] == [("PRODUCT/scanline", files[1])]
+
+
+def test_files_with_different_labels_offer_remedies(tmp_path: Path) -> None:
+    files = [swath(tmp_path / f"{number}.nc", number, 3 + number) for number in range(2)]
+
+    with pytest.raises(InvalidInputError, match="'scanline'") as caught:
+        run(new_repo(tmp_path), files)
+
+    assert caught.value.hint is not None
+    assert {name for name, _ in caught.value.hint.options} == {"concat_dim", "join"}

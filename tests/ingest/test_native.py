@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import xarray as xr
 import zarr
 
+from icefloe._internal.executor import ThreadExecutor
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from tests.support.ingest.files import (
@@ -21,9 +23,11 @@ from tests.support.ingest.files import (
     expected,
     new_repo,
     read,
+    read_all,
     run,
     write,
 )
+from tests.support.ingest.modes import modes
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # of open_mfdataset about its defaults
 
@@ -217,3 +221,30 @@ def test_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert report.plan is not None
     assert (report.plan.files, report.plan.nbytes) == (3, 9 * 5 * 4 * 4)
     assert not report.commits
+
+
+@modes("native", "hybrid")
+def test_scalar_text_is_ingested(tmp_path: Path, mode: str) -> None:
+    file = write(tmp_path / "a.nc", days(0, 3).assign(station=((), "Höhe"), note=((), "")))
+    repo = new_repo(tmp_path)
+
+    run(repo, file, mode=mode)
+
+    assert [read_all(repo)[name].item() for name in ("station", "note")] == ["Höhe", ""]
+
+
+@modes("native", "hybrid")
+def test_threads_open_one_file_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    files = archive(tmp_path / "files")
+    threads = set()
+    original = xr.open_dataset
+
+    def open_dataset(*args: Any, **options: Any) -> xr.Dataset:
+        threads.add(threading.get_ident())  # netCDF4 crashes if a file is opened while another one is read
+        return original(*args, **options)
+
+    monkeypatch.setattr(xr, "open_dataset", open_dataset)
+    options = make_options(mode=mode, chunks={"time": 2})
+    ingest(new_repo(tmp_path), files, options, ThreadExecutor(8))
+
+    assert threads == {threading.get_ident()}

@@ -255,7 +255,7 @@ def test_invalid_rechunks_are_refused(tmp_path: Path) -> None:
     assert "no array or group at `/nope`" in refused(repo, "nope", chunks={"time": 2})
     assert "chunks along time must be positive" in refused(repo, chunks={"time": 0})
     assert "must consist of whole chunks" in refused(repo, chunks={"time": 2}, shards={"time": 3})
-    assert "there is no codec 'zip'" in refused(repo, chunks={"time": 2}, codec="zip")
+    assert "unknown codec 'zip'" in refused(repo, chunks={"time": 2}, codec="zip")
     assert "nothing to change" in refused(repo)
     assert "a task may use 1000" in refused(repo, chunks={"time": 10}, memory_bytes=1000)
     assert "a task may use" in refused(repo, chunks={"time": 1_250_000})

@@ -105,10 +105,10 @@ def test_changed_or_missing_file_restores_nothing(tmp_path: Path) -> None:
     assert set(actions.values()) == {"restored", "left unchanged"}
     assert not report.complete
     assert ledger.unusable[files[1]] == "it has changed since it was ingested"
-    assert "no file" in ledger.unusable[files[2]]
+    assert "no such file" in ledger.unusable[files[2]]
 
 
-def test_touched_file_counts_as_unchanged(tmp_path: Path) -> None:
+def test_touched_file_is_treated_as_unchanged(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3))
     repo = new_repo(tmp_path)
     run(repo, files, chunks={"time": 2})

@@ -154,7 +154,7 @@ def test_two_formats_at_one_location_raise_an_error(both: str) -> None:
         Repository.open(storage)
 
 
-def test_version_2_beside_old_files_is_opened() -> None:
+def test_version_2_next_to_old_files_is_opened() -> None:
     storage = place(files_of(ALPHA) | dict(golden.load("v2-2.3.0-basic").files))
 
     assert Repository.open(storage).spec_version.value == 2

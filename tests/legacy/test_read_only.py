@@ -67,7 +67,7 @@ def test_write_operations_name_the_remedy(name: str, attempt: str) -> None:
     assert contents(storage) == dict(golden.load(name).files)
 
 
-def test_transaction_names_the_remedy() -> None:
+def test_transaction_error_contains_the_remedy() -> None:
     repo = Repository.open(place(golden.load("handmade-002-alpha2").files))
 
     with pytest.raises(ReadOnlyError, match=r"icefloe\.migrate"), repo.transaction("main", message="x"):

@@ -19,7 +19,7 @@ from icefloe.legacy.codec.ids import make_node_id, parse_file_name, to_raw_id
 from icefloe.legacy.codec.manifest import MANIFEST, iterate_chunks
 from icefloe.legacy.codec.refs import parse_sequence_number
 from icefloe.legacy.codec.snapshot import MANIFEST_REF, METADATA, NODE, SNAPSHOT
-from icefloe.legacy.codec.structures import Findings
+from icefloe.legacy.codec.structures import LegacyFindings
 from icefloe.legacy.codec.transaction_log import TRANSACTION_LOG
 from icefloe.legacy.codec.zarr_json import ARRAY_METADATA
 from tests.support.format import golden
@@ -47,7 +47,7 @@ FORM_OF = {
     "handmade-004-alpha15": "004-alpha15",
     "handmade-004-0.1.3": "004-0.1.3",
 }
-FINDINGS = Findings()
+FINDINGS = LegacyFindings()
 
 
 def unwrapped(data: bytes) -> tuple[bytes, bytes]:

@@ -125,6 +125,39 @@ def test_values_are_unchanged_after_expiration_and_collection() -> None:
     assert np.asarray(array[:]).tolist() == [0, 1, 2, 3, 4, 5, 0, 0]
 
 
+def test_open_version_1_repository_sees_the_expiration_of_another_process() -> None:
+    """An expiration rewrites snapshot files in place, which are in the cache of the open repository."""
+    open_before = repository(1)
+    for value in (1, 2, 3):
+        commit(open_before, value)
+    other = icefloe.Repository.open(open_before.storage)
+    other.expire_snapshots(now())
+    other.garbage_collect(now())
+
+    assert open_before.verify("objects").ok
+    assert history(open_before) == ["write 3", "Repository initialized"]
+
+
+@pytest.mark.parametrize("operation", ["gc", "expire", "statistics", "checksums"])
+def test_maintenance_of_an_open_version_1_repository_reads_history_again(operation: str) -> None:
+    repo = repository(1)
+    for value in (1, 2, 3):
+        commit(repo, value)
+    other = icefloe.Repository.open(repo.storage)
+    other.expire_snapshots(now())
+    other.garbage_collect(now())
+
+    if operation == "gc":
+        assert repo.garbage_collect(now()).snapshots_deleted == 0
+    elif operation == "expire":
+        assert repo.expire_snapshots(now()) == set()
+    elif operation == "statistics":
+        assert repo.chunk_storage_stats() == other.chunk_storage_stats()
+    else:
+        assert repo.record_checksums() > 0
+    assert icefloe.Repository.open(repo.storage).verify("objects").ok
+
+
 def test_read_only_repository_does_not_expire() -> None:
     repo = repository()
     repo.set_status(icefloe.RepoStatus(icefloe.RepoAvailability.read_only))

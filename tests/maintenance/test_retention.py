@@ -126,7 +126,7 @@ def test_policy_has_rules_for_one_branch_and_deletes_tags(version: int) -> None:
     }
 
 
-def test_snapshot_on_no_branch_is_left_to_garbage_collection() -> None:
+def test_retention_does_not_remove_snapshots_without_a_branch() -> None:
     repo = lived_in()
     session = repo.writable_session("main")
     zarr.open_array(session.store, path="a")[0] = 9

@@ -48,7 +48,7 @@ def test_small_arrays_are_cut_anywhere(repo: icefloe.Repository) -> None:
 
 
 @pytest.mark.usefixtures("no_small_arrays")
-def test_exact_window_rewrites_what_it_divides(repo: icefloe.Repository) -> None:
+def test_exact_window_rewrites_the_chunks_it_splits(repo: icefloe.Repository) -> None:
     planned = repo.keep_window(timedelta(hours=7), exact=True, dry_run=True)
     assert planned.snapshot_id is None
     assert len(stored(repo).time) == 12
@@ -100,6 +100,8 @@ def test_window_that_keeps_everything_makes_no_commit(repo: icefloe.Repository) 
         (3.0, "time", "must be a duration"),
         (timedelta(1), "x", "must be a number"),
         (1.0, "y", "no group has"),
+        (timedelta(hours=-1), "time", "would drop every label"),
+        (float("nan"), "x", "would drop every label"),
     ],
 )
 def test_window_that_does_not_fit_the_labels_is_refused(

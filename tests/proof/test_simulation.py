@@ -15,7 +15,7 @@ from tests.support.simulation.worlds import WORLDS, run_seed
 
 BATCH = 5
 # Seeds of each world; half as many of those with maintenance. `make torture` runs more.
-HISTORIES = int(os.environ.get("ICEFLOE_HISTORIES", "10"))
+HISTORIES = int(os.environ.get("ICEFLOE_HISTORIES", "5"))
 BATCHES = [
     (world, first)
     for world in WORLDS

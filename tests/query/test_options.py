@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 import icefloe
-from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError, RefNotFoundError
+from icefloe.errors import (
+    ErrorKind,
+    IcechunkError,
+    InvalidInputError,
+    RefNotFoundError,
+    RepositoryNotFoundError,
+)
 from icefloe.query.options import open_session, parse_options
 from tests.support.spark.weather import put, repository, weather
 
@@ -28,6 +34,27 @@ from tests.support.spark.weather import put, repository, weather
 )
 def test_option_names_ignore_case_and_separators(spelled: str, name: str) -> None:
     assert parse_options({spelled: "x"}).given == {name: "x"}
+
+
+def test_tables_of_a_catalog_are_refused_with_the_alternative(tmp_path: Path) -> None:
+    in_create_table = {"owner": "root", "provider": "icechunk", "path": str(tmp_path)}
+
+    with pytest.raises(InvalidInputError, match=r"create views with icefloe\.spark\.register"):
+        parse_options(in_create_table)
+    with pytest.raises(InvalidInputError, match=r"no repository given.*icefloe\.spark\.register"):
+        parse_options({}).open()
+
+
+def test_only_writes_create_a_repository(tmp_path: Path) -> None:
+    chosen = parse_options({"path": str(tmp_path / "new"), "create": "true"})
+
+    with pytest.raises(RepositoryNotFoundError):
+        chosen.open()
+    with pytest.raises(InvalidInputError, match="create must be true or false"):
+        parse_options({"path": str(tmp_path / "new"), "create": "maybe"}).open(to_write=True)
+    created = chosen.open(to_write=True)
+
+    assert chosen.open(to_write=True).lookup_branch("main") == created.lookup_branch("main")
 
 
 @pytest.mark.parametrize(
@@ -158,3 +185,9 @@ def test_ambiguous_version_name_needs_prefix(repo: icefloe.Repository) -> None:
         open_session(repo, {"versionAsOf": "v1"})
     with pytest.raises(RefNotFoundError):
         open_session(repo, {"branch": "v2"})
+
+
+def test_options_that_spark_adds_for_itself_are_ignored() -> None:
+    options = parse_options({"path": "data/repo", "checkpointLocation": "there", "queryName": "stations"})
+
+    assert options.given == {"path": "data/repo"}

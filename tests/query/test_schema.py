@@ -14,17 +14,17 @@ import icefloe
 from icefloe.errors import InvalidInputError, NodeNotFoundError
 from icefloe.query.scan.plan import make_plan
 from icefloe.query.scan.selection import Selection
-from icefloe.query.schema import Table, find_tables
+from icefloe.query.schema import ArrayTable, find_tables
 from tests.support.spark.weather import CHUNKS, frame_rows, opened, read_all, repository, rows, weather
 
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
-def table_of(repo: icefloe.Repository, variables: list[str] | None = None, group: str = "/") -> Table:
+def table_of(repo: icefloe.Repository, variables: list[str] | None = None, group: str = "/") -> ArrayTable:
     return find_tables(repo.readonly_session("main"), group).choose(variables)
 
 
-def contents(repo: icefloe.Repository, table: Table) -> pa.Table:
+def contents(repo: icefloe.Repository, table: ArrayTable) -> pa.Table:
     session = repo.readonly_session("main")
     return read_all(session, make_plan(table, Selection.everything(table)))
 

@@ -93,7 +93,7 @@ def test_the_page_says_that_an_input_changed(client: httpx.Client) -> None:
     assert "out of date" in client.get("/array/main/copy").text
 
 
-def test_the_page_of_an_input_names_the_arrays_derived_from_it(client: httpx.Client) -> None:
+def test_page_of_an_input_lists_derived_arrays(client: httpx.Client) -> None:
     html = client.get("/array/main/height").text
 
     assert 'Derived from this array: <a href="/array/main/height_pyramid/0/height">' in html
@@ -131,22 +131,39 @@ def test_records_of_another_form_are_ignored(attributes: dict[str, Any]) -> None
     [
         ("at.time=2025-03-03&at.lat=50N&at.lon=10E", "i.time=61&cell=2,1"),
         ("at.time=2025-03-03T11&at.lat=-51.2&at.lon=351W", "i.time=61&cell=0,1"),
-        ("at.lat=0", "i.time=0&cell=1,0"),
+        ("at.lat=0&cell=2,2", "cell=1,2&i.time=0"),
+        ("at.lat=&at.lon=10E&at.time=&cell=2,2&i.time=7", "cell=2,1&i.time=7"),
+        ("at.lat=70N&at.lon=355", "i.time=0&cell=2,0"),
+        ("at.time=2025-01-08&at.lat=&at.lon=", "i.time=7"),
     ],
 )
-def test_labels_in_the_url_lead_to_a_cell(gridded: httpx.Client, labels: str, expected: str) -> None:
+def test_labels_in_the_url_select_a_cell(gridded: httpx.Client, labels: str, expected: str) -> None:
     found = gridded.get(f"/array/main/t?{labels}")
 
     assert found.status_code == 302
     assert found.headers["location"] == f"/array/main/t?{expected.replace(',', '%2C')}#cell"
 
 
-@pytest.mark.parametrize("labels", ["at.time=soon", "at.lat=north", "at.depth=3"])
-def test_labels_that_do_not_exist_are_reported_on_the_page(gridded: httpx.Client, labels: str) -> None:
+@pytest.mark.parametrize(
+    ("labels", "problem"),
+    [
+        ("at.time=soon", "time has no time &#39;soon&#39;; write 2025-03-03"),
+        ("at.lat=north", "&#39;north&#39; is not a number, and lat has numbers as labels"),
+        ("at.depth=3", "/t has no dimension depth"),
+        ("at.lat=95&at.lon=0", "lat 95 is outside -50 to 50"),
+        ("at.lat=0&at.lon=40E", "lon 40E is outside 0 to 20"),
+        ("at.time=2026-01-01", "time 2026-01-01 is outside 2025-01-01 to 2025-03-31"),
+        ("at.lat=0&at.lon=", "no cell is selected yet: lon is needed, too"),
+    ],
+)
+def test_labels_that_do_not_exist_are_reported_on_the_page(
+    gridded: httpx.Client, labels: str, problem: str
+) -> None:
     found = gridded.get(f"/array/main/t?{labels}")
 
     assert found.status_code == 200
-    assert 'role="alert"' in found.text
+    assert f'role="alert">{problem}</p>' in found.text
+    assert '"bands": [[0, 3]]' in found.text  # the picture is drawn nevertheless
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from icefloe import (
 )
 from icefloe.serve import gateway
 from icefloe.serve.documents import MOST_CONSOLIDATED
-from icefloe.serve.settings import Limits
+from icefloe.serve.settings import RequestLimits
 from icefloe.session import Session
 from icefloe.testing.storages import PassingStorage
 from tests.support.serve import (
@@ -362,15 +362,16 @@ def test_storage_failure_returns_an_error(error: Exception, status: int) -> None
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("/zarr/main/native/c/0/0", b"409: main can move"),
-        ("/zarr/gone/native/c/0/0", b"410: "),
-        ("/zarr/v1/nothing/c/0/0", b"409: "),
-        ("/zarr/v1/native/c/0/0", b"502: "),
+        ("/zarr/main/native/c/0/0", "409: main can move"),
+        ("/zarr/gone/native/c/0/0", "410: "),
+        ("/zarr/v1/nothing/c/0/0", "409: "),
+        ("/zarr/v1/native/c/0/0", "502: "),
     ],
 )
 def test_a_failed_chunk_breaks_off_for_gdal_which_reads_every_status_as_missing(
-    tmp_path: Path, url: str, words: bytes
+    tmp_path: Path, url: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gateway, "_PAUSE_S", 0)
     repo = sample_repository(tmp_path)
     shutil.rmtree(tmp_path / "repo" / "chunks")
     with serving(repo) as client:
@@ -383,15 +384,30 @@ def test_a_failed_chunk_breaks_off_for_gdal_which_reads_every_status_as_missing(
         ):
             parts.extend(response.iter_raw())
 
-        assert b"".join(parts).startswith(words)
+        assert response.headers["x-icefloe-error"].startswith(words)
+        assert len(b"".join(parts)) == 1  # GDAL would read more of them as values
         assert client.get("/zarr/v1/deep/partly/c/2/3", headers=gdal).status_code == 404
         assert client.get("/zarr/gone/zarr.json", headers=gdal).status_code == 410
         assert client.head(url, headers=gdal).status_code in (200, 409, 410)
 
 
+def test_gdal_gets_the_first_bytes_of_a_failed_chunk_before_the_response_breaks_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GDAL reads a transfer that fails before its first byte as a missing chunk."""
+    monkeypatch.setattr(gateway, "_PAUSE_S", 3600)
+    repo = sample_repository(tmp_path)
+    shutil.rmtree(tmp_path / "repo" / "chunks")
+    gdal = {"User-Agent": "GDAL/3.12.2"}
+    with serving(repo) as client, client.stream("GET", "/zarr/v1/native/c/0/0", headers=gdal) as response:
+        first = next(response.iter_raw())
+
+    assert first == b"-"
+
+
 def test_a_404_in_place_of_an_error_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above rely on the fact that zarr reads 404, and no other status, as fill value."""
-    monkeypatch.setattr("icefloe.serve.responses.status_of", lambda error: 404)
+    monkeypatch.setattr("icefloe.serve.asgi.status_of", lambda error: 404)
     repo = sample_repository(tmp_path)
     with serving(repo) as client:
         array = open_http(client, "v1", "native")
@@ -542,13 +558,29 @@ def test_arrays_are_transcoded_to_codecs_that_gdal_supports(client: httpx.Client
     assert "User-Agent" in document.headers["vary"]
 
 
+def test_transposed_arrays_are_transcoded_for_gdal_which_inverts_their_order() -> None:
+    values = np.arange(24, dtype="i4").reshape(2, 3, 4)
+    order = zarr.codecs.TransposeCodec(order=(1, 2, 0))
+    repo = memory_repository(values, (2, 3, 4), filters=[order])
+    with serving(repo) as client:
+        base, gdal = f"/zarr/{repo.lookup_branch('main')}/a", {"User-Agent": "GDAL/3.12.2"}
+
+        document = client.get(f"{base}/zarr.json", headers=gdal).json()
+        usual = client.get(f"{base}/zarr.json").json()
+        chunk = client.get(f"{base}/c/0/0/0", headers=gdal).content
+
+    assert [codec["name"] for codec in document["codecs"]] == ["bytes", "zstd"]
+    assert next(codec["name"] for codec in usual["codecs"]) == "transpose"
+    assert zstandard.ZstdDecompressor().decompress(chunk) == values.tobytes()
+
+
 def test_transcoded_chunk_has_a_different_etag(client: httpx.Client, repo: Repository) -> None:
     assert client.get("/zarr/v1/decoded/shuffled/c/0/0").headers["etag"].endswith('-z"')
 
 
 def test_too_large_chunks_are_not_transcoded(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
-    with serving(repo, limits=Limits(decoded_bytes=31)) as client:
+    with serving(repo, limits=RequestLimits(decoded_bytes=31)) as client:
         assert client.get("/zarr/v1/decoded/shuffled/c/0/0").status_code == 413
         with pytest.raises(RAISED):
             open_http(client, "v1", "decoded/shuffled")[...]

@@ -73,7 +73,7 @@ def test_two_readers_never_mix_snapshots_while_a_writer_commits() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
-def test_a_shard_of_1_gib_is_passed_on_in_little_memory(tmp_path: Path) -> None:
+def test_large_shard_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
     outside = tmp_path / "files"
     outside.mkdir()
     with open(outside / "large.bin", "wb") as file:
@@ -110,7 +110,7 @@ def _peak_mb(pid: int) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) // 1024
 
 
-def test_500_connections_at_once_get_their_chunks(tmp_path: Path) -> None:
+def test_500_concurrent_connections_receive_their_chunks(tmp_path: Path) -> None:
     async def load(base: str) -> list[bytes]:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shlex
 import time
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-import xarray
 import zarr
 
 from icefloe import Repository, in_memory_storage, local_filesystem_storage
 from icefloe.cli.main import main
-from icefloe.serve.settings import Limits
+from icefloe.history import versions
+from icefloe.serve.settings import RequestLimits
 from icefloe.testing.storages import PassingStorage
 from tests.support.cli_calls import EVIL
-from tests.support.serve import memory_repository, sample_repository, serving
+from tests.support.serve import memory_repository, page_text, sample_repository, serving
 from tests.support.serve_climate import climate_repository, europe, latitudes, longitudes, temperatures
 
 pytestmark = [
@@ -87,27 +85,6 @@ def client(repo: Repository, folder: Path) -> Iterator[httpx.Client]:
         yield found
 
 
-def _text(html: str) -> str:
-    """Return the text that a reader without scripts sees."""
-    found: list[str] = []
-
-    class Reader(HTMLParser):
-        skipped = 0
-
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            self.skipped += tag in ("script", "style")
-
-        def handle_endtag(self, tag: str) -> None:
-            self.skipped -= tag in ("script", "style")
-
-        def handle_data(self, data: str) -> None:
-            if not self.skipped:
-                found.append(data)
-
-    Reader().feed(html)
-    return " ".join(" ".join(found).split())
-
-
 @pytest.mark.parametrize("url", PAGES + DATA)
 def test_every_page_responds_without_writing(client: httpx.Client, url: str) -> None:
     found = client.get(url)
@@ -130,7 +107,7 @@ def test_pages_have_no_inline_code(client: httpx.Client, url: str) -> None:
 
 def test_history_has_commits_branches_and_tags(client: httpx.Client, repo: Repository) -> None:
     html = client.get("/").text
-    text = _text(html)
+    text = page_text(html)
 
     for expected in (
         "Correct the bias over Europe",
@@ -149,7 +126,7 @@ def test_long_history_is_paged() -> None:
     for number in range(104):
         repo.writable_session("main").commit(f"commit {number}", allow_empty=True)
     with serving(repo) as client:
-        first, second = _text(client.get("/").text), _text(client.get("/?page=2").text)
+        first, second = page_text(client.get("/").text), page_text(client.get("/?page=2").text)
 
     assert "commit 103" in first
     assert "Page 1 of 2, 105 commits" in first
@@ -164,11 +141,11 @@ def test_tree_separates_coordinates_from_data(client: httpx.Client) -> None:
     assert "tas" in data
     assert "Near-surface air temperature" in data
     assert "degrees_north" in coordinates
-    assert "A sample climate" in _text(html)
+    assert "A sample climate" in page_text(html)
 
 
 def test_array_page_shows_metadata_without_javascript(client: httpx.Client, repo: Repository) -> None:
-    text = _text(client.get("/array/main/tas?i.time=120").text)
+    text = page_text(client.get("/array/main/tas?i.time=120").text)
     expected = temperatures(range(120, 121))[0] + europe()
 
     for fact in (
@@ -190,7 +167,7 @@ def test_array_page_shows_metadata_without_javascript(client: httpx.Client, repo
 def test_value_table_is_exact(client: httpx.Client) -> None:
     expected = temperatures(range(120, 121))[0] + europe()
 
-    text = _text(client.get("/array/main/tas?i.time=120").text)
+    text = page_text(client.get("/array/main/tas?i.time=120").text)
 
     assert f" {str(expected[0, 0])} " in text  # noqa: RUF010 - formatting would convert to a longer type
     assert f" {str(expected[-1, -1])} " in text  # noqa: RUF010
@@ -198,7 +175,7 @@ def test_value_table_is_exact(client: httpx.Client) -> None:
 
 def test_cell_shows_value_series_and_commits(client: httpx.Client) -> None:
     html = client.get("/array/main/tas?i.time=120&cell=70,96").text
-    text = _text(html.split('id="cell"')[1].split("</section>")[0])
+    text = page_text(html.split('id="cell"')[1].split("</section>")[0])
 
     assert f"lat {latitudes()[70]:g}, lon {longitudes()[96]:g}" in text
     rows = re.findall(r'class="number">([^<]+)</td><td>(.*?)</td>', html)
@@ -212,7 +189,7 @@ def test_cell_shows_value_series_and_commits(client: httpx.Client) -> None:
 
 def test_chunk_page_names_its_commit(client: httpx.Client) -> None:
     def writer(chunk: str) -> str:
-        return _text(
+        return page_text(
             client.get(f"/array/main/tas?chunk={chunk}").text.split('id="chunk"')[1].split("</section>")[0]
         )
 
@@ -225,15 +202,15 @@ def test_chunk_page_names_its_commit(client: httpx.Client) -> None:
 def test_virtual_chunk_page_names_its_file(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     with serving(repo) as client:
-        text = _text(client.get("/array/main/virtual?chunk=0,0").text)
+        text = page_text(client.get("/array/main/virtual?chunk=0,0").text)
 
     assert "f.bin" in text
     assert "1 virtual" in text
 
 
 def test_any_two_versions_can_be_compared(client: httpx.Client) -> None:
-    forward = _text(client.get("/compare/tag:v1...main").text)
-    across = _text(client.get("/compare/experiment...main").text)
+    forward = page_text(client.get("/compare/tag:v1...main").text)
+    across = page_text(client.get("/compare/experiment...main").text)
 
     assert "1 changed; 28 chunks changed, 120 added, 0 deleted" in forward
     assert "/tas array changed" in across
@@ -244,20 +221,26 @@ def test_values_are_compared_and_changed_chunks_are_listed(client: httpx.Client)
     config = json.loads(re.search(r'id="view">(.*?)</script>', html, re.DOTALL)[1])  # type: ignore[index]
 
     differing = int((europe()[45:] != 0).sum())
-    assert f"{differing} of 16200 cells differ, by at most" in _text(html)
+    assert f"{differing} of 16200 cells differ, by at most" in page_text(html)
     assert config["changed"] == [[45, 90, 0, 90], [45, 90, 90, 180]]
 
 
 def test_a_comparison_opens_where_the_first_chunk_differs(client: httpx.Client) -> None:
-    text = _text(client.get("/compare/main~1...main/tas").text)
+    text = page_text(client.get("/compare/main~1...main/tas").text)
 
     assert "time 2025-04-01: 572 of 16200 cells differ" in text
-    assert "24 chunks changed, 0 added, 0 deleted in the whole array: time 2025-04-01 to 2025-05-30" in text
-    assert "time 2025-05-01" in _text(client.get("/compare/main~1...main/tas?chunk=24,1,1").text)
+    assert (
+        "24 chunks changed, 0 added, 0 deleted in the whole array; they cover time 2025-04-01 to 2025-05-30"
+        in text
+    )
+    assert "time 2025-05-01" in page_text(client.get("/compare/main~1...main/tas?chunk=24,1,1").text)
 
 
 def test_a_commit_lists_where_it_changed_an_array(client: httpx.Client) -> None:
-    assert "24 changed time 2025-04-01 to 2025-05-30, lat 1 to 89" in _text(client.get("/commit/main").text)
+    text = page_text(client.get("/commit/main").text)
+
+    assert "Chunks cover Metadata" in text
+    assert "24 changed time 2025-04-01 to 2025-05-30, lat 1 to 89" in text
 
 
 def test_groups_and_new_arrays_are_compared() -> None:
@@ -270,8 +253,8 @@ def test_groups_and_new_arrays_are_compared() -> None:
         root["g"].create_array("new", shape=(), dtype="i4")[...] = 7  # type: ignore[union-attr]
         root.create_array("elsewhere", shape=(2,), dtype="i4")
     with serving(repo) as client:
-        group = _text(client.get("/compare/main~1...main/g").text)
-        new = _text(client.get("/compare/main~1...main/g/new").text)
+        group = page_text(client.get("/compare/main~1...main/g").text)
+        new = page_text(client.get("/compare/main~1...main/g/new").text)
         missing = client.get("/compare/main~1...main/nothing")
 
     assert "/g/a array changed" in group
@@ -291,7 +274,7 @@ def test_the_log_of_an_array_has_shapes_sizes_and_growth() -> None:
     with repo.transaction("main", message="change") as store:
         zarr.open_array(store, path="a", mode="r+")[0] = -1
     with serving(repo) as client:
-        text = _text(client.get("/log/main/a").text)
+        text = page_text(client.get("/log/main/a").text)
 
     assert "3 of 5 commits changed it" in text
     assert re.search(r"change \S+ \S+ 6 48 B \+0 B 1 changed", text)
@@ -299,9 +282,15 @@ def test_the_log_of_an_array_has_shapes_sizes_and_growth() -> None:
     assert re.search(r"a \S+ \S+ 4 32 B \+32 B created", text)
 
 
+def test_the_filter_of_files_keeps_the_version(client: httpx.Client) -> None:
+    html = client.get("/ledger?version=tag:v1&file=x").text
+
+    assert 'href="/ledger?version=tag%3Av1">all' in html
+
+
 def test_the_health_page_says_if_no_report_was_stored(client: httpx.Client) -> None:
-    assert "No report was stored yet" in _text(client.get("/health").text)
-    assert "never verified" in _text(client.get("/").text)
+    assert "No report was stored yet" in page_text(client.get("/health").text)
+    assert "never verified" in page_text(client.get("/").text)
 
 
 def test_the_health_page_shows_the_last_report_of_verify(
@@ -311,14 +300,14 @@ def test_the_health_page_shows_the_last_report_of_verify(
     place = str(tmp_path / "repo")
     with serving(repo) as client:
         main(["verify", place, "--level", "objects"])
-        intact = _text(client.get("/health").text)
+        intact = page_text(client.get("/health").text)
         lost = next(iter(sorted((tmp_path / "repo" / "chunks").iterdir())))
         lost.unlink()
         main(["verify", place, "--level", "objects", "--no-record"])
-        unchanged = _text(client.get("/health").text)
+        unchanged = page_text(client.get("/health").text)
         main(["verify", place, "--level", "objects"])
-        damaged = _text(client.get("/health").text)
-        home = _text(client.get("/").text)
+        damaged = page_text(client.get("/health").text)
+        home = page_text(client.get("/").text)
     capsys.readouterr()
 
     assert "result no problems" in intact
@@ -329,7 +318,32 @@ def test_the_health_page_shows_the_last_report_of_verify(
 
 
 def test_equal_versions_are_reported_as_equal(client: httpx.Client) -> None:
-    assert "same nodes, metadata and chunks" in _text(client.get("/compare/main...branch:main").text)
+    assert "same nodes, metadata and chunks" in page_text(client.get("/compare/main...branch:main").text)
+
+
+def test_the_comparison_of_an_array_shows_metadata_that_differ() -> None:
+    repo = memory_repository(np.zeros((2, 2)), (2, 2), attributes={"units": "degC"})
+    with repo.transaction("main", message="units") as store:
+        zarr.open_array(store, path="a", mode="r+").attrs["units"] = "K"
+    with serving(repo) as client:
+        html = client.get("/compare/main~1...main/a").text
+
+    assert 'Metadata that differ (1) attributes.units : "degC" → "K"' in page_text(html)
+    assert 'href="/log/main/a"' in html
+
+
+def test_a_branch_can_be_compared_with_earlier_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = memory_repository(np.zeros((2, 2)), (2, 2))
+    with serving(repo) as client:
+        new = client.get("/tree/main").text
+        monkeypatch.setitem(versions._SECONDS, "d", 0)
+        old = client.get("/tree/main").text
+        first = client.get("/tree/main~1").text
+
+    assert 'href="/compare/main~1...main"' in new
+    assert "1 day ago" not in new
+    assert 'href="/compare/main%401d...main"' in old
+    assert "one commit earlier" not in first
 
 
 def test_metadata_changes_are_shown() -> None:
@@ -338,7 +352,7 @@ def test_metadata_changes_are_shown() -> None:
     with repo.transaction("main", message="units") as store:
         zarr.open_array(store, path="a", mode="r+").attrs["units"] = "K"
     with serving(repo) as client:
-        text = _text(client.get(f"/compare/{first}...main").text)
+        text = page_text(client.get(f"/compare/{first}...main").text)
 
     assert 'attributes.units : - → "K"' in text
 
@@ -356,12 +370,23 @@ def test_metadata_changes_are_shown() -> None:
         ("/static/", 404),
         ("/api/window/main/tas?index=1", 400),
         ("/api/window/main/tas?index=999,:,:", 400),
+        ("/api/history/main/tas?index=0:2,0,0", 400),
         ("/api/nothing", 404),
         ("/array/main/%FF", 400),
+        ("/tree/main~99999999999999999999", 410),
+        ("/tree/main@99999999999d", 409),
     ],
 )
 def test_invalid_urls_return_errors(client: httpx.Client, url: str, status: int) -> None:
     assert client.get(url).status_code == status
+
+
+@pytest.mark.parametrize("page", ["/array/main/tas", "/compare/v1...main/tas"])
+@pytest.mark.parametrize("number", ["²", "\uff11", "-1", "99999999999999999999999", ""])
+def test_invalid_positions_are_ignored(client: httpx.Client, page: str, number: str) -> None:
+    query = {"cell": f"{number},{number}", "chunk": f"{number},{number},{number}", "i.time": number}
+
+    assert client.get(page, params=query).status_code == 200
 
 
 # Windows
@@ -422,7 +447,7 @@ def test_packed_values_are_unpacked_and_fill_values_are_missing() -> None:
     repo = memory_repository(np.array([[2, -1], [4, 6]], "i2"), (2, 2), attributes=attributes)
     with serving(repo) as client:
         tile = client.get("/api/tile/main/a?index=:,:").json()
-        text = _text(client.get("/array/main/a").text)
+        text = page_text(client.get("/array/main/a").text)
 
     assert tile["values"] == [["11", "", "12", "13"]]
     assert "minimum 11, maximum 13, mean 12 m; 1 of 4 cells missing" in text
@@ -556,7 +581,7 @@ def test_too_large_chunk_is_rejected_before_decoding() -> None:
 
 def test_response_that_is_too_large_is_rejected() -> None:
     repo = memory_repository(np.zeros((100, 100)), (10, 10))
-    with serving(repo, limits=Limits(response_bytes=1000)) as client:
+    with serving(repo, limits=RequestLimits(response_bytes=1000)) as client:
         assert client.get("/api/window/main/a?index=:,:&format=raw").status_code == 413
 
 
@@ -566,7 +591,7 @@ def test_full_queue_returns_retry_after(monkeypatch: pytest.MonkeyPatch) -> None
     go = threading.Event()
     monkeypatch.setattr("icefloe.serve.data.coast", lambda *_: [go.wait(10)])
     repo = memory_repository(np.zeros((4, 4)), (2, 2))
-    limits = Limits(decoders=1, queued=2)
+    limits = RequestLimits(decoders=1, queued=2)
     with serving(repo, limits=limits) as client:
         statuses: list[int] = []
 
@@ -590,7 +615,7 @@ def test_full_queue_returns_retry_after(monkeypatch: pytest.MonkeyPatch) -> None
 def test_slow_work_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icefloe.serve.data.coast", lambda *_: time.sleep(1))
     repo = memory_repository(np.zeros((4, 4)), (2, 2))
-    with serving(repo, limits=Limits(seconds=0.1)) as client:
+    with serving(repo, limits=RequestLimits(seconds=0.1)) as client:
         assert client.get("/api/coast/main/a").status_code == 504
 
 
@@ -648,74 +673,6 @@ def test_pages_do_not_wait_for_a_slow_bucket(url: str, monkeypatch: pytest.Monke
             taken.append(time.monotonic() - start)
 
     assert max(taken) < 0.9  # one read would take longer
-
-
-# Snippets
-
-
-@pytest.mark.parametrize("url", ["/array/main/tas?i.time=120", "/array/main/profile", "/array/main/labels"])
-def test_snippets_run_and_reproduce_the_view(
-    client: httpx.Client, repo: Repository, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    snippets = _snippets(client.get(url).text)
-    path = url.split("?")[0].rsplit("/", 1)[1]
-    array = zarr.open_array(repo.readonly_session("main").store, path=path, mode="r")
-    expected = np.asarray(array[120] if array.ndim == 3 else array[...])
-
-    for name in ("Python", "Zarr over HTTP"):
-        names: dict[str, Any] = {}
-        exec(snippets[name], names)
-        values = names["values"]
-        values = values.values if isinstance(values, xarray.DataArray) else values
-        np.testing.assert_array_equal(values, expected)
-    for line in snippets["Command line"].splitlines():
-        assert main(shlex.split(line)[1:]) == 0
-    assert repo.lookup_branch("main") in snippets["Command line"]
-    capsys.readouterr()
-
-
-def _snippets(html: str) -> dict[str, str]:
-    import html as entities
-
-    found = re.findall(r"<h3>([^<]+)</h3><button.*?<code>(.*?)</code>", html, re.DOTALL)
-    return {name: entities.unescape(text) for name, text in found}
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("url", ["/array/main/tas?i.time=120&y=lat&x=time", "/array/main/profile"])
-def test_the_sql_snippet_selects_the_cells_of_the_view(
-    client: httpx.Client, repo: Repository, url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = shlex.split(_snippets(client.get(url).text)["SQL"])[1:]
-    name = url.split("?")[0].rsplit("/", 1)[1]
-    array = zarr.open_array(repo.readonly_session("main").store, path=name, mode="r")
-    expected = np.asarray(array[:, :, 0] if array.ndim == 3 else array[...])
-
-    assert main([*command, "--limit", "100000", "--json", "--executor", "spark:local[1]"]) == 0
-
-    rows = json.loads(capsys.readouterr().out)
-    np.testing.assert_allclose(np.sort([row[name] for row in rows]), np.sort(expected.ravel()), rtol=1e-6)
-
-
-def test_the_snippets_of_a_comparison_and_of_a_cell_run(
-    client: httpx.Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import html as entities
-
-    snippets = _snippets(client.get("/compare/main~1...main/tas").text)
-    page = client.get("/array/main/tas?i.time=120&cell=70,96").text
-    bisect = entities.unescape(re.search(r"<code>(icefloe bisect .*?)</code>", page)[1])  # type: ignore[index]
-    names: dict[str, Any] = {}
-
-    exec(snippets["Python"], names)
-    assert main(shlex.split(snippets["Command line"])[1:]) == 0
-    assert main(shlex.split(bisect)[1:]) == 0
-
-    printed = capsys.readouterr().out
-    assert names["values"][120, 70, 96] == pytest.approx(europe()[70, 96], abs=1e-4)
-    assert printed.count("34320 of 5913000 cells differ") == 2
-    assert "Correct the bias over Europe" in printed
 
 
 def test_new_commits_are_reported_to_open_pages() -> None:

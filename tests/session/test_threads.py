@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -262,6 +263,67 @@ def test_reads_do_not_wait_for_a_commit(monkeypatch: pytest.MonkeyPatch) -> None
     session.commit("landed")
 
     assert seen == [-1, 1]
+
+
+def test_commit_that_begins_during_a_write_can_use_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = repository()
+    session = repo.writable_session("main")
+    array(session)[1] = 1
+    write_chunk, write_snapshot = AssetStore.write_chunk, AssetStore.write_snapshot
+    workspace = session.workspace
+    found: list[str] = []
+    committer = threading.Thread(target=lambda: found.append(session.commit("landed")), daemon=True)
+
+    def write_while_a_commit_begins(assets: AssetStore, data: Any) -> Any:
+        monkeypatch.setattr(AssetStore, "write_chunk", write_chunk)
+        committer.start()
+        deadline = time.monotonic() + 0.2  # a commit that waits for this write does not begin
+        while not workspace.is_committing and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return write_chunk(assets, data)
+
+    def write_snapshot_after_a_read(assets: AssetStore, snapshot: Any) -> Any:
+        assert array(session)[:1].tolist() == [-1]  # on zarr's event loop
+        return write_snapshot(assets, snapshot)
+
+    monkeypatch.setattr(AssetStore, "write_chunk", write_while_a_commit_begins)
+    monkeypatch.setattr(AssetStore, "write_snapshot", write_snapshot_after_a_read)
+    writer = threading.Thread(target=lambda: array(session).__setitem__(5, 9), daemon=True)
+    writer.start()
+    for thread in (writer, committer):
+        thread.join(30)
+        assert not thread.is_alive()
+
+    assert values(repo, found[0])[[1, 5]].tolist() == [1, 9]
+
+
+def test_session_is_readable_while_appends_are_rebased() -> None:
+    repo = Repository.create(icefloe.in_memory_storage())
+    session = repo.writable_session("main")
+    labels: Any = {"name": "time", "shape": (1,), "dtype": "i4", "dimension_names": ("time",)}
+    zarr.create_array(session.store, **labels)
+    session.commit("no labels but 0")
+    session, other = repo.writable_session("main"), repo.writable_session("main")
+    for each, label in ((session, 1), (other, 2)):
+        zarr.open_array(each.store, path="time").append(np.array([label], "i4"))
+    other.commit("label 2")
+    seen: list[int] = []
+
+    def read(session: Session) -> Any:
+        return np.asarray(zarr.open_array(session.store, path="time", mode="r")[:]).tolist()
+
+    class ReadingSolver(icefloe.AppendSolver):
+        def decode(self, document: Any, shape: Any, data: bytes | None) -> Any:
+            reader = threading.Thread(target=lambda: seen.extend(read(session)), daemon=True)
+            reader.start()
+            reader.join(30)
+            assert not reader.is_alive()
+            return super().decode(document, shape, data)
+
+    session.rebase(ReadingSolver("time"))
+
+    assert set(seen) == {0, 1}
+    assert read(session) == [0, 2, 1]
 
 
 def test_event_loop_is_not_blocked_by_writes_and_commits() -> None:

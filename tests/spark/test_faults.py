@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 import icefloe
 from tests.support.spark.clusters import LIMIT_SECONDS, finished, started_job
 from tests.support.spark.kill_job import LONGEST_WAIT_S, after
+from tests.support.spark.stream_job import write_files
 from tests.support.spark.weather import CHUNKS, opened, repository, weather
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
@@ -84,6 +86,35 @@ def test_write_survives_kills_at_any_time(tmp_path: Path, how: str) -> None:
 
 
 WRITES = 8
+
+
+def test_stream_survives_kills_at_any_time(tmp_path: Path) -> None:
+    chance = random.Random()
+    expected = write_files(tmp_path / "rows", 10 + 20 * DRIVER_KILLS)
+    folder = tmp_path / "repo"
+    repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(folder)))
+    for _ in range(DRIVER_KILLS):
+        job = started_job("tests.support.spark.stream_job", "local[1]", str(folder))
+        goal = count_all(repo) + chance.randrange(3)
+        kill_when(job, partial(has_committed, job, repo, goal), chance.uniform(0, 1))
+        if chance.random() < 0.3:
+            repo.expire_snapshots(older_than=datetime.now(UTC))
+
+    finished(started_job("tests.support.spark.stream_job", "local[1]", str(folder)))
+
+    infos = repo.ancestry(branch="main")
+    keys = [info.metadata["txnVersion"] for info in infos if "txnVersion" in info.metadata]
+    assert len(keys) == len(set(keys))
+    assert opened(repo.readonly_session("main"))["v"].values.tolist() == expected.tolist()
+
+
+def count_all(repo: icefloe.Repository) -> int:
+    return len(list(repo.ancestry(branch="main")))
+
+
+def has_committed(job: subprocess.Popen[str], repo: icefloe.Repository, goal: int) -> bool:
+    """Check whether a stream has made more than this many commits, or is finished."""
+    return count_all(repo) > goal or job.poll() is not None
 
 
 def traces(folder: Path) -> int:

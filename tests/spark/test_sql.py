@@ -52,6 +52,7 @@ def test_scan_equals_xarray_selection(spark: Any, repo: icefloe.Repository) -> N
 
     chosen = opened(repo.readonly_session(tag="v1")).sel(lat=slice(50, 40), time=slice("2020", None))
     assert found.columns == ["t2m", "lat"]
+    assert scan(spark, repo, columns=["t2m", "lat"]).to_df().columns == found.columns
     assert collected(found) == frame_rows(chosen.isel(lon=[0, 3]), ["t2m", "lat"])
     frame = made.to_df()
     assert frame.where("lat = 45").union(frame.where("lat = 40")).select("lat").distinct().count() == 2

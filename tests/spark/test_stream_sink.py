@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import xarray as xr
+from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
 
 import icefloe
@@ -59,13 +61,20 @@ class Sink:
         writer = pickle.dumps(self.open(rows))
         half = len(rows) // 2
         parts = [rows.slice(0, half), rows.slice(half)]
-        return [pickle.loads(writer).write(iter(part.to_batches())) for part in parts]
+        return [pickle.loads(writer).write(iter(to_input(part))) for part in parts]
 
     def commit(self, dataset: xr.Dataset, messages: list[Any], batch: int) -> None:
         self.open(as_rows(dataset)).commit(pickle.loads(pickle.dumps(messages)), batch)
 
     def run(self, dataset: xr.Dataset, batch: int) -> None:
         self.commit(dataset, self.write(dataset), batch)
+
+
+def to_input(rows: pa.Table) -> list[Any]:
+    """Return rows as Spark passes them to a task of a streaming write: as record batches since Spark 4.1."""
+    if stream_sink._HAS_ARROW_WRITER:
+        return list(rows.to_batches())
+    return [Row(**row) for row in rows.to_pylist()]
 
 
 def days(first: int, number: int = 1) -> xr.Dataset:
@@ -172,8 +181,6 @@ def test_unknown_treatment_of_late_rows_is_an_error(folder: str) -> None:
 
 
 def test_rows_are_converted_to_arrow_before_spark_4_1() -> None:
-    from pyspark.sql import Row
-
     schema = as_rows(days(4)).schema
     expected = as_rows(days(4)).to_pylist()
 

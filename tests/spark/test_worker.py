@@ -6,6 +6,8 @@ import pytest
 
 from tests.support import processes
 
+pytestmark = pytest.mark.needs("pyspark", "sqlglot")
+
 TASK = """
 from icefloe.spark.worker import hide_tracebacks
 
@@ -27,7 +29,7 @@ FROZEN = "\nimport gc; print(gc.get_freeze_count())"
     "task",
     [
         pytest.param(TASK, id="task"),
-        pytest.param(FAN_OUT, id="fan-out", marks=pytest.mark.needs("pyarrow", "pyspark")),
+        pytest.param(FAN_OUT, id="fan-out", marks=pytest.mark.needs("pyarrow")),
     ],
 )
 def test_gc_is_frozen_after_task(task: str) -> None:

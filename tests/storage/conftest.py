@@ -11,13 +11,15 @@ import pytest
 from icefloe.storage import (
     Storage,
     azure_storage,
+    gcs_storage,
     in_memory_storage,
     local_filesystem_storage,
     s3_storage,
     storage_from_url,
 )
-from tests.support.servers import azurite
+from tests.support.servers import azurite, gcs
 from tests.support.servers.azurite import azurite_server
+from tests.support.servers.gcs import gcs_server
 from tests.support.servers.ministack import ministack_server
 from tests.support.servers.moto import make_bucket
 from tests.support.servers.rclone import rclone_server
@@ -83,12 +85,20 @@ def azurite_url() -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def gcs_url() -> Iterator[str]:
+    """Yield a Google Cloud Storage server with one bucket."""
+    with gcs_server(BUCKET) as url:
+        yield url
+
+
 @pytest.fixture(
     params=[
         "memory",
         "folder",
         "folder-unsynced",
         "s3",
+        "gcs",
         pytest.param("seaweedfs", marks=pytest.mark.servers),
         pytest.param("ministack", marks=pytest.mark.servers),
         pytest.param("azurite", marks=pytest.mark.servers),
@@ -102,6 +112,13 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
         return local_filesystem_storage(str(tmp_path / "repo"))
     if request.param == "folder-unsynced":
         return storage_from_url(tmp_path / "repo", sync=False)
+    if request.param == "gcs":
+        return gcs_storage(
+            bucket=BUCKET,
+            prefix=f"test-{uuid.uuid4().hex}",
+            bearer_token=gcs.TOKEN,
+            config={"google_base_url": request.getfixturevalue("gcs_url"), "allow_http": "true"},
+        )
     if request.param == "azurite":
         return azure_storage(
             account=azurite.ACCOUNT,

@@ -12,7 +12,7 @@ from icefloe import storage as s
 from icefloe.config import S3Options
 from icefloe.credentials import s3_anonymous_credentials
 from icefloe.errors import ErrorKind, InvalidInputError, StorageError
-from icefloe.storage.object_store.clients import Role
+from icefloe.storage.object_store.clients import ClientRole
 
 R2 = {"account_id": "acc", "anonymous": True}
 
@@ -108,7 +108,7 @@ def test_object_stores_have_the_official_default_settings() -> None:
 def test_clients_are_created_and_reprs_contain_no_secrets(storage: s.Storage) -> None:
     copy = pickle.loads(pickle.dumps(storage))
 
-    for role in Role:
+    for role in ClientRole:
         copy._client(role)
     assert "hunter2" not in repr(copy)
     assert "aHVudGVyMg" not in repr(copy)

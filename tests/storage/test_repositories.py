@@ -90,7 +90,7 @@ def test_only_one_writer_creates_a_tag(storage: Storage, version: int) -> None:
         assert sum(threads.map(make, range(WRITERS))) == 1
 
 
-def test_location_holds_one_repository(storage: Storage, version: int) -> None:
+def test_location_can_contain_only_one_repository(storage: Storage, version: int) -> None:
     Repository.create(storage, spec_version=version)
 
     with pytest.raises(InvalidInputError, match="empty location") as caught:

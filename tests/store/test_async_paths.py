@@ -95,7 +95,9 @@ def test_sync_io_is_supported_only_on_local_storage(store: IcechunkStore) -> Non
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_chunks_on_slow_disks_are_written_by_threads(monkeypatch: pytest.MonkeyPatch, quick: bool) -> None:
+def test_large_chunks_and_chunks_on_slow_disks_are_written_by_threads(
+    monkeypatch: pytest.MonkeyPatch, quick: bool
+) -> None:
     session = Repository.create(MemoryStorage()).writable_session("main")
     writers: list[str] = []
     write = session._workspace.write
@@ -110,7 +112,9 @@ def test_chunks_on_slow_disks_are_written_by_threads(monkeypatch: pytest.MonkeyP
     asyncio.run(session.store.set("a/c/0", buffer(bytes(100))))
     asyncio.run(session.store.set("a/c/1", buffer(bytes(10_000))))
 
-    assert [name.startswith("icefloe") for name in writers] == [False, not quick]
+    asyncio.run(session.store.set("a/c/0", buffer(bytes(1 << 20))))
+
+    assert [name.startswith("icefloe") for name in writers] == [False, not quick, True]
 
 
 def test_slow_writes_use_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

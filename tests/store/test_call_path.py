@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.call_paths import read_one_chunk
 
 
-def test_warm_read_of_one_chunk_is_a_short_path(tmp_path: Path) -> None:
+def test_warm_read_of_one_chunk_makes_few_calls(tmp_path: Path) -> None:
     calls = read_one_chunk(tmp_path)
 
     assert calls.codes.total() <= 45

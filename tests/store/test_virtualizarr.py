@@ -82,7 +82,7 @@ if "newer" in sys.argv and "%" not in folder.as_uri():
 """
 
 
-@pytest.mark.needs("virtualizarr")
+@pytest.mark.needs("virtualizarr", "xarray", "obspec_utils")
 def test_datasets_are_written_appended_and_read(tmp_path: Path) -> None:
     """Regions and the parser of repositories came with releases for Python 3.12 and newer."""
     newer = ["newer"] if sys.version_info >= (3, 12) else []

@@ -222,6 +222,10 @@ class History:
             assert stored_values(self.repo, path) == stored_values(other, path), (note, path)
         return report
 
+    def derive(self) -> icefloe.DeriveReport:
+        """Run the recipe."""
+        return self._derive(self.recipe)
+
     def _derive(self, recipe: Path | dict[str, Any], **options: Any) -> icefloe.DeriveReport:
         return derive(recipe, authorize_virtual_chunk_access=self.access, **options)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from icefloe import ConflictDetector, Repository, RepositoryConfig, Session
+from icefloe import AppendSolver, CommitKey, ConflictDetector, Repository, RepositoryConfig, Session
 from icefloe.storage.local.folder import LocalStorage
 
 NATIVE = RepositoryConfig(inline_chunk_threshold_bytes=0)
@@ -93,6 +93,47 @@ def _squash(repo: Repository) -> None:
     repo.squash(since.id, branch="main", message="two in one")
 
 
+def _append(*labels: int) -> Step:
+    def append(repo: Repository) -> None:
+        session = repo.writable_session("main")
+        _put_rows(session, labels)
+        session.commit_once(f"append {labels}", key=CommitKey("feed", str(labels)))
+
+    return append
+
+
+def _put_rows(session: Session, labels: tuple[int, ...]) -> None:
+    """Append labels to the coordinate, and a value for each to the array `a`."""
+    group = zarr.open_group(session.store, mode="a")
+    for name, chunk in (("time", 4), ("a", 1)):
+        array: Any = group.get(name)
+        if array is None:
+            array = group.create_array(
+                name, shape=(0,), chunks=(chunk,), dtype="i4", dimension_names=("time",)
+            )
+        length = array.shape[0]
+        array.resize((length + len(labels),))
+        array[length:] = np.array(labels) * (1 if name == "time" else 10)
+
+
+def _begin_append(repo: Repository) -> None:
+    session = repo.writable_session("main")
+    _put_rows(session, (8,))
+    _begun.append(session)
+
+
+def _rebase_append(repo: Repository) -> None:
+    _begun.pop().commit("append 8", rebase_with=AppendSolver("time"))
+
+
+def _append_in_a_group(repo: Repository) -> None:
+    repo.group_commits(max_delay_ms=0)
+    session = repo.writable_session("main")
+    _put_rows(session, (11,))
+    session.commit_once("append 11", key=CommitKey("feed", "11"))
+    repo.group_commits(max_delay_ms=None)
+
+
 _begun: list[Session] = []
 
 _WRITES: dict[str, Step] = {
@@ -127,7 +168,16 @@ _BRANCHES: dict[str, Step] = {
     "fast-forward": lambda repo: void(repo.merge("side", "main", message="forward")),
     "squash": _squash,
 }
-PLANS = {"writes": _WRITES, "branches": _BRANCHES}
+_FEED: dict[str, Step] = {
+    "append": _append(1, 2, 3),
+    "append again": _append(4, 5),
+    "begin an append": _begin_append,
+    "append beside it": _append(6, 7),
+    "rebase the append": _rebase_append,
+    "window": lambda repo: void(repo.keep_window(4.0, "time")),
+    "append in a group": _append_in_a_group,
+}
+PLANS = {"writes": _WRITES, "branches": _BRANCHES, "feed": _FEED}
 ONLY_IN_V2 = {"amend"}
 
 
@@ -151,9 +201,12 @@ def seen(folder: Path) -> Any:
 
 def _version(repo: Repository, **ref: str) -> list[Any]:
     store = repo.readonly_session(**ref).store  # type: ignore[arg-type]
-    values = zarr.open_array(store, path="a", mode="r")[:] if store.get_sync("a/zarr.json") else None
-    history = [info.message for info in repo.ancestry(**ref)]
-    return [history, None if values is None else np.asarray(values).tolist()]
+    values = [
+        np.asarray(zarr.open_array(store, path=path, mode="r")[:]).tolist()
+        for path in ("a", "time")
+        if store.get_sync(f"{path}/zarr.json")
+    ]
+    return [[info.message for info in repo.ancestry(**ref)], values]
 
 
 def run(folder: Path, spec_version: int, plan: str, done: Callable[[str], None]) -> None:

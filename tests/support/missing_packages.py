@@ -1,8 +1,8 @@
 """The pytest option `--only-installed`: skip tests that need a package that is not installed.
 
 `make test-core` uses it in an environment that has the core dependencies only. A test belongs to the core if
-none of its imports fails. A test that needs a package without importing it, for example in a process that it
-starts, says so with `@pytest.mark.needs("package")`.
+none of its imports fails, nor those of a program whose output it shows. A test that needs a package without
+either says so with `@pytest.mark.needs("package")`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 Report = TypeVar("Report")
 Wrapper: TypeAlias = Generator[None, Report, Report]
 
-_FAILED_IMPORT = re.compile(r"No module named '(\w+)")
+_FAILED_IMPORT = re.compile(r"(?:No module named '|\bthis needs )(\w+)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,12 +55,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Wrapper[pytest.TestReport]:
-    """Skip a test or fixture that imports a missing package."""
+    """Skip a test or fixture that imports a missing package, or shows the output of a program that does."""
     report = yield
     if report.failed and call.excinfo is not None:
         error: BaseException | None = call.excinfo.value
         while error is not None:
-            package = _missing_package(item.config, str(error)) if isinstance(error, ImportError) else None
+            is_about_import = isinstance(error, ImportError | AssertionError)
+            package = _missing_package(item.config, str(error)) if is_about_import else None
             if package is not None:
                 report.outcome = "skipped"
                 report.longrepr = (str(item.path), 0, f"Skipped: needs {package}")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from icefloe.query.encode import merge_keys, to_keys
 from icefloe.query.scan.plan import TableScan, make_plan
 from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.schema import Table, find_tables
+from icefloe.query.schema import ArrayTable, find_tables
 from icefloe.query.spark_types import to_spark_type
-from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.analysis import TableNeeds
 from icefloe.query.sql.parse import Edit, Query
 from icefloe.query.sql.pruning import prune_scan
 from icefloe.query.write.blocks import place_rows, write_sorted
@@ -67,7 +67,7 @@ EVERYTHING = Selection.everything(TABLE)
 WHOLE = read_all(SESSION, make_plan(TABLE, EVERYTHING))
 
 
-def pruned(need: Needs) -> tuple[Table, Selection]:
+def pruned(need: TableNeeds) -> tuple[ArrayTable, Selection]:
     scan = prune_scan(TableScan(SESSION, TABLE, COORDINATES, EVERYTHING), need, utc=True)
     return scan.table, scan.selection
 

@@ -8,6 +8,7 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,24 @@ def repack(repo: Repository, scale: float) -> None:
             attributes={"scale_factor": scale},
         )
         array[...] = np.array([100, 200]) / scale
+
+
+def page_text(html: str) -> str:
+    """Return the text that a reader without scripts sees."""
+    found: list[str] = []
+
+    class Reader(HTMLParser):
+        skipped = 0
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.skipped += tag in ("script", "style")
+
+        def handle_endtag(self, tag: str) -> None:
+            self.skipped -= tag in ("script", "style")
+
+        def handle_data(self, data: str) -> None:
+            if not self.skipped:
+                found.append(data)
+
+    Reader().feed(html)
+    return " ".join(" ".join(found).split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -128,3 +129,33 @@ def picture_path(name: str) -> Path:
     """Return where a screenshot goes."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     return PICTURES / f"{name}.png"
+
+
+def compare_pictures(browser: Browser, one: Path, other: Path) -> float:
+    """Return the share of pixels that clearly differ between two pictures; 1 if their sizes differ."""
+    page = browser.new_page()
+    try:
+        urls = [f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}" for path in (one, other)]
+        found: float = page.evaluate(
+            """async (urls) => {
+                const pixels = async (url) => {
+                    const image = new Image();
+                    image.src = url;
+                    await image.decode();
+                    const context = new OffscreenCanvas(image.width, image.height).getContext("2d");
+                    context.drawImage(image, 0, 0);
+                    return context.getImageData(0, 0, image.width, image.height).data;
+                };
+                const [one, other] = await Promise.all(urls.map(pixels));
+                if (one.length !== other.length) return 1;
+                let differing = 0;
+                for (let at = 0; at < one.length; at += 4)
+                    if ([0, 1, 2].some((part) => Math.abs(one[at + part] - other[at + part]) > 48))
+                        differing++;
+                return (4 * differing) / one.length;
+            }""",
+            urls,
+        )
+        return found
+    finally:
+        page.close()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +14,7 @@ import zarr
 
 import icefloe
 from icefloe.maintenance.statistics.files import FOLDER
+from icefloe.query.schema import find_tables
 
 FILL = -99
 
@@ -71,6 +76,74 @@ def commit_change(repo: Any, random: np.random.Generator, **options: Any) -> Non
         session.commit("change", **options)
 
 
+def merge_changes(repo: icefloe.Repository, random: np.random.Generator) -> None:
+    """Commit changes on a branch and on main, and merge the branch. Conflicts are resolved at random.
+
+    A merge is undone if it chose different lengths of one dimension for two arrays: they form no table.
+    """
+    name = f"side-{repo.lookup_branch('main')}"
+    repo.create_branch(name, repo.lookup_branch("main"))
+    for branch in ("main", name):
+        session = repo.writable_session(branch)
+        change(session.store, random)
+        if session.has_uncommitted_changes:
+            session.commit("change", collect_statistics=bool(random.random() < 0.5))
+    before = repo.lookup_branch("main")
+    with suppress(icefloe.MergeConflictError):  # arrays of other shapes
+        repo.merge(name, "main", message="merge", strategy="ours" if random.random() < 0.5 else "theirs")
+    try:
+        find_tables(repo.readonly_session("main"))
+    except icefloe.InvalidInputError:
+        repo.reset_branch("main", before)
+    repo.delete_branch(name)
+
+
+class VirtualSource:
+    """A file with the values of a virtual array `v`, which new versions of the file replace.
+
+    Parameters
+    ----------
+    folder
+        Where the file is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "v.bin"
+        self._written = 0
+        self.prefix = f"file://{folder}/"
+
+    def authorize(self, repo: icefloe.Repository) -> icefloe.Repository:
+        """Declare the container of the file, and reopen the repository with access to it."""
+        config = repo.config
+        store = icefloe.local_filesystem_store(self.prefix.removeprefix("file://"))
+        config.set_virtual_chunk_container(icefloe.VirtualChunkContainer(self.prefix, store))
+        repo.reopen(config).save_config()
+        access = {self.prefix: icefloe.Credentials.LocalFileSystemAccess()}
+        return icefloe.Repository.open(repo.storage, authorize_virtual_chunk_access=access)
+
+    def change(self) -> None:
+        """Replace the file by another version, one minute younger."""
+        self._written += 1
+        values = np.random.default_rng(self._written).normal(0, 50, (4, 6)).astype("<f4")
+        values[self._written % 4, :3] = np.nan
+        self._file.write_bytes(values.tobytes())
+        moment = 1_600_000_000 + 60 * self._written
+        os.utime(self._file, (moment, moment))
+
+    def commit(self, repo: icefloe.Repository, **options: Any) -> None:
+        """Change the file, and commit references to its new version."""
+        self.change()
+        session = repo.writable_session("main")
+        plain: dict[str, Any] = {"compressors": None, "filters": None, "dimension_names": ("i", "j")}
+        if "v" not in zarr.open_group(session.store, mode="r"):
+            zarr.create_array(session.store, name="v", shape=(4, 6), chunks=(2, 6), dtype="<f4", **plain)
+        moment = datetime.fromtimestamp(1_600_000_000 + 60 * self._written, UTC)
+        for row in (0, 1):
+            uri = f"{self.prefix}v.bin"
+            session.store.set_virtual_ref(f"v/c/{row}/0", uri, offset=48 * row, length=48, checksum=moment)
+        session.commit("the next version of a file", **options)
+
+
 def damage(repo: icefloe.Repository, random: np.random.Generator) -> None:
     """Delete or truncate a statistics file, if there is one."""
     paths = sorted(info.key for info in repo.storage.list_prefix(f"{FOLDER}/"))
@@ -88,7 +161,9 @@ def read_values(repo: icefloe.Repository) -> dict[str, np.ma.MaskedArray[Any, An
     f, p, n = (np.asarray(group[name][...]) for name in ("f", "p", "n"))
     about = group["p"].attrs
     scaled = p.astype("f8") * about["scale_factor"] + about["add_offset"]
+    there = {"v": np.asarray(group["v"][...])} if "v" in group else {}
     return {
+        **{name: np.ma.array(values, mask=np.isnan(values)) for name, values in there.items()},
         "f": np.ma.array(f, mask=np.isnan(f)),
         "p": np.ma.array(scaled, mask=p == about["_FillValue"]),
         "n": np.ma.array(n),

@@ -13,9 +13,9 @@ import pytest
 import zarr
 
 from icefloe import Repository, in_memory_storage
-from icefloe.pictures import Scale
+from icefloe.charts import Scale
 from tests.support.serve import serving
-from tests.support.serve_browser import axe_violations, chromium, picture_path, visiting
+from tests.support.serve_browser import axe_violations, chromium, compare_pictures, picture_path, visiting
 from tests.support.serve_climate import climate_repository, europe, temperatures
 from tests.support.source_tree import ROOT
 
@@ -147,14 +147,13 @@ def test_difference_is_centred_at_zero_and_outlines_changed_chunks(browser: Brow
 
 
 def test_documentation_screenshot_is_reproducible(browser: Browser, base: str) -> None:
-    """`docs/images/serve.png` is a copy of the picture that this test writes."""
+    """`docs/images/serve.png` is a copy of the picture that this test writes; ids and fonts may differ."""
     with visiting(browser, base + PAGES["difference"], width=1100, height=1120) as visit:
         visit.wait_until_drawn()
         visit.page.wait_for_timeout(500)
         visit.page.screenshot(path=picture_path("serve"))
 
-    assert picture_path("serve").stat().st_size > 50_000
-    assert (ROOT / "docs" / "images" / "serve.png").stat().st_size > 50_000
+    assert compare_pictures(browser, picture_path("serve"), ROOT / "docs" / "images" / "serve.png") < 0.01
 
 
 def test_pointer_shows_the_exact_value(browser: Browser, base: str) -> None:
@@ -231,6 +230,37 @@ def test_keyboard_opens_previous_version_and_difference(
         assert "i.time=120" in visit.page.url
 
 
+def test_a_slider_that_cannot_load_its_step_shows_the_error(browser: Browser, base: str) -> None:
+    with visiting(browser, base + "/array/main/tas") as visit:
+        visit.wait_until_drawn("0,0,0")
+        visit.page.route("**/api/window/**", lambda route: route.fulfill(status=502, body='{"error":"lost"}'))
+        visit.page.locator("#slider-0").fill("300")
+
+        visit.wait_for(lambda: "lost" in visit.page.inner_text("#readout"), "showing the error")
+        visit.problems.clear()
+
+
+def test_another_version_opens_at_the_position_of_the_slider(
+    browser: Browser, base: str, repo: Repository
+) -> None:
+    with visiting(browser, base + "/array/main/tas") as visit:
+        visit.wait_until_drawn("0,0,0")
+        visit.page.locator("#slider-0").fill("7")
+        visit.wait_until_drawn("7,0,0")
+        visit.page.locator("h1").click()
+        visit.page.keyboard.press("[")
+        visit.wait_for(lambda: "/array/main/" not in visit.page.url, "opening the older version")
+        assert "i.time=7" in visit.page.url
+        visit.wait_until_drawn("7,0,0")
+
+        visit.page.keyboard.press("]")
+        visit.wait_for(
+            lambda: repo.lookup_branch("main") in visit.page.url or "/array/main/" in visit.page.url,
+            "returning",
+        )
+        assert "i.time=7" in visit.page.url
+
+
 def test_locked_scale_is_kept_in_the_url(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas") as visit:
         visit.wait_until_drawn("0,0,0")
@@ -246,7 +276,48 @@ def test_locked_scale_is_kept_in_the_url(browser: Browser, base: str) -> None:
         assert "range=" not in visit.page.url
 
 
-def test_click_on_the_chunk_map_names_the_commit(browser: Browser, base: str) -> None:
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve temperatures with statistics, without values in June and over half a chunk of the tropics."""
+    repo = climate_repository(tmp_path_factory.mktemp("gaps") / "climate")
+    with repo.transaction("main", message="lose June", collect_statistics=True) as store:
+        array = zarr.open_array(store, path="tas", mode="r+")
+        array[150:180] = np.nan
+        array[10:15, 40:45] = np.nan
+    repo.collect_statistics()
+    with serving(repo) as client:
+        yield str(client.base_url).rstrip("/")
+
+
+def test_statistics_give_the_colours_the_range_of_all_values(browser: Browser, gaps: str) -> None:
+    with visiting(browser, gaps + "/array/main/tas") as visit:
+        visit.wait_until_drawn("0,0,0")
+        whole = visit.page.inner_text("#low"), visit.page.inner_text("#high")
+        visit.page.locator("#slider-0").focus()
+        visit.page.keyboard.press("End")
+        visit.wait_until_drawn("364,0,0")
+        assert (visit.page.inner_text("#low"), visit.page.inner_text("#high")) == whole
+
+        visit.page.locator("#scale").uncheck()
+        visit.wait_for(lambda: visit.page.inner_text("#low") != whole[0], "drawing with its own range")
+        assert "scale=picture" in visit.page.url
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_map_of_missing_data_is_coloured_and_accessible(browser: Browser, gaps: str, scheme: Any) -> None:
+    with visiting(browser, gaps + "/array/main/tas", scheme=scheme) as visit:
+        visit.wait_for(lambda: visit.page.locator("#chunk-map .legend li").count() > 0, "drawing the chunks")
+        visit.page.locator("[data-by=missing]").click()
+        visit.wait_for(lambda: "all missing" in visit.page.inner_text("#chunk-map .legend"), "the classes")
+
+        assert "by=missing" in visit.page.url
+        assert "up to 50 % missing 2 chunks" in visit.page.inner_text("#chunk-map .legend")
+        assert "all missing 24 chunks" in visit.page.inner_text("#chunk-map .legend")
+        assert axe_violations(visit.page) == []
+        visit.page.screenshot(path=picture_path(f"missing-{scheme}"), full_page=True)
+
+
+def test_click_on_the_chunk_map_shows_the_commit(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas?by=commit") as visit:
         visit.wait_for(lambda: visit.page.locator("#chunk-map .legend li").count() == 3, "drawing the chunks")
         box = visit.page.locator("#chunk-map > canvas").bounding_box()
@@ -275,7 +346,7 @@ def test_two_ticked_commits_are_compared(browser: Browser, base: str) -> None:
         assert "time 2025-04-01" in visit.page.inner_text("#facts")
 
 
-def test_a_click_on_the_map_of_changes_leads_to_the_chunk(browser: Browser, base: str) -> None:
+def test_click_on_the_change_map_opens_the_chunk(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/compare/main~1...main/tas") as visit:
         visit.wait_for(lambda: visit.page.locator("#chunk-map .legend li").count(), "drawing the chunks")
         canvas = visit.page.locator("#chunk-map > canvas")

@@ -29,6 +29,9 @@ from weakref import WeakSet
 DEFAULT_THREADS = 256
 """The default of `max_concurrent_requests`."""
 
+MAY_WAIT = "changes"
+"""The pool of calls that may wait for a commit. Reads have another, because the commit may need them."""
+
 S = TypeVar("S")
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,7 +40,8 @@ P = ParamSpec("P")
 
 _MOMENT_S = 0.005
 _M_MMAP_THRESHOLD = -3
-_LARGE_BYTES = 1 << 20
+_M_TRIM_THRESHOLD = -1
+_LARGE_BYTES = 8 << 20
 _MOST_IMPORTS = 1000
 
 _fork_safe_locks: WeakSet[Any] = WeakSet()
@@ -46,7 +50,9 @@ _this_thread = threading.local()
 
 
 def fork_safe_lock(*, reentrant: bool = False) -> Any:
-    """Return a lock that is released in a forked child, even if a thread of the parent held it."""
+    """Return a lock for concurrent threads that is released in a forked child, even if a thread of the
+    parent held it.
+    """
     lock = threading.RLock() if reentrant else threading.Lock()
     _fork_safe_locks.add(lock)
     return lock
@@ -56,7 +62,7 @@ _lock = fork_safe_lock()
 
 
 def silence_asyncio() -> None:
-    """Suppress messages about unfinished asyncio tasks after the first failure has ended the work."""
+    """Suppress messages about unfinished asyncio tasks after the first failure has ended concurrent work."""
     before = sys.unraisablehook
 
     def hook(found: Any) -> None:
@@ -70,21 +76,42 @@ def silence_asyncio() -> None:
 
 @functools.cache
 def give_back_large_buffers() -> None:
-    """Make the C library return freed buffers of 1 MiB and more to the system. Only for our own processes.
+    """Make the C library return freed buffers of 8 MiB and more to the system. Only for our own processes.
 
     By default glibc raises this threshold up to 32 MiB and then keeps freed memory, in fragments that the
-    next buffer does not fit into. Without this, a task of 156 MiB left 48 MiB behind.
+    next buffer does not fit into. Without this, a task of 156 MiB left 48 MiB behind. Smaller buffers, such
+    as those of HDF5 chunks and codecs, are reused: page faults took a third of the time to read a file.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):  # musl always returns memory
             libc.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
+
+
+class computed_once(Generic[R]):  # noqa: N801 - a decorator, such as property
+    """A property that is computed on first use and then kept.
+
+    `functools.cached_property` has a lock in Python 3.11, which all instances of a class share: threads whose
+    properties read from storage would wait for each other.
+    """
+
+    def __init__(self, compute: Callable[[Any], R]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: Any, owner: Any = None) -> R:
+        value = self._compute(instance)
+        instance.__dict__[self._name] = value  # found first from now on
+        return value
 
 
 def async_twin(
     method: Callable[Concatenate[S, P], R],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
-    """Return the async counterpart of a blocking method, with the same arguments.
+    """Return the async twin of a blocking method, which runs concurrently in a thread, with the same
+    arguments.
 
     The blocking method runs in a thread of our own pool, so that any event loop can await many calls at once.
     """
@@ -92,7 +119,7 @@ def async_twin(
 
 
 class CallableOnClass(Protocol[P, R_co]):
-    """A class method or static method, as seen by users of the class."""
+    """A class method or static method with an async twin, as seen by users of the class."""
 
     def __get__(self, instance: Any, owner: Any = None, /) -> Callable[P, R_co]: ...
 
@@ -100,13 +127,13 @@ class CallableOnClass(Protocol[P, R_co]):
 def async_class_twin(
     method: Callable[Concatenate[Any, P], R],
 ) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
-    """Return the async counterpart of a blocking class method, inside the body of the class."""
+    """Return the async twin of a blocking class method, inside the body of the class."""
     inner: Any = method
     return classmethod(_to_async(inner.__func__))
 
 
 def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[Any, Any, R]]:
-    """Return the async counterpart of a blocking static method, inside the body of the class."""
+    """Return the async twin of a blocking static method, inside the body of the class."""
     inner: Any = method
     return staticmethod(_to_async(inner.__func__))
 
@@ -114,7 +141,7 @@ def async_static_twin(method: Callable[P, R]) -> CallableOnClass[P, Coroutine[An
 def _to_async(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R]]:
     @functools.wraps(function)
     async def twin(*args: Any, **kwargs: Any) -> R:
-        return await run_in_thread(functools.partial(function, *args, **kwargs))
+        return await run_in_thread(functools.partial(function, *args, **kwargs), MAY_WAIT)
 
     twin.__name__ = f"{function.__name__}_async"
     twin.__qualname__ = f"{function.__qualname__}_async"
@@ -122,7 +149,10 @@ def _to_async(function: Callable[..., R]) -> Callable[..., Coroutine[Any, Any, R
 
 
 class AsyncCloseableIterator(Generic[T]):
-    """An iterator for `for` and `async for` loops. The latter advance it in a thread."""
+    """An iterator for `for` and `async for` loops.
+
+    An `async for` loop advances it concurrently, in a thread.
+    """
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = iter(items)
@@ -154,21 +184,26 @@ class AsyncCloseableIterator(Generic[T]):
                 return
 
     async def aclose(self) -> None:
-        """Drop the remaining items."""
+        """Stop a concurrent `async for` iteration that runs in a thread, and drop the remaining items."""
         self._ahead.clear()
         self._items = iter(())
 
 
-async def run_in_thread(function: Callable[[], R]) -> R:
-    """Run a blocking function in a thread. Cancelling the coroutine does not stop the function."""
+async def run_in_thread(function: Callable[[], R], purpose: str = "reads") -> R:
+    """Run a blocking function in a thread of the pool with the given purpose.
+
+    Cancelling the coroutine does not stop the function.
+    """
     import asyncio  # already imported if a loop is running
 
     context = contextvars.copy_context()
-    return await asyncio.wrap_future(get_pool("calls", DEFAULT_THREADS).submit(context.run, function))
+    return await asyncio.wrap_future(get_pool(purpose, DEFAULT_THREADS).submit(context.run, function))
 
 
 def get_pool(purpose: str, threads: int) -> ThreadPoolExecutor:
-    """Return the thread pool of this process for a purpose. Threads start on demand."""
+    """Get the shared thread pool of this process for one kind of concurrent work, such as tasks of an
+    executor.
+    """
     key = (os.getpid(), purpose, threads)
     found = _pools.get(key)
     if found is None:

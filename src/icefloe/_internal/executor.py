@@ -27,13 +27,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _this_thread = threading.local()
+_one_at_a_time = threading.RLock()
 
 
 class Progress(Protocol):
-    """A callback that receives the state of a running operation."""
+    """A callback that receives the progress of a running operation from its executor."""
 
     def __call__(self, label: str, done: int, total: int, /) -> None:
-        """Receive the number of finished items, their total, and a label that says what they are."""
+        """Report progress: the number of finished items, their total, and a label for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Task(Generic[T, R]):
     """At least this many Spark tasks per core, each with several items; None: one Spark task per item."""
     items_per_task: int | None = None
     """With `per_core`: more Spark tasks once each would receive more items than this."""
+    thread_safe: bool = True
+    """False if the function uses a library such as netCDF4: a process runs one item at a time."""
 
 
 class Executor(ABC):
@@ -61,7 +64,7 @@ class Executor(ABC):
 
     @abstractmethod
     def map(self, task: Task[T, R], items: Iterable[T], /) -> Iterator[R]:
-        """Apply a task to items, and yield the results in the order of the items.
+        """Apply a task to items on an executor, and yield the results in the order of the items.
 
         The first failure is raised as soon as it is known; items that have not started are dropped.
 
@@ -79,7 +82,7 @@ class Executor(ABC):
         """
 
     def query(self, sql: str, tables: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Return the first rows of a SQL query.
+        """Return the first rows of a SQL query that an executor runs.
 
         Parameters
         ----------
@@ -121,11 +124,12 @@ class Executor(ABC):
 
 
 class ThreadExecutor(Executor):
-    """An executor on the threads of this process.
+    """An executor that runs tasks on threads of this process.
 
     At most `max_concurrent_requests` items run at the same time, and `items` is read no further ahead than
     that. Work starts when the first result is requested. Executors with the same `purpose` share threads; an
-    executor that is used inside a task of the same purpose runs in place.
+    executor that is used inside a task of the same purpose runs in place. Tasks that use libraries that are
+    not thread-safe, as those of an ingest, run one after the other: use processes or Spark for them.
 
     Parameters
     ----------
@@ -151,8 +155,11 @@ class ThreadExecutor(Executor):
         # docstring inherited
         if self.progress is not None:
             todo = list(items)
-            return _report_each(self._map(task.run, todo), task.label, len(todo), self.progress)
-        return self._map(task.run, items)
+            return _report_each(self._run(task, todo), task.label, len(todo), self.progress)
+        return self._run(task, items)
+
+    def _run(self, task: Task[T, R], items: Iterable[T]) -> Iterator[R]:
+        return self._map(task.run, items) if task.thread_safe else _run_alone(task.run, items)
 
     def _map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         iterator = iter(items)
@@ -240,6 +247,13 @@ class ProcessExecutor(Executor):
         if self.progress is None:
             return results
         return _report_each(results, task.label, len(todo), self.progress)
+
+
+def _run_alone(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    for item in items:
+        with _one_at_a_time:
+            result = function(item)
+        yield result
 
 
 def _report_each(results: Iterable[R], label: str, total: int, progress: Progress) -> Iterator[R]:

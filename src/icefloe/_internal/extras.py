@@ -12,21 +12,27 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-SPARK: Final = ("pyspark", "pyarrow", "pandas", "sqlglot")
+TABLES: Final = ("pyarrow", "pandas", "sqlglot")
+SPARK: Final = ("pyspark", *TABLES)
 TELEMETRY: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-grpc")
 SERVE: Final = ("starlette", "uvicorn", "Jinja2")
 _NETCDF: Final = ("h5netcdf", "h5py", "netCDF4", "cftime")
 _TIFF: Final = ("tifffile", "imagecodecs")
 _FOREIGN: Final = ("astropy", "kerchunk", "fsspec")
+_ALONE: Final = ("dask", "eccodes", "matplotlib", "pyiceberg", "shapely", "virtualizarr")
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "cfgrib": ("cfgrib", "eccodes"),
+        "pyspark": SPARK,
         "py4j": SPARK,
         "xarray": ("xarray", *_NETCDF),
-        **{name: (name, *SPARK) for name in SPARK},
+        **{name: (name, *TABLES) for name in TABLES},
         **{name.lower(): (name, *SERVE) for name in SERVE},
         **{name: (name, *_TIFF) for name in _TIFF},
-        **{name: (name,) for name in (*_NETCDF, "dask", "eccodes", "matplotlib", "shapely", "virtualizarr")},
+        **{
+            name: (name,)
+            for name in (*_NETCDF, "dask", "eccodes", "matplotlib", "pyiceberg", "shapely", "virtualizarr")
+        },
         **{name: (name, *_FOREIGN) for name in _FOREIGN},
     }
 )
@@ -35,13 +41,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def format_install_command(package: str, *others: str) -> str:
-    """Return the command that installs a package together with the other packages that are missing."""
+    """Return the command that installs a missing package of an extra, together with the others that are
+    missing.
+    """
     missing = dict.fromkeys((package, *(name for name in others if not _is_installed(name))))
     return f"pip install {' '.join(repr(_read_requirements().get(name.lower(), name)) for name in missing)}"
 
 
 class Missing(NamedTuple):
-    """A module that is not installed, and the command that installs it."""
+    """A missing package of an extra (optional dependency), and the command that installs it."""
 
     module: str
     command: str
@@ -50,12 +58,14 @@ class Missing(NamedTuple):
         return f"this needs {self.module}: {self.command}"
 
 
-def find_missing_package(error: ImportError) -> Missing | None:
-    """Return the missing module of a failed import; None if it does not belong to an optional package."""
+def find_missing_package(error: ImportError, *others: str) -> Missing | None:
+    """Return the missing module of a failed import; None if it does not belong to an extra (optional
+    dependency). The command also installs `others`, if they are missing.
+    """
     module = (error.name or "").partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or module not in _PACKAGES:
         return None
-    return Missing(module, format_install_command(*_PACKAGES[module]))
+    return Missing(module, format_install_command(*_PACKAGES[module], *others))
 
 
 def _is_installed(package: str) -> bool:

@@ -43,14 +43,14 @@ def escape(text: Any) -> str:
 
 
 def render_card(package: str, title: str, note: str, *parts: str) -> str:
-    """Return the HTML of a value: its title, a note beside it, and its parts."""
+    """Return the HTML card of a value in a notebook: its title, a note next to it, and its parts."""
     head = f'<div class="ic-title"><b>{escape(title)}</b><span>{escape(note)}</span></div>'
     style = _STYLE if package == "icefloe" else _STYLE.replace(".icefloe-repr", f".{package}-repr")
     return f'<div class="{package}-repr"><style>{style}</style>{head}{"".join(parts)}</div>'
 
 
 def render_page(title: str, body: str) -> str:
-    """Return a whole HTML document."""
+    """Return a whole HTML document, for a report file."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
@@ -61,7 +61,7 @@ def render_page(title: str, body: str) -> str:
 
 
 def render_facts(values: Mapping[str, Any]) -> str:
-    """Return a table of names and values."""
+    """Return an HTML table of names and values."""
     rows = (
         f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{render_cell(value)}</td></tr>"
         for name, value in values.items()
@@ -70,7 +70,7 @@ def render_facts(values: Mapping[str, Any]) -> str:
 
 
 def render_section(title: str, count: int | None, content: str, *, is_open: bool = True) -> str:
-    """Return a collapsible section; an empty string if the count is 0."""
+    """Return a collapsible HTML section; an empty string if the count is 0."""
     if count == 0:
         return ""
     number = "" if count is None else f"<span>({count})</span>"
@@ -79,7 +79,7 @@ def render_section(title: str, count: int | None, content: str, *, is_open: bool
 
 
 def render_table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int | None = None) -> str:
-    """Return a table with at most 100 rows, and the number of further ones."""
+    """Return an HTML table with at most 100 rows, followed by the number of omitted rows."""
     shown = [row for row, _ in zip(rows, range(_MOST_ROWS), strict=False)]
     numeric = [
         bool(shown)
@@ -102,7 +102,7 @@ def render_table(names: Sequence[str], rows: Iterable[Sequence[Any]], total: int
 
 
 def render_cell(value: Any) -> str:
-    """Return a value as HTML, on one line."""
+    """Return a value as HTML on one line, for a cell of a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -119,6 +119,6 @@ def render_cell(value: Any) -> str:
 
 
 def mark(is_good: bool, text: str) -> str:
-    """Return text in green or red, with a symbol for readers who cannot distinguish the colours."""
+    """Return HTML text in green or red, with a symbol for readers who cannot distinguish the colours."""
     sign, kind = ("✓", "good") if is_good else ("✗", "bad")
     return f'<span class="ic-{kind}">{sign} {escape(text)}</span>'

@@ -43,7 +43,7 @@ _TO_RFC_4648: Final = bytes(ord("!") if value == _INVALID else _RFC_4648[value] 
 
 
 class ObjectId(bytes):
-    """An id as raw bytes. Ids of different types are never equal, and never equal to plain bytes.
+    """An object id as raw bytes. Ids of different types are never equal, and never equal to plain bytes.
 
     Ids sort by their bytes, as the format requires. Many ids are stored as `(n, SIZE)` arrays of uint8; see
     `encode_column`.
@@ -64,7 +64,7 @@ class ObjectId(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text form of an id, in upper or lower case, with O, I and L for 0, 1 and 1.
+        """Parse the text form of an object id, in upper or lower case, with O, I and L for 0, 1 and 1.
 
         Like the official reader, ignore the padding bits of the last character, so that several texts may
         denote one id. Compare with `str(id)` if the spelling matters, as for file names.
@@ -80,7 +80,8 @@ class ObjectId(bytes):
 
     @classmethod
     def random(cls) -> Self:
-        """Return a random id from the operating system, which is safe in forked processes."""
+        """Return a random object id. Its bytes come from the operating system, which is safe in forked
+        processes."""
         return cls(os.urandom(cls.SIZE))
 
     def __str__(self) -> str:
@@ -102,7 +103,7 @@ class ObjectId(bytes):
 
 
 class SnapshotId(ObjectId):
-    """The id of a snapshot and its transaction log."""
+    """The id of a snapshot and its transaction log (one of the four types of object ids)."""
 
     __slots__ = ()
     _NAME = "snapshot id"
@@ -111,7 +112,7 @@ class SnapshotId(ObjectId):
 
 
 class ManifestId(ObjectId):
-    """The id of a manifest."""
+    """The id of a manifest file (one of the four types of object ids)."""
 
     __slots__ = ()
     _NAME = "manifest id"
@@ -119,7 +120,7 @@ class ManifestId(ObjectId):
 
 
 class ChunkId(ObjectId):
-    """The id of a chunk object."""
+    """The id of a chunk object (one of the four types of object ids)."""
 
     __slots__ = ()
     _NAME = "chunk id"
@@ -127,7 +128,10 @@ class ChunkId(ObjectId):
 
 
 class NodeId(ObjectId):
-    """The id of an array or group, which renames do not change."""
+    """The id of an array or group (one of the four types of object ids).
+
+    Moving or renaming the node does not change it.
+    """
 
     __slots__ = ()
     _NAME = "node id"
@@ -139,12 +143,12 @@ INITIAL_SNAPSHOT_ID: Final = SnapshotId(bytes.fromhex("0b1cc8d6787580f0e33a6534"
 
 
 def count_characters(size: int) -> int:
-    """Return the number of characters in the text form of `size` bytes."""
+    """Count the characters of the base 32 text of an object id of `size` bytes."""
     return -(-size * 8 // 5)
 
 
 def encode_column(ids: NDArray[np.uint8]) -> list[str]:
-    """Return the text forms of ids, `(n, size) uint8`."""
+    """Return the base 32 texts of a column of object ids, `(n, size) uint8`."""
     n, size = ids.shape
     if not size:
         return [""] * n
@@ -174,7 +178,7 @@ def _encode_block(ids: NDArray[np.uint8]) -> list[str]:
 def decode_names(
     texts: Sequence[str], size: int, start: int = 0
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Parse file names to ids, and return a mask of the valid names.
+    """Parse file names to object ids, and return a mask of the valid names.
 
     The names have equal lengths, and the ids begin at `start`. Unlike `ObjectId.parse`, accept only the
     canonical spelling: a file with another spelling of an id in its name is not the object.

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
 
-def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package, given the path of its `__init__.py`.
+def attach_stub(
+    package: str, file: str, optional: Collection[str] = (), needs: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` for a package with lazy imports, given the path of its
+    `__init__.py`.
 
-    `__all__` leaves out modules, and names of built-in functions, which a star import would hide.
+    `__all__` leaves out names of `optional` modules, which need packages that may not be installed: a star
+    import would fail. The message for a missing package also names the packages that all names need.
     """
     homes = read_stub(file)
 
@@ -27,23 +31,40 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         home = homes[name]
-        value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
+        try:
+            value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
+        except ModuleNotFoundError as error:
+            from icefloe._internal.extras import find_missing_package  # only now, to import quickly
+
+            if (missing := find_missing_package(error, *needs)) is None:
+                raise
+            text = f"{package}.{name} needs {missing.module}: {missing.command}"
+            raise ModuleNotFoundError(text, name=error.name) from error
         setattr(sys.modules[package], name, value)
         return value
 
     def list_names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
-    public = [name for name, home in homes.items() if home != package and not hasattr(builtins, name)]
-    return get_attribute, list_names, sorted(public)
+    public = [name for name in list_public_names(package, file) if homes[name] not in optional]
+    return get_attribute, list_names, public
+
+
+def list_public_names(package: str, file: str) -> list[str]:
+    """List the public names that a stub file declares for lazy imports, without modules.
+
+    Names of built-in functions are left out, too, because a star import would hide the functions.
+    """
+    homes = read_stub(file)
+    return sorted([name for name, home in homes.items() if home != package and not hasattr(builtins, name)])
 
 
 def read_stub(file: str) -> dict[str, str]:
-    """Return the module of each name that a stub imports. Names are imported as themselves."""
+    """Read a stub file for lazy imports: return the module of each name. Names are imported as themselves."""
     homes: dict[str, str] = {}
     with open(f"{file.removesuffix('.py')}.pyi", encoding="utf-8") as lines:
         words = (
-            " ".join(line for line in lines if not line.startswith("#"))
+            " ".join([line for line in lines if not line.startswith("#")])
             .replace("(", "")
             .replace(")", "")
             .split()

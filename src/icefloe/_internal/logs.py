@@ -28,7 +28,7 @@ _handler: logging.Handler | None = None
 
 
 def initialize_logs() -> None:
-    """Set up logging and telemetry from environment variables. Called by `import icefloe`.
+    """Initialize logs and telemetry from environment variables. Called by `import icefloe`.
 
     ICECHUNK_LOG is the filter for printed logs; without it nothing is printed. ICECHUNK_LOG_TO_STDOUT prints
     to stdout instead of stderr. ICECHUNK_OTLP_ENDPOINT exports spans to an OpenTelemetry collector.
@@ -64,7 +64,7 @@ def shutdown_telemetry() -> None:
 
 
 def parse_filter(directive: str) -> dict[str, int]:
-    """Return the level of each logger in a filter. The default level of icefloe is error."""
+    """Return the log level of each logger in a log filter. The default level of icefloe is error."""
     levels = {PACKAGE: _LEVELS["error"]}
     for part in filter(None, (part.strip() for part in directive.split(","))):
         target, _, level = part.rpartition("=")
@@ -79,7 +79,7 @@ def parse_filter(directive: str) -> dict[str, int]:
 
 
 def find_misspelling(directive: str) -> str | None:
-    """Return the first name in a filter that resembles icefloe or icechunk, but is neither."""
+    """Return the first logger in a log filter that resembles icefloe or icechunk, but is neither."""
     import difflib  # slow to import
 
     for part in directive.split(","):

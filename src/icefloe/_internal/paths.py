@@ -19,7 +19,7 @@ DERIVED: Final = f"{LEDGERS}/derived"
 
 
 def validate(path: str) -> str:
-    """Return the path if it is absolute and canonical; InvalidInputError otherwise."""
+    """Validate a node path: return it if it is absolute and canonical; raise InvalidInputError otherwise."""
     if path == ROOT:
         return path
     if not path.startswith("/"):
@@ -32,7 +32,7 @@ def validate(path: str) -> str:
 
 
 def normalize(path: str) -> str:
-    """Return the canonical form of an absolute path.
+    """Return the canonical form of an absolute node path.
 
     Empty segments, `.` segments and trailing slashes are dropped, as the official package does when it
     compares paths. It stores some paths unchanged, so that they occur in real snapshots. `..` is an error in
@@ -44,7 +44,7 @@ def normalize(path: str) -> str:
 
 
 def join(parent: str, name: str) -> str:
-    """Return the path of a child of a group."""
+    """Return the node path of a child of a group."""
     path = ROOT + name if parent == ROOT else f"{parent}/{name}"
     if "/" in name:
         raise _make_invalid_path_error(path, f"the name {name!r} contains '/'")
@@ -53,19 +53,19 @@ def join(parent: str, name: str) -> str:
 
 
 def get_parent(path: str) -> str | None:
-    """Return the path of the enclosing group; None for the root."""
+    """Return the path of the group that contains a node; None for the root."""
     if path == ROOT:
         return None
     return path.rpartition("/")[0] or ROOT
 
 
 def get_name(path: str) -> str:
-    """Return the last segment; empty for the root."""
+    """Return the name of a node: the last segment of its path, empty for the root."""
     return path.rpartition("/")[2]
 
 
 def list_ancestors(path: str) -> tuple[str, ...]:
-    """Return the paths of all enclosing groups, from the nearest to the root."""
+    """Return the paths of all groups that contain a node, from the nearest to the root."""
     found: list[str] = []
     above = get_parent(path)
     while above is not None:
@@ -75,12 +75,12 @@ def list_ancestors(path: str) -> tuple[str, ...]:
 
 
 def is_within(path: str, group: str) -> bool:
-    """Return True if a path is that of a group or of a node anywhere below it."""
+    """Return True if a node path is the path of a group, or below it."""
     return group == ROOT or path == group or path.startswith(group + "/")
 
 
 def make_component_key(path: str) -> tuple[str, ...]:
-    """Return the sort key of the order by component, as for moves in logs: `/a < /a/b < /a-b < /ab`."""
+    """Return a sort key that compares node paths component by component: `/a < /a/b < /a-b < /ab`."""
     # Strings sort like their UTF-8 bytes, so that the key needs no encoding.
     return () if path == ROOT else tuple(path[1:].split("/"))
 

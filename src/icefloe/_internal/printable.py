@@ -11,12 +11,12 @@ import unicodedata
 
 
 def escape_control(text: str) -> str:
-    """Escape all control characters, including line breaks and tabs."""
+    """Escape all control characters in untrusted text, including line breaks and tabs."""
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def escape_control_in_lines(text: str) -> str:
-    """Escape all control characters except line feeds and tabs."""
+    """Escape all control characters in untrusted text, except line feeds and tabs."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return text.translate(_ESCAPES_WITHIN_LINES)

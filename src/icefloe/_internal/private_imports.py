@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 
 def get_manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[int, ...], bytes]]:
-    """Return the paths, offsets, lengths and inlined chunks of a VirtualiZarr `ChunkManifest`.
+    """Return the private columns of a VirtualiZarr `ChunkManifest`: paths, offsets, lengths and inlined
+    chunks.
 
     Its public `iter_refs` and `dict` make a Python object of every chunk, and leave out the inlined bytes.
     """
@@ -24,7 +25,7 @@ def get_manifest_columns(manifest: Any) -> tuple[Any, Any, Any, Mapping[tuple[in
 
 
 def get_manifest_group(store: Any) -> Any:
-    """Return the root group of a VirtualiZarr `ManifestStore`.
+    """Return the private root group of a VirtualiZarr `ManifestStore`.
 
     Its public methods convert it to xarray objects, which keep fill values apart from the attributes.
     """
@@ -32,7 +33,7 @@ def get_manifest_group(store: Any) -> Any:
 
 
 def run_zarr_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of a zarr store on zarr's event loop, and return its result.
+    """Run a coroutine of a zarr store on zarr's private event loop, and return its result.
 
     Stores bind locks to that loop, and zarr exports neither the loop nor the function.
     """
@@ -42,7 +43,7 @@ def run_zarr_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def get_zarr_buffer_selector() -> Callable[[], BufferPrototype]:
-    """Return the function that selects the buffer classes of zarr's configuration, in memory or on a GPU.
+    """Return zarr's private function that selects buffer classes by configuration, in memory or on a GPU.
 
     zarr exports the buffer classes, but not the function that selects one.
     """
@@ -52,7 +53,7 @@ def get_zarr_buffer_selector() -> Callable[[], BufferPrototype]:
 
 
 def get_xarray_fill_value_coder() -> Any:
-    """Return xarray's coder for `_FillValue` attributes of Zarr arrays.
+    """Return xarray's private coder for `_FillValue` attributes of Zarr arrays.
 
     The attribute must be exactly what xarray reads, and xarray exports no function that writes it.
     """
@@ -62,7 +63,7 @@ def get_xarray_fill_value_coder() -> Any:
 
 
 def get_xarray_indexing() -> Any:
-    """Return the module with the lazy arrays of xarray's engines.
+    """Return xarray's private module with the lazy arrays of its engines.
 
     xarray's guide for engines imports this module, but no public one has its names.
     """
@@ -72,7 +73,7 @@ def get_xarray_indexing() -> Any:
 
 
 def get_xarray_writers() -> Any:
-    """Return the module with the functions behind `Dataset.to_zarr`.
+    """Return xarray's private module with the functions behind `Dataset.to_zarr`.
 
     The public method with `compute=False` returns a dask graph that writes to the store of the session. Forks
     need the encoded arrays themselves, which only these functions collect.
@@ -83,7 +84,7 @@ def get_xarray_writers() -> Any:
 
 
 def make_xarray_array_writer() -> Any:
-    """Return an object that collects the encoded arrays of `get_xarray_writers` (no public equivalent)."""
+    """Create xarray's private object that collects the encoded arrays of `get_xarray_writers`."""
     from xarray.backends import common
 
     untyped: Any = common
@@ -91,7 +92,8 @@ def make_xarray_array_writer() -> Any:
 
 
 def get_xarray_array_names() -> tuple[str, str]:
-    """Return the names under which xarray stores an unnamed array, and the name of a named one.
+    """Return the names that xarray uses privately to store an unnamed array, and to record the name of a
+    named one.
 
     `xarray.open_dataarray` recognizes them, and no public module has them.
     """

@@ -25,17 +25,17 @@ _QUERY = re.compile(r"([?&;])([A-Za-z][\w.\-]*)=([^&;\s'\"<>)]+)")
 
 
 def may_be_secret(name: str) -> bool:
-    """Return True if the value of an option or header with this name must not be shown or stored."""
+    """Return True if an option or header with this name may be secret and must be redacted."""
     return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def is_signature(name: str) -> bool:
-    """Return True if a query parameter with this name is part of a signature."""
+    """Return True if a query parameter of this name is part of a URL's signature, which must be redacted."""
     return _SIGNATURE.search(name) is not None
 
 
 def redact(text: str) -> str:
-    """Replace passwords, keys and signatures in all URLs of a text, also without a scheme, by `****`.
+    """Redact passwords, keys and signatures in all URLs of a text, also without a scheme, with `****`.
 
     `abfs://container@account` keeps its container, which is not a secret.
     """
@@ -48,12 +48,14 @@ def redact(text: str) -> str:
 
 
 def has_secret(url: str) -> bool:
-    """Return True if a URL contains a password, a key or a signature."""
+    """Return True if a URL contains a password, a key or a signature, which must be redacted."""
     return redact(url) != url
 
 
 def has_valid_port(url: str) -> bool:
-    """Return True if the port of a URL is a number. Python's error would quote it, and it may be secret."""
+    """Return True if the port of a URL is a number; otherwise it is redacted, because it may be part of a
+    password.
+    """
     try:
         _ = urlsplit(url).port
     except ValueError:

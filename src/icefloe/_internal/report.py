@@ -9,12 +9,12 @@ from typing import Any
 
 
 class Report:
-    """The result of an operation. Subclasses are frozen dataclasses."""
+    """The base class of reports: the result of an operation, as a frozen dataclass."""
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain dictionaries and lists; tables become lists of rows.
+        """Return the report of an operation as plain dictionaries and lists; tables become lists of rows.
 
         Returns
         -------
@@ -30,12 +30,12 @@ class Report:
         tables = {name: value for name, value in values.items() if hasattr(value, "to_html")}
         rows = getattr(self, "table", None)
         if callable(rows):
-            tables["findings"] = rows()
+            tables["findings" if "findings" in values else "rows"] = rows()
         parts = [
             html.render_section(name.capitalize(), len(table), table.to_html())
             for name, table in tables.items()
         ]
-        facts = {name: value for name, value in values.items() if value != () and not _is_detail(value)}
+        facts = {name: value for name, value in values.items() if not _is_detail(value) and value != ()}
         note = "dry run" if values.get("dry_run") else ""
         return html.render_card(
             "icefloe", type(self).__name__, note, self._render_verdict(), html.render_facts(facts), *parts
@@ -47,9 +47,11 @@ class Report:
 
 
 def _is_detail(value: Any) -> bool:
-    """Return True for tables and collections of records, which are shown in sections of their own."""
-    return hasattr(value, "to_html") or (
-        isinstance(value, tuple | list) and any(not isinstance(each, str | int) for each in value)
+    """Return True for tables, arrays and collections of records, which are not shown among the facts."""
+    return (
+        hasattr(value, "to_html")
+        or hasattr(value, "__array__")
+        or (isinstance(value, tuple | list) and any(not isinstance(each, str | int) for each in value))
     )
 
 
@@ -62,6 +64,8 @@ def _to_plain(value: Any) -> Any:
         return list(value.rows())
     if isinstance(value, Enum):
         return value.value
+    if hasattr(value, "tolist"):  # a numpy array or scalar
+        return value.tolist()
     if isinstance(value, Mapping):
         return {name: _to_plain(each) for name, each in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

@@ -12,7 +12,7 @@ _MOST_STEPS = 20
 def iterate_attempts(
     tries: int, first_pause_s: float, longest_pause_s: float, *, factor: int = 2, immediate: int = 0
 ) -> Iterator[int]:
-    """Yield the number of each attempt, starting at 0, after the pause before it.
+    """Yield the number of each attempt to retry an operation, starting at 0, after its backoff pause.
 
     Parameters
     ----------

@@ -23,19 +23,19 @@ class SafeStream:
         self._is_error = is_error
 
     def write(self, text: str) -> int:
-        """Write text with escaped control characters, and to stderr without secrets in URLs."""
+        """Write text to a stream with escaped control characters; on stderr, also redact secrets in URLs."""
         # click and others write bytes to test whether a stream is binary, and expect a TypeError.
         self._stream.write(escape_control_in_lines(redact(text) if self._is_error else text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write several strings."""
+        """Write several strings to a stream with escaped control characters."""
         for line in lines:
             self.write(line)
 
     @property
     def painted(self) -> ColouredStream:
-        """The stream for text with our own colours."""
+        """The standard stream under a safe stream that lets our own colours through."""
         return ColouredStream(self._stream)
 
     def __getattr__(self, name: str) -> Any:
@@ -62,13 +62,13 @@ class ColouredStream(SafeStream):
 
 
 def get_colour_stream(stream: Any) -> Any:
-    """Return the stream for text with colours and for progress bars."""
+    """Return the standard stream that lets our own colours and progress bars through."""
     return stream.painted if isinstance(stream, SafeStream) else ColouredStream(stream)
 
 
 @contextlib.contextmanager
 def escape_streams() -> Iterator[None]:
-    """Escape control characters on stdout and stderr within the block."""
+    """Escape control characters on the streams stdout and stderr within the block."""
     before = sys.stdout, sys.stderr
     make_streams_safe()
     try:
@@ -78,7 +78,7 @@ def escape_streams() -> Iterator[None]:
 
 
 def make_streams_safe() -> None:
-    """Escape control characters on stdout and stderr for the rest of the process."""
+    """Escape control characters on the streams stdout and stderr for the rest of the process."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, SafeStream):

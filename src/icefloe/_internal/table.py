@@ -44,14 +44,14 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the columns of the table."""
         return list(self._columns)
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column."""
+        """Return a column of the table as a numpy array."""
         return self._columns[name]
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +64,7 @@ class Table:
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, rows: Any) -> Table:
-        """Return some rows.
+        """Return a table with some of the rows.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class Table:
         return Table({name: column[rows] for name, column in self._columns.items()})
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield each row as a dictionary of Python values.
+        """Yield each row of the table as a dictionary of Python values.
 
         Returns
         -------
@@ -128,7 +128,7 @@ class Table:
         return self.to_arrow().to_pandas()
 
     def to_html(self) -> str:
-        """Return the first rows of the table as HTML.
+        """Return the first rows of a table as HTML.
 
         Returns
         -------

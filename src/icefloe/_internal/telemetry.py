@@ -1,4 +1,4 @@
-"""OpenTelemetry spans for public functions, exported if environment variables request it.
+"""OpenTelemetry spans for public functions, and metrics, exported if environment variables request it.
 
 Needs the extra `telemetry`, which is imported only on request. Spans are children of the active span of the
 application. Log records become events of the current span.
@@ -24,10 +24,12 @@ _PACKAGE = "icefloe"
 _SCHEMES = ("http://", "https://")
 
 _export: _Export | None = None
+_observed: dict[str, Callable[[], int]] = {}
+"""Functions that return numbers of this process, by the name of their metric."""
 
 
 def trace_calls(function: Callable[P, R]) -> Callable[P, R]:
-    """Add a span to each call of a function while spans are exported."""
+    """Wrap a function so that each call is an OpenTelemetry span, while spans are exported."""
     name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
@@ -42,17 +44,20 @@ def trace_calls(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def start_from_env(parse_filter: Callable[[str], dict[str, int]]) -> None:
-    """Export spans to the OTLP/gRPC endpoint in the environment, if there is one.
+    """Start the export of OpenTelemetry spans and metrics if the environment names an OTLP/gRPC endpoint.
 
     ICECHUNK_OTLP_ENDPOINT takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT, and ICECHUNK_OTEL_SERVICE_NAME
-    over OTEL_SERVICE_NAME. ICECHUNK_OTEL_FILTER selects spans like a log filter.
+    over OTEL_SERVICE_NAME. ICECHUNK_OTEL_FILTER selects spans like a log filter. Metrics, which only a disk
+    cache has, are not exported if OTEL_METRICS_EXPORTER is `none`.
     """
     variables = ("ICECHUNK_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     endpoint = next((os.environ[name] for name in variables if os.environ.get(name)), None)
     if endpoint is None or _export is not None:
         return
     try:
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         import logging
@@ -68,23 +73,44 @@ def start_from_env(parse_filter: Callable[[str], dict[str, int]]) -> None:
     names = ("ICECHUNK_OTEL_SERVICE_NAME", "OTEL_SERVICE_NAME")
     service = next((os.environ[name] for name in names if os.environ.get(name)), "icechunk")
     target = endpoint if endpoint.startswith(_SCHEMES) else f"http://{endpoint}"
-    exporter = OTLPSpanExporter(endpoint=target, insecure=target.startswith("http://"))
+    insecure = target.startswith("http://")
+    wants_metrics = os.environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none"
     start(
-        BatchSpanProcessor(exporter),
+        BatchSpanProcessor(OTLPSpanExporter(endpoint=target, insecure=insecure)),
         service,
         parse_filter(os.environ.get("ICECHUNK_OTEL_FILTER", "icechunk=info")),
+        (lambda: PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=target, insecure=insecure)))
+        if wants_metrics
+        else None,
     )
 
 
-def start(processor: Any, service: str, levels: dict[str, int]) -> None:
-    """Pass spans to an OpenTelemetry span processor, with a service name."""
+def start(
+    processor: Any,
+    service: str,
+    levels: dict[str, int],
+    make_reader: Callable[[], Any] | None = None,
+) -> None:
+    """Export OpenTelemetry spans to a span processor, and metrics to a metric reader, under a service name.
+
+    The reader is made when there is something to observe.
+    """
     global _export
     stop()
-    _export = _Export(processor, service, levels)
+    _export = _Export(processor, service, levels, make_reader)
+    for name in _observed:
+        _export.observe(name)
+
+
+def observe(name: str, read: Callable[[], int]) -> None:
+    """Export a number as an OpenTelemetry metric, while metrics are exported."""
+    _observed[name] = read
+    if _export is not None:
+        _export.observe(name)
 
 
 def stop() -> None:
-    """Send pending spans and stop exporting. Has no effect if nothing is exported."""
+    """Send pending OpenTelemetry spans and stop exporting. Has no effect if nothing is exported."""
     global _export
     export, _export = _export, None
     if export is not None:
@@ -92,31 +118,55 @@ def stop() -> None:
 
 
 class _Export:
-    """A tracer provider of our own, independent of that of the application."""
+    """Separate providers for spans and metrics, independent of the application's providers."""
 
-    def __init__(self, processor: Any, service: str, levels: dict[str, int]) -> None:
+    def __init__(
+        self,
+        processor: Any,
+        service: str,
+        levels: dict[str, int],
+        make_reader: Callable[[], Any] | None,
+    ) -> None:
         import logging
 
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
 
         self._levels = levels
-        self._provider = TracerProvider(resource=Resource.create({"service.name": service}))
+        self._resource = Resource.create({"service.name": service})
+        self._provider = TracerProvider(resource=self._resource)
         self._provider.add_span_processor(processor)
         self.tracer = self._provider.get_tracer(_PACKAGE, __version__)
         self._events = _event_handler()
         self._logger = logging.getLogger(_PACKAGE)
         self._logger.addHandler(self._events)
+        self._make_reader = make_reader
+        self._metrics: Any = None
 
     def wants(self, name: str) -> bool:
         """Return True if the filter accepts the spans of a function, which have the level `info`."""
         known = [logger for logger in self._levels if name == logger or name.startswith(f"{logger}.")]
         return bool(known) and self._levels[max(known, key=len)] <= INFO
 
+    def observe(self, name: str) -> None:
+        """Export an observed number as a gauge."""
+        if self._make_reader is None:
+            return
+        from opentelemetry.metrics import Observation
+
+        if self._metrics is None:
+            from opentelemetry.sdk.metrics import MeterProvider
+
+            self._metrics = MeterProvider([self._make_reader()], self._resource, shutdown_on_exit=True)
+        meter = self._metrics.get_meter(_PACKAGE, __version__)
+        meter.create_observable_gauge(f"{_PACKAGE}.{name}", [lambda _: [Observation(_observed[name]())]])
+
     def close(self) -> None:
-        """Send pending spans."""
+        """Send pending spans and metrics."""
         self._logger.removeHandler(self._events)
         self._provider.shutdown()
+        if self._metrics is not None:
+            self._metrics.shutdown()
 
 
 def _event_handler() -> logging.Handler:

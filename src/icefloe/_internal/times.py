@@ -12,22 +12,24 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def from_microseconds(since_1970: int) -> datetime:
-    """Convert a stored time to a datetime."""
+    """Convert a time in microseconds since 1970-01-01 UTC, as files store it, to a datetime."""
     return _EPOCH + timedelta(microseconds=since_1970)
 
 
 def to_datetimes(since_1970: NDArray[Any]) -> Iterator[datetime]:
-    """Convert many stored times, eight times as fast as one by one."""
+    """Convert a column of times in microseconds since 1970-01-01 UTC to datetimes."""
     return map(_EPOCH.__add__, since_1970.astype("m8[us]").tolist())
 
 
 def to_microseconds(time: datetime) -> int:
-    """Convert a datetime to a stored time; TypeError if it has no time zone."""
+    """Convert a time (datetime) to microseconds since 1970-01-01 UTC; raise TypeError if it has no time
+    zone.
+    """
     return (require_time_zone(time) - _EPOCH) // timedelta(microseconds=1)
 
 
 def require_time_zone(time: datetime) -> datetime:
-    """Return a datetime if it has a time zone; TypeError otherwise."""
+    """Return a time (datetime) unchanged if it has a time zone; raise TypeError otherwise."""
     if not isinstance(time, datetime):
         raise TypeError(f"expected a datetime, not {type(time).__name__}")
     if time.tzinfo is None:

@@ -1,4 +1,4 @@
-"""The option `--authorize`: which virtual chunks a command may read, and with which credentials."""
+"""The option `--authorize`, which allows a command to read virtual chunks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ authorize_prefixes = click.option(
     "prefixes",
     multiple=True,
     metavar="PREFIX[@ENDPOINT]",
-    help="Read virtual chunks of this container, or of all, with credentials from the environment; "
-    "PREFIX=anonymous without credentials. Add @ENDPOINT if only the repository names the endpoint.",
+    help="Allow access to the virtual chunk container PREFIX, or to `all`, with credentials from the"
+    " environment. "
+    "PREFIX=anonymous uses no credentials. @ENDPOINT confirms the endpoint that the repository configures.",
 )
 
 
 def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
-    """Return the repository with access to the virtual chunks of the named containers."""
+    """Authorize the repository of a command to read the virtual chunks of the containers named on the
+    command line.
+    """
     if not prefixes:
         return repo
-    from icefloe.storage.external.endpoints import is_same_endpoint
+    from icefloe.storage.external.trusted_endpoints import is_same_endpoint
 
     known = sorted((repo.config.virtual_chunk_containers or {}).keys())
     access: dict[str, AnyCredential | None] = {}
@@ -52,15 +55,16 @@ def authorize(repo: Repository, prefixes: tuple[str, ...]) -> Repository:
 
 
 authorize_option = adapt(lambda repo, prefixes: {"repo": authorize(repo, prefixes)}, authorize_prefixes)
-"""Let the command's `repo` read virtual chunks. Goes below `repo_argument`."""
+"""Add `--authorize`, which allows the command's `repo` to read virtual chunks. Apply it below
+`repo_argument`."""
 
 
 def _containers_named(text: str, known: list[str]) -> tuple[list[str], str]:
-    """Return the containers that `PREFIX` or `PREFIX@ENDPOINT` names, and the endpoint or an empty string."""
+    """Return the containers that match `PREFIX` or `PREFIX@ENDPOINT`, and the endpoint or an empty string."""
     names = [_ALL, *known]
     prefix, endpoint = text, ""
     if not any(_is_same_prefix(each, text) for each in names):
-        for found in re.finditer("@", text):  # the prefix may contain an @, too
+        for found in re.finditer("@", text):  # the prefix itself may contain an @
             if any(_is_same_prefix(each, text[: found.start()]) for each in names):
                 prefix, endpoint = text[: found.start()], text[found.end() :]
     chosen = known if prefix == _ALL else [each for each in known if _is_same_prefix(each, prefix)]

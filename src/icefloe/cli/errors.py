@@ -1,4 +1,4 @@
-"""Errors on the command line: one sentence or a JSON document, and an exit code."""
+"""Errors of commands: one sentence or a JSON document, and an exit code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from icefloe._internal.extras import find_missing_package
 from icefloe._internal.printable import escape_control_in_json
 from icefloe._internal.redaction import redact
+from icefloe.branch_checks import CheckFailedError
 from icefloe.cli.output import align_rows, format_value
 from icefloe.errors import (
     AlreadyExistsError,
@@ -30,19 +31,22 @@ USAGE = 2
 NOT_FOUND = 3
 CONFLICT = 4
 FINDINGS = 5
-"""The exit code of `verify`, `doctor` and `ingest` if a check found problems."""
+"""The exit code of `verify`, `doctor` and `ingest` if a check finds problems, and of commands whose commit
+fails a check of a protected branch."""
 _COLUMNS = ("file", "variable", "problem", "remedy")
 STOPPED = 130
 """The exit code after Ctrl-C, as in shells. After another signal it is 128 plus the signal number."""
 
 _DAMAGE = {ErrorKind.DESERIALIZATION, ErrorKind.INVALID_FILE_FORMAT, ErrorKind.DUPLICATE_SNAPSHOT_ID}
-"""The kinds of FormatError that a damaged object causes."""
+"""The kinds of FormatError that indicate a damaged object."""
 _VERIFY = Hint("{function} lists all damaged objects", function="verify")
 _LIST_REFS = Hint("{function} lists all branches and tags", function="list_branches")
 
 COMMANDS = {
     "Repository.create": "icefloe init",
     "Repository.unprotect": "icefloe protect --remove",
+    "Repository.protect": "icefloe protect",
+    "allow_check_modules": "icefloe --allow-module MODULE COMMAND",
     "ancestry": "icefloe log",
     "icefloe.migrate": "icefloe migrate",
     "icefloe.spark.rechunk": "icefloe rechunk",
@@ -51,7 +55,7 @@ COMMANDS = {
     "upgrade_icechunk_repository": "icefloe migrate",
     "verify": "icefloe verify",
 }
-"""The command for each library function that hints can name."""
+"""The command for each library function that a hint may contain."""
 OPTIONS = {
     "authorize_virtual_chunk_access": "--authorize PREFIX, or all with --authorize all",
     "config": "--authorize PREFIX@ENDPOINT",
@@ -59,12 +63,12 @@ OPTIONS = {
     "open_options": "--open-option",
     "target": "--to",
 }
-"""The options of the library that have a different name on the command line."""
+"""The library options with a different name on the command line."""
 ONLY_IN_PYTHON = {"check_clean_root", "loadable_variables"}
 
 
 class Signalled(KeyboardInterrupt):
-    """An interruption by a signal other than SIGINT (Ctrl-C)."""
+    """The error for a command that was interrupted by a signal other than SIGINT (Ctrl-C)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -72,7 +76,7 @@ class Signalled(KeyboardInterrupt):
 
 
 class Stopped(click.ClickException):
-    """The error of a command that Ctrl-C or another signal stopped."""
+    """The error for a command that was stopped by Ctrl-C or another signal."""
 
     def __init__(self, cause: BaseException | None = None) -> None:
         super().__init__("stopped")
@@ -80,23 +84,29 @@ class Stopped(click.ClickException):
 
 
 def find_interruption(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the interruption that caused an error, if any: interrupted work can fail with any exception."""
+    """Return the interruption behind an error of a command, if any: interrupted work can fail with any
+    exception.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
 
 
 def report_error(error: Exception, *, as_json: bool) -> int:
-    """Print an error to stderr, and with `as_json` also as JSON to stdout. Return the exit code."""
+    """Report the error of a command on stderr, with `as_json` also as JSON on stdout, and return the exit
+    code.
+    """
     (sentence, code), kind = explain(error), getattr(error, "kind", None)
     if as_json:
         document = {"error": sentence, "kind": kind and str(kind), "exit_code": code}
-        if bad := getattr(error, "bad", ()):  # a ProblemsError, whose module is not loaded for this
+        if bad := getattr(
+            error, "bad", ()
+        ):  # a ProblemsError; its module is not imported just for this check
             rows = [map(redact, _format_problem(each)) for each in bad]
             document["problems"] = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
         click.echo(escape_control_in_json(json.dumps(document, indent=2, ensure_ascii=False)))
     is_help = isinstance(error, click.exceptions.NoArgsIsHelpError)
-    # Further lines are indented, so that a line break in a name cannot forge another message.
+    # Indent further lines, so that a line break in a name cannot forge another message.
     text = sentence if is_help else sentence.replace("\n", "\n  ")
     click.echo(text if is_help or isinstance(error, Stopped) else f"error: {text}", err=True)
     if isinstance(error, click.UsageError) and error.ctx is not None and not is_help:
@@ -105,7 +115,7 @@ def report_error(error: Exception, *, as_json: bool) -> int:
 
 
 def explain(error: Exception) -> tuple[str, int]:
-    """Return the message of an error, without secrets, and its exit code."""
+    """Return the message for an error on the command line, without secrets, and its exit code."""
     return redact(_format_sentence(error)), _exit_code(error)
 
 
@@ -120,7 +130,7 @@ def _format_sentence(error: Exception) -> str:
             return ("\n" if table else "; ").join(parts)
         case OSError() if error.strerror:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-        case ImportError():  # our own messages already contain the command that installs the package
+        case ImportError():  # icefloe's own messages already contain the installation command
             return str(find_missing_package(error) or error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text} (--debug prints the traceback)"
@@ -129,19 +139,19 @@ def _format_sentence(error: Exception) -> str:
 def _format_problem_table(error: Any) -> str:
     """Format the problems of an ingest as a table, if there are several."""
     bad = getattr(error, "bad", ())
-    if len(bad) < 2 or all(each.is_sound for each in bad):  # sound files have no problem to list
+    if len(bad) < 2 or all(each.is_sound for each in bad):  # valid files have no problem to list
         return ""
     rows = [_COLUMNS, *(tuple(map(format_value, _format_problem(each))) for each in bad)]
     return "\n".join([f"{error.headline}:", *align_rows(rows, [False] * len(_COLUMNS))])
 
 
 def _format_problem(bad: Any) -> tuple[str, str, str, str]:
-    remedy = format_hint(bad.remedy) if isinstance(bad.remedy, Hint) else str(bad.remedy)
+    remedy = format_hint(bad.advice) if isinstance(bad.advice, Hint) else str(bad.advice)
     return bad.source.url, bad.variable, bad.reason, remedy
 
 
 def _find_usual_hint(error: IcechunkError) -> Hint | None:
-    """Return a hint for common errors that have none of their own."""
+    """Return a hint for common errors that have no hint of their own."""
     from icefloe.storage.base import ObjectNotFoundError
 
     if isinstance(error, ObjectNotFoundError) or (isinstance(error, FormatError) and error.kind in _DAMAGE):
@@ -150,7 +160,8 @@ def _find_usual_hint(error: IcechunkError) -> Hint | None:
 
 
 def format_hint(hint: Hint) -> str:
-    """Return the text of a hint with options as they are typed, or "" if the command line lacks them."""
+    """Format the hint of an error with command-line options. Return "" if the command line has no such
+    options."""
     return "" if ONLY_IN_PYTHON & {name for name, _ in hint.options} else hint.render(_shell_option)
 
 
@@ -177,5 +188,7 @@ def _exit_code(error: Exception) -> int:
         return NOT_FOUND
     if isinstance(error, ConflictError | AlreadyExistsError):
         return CONFLICT
+    if isinstance(error, CheckFailedError):
+        return FINDINGS
     wrong = isinstance(error, InvalidInputError) or kind == ErrorKind.CANNOT_PARSE_URL
     return USAGE if wrong else FAILED

@@ -15,8 +15,8 @@ import click
 
 from icefloe._internal.executor import Executor, ProcessExecutor, ThreadExecutor
 from icefloe._internal.extras import SPARK, format_install_command
-from icefloe.cli.output import Output
-from icefloe.cli.params import adapt, pairs_option
+from icefloe.cli.output import CommandOutput
+from icefloe.cli.params import DescribedDefault, adapt, pairs_option
 from icefloe.cli.progress import Meter
 from icefloe.repository import Repository
 
@@ -25,29 +25,31 @@ _LOCAL_SPARK = "local[*]"
 _WITHOUT_SPARK = "; --executor processes works without it"
 _THREADS = 64
 _SPARK_TASKS_PER_CORE = 4
-"""More than one, so that no core is idle while the slowest task finishes."""
+"""More than one task per core, so that no core is idle while the slowest task finishes."""
 _SILENT = logging.CRITICAL + 1
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """An executor as typed: `spark[:MASTER]`, `processes[:N]`, `threads`, or nothing for the default."""
+    """The value of `--executor`: `spark[:MASTER]`, `processes[:N]`, `threads`, or empty for the default."""
 
     text: str = ""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_spark(self) -> bool:
-        """True if the user chose Spark."""
+        """True if the value of `--executor` is Spark."""
         return self.text.startswith("spark")
 
     @property
     def argument(self) -> str:
-        """The Spark master or the number of processes; empty for the default."""
+        """The Spark master or the number of processes in the value of `--executor`; empty for the default."""
         return self.text.partition(":")[2]
 
-    def or_default(self, out: Output) -> ExecutorChoice:
-        """Return the choice, or by default Spark, or processes if pyspark or Java is missing."""
+    def or_default(self, out: CommandOutput) -> ExecutorChoice:
+        """Return the value of the option `--executor`, by default Spark, or processes if pyspark or Java
+        is missing.
+        """
         if self.text:
             return self
         from icefloe.spark.java import describe_missing
@@ -60,7 +62,7 @@ class ExecutorChoice:
 
 
 class ExecutorType(click.ParamType[str]):
-    """An argument that names an executor."""
+    """The command-line type of the option `--executor`."""
 
     name = "executor"
 
@@ -71,19 +73,22 @@ class ExecutorType(click.ParamType[str]):
         return str(value)
 
 
-_spark_conf = pairs_option("--spark-conf", help="A Spark setting, such as spark.executor.memory=4g.")
+_spark_conf = pairs_option(
+    "--spark-conf", help="A Spark setting, such as spark.executor.memory=4g; can be repeated."
+)
 executor_option = adapt(
     lambda executor, spark_conf: {"executor": ExecutorChoice(executor or "", spark_conf)},
     click.option(
         "--executor",
         type=ExecutorType(),
+        cls=DescribedDefault,
         show_default="spark, or processes if pyspark or Java is missing",
         help="Where to run: spark[:MASTER], such as spark:local[2] or spark:spark://host:7077; "
         "processes[:N] on this machine; or threads: one task at a time, in this process.",
     ),
     _spark_conf,
 )
-"""Add `--executor` to a command of the pipeline: the command gets `executor`, an ExecutorChoice."""
+"""Add `--executor` to an ingest command. The command receives the argument `executor`, an ExecutorChoice."""
 
 
 def _start_for_maintenance(
@@ -104,20 +109,25 @@ maintenance_executor_option = adapt(
         "spark:local[2] or spark:yarn.",
     ),
     _spark_conf,
-    click.option("--tasks", type=click.IntRange(min=1), help="The maximum number of Spark tasks per step."),
+    click.option(
+        "--tasks",
+        type=click.IntRange(min=1),
+        help="The maximum number of Spark tasks per step; by default proportional to the number of cores.",
+    ),
 )
-"""Add `--executor` to a maintenance command: the command gets `executor`, or None for threads."""
+"""Add `--executor` to a maintenance command. The command receives the argument `executor`, or None for
+threads."""
 repo_executor_option = adapt(
     lambda repo, executor: {"repo": repo if executor is None else repo.with_executor(executor)},
     maintenance_executor_option,
 )
-"""Add `--executor`: the command's `repo` uses it. Goes below `repo_argument`."""
+"""Add `--executor` to a command. Its argument `repo` uses the executor. Apply it below `repo_argument`."""
 
 
-def with_progress(repo: Repository, out: Output, *, reads_only: bool = False) -> Repository:
-    """Return the repository with an executor that reports progress.
+def with_progress(repo: Repository, out: CommandOutput, *, reads_only: bool = False) -> Repository:
+    """Return the repository of a command with the executor of `--executor`, which reports progress.
 
-    With `reads_only` the operation reads small files only, and one thread is faster on a local disk.
+    With `reads_only`, the operation reads only small files, for which one thread is faster on a local disk.
     """
     alone = reads_only and repo.storage.answers_at_once
     executor = repo.executor or ThreadExecutor(1 if alone else _THREADS)
@@ -125,8 +135,8 @@ def with_progress(repo: Repository, out: Output, *, reads_only: bool = False) ->
 
 
 @contextmanager
-def start_executor(choice: ExecutorChoice, out: Output) -> Iterator[Executor]:
-    """Start the chosen executor, report which one it is, and stop it at the end."""
+def start_executor(choice: ExecutorChoice, out: CommandOutput) -> Iterator[Executor]:
+    """Start the executor that `--executor` selects, report it, and stop it at the end."""
     with _start(choice) as started:
         # One task at a time, because some libraries that read files are not thread-safe.
         executor = started or ThreadExecutor(1)
@@ -159,14 +169,16 @@ def _start(
 
 @contextmanager
 def start_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
-    """Start a Spark session, and stop it at the end unless it existed before.
+    """Start a Spark session for `--executor spark`, and stop it at the end unless it existed before.
 
     `advice` is added to the error if Spark is not available.
     """
     try:
         from icefloe.spark.session import open_temporary_session
     except ModuleNotFoundError:
-        raise click.ClickException(f"this needs Spark: {format_install_command(*SPARK)}{advice}") from None
+        raise click.ClickException(
+            f"this command requires Spark: {format_install_command(*SPARK)}{advice}"
+        ) from None
     master = choice.argument or _LOCAL_SPARK
     with ExitStack() as stack:
         try:
@@ -182,8 +194,8 @@ def start_spark(choice: ExecutorChoice, advice: str = "") -> Iterator[Any]:
 def _stop_quietly() -> Iterator[None]:
     """Keep pyspark and py4j from printing tracebacks when the user presses Ctrl-C.
 
-    PySpark's signal handler cancels the jobs over a connection that is busy, and py4j logs the failure. The
-    jobs end together with the session, so the handler is not needed.
+    PySpark's signal handler tries to cancel the jobs over a busy connection, and py4j logs the failure. The
+    jobs end with the session anyway.
     """
     root, before = logging.getLogger(), signal.getsignal(signal.SIGINT)
     py4j = logging.getLogger("py4j")

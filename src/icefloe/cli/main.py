@@ -78,30 +78,30 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "completion": "completion",
     },
 }
-"""The commands in each section of the help, with their modules, which are imported on demand."""
+"""The commands of each help section, with their modules, which are imported on demand."""
 _SHARED_LINES: Mapping[tuple[str, ...], str] = {
     ("append", "window"): "Append files to arrays, or drop the oldest rows.",
     ("head", "cat"): "Print values of an array: the first ones, or a region.",
     ("log", "show"): "List commits, newest first, or show one of them.",
-    ("blame", "bisect"): "Find the commit that wrote a chunk or a value.",
+    ("blame", "bisect"): "Find the commit that wrote a chunk or changed a value.",
     ("ops", "watch"): "List operations on the repository, or report new ones.",
     ("branch", "tag"): "List, create, delete and reset branches or tags.",
     ("cherry-pick", "revert"): "Apply or undo the changes of one commit on a branch.",
     ("verify", "repair"): "Check that all data is readable, or restore lost data.",
-    ("gc", "expire"): "Delete objects that nothing needs, or old snapshots.",
-    ("config", "status"): "Show the configuration, or whether it is writable.",
+    ("gc", "expire"): "Delete unused objects, or expire old snapshots.",
+    ("config", "status"): "Show the configuration, or whether REPO is writable.",
 }
-"""Commands that share a line of the help, so that it fits on one screen."""
+"""Commands that share a line in the help, which must fit on one screen."""
 _COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 def commands() -> tuple[str, ...]:
-    """Return the names of all commands, in the order of the help."""
+    """Return the names of all commands of `icefloe`, in the order of the help."""
     return tuple(_COMMANDS)
 
 
 def _docstrings(module: str) -> dict[str, str]:
-    """Read the docstrings of the functions of a module from its source, which is faster than importing it."""
+    """Read the docstrings of the functions in a module from its source, which is faster than importing it."""
     import ast
     from importlib.abc import InspectLoader
 
@@ -130,7 +130,7 @@ class _Commands(click.Group):
         return command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section, without blank lines, so that the help fits on one screen."""
+        """Write the commands by section without blank lines, so that the help fits on one screen."""
         texts = _read_help_texts()
         leaders = {names[0]: (", ".join(names), text) for names, text in _SHARED_LINES.items()}
         followers = {name for names in _SHARED_LINES for name in names[1:]}
@@ -169,18 +169,26 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    options_metavar="[--version] [--debug] [-h]",
+    options_metavar="[--debug] [--allow-module M] [-h]",
     subcommand_metavar="COMMAND REPO [ARGUMENTS]...",
     epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 conflict, 5 findings.",
 )
 @click.version_option(__version__, prog_name="icefloe")
 @click.option("--debug", is_flag=True, help="Print the traceback of errors.")
-def icefloe(debug: bool) -> None:
-    """Versioned Zarr arrays. REPO is a path or URL; -o NAME=VALUE sets its options."""
+@click.option(
+    "--allow-module", multiple=True, help="Allow this module to be imported for checks of protected branches."
+)
+@click.pass_context
+def icefloe(ctx: click.Context, debug: bool, allow_module: tuple[str, ...]) -> None:
+    """Versioned Zarr arrays. REPO is a path or URL; set storage options with -o NAME=VALUE."""
+    if allow_module:
+        from icefloe.branch_checks import modules_allowed
+
+        ctx.with_resource(modules_allowed(allow_module))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
+    """Run the `icefloe` command line and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     with escape_streams():
         return _run(words)
@@ -188,10 +196,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     debug = "--debug" in words
-    rest = [word for word in words if word != "--debug"]  # allow it after the command, too
+    rest = [word for word in words if word != "--debug"]  # also allow the option after the command
     try:
         with warnings.catch_warnings():
-            # zarr warns about codecs and data types that its specification does not cover.
+            # zarr warns about codecs and data types outside of its specification.
             warnings.filterwarnings("ignore", module=r"zarr\.")
             result: Any = icefloe.main(rest, prog_name="icefloe", standalone_mode=False)
     except click.exceptions.Abort as error:
@@ -206,7 +214,7 @@ def _run(words: list[str]) -> int:
 
 
 def run() -> None:
-    """Run the installed command."""
+    """Run the installed command `icefloe`."""
     exit_on_signals()
     if "--debug" in sys.argv:
         sys.exit(run_with_streams(main))

@@ -9,7 +9,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from enum import Enum
 from itertools import zip_longest
 from typing import Any
@@ -21,31 +21,32 @@ from icefloe._internal.streams import get_colour_stream
 from icefloe.cli.progress import Meter
 
 _TEXT = "message"
-"""The only column with several lines per cell. A line break in a name could forge a row."""
+"""The only column whose cells may have several lines. In other columns, a line break could forge a row."""
 _NARROWEST = 12
-"""The smallest width of the last column of a folded table."""
+"""The minimum width of the last column of a folded table."""
 
 
-class Output:
-    """The standard output of a command. Progress goes to stderr."""
+class CommandOutput:
+    """The standard output of a command: one JSON document, or text. Progress goes to stderr."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.progress = Meter()
 
     def value(self, value: Any, text: str | None = None) -> None:
-        """Print a result, as JSON or as `text`."""
+        """Print the result of a command, as JSON or as `text`."""
         click.echo(format_json(value) if self.as_json else text or str(value))
 
     def drawing(self, value: Any, text: str) -> None:
-        """Print a result, as JSON or as text with colours, whose names must be printable already."""
+        """Print the result of a command, as JSON or as coloured text, in which control characters are already
+        escaped."""
         if self.as_json:
             self.value(value)
         else:
             click.echo(text, file=get_colour_stream(sys.stdout))
 
     def record(self, value: Mapping[str, Any], title: str | None = None) -> None:
-        """Print names and values."""
+        """Print a record as the output of a command: one line per name and value."""
         width = max(map(len, value), default=0)
         lines = [
             indent_text(f"{escape_control(name):<{width}}  ", format_value_lines(each))
@@ -54,7 +55,7 @@ class Output:
         self.value(value, "\n".join([title, *lines] if title else lines))
 
     def table(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        """Print rows with the same columns."""
+        """Print a table as the output of a command."""
         found = [{name: row[name] for name in columns} for row in rows]
         if self.as_json:
             self.value(found)
@@ -75,7 +76,7 @@ class Output:
 
 
 def align_rows(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> Iterator[str]:
-    """Yield the lines of a table without a limit for its width, with two spaces between columns."""
+    """Yield the lines of an output table of any width, with two spaces between columns."""
     cells = [[cell.split("\n") for cell in row] for row in rows]
     widths = [
         max(_measure_width(line) for row in cells for line in row[at]) for at in range(len(to_the_right))
@@ -90,7 +91,7 @@ def align_rows(rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]) -> I
 
 
 def _measure_width(text: str) -> int:
-    """Return the number of terminal columns that a text occupies."""
+    """Return the width of a text in terminal columns."""
     if text.isascii():
         return len(text)
     return sum(
@@ -100,7 +101,8 @@ def _measure_width(text: str) -> int:
 
 
 def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
-    """Return True if the last column still fits when the others, with names and ids, are not folded."""
+    """Return True if folding only the last column makes the table fit. Names and ids in other columns are not
+    folded."""
     widths = [
         max(_measure_width(line) for row in rows for line in row[at].split("\n"))
         for at in range(len(rows[0]))
@@ -111,7 +113,7 @@ def _can_be_folded(rows: Sequence[Sequence[str]], columns: int) -> bool:
 def _fold_to_terminal(
     titles: Sequence[str], rows: Sequence[Sequence[str]], to_the_right: Sequence[bool]
 ) -> None:
-    """Print a table that is not wider than the terminal."""
+    """Print a table, folded to the width of the terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -127,12 +129,13 @@ def _fold_to_terminal(
 
 
 def format_value(value: Any) -> str:
-    """Format a value for people, on one line."""
+    """Format a value of a command's output for people, on one line."""
     return escape_control(format_value_lines(value))
 
 
 def format_value_lines(value: Any) -> str:
-    """Format a value for people. Strings may have several lines; callers indent them."""
+    """Format a value of a command's output for people. The result may have several lines, which callers
+    indent."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -147,17 +150,18 @@ def format_value_lines(value: Any) -> str:
 
 
 def format_json(value: Any) -> str:
-    r"""Format a value as a JSON document. Control characters are escaped as `\uXXXX`."""
+    r"""Format the output of a command as a JSON document. Control characters are escaped as `\uXXXX`."""
     return escape_control_in_json(json.dumps(plain(value), indent=2, ensure_ascii=False))
 
 
 def indent_text(title: str, text: str) -> str:
-    """Return a title and a text whose further lines are aligned with the first one."""
+    """Return a title followed by a text, with further lines of the text aligned with its first line."""
     return title + text.replace("\n", "\n" + " " * len(title))
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON types. Numbers that JSON lacks become strings as in Zarr: "NaN", "-Infinity"."""
+    """Convert the output of a command to JSON types. Numbers that JSON cannot represent become strings, such
+    as "NaN"."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -166,7 +170,7 @@ def plain(value: Any) -> Any:
         return sorted(map(plain, value))
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
-    if isinstance(value, datetime):
+    if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value if isinstance(value, str) else value.name
@@ -176,4 +180,4 @@ def plain(value: Any) -> Any:
         return [plain(value.real), plain(value.imag)]
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    return value
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -16,22 +16,29 @@ from click.shell_completion import CompletionItem
 import icefloe
 from icefloe._internal.paths import LEDGERS, is_within
 from icefloe.cli import revisions
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.errors import IcechunkError, RepositoryNotFoundError
 from icefloe.repository import Repository
 from icefloe.storage.base import Storage
+from icefloe.storage.disk_cache import DEFAULT_BYTES, DiskCache
 
 F = TypeVar("F", bound=Callable[..., Any])
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 _NAME = re.compile(r"[a-z_]+")
+_SIZED_FOLDER = re.compile(r"(.+):(\d+)([MGT])(?:i?B)?", re.IGNORECASE)
+_SHIFTS = {"m": 20, "g": 30, "t": 40}
+_CACHE = "icefloe.disk_cache"
 
 
 # Types of arguments
 
 
 class Pair(click.ParamType[tuple[str, Any]]):
-    """An argument of the form NAME=VALUE. `parse` converts the value, or raises ValueError."""
+    """The parameter type of NAME=VALUE on the command line.
+
+    `parse` converts the value, or raises ValueError.
+    """
 
     def __init__(self, form: str = "NAME=VALUE", parse: Callable[[str], Any] = str) -> None:
         self.name = form
@@ -45,7 +52,7 @@ class Pair(click.ParamType[tuple[str, Any]]):
             return value
         name, equals, text = str(value).partition("=")
         if not equals or not name:
-            # Do not quote a value that may be a secret.
+            # The value may be a secret, so the message does not contain it.
             is_name = _NAME.fullmatch(str(value)) is not None
             self.fail(f"{value!r} is not {self.name}" if is_name else f"expected {self.name}", param, ctx)
         try:
@@ -57,7 +64,7 @@ class Pair(click.ParamType[tuple[str, Any]]):
 def pairs_option(
     *names: str, form: str = "NAME=VALUE", parse: Callable[[str], Any] = str, help: str
 ) -> Callable[[F], F]:
-    """Add an option that can be repeated: the command gets a dictionary."""
+    """Add a repeatable parameter NAME=VALUE to a command, which gets a dictionary."""
     kind = Pair(form, parse)
     return click.option(
         *names, type=kind, multiple=True, callback=lambda _, __, pairs: dict(pairs), help=help
@@ -65,7 +72,9 @@ def pairs_option(
 
 
 class LabelsAt(click.ParamType[dict[str, Any]]):
-    """An argument with labels of several dimensions, such as `time=2024-01-01,lat=45`."""
+    """The parameter type of labels along several dimensions on the command line, such as
+    `time=2024-01-01,lat=45`.
+    """
 
     name = "DIM=LABEL,..."
 
@@ -78,7 +87,7 @@ class LabelsAt(click.ParamType[dict[str, Any]]):
 
 
 class Sizes(click.ParamType[dict[str, int]]):
-    """An argument with sizes of several dimensions, such as `time=24,lat=180`."""
+    """The parameter type of sizes along several dimensions on the command line, such as `time=24,lat=180`."""
 
     name = "DIM=SIZE,..."
 
@@ -99,8 +108,23 @@ class Sizes(click.ParamType[dict[str, int]]):
         return dict(zip(names, sizes, strict=True))
 
 
+class CacheFolder(click.ParamType[DiskCache]):
+    """The command-line type of a disk cache: a folder, and optionally its size, such as `/scratch/me:50G`."""
+
+    name = "FOLDER[:SIZE]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> DiskCache:
+        # docstring inherited
+        if isinstance(value, DiskCache):
+            return value
+        sized = _SIZED_FOLDER.fullmatch(str(value))
+        if sized is None:
+            return DiskCache(str(value))
+        return DiskCache(sized[1], int(sized[2]) << _SHIFTS[sized[3].lower()])
+
+
 def json_or_text(text: str) -> Any:
-    """Return the value of a JSON document, or the text itself if it is not JSON."""
+    """Return the value of a command-line parameter that is JSON, or the text itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -108,7 +132,9 @@ def json_or_text(text: str) -> Any:
 
 
 def parse_index(text: str) -> slice | int:
-    """Parse an index, or a range such as `2:10`; ValueError for any other text."""
+    """Parse a command-line parameter that is an index, or a range such as `2:10`; raise ValueError for any
+    other text.
+    """
     if ":" not in text:
         return int(text)
     return slice(*(int(bound) if bound.strip() else None for bound in text.split(":", 2)))
@@ -122,7 +148,8 @@ def _parse_labels(text: str) -> Any:
 
 
 def _parse_label(text: str) -> str | int | float | None:
-    """Parse a label: a number if possible, otherwise text, such as a time; None if it is empty."""
+    """Parse a label as a number if possible, otherwise as text, such as a time. Return None for an empty
+    label."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -132,10 +159,10 @@ def _parse_label(text: str) -> str | int | float | None:
 
 
 class GroupWithDefault(click.Group):
-    """A group with a default command: `icefloe branch REPO` means `icefloe branch list REPO`.
+    """A group of subcommands with a default: `icefloe branch REPO` means `icefloe branch list REPO`.
 
-    A word that resembles the name of a command counts as a misspelled command. Any other word is the first
-    argument of the default command.
+    A word that resembles the name of a subcommand is treated as a misspelling. Any other word is the first
+    argument of the default subcommand.
     """
 
     def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
@@ -158,12 +185,12 @@ class GroupWithDefault(click.Group):
 
 
 def complete_folder(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a folder."""
+    """Let the shell complete a folder as a parameter of a command."""
     return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_file(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a file."""
+    """Let the shell complete a file as a parameter of a command."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -174,7 +201,7 @@ def _make_completer(names: Callable[[Repository, click.Context], Iterable[str]])
         try:
             found = sorted(names(_open_typed_repository(ctx), ctx))
         except (IcechunkError, click.ClickException, OSError, ValueError, LookupError):
-            return []  # a shell cannot show an error while it completes a word
+            return []  # shells cannot show errors during completion
         # The shell would split names at line breaks, and print control characters.
         return [CompletionItem(each) for each in found if each.isprintable() and each.startswith(incomplete)]
 
@@ -183,7 +210,7 @@ def _make_completer(names: Callable[[Repository, click.Context], Iterable[str]])
 
 def _open_typed_repository(ctx: click.Context) -> Repository:
     location: Any = ctx.params["repo"]
-    if location is None:  # click parses no arguments while it completes the value of an option
+    if location is None:  # click does not parse arguments while completing the value of an option
         first = next(each.name for each in ctx.command.params if isinstance(each, click.Argument))
         location = ctx.args[0 if first == "repo" else -1]
     return Repository.open(icefloe.storage_from_url(location, **(ctx.params.get("options") or {})))
@@ -204,10 +231,22 @@ complete_path = _make_completer(_list_paths)
 # Options
 
 
+class DescribedDefault(click.Option):
+    """An option whose default is computed. The help shows `show_default` like a plain default."""
+
+    def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
+        # docstring inherited
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default  # without the parentheses that click adds
+        return extra
+
+
 revision_option = click.option(
     "-r",
     "--revision",
     default=revisions.DEFAULT,
+    cls=DescribedDefault,
     show_default="main",
     help=f"The version to read: {revisions.HELP}",
     shell_complete=complete_revision,
@@ -224,50 +263,68 @@ order_option = click.option(
     type=click.Choice(["commit", "sorted", "strict"]),
     default="commit",
     show_default=True,
-    help="Where appended rows go: after earlier commits, by label (needs whole chunks), or only after the "
-    "last label.",
+    help="Where to put appended rows: in the order of commits, sorted by label (requires whole chunks), or "
+    "strictly after the last label.",
 )
-message_option = click.option("-m", "--message", help="The commit message.")
+message_option = click.option("-m", "--message", help="The commit message; generated by default.")
 metadata_option = pairs_option(
-    "--metadata", parse=json_or_text, help="Metadata to add to the commit; the value may be JSON."
+    "--metadata",
+    parse=json_or_text,
+    help="Metadata of the commit. The value can be JSON; the option can be repeated.",
 )
 isel_option = pairs_option(
     "--isel",
     form="DIM=START:STOP",
     parse=parse_index,
-    help="Select a dimension by index: a range, or one index.",
+    help="Select a range or a single index along a dimension.",
 )
 sel_option = pairs_option(
     "--sel",
     form="DIM=FIRST..LAST",
     parse=_parse_labels,
-    help="Select a dimension by label: a range, or one label.",
+    help="Select a range of labels or a single label along a dimension.",
 )
 memory_option = click.option(
     "--memory",
     default=256,
     show_default=True,
     type=click.IntRange(min=1),
-    help="The memory that a task may use for data, in MiB.",
+    help="The memory for data in each task, in MiB.",
 )
 codec_help = "zstd:LEVEL, blosc:NAME:LEVEL, gzip:LEVEL or none"
-dry_run_option = click.option("--dry-run", is_flag=True, help="Report what would happen, and write nothing.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Report what would be done, without writing anything."
+)
 all_option = click.option(
-    "--all", "with_ledgers", is_flag=True, help=f"Include the ledger of ingests, {LEDGERS.strip('/')}."
+    "--all", "with_ledgers", is_flag=True, help=f"Include the ingest ledger, {LEDGERS.strip('/')}."
 )
+cache_option = click.option(
+    "--cache",
+    type=CacheFolder(),
+    envvar="ICEFLOE_CACHE",
+    show_envvar=True,
+    expose_value=False,
+    callback=lambda ctx, _, cache: ctx.meta.__setitem__(_CACHE, cache),
+    help=f"Keep remote data in this folder, by default up to {DEFAULT_BYTES >> 30}G.",
+)
+"""Add `--cache`, which `open_repository` and executors use."""
 storage_options = pairs_option(
-    "-o", "--option", "options", help="A storage option, such as region=eu-west-1."
+    "-o", "--option", "options", help="A storage option, such as region=eu-west-1; can be repeated."
 )
-_target_options = pairs_option("--target-option", "target_options", help="A storage option of TARGET.")
+_target_options = pairs_option(
+    "--target-option",
+    "target_options",
+    help="A storage option of TARGET, such as region=eu-west-1; can be repeated.",
+)
 
 
 def is_listed(path: str, *, with_ledgers: bool) -> bool:
-    """Return True if listings show a node. They show the ledger of ingests only on request."""
+    """Return True if commands list a node. They list the ingest ledger only if a parameter says so."""
     return with_ledgers or not is_within(path, LEDGERS)
 
 
 def adapt(convert: Callable[..., Mapping[str, Any]], *parameters: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return a decorator that adds parameters to a command and converts their values.
+    """Return a decorator that adds shared parameters to a command and converts their values.
 
     `convert` receives the parameters that its signature names. The command receives its result instead, as
     keyword arguments.
@@ -286,15 +343,15 @@ def adapt(convert: Callable[..., Mapping[str, Any]], *parameters: Callable[[Any]
 
 
 def _output(as_json: bool) -> dict[str, Any]:
-    out = Output(as_json=as_json)
+    out = CommandOutput(as_json=as_json)
     click.get_current_context().call_on_close(out.progress.close)
     return {"out": out}
 
 
 output_option = adapt(
-    _output, click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+    _output, click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 )
-"""Add `--json`: the command gets `out`."""
+"""Add `--json` to a command. The command receives the argument `out`."""
 
 # The repository
 
@@ -303,33 +360,42 @@ _target = click.argument("target", metavar="TARGET", shell_complete=complete_fol
 storage_argument = adapt(
     lambda repo, options: {"storage": icefloe.storage_from_url(repo, **options)}, _repo, storage_options
 )
-"""Add REPO and its storage options: the command gets `storage`."""
-repo_argument = adapt(lambda storage: {"repo": open_repository(storage)}, storage_argument)
-"""Add REPO and its storage options: the command gets `repo`, opened."""
+"""Add the parameter REPO and its storage options to a command, which receives the argument `storage`."""
+repo_argument = adapt(lambda storage: {"repo": open_repository(storage)}, storage_argument, cache_option)
+"""Add the parameter REPO and its storage options to a command, which receives the open repository as
+`repo`."""
 
 
 def target_argument(function: F) -> F:
-    """Add TARGET and its storage options: the command gets `target` and `target_options`."""
+    """Add the parameter TARGET and its storage options to a command, which receives `target` and
+    `target_options`."""
     return _target(_target_options(function))
 
 
 def optional_repo_argument(function: F) -> F:
-    """Add REPO, which may be omitted, and its storage options: the command gets `repo` and `options`."""
+    """Add the optional parameter REPO and its storage options to a command, which receives `repo` and
+    `options`."""
     argument = click.argument("repo", metavar="REPO", required=False, shell_complete=complete_folder)
     return argument(storage_options(function))
 
 
 def open_repository(storage: Storage) -> Repository:
-    """Open a repository. The error says so if the location is a file."""
+    """Open the repository at a command's parameter REPO. Raise a specific error if the location is a file."""
     try:
-        return Repository.open(storage)
+        return Repository.open(storage, disk_cache=get_cache())
     except RepositoryNotFoundError as error:
         if not is_file(storage):
             raise
         path = storage.describe()["path"]
-        raise RepositoryNotFoundError(f"{path} is a file, and a repository is a folder", error.kind) from None
+        raise RepositoryNotFoundError(f"{path} is a file, but a repository is a folder", error.kind) from None
+
+
+def get_cache() -> DiskCache | None:
+    """Return the disk cache that the option `--cache` of the current command names."""
+    cache: DiskCache | None = click.get_current_context().meta.get(_CACHE)
+    return cache
 
 
 def is_file(storage: Storage) -> bool:
-    """Return True if a storage points to a file instead of a folder."""
+    """Return True if the location in a command's parameter REPO is a file instead of a folder."""
     return os.path.isfile(storage.describe().get("path", ""))

@@ -16,14 +16,14 @@ from icefloe._internal.printable import escape_control, escape_control_in_lines
 from icefloe._internal.streams import get_colour_stream
 
 _PATIENCE_S = 2.0
-"""Stages that take less time are not reported."""
+"""The time in seconds after which the progress of a stage is reported."""
 _FRAME_S = 0.2
 _LINE_S = 10.0
 _BAR = 24
 
 
 class Meter:
-    """A progress callback that prints to stderr. Close it at the end."""
+    """A progress callback for commands that prints to stderr. Close it at the end."""
 
     def __init__(self) -> None:
         self._bar = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -33,7 +33,7 @@ class Meter:
         self._drawn = False
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report that `done` of `total` items of a stage are finished."""
+        """Report that `done` of `total` items of a stage have finished."""
         now = time.monotonic()
         if stage != self._stage or done < self._done:
             self.close()
@@ -56,7 +56,7 @@ class Meter:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Show a message in a terminal during an operation that reports no progress."""
+        """Show a message in the terminal while an operation does not report progress."""
         if self._bar:
             self._show(f"{text} ...")
         try:
@@ -65,7 +65,7 @@ class Meter:
             self.close()
 
     def close(self) -> None:
-        """Remove the bar."""
+        """Remove the progress bar from the terminal."""
         if self._drawn:
             click.echo("\r\x1b[2K", nl=False, file=get_colour_stream(sys.stderr))
             self._drawn = False
@@ -91,7 +91,7 @@ def format_progress(stage: str, done: int, total: int, seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration, rounded to one unit."""
+    """Format the remaining time of a command's progress, rounded to one unit."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -112,7 +112,7 @@ class _Relay(logging.Handler):
 
 @contextmanager
 def show_logs(name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Pass the messages of a logger at level INFO to `say` within the block."""
+    """Show log messages of level INFO above the progress bar, within the block."""
     logger, relay = logging.getLogger(name), _Relay(say)
     before = logger.level
     logger.addHandler(relay)

@@ -1,4 +1,4 @@
-"""Versions and times on the command line."""
+"""Parse versions and times on the command line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from icefloe.history.versions import resolve_version as resolve
 
 __all__ = ["DEFAULT", "HELP", "Duration", "Time", "resolve"]
 
-HELP = (
-    "a branch, a tag, a snapshot id or a prefix of one, BRANCH@TIME, or one of these with ~N for N commits "
-    "before it. branch:NAME, tag:NAME and snapshot:ID are unambiguous."
-)
+HELP = "a branch, a tag, a snapshot id, BRANCH@TIME, or VERSION~N for N commits earlier."
 
 
 class Duration(click.ParamType[timedelta | float]):
-    """An argument that is a duration, or a number."""
+    """The parameter type of a command for a duration, or a number of revisions."""
 
     name = "duration"
 
@@ -40,7 +37,7 @@ class Duration(click.ParamType[timedelta | float]):
 
 
 class Time(click.ParamType[datetime]):
-    """An argument that is a time or an age."""
+    """The parameter type of a command for a time or an age that selects a revision (`-r`)."""
 
     name = "time"
 

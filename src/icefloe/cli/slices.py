@@ -22,8 +22,8 @@ _MOST_CELLS = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """A dimension of a plot."""
+class PlotAxis:
+    """A dimension of the slice of an array that the command `plot` draws."""
 
     name: str
     values: Any
@@ -35,28 +35,37 @@ class Axis:
 
     @property
     def labels(self) -> Any:
-        """The coordinate values, or else the indices."""
+        """The coordinate values along a dimension of a plotted slice; its indices if there is no
+        coordinate.
+        """
         return np.array(self.indices) if self.values is None else self.values
 
     @property
     def title(self) -> str:
-        """The name and the units; dimensions without a name have a number."""
+        """The name and the units of a dimension of a plotted slice.
+
+        Dimensions without a name have a number.
+        """
         name = f"dimension {self.name}" if self.name.isdigit() else self.name
         return escape_control(f"{name} ({self.units})" if self.units else name)
 
     @property
     def is_increasing(self) -> bool:
-        """True if there is a coordinate and its last value is greater than its first."""
+        """True if a dimension of a plotted slice has a coordinate whose last value is greater than its
+        first.
+        """
         return self.values is not None and len(self.values) > 1 and bool(self.values[-1] > self.values[0])
 
     @property
     def latitudes(self) -> Any:
-        """The coordinate values if CF attributes or the name say that they are latitudes, otherwise None."""
+        """The coordinate values of a dimension of a plotted slice if they are latitudes, otherwise None."""
         return check_latitudes(self.values) if is_latitude(self.name, self._attributes) else None
 
     @property
     def longitudes(self) -> Any:
-        """The coordinate values without jumps if they are longitudes, otherwise None."""
+        """The coordinate values of a dimension of a plotted slice, without jumps, if they are longitudes,
+        otherwise None.
+        """
         return unwrapped_longitudes(self.values) if is_longitude(self.name, self._attributes) else None
 
     @property
@@ -66,20 +75,22 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The values of a plot."""
+    """A slice of an array that the command `plot` draws: values along one or two dimensions, with
+    coordinates and units.
+    """
 
     path: str
     values: Any
     """Floating-point numbers; NaN for missing values."""
-    axes: tuple[Axis, ...]
+    axes: tuple[PlotAxis, ...]
     units: str
     title: str
-    """The title, without control characters."""
+    """The title of the plot, without control characters."""
     at: Mapping[str, str]
-    """The labels of the other dimensions, which have one selected element each."""
+    """The labels of the other dimensions, each of which has one selected element."""
 
     def summary(self) -> dict[str, Any]:
-        """Return the shape, minimum, maximum, mean and number of missing values."""
+        """Return the shape, minimum, maximum, mean and number of missing values of a plotted slice."""
         there = self.values[np.isfinite(self.values)]
         numbers = {"min": there.min(), "max": there.max(), "mean": there.mean()} if there.size else {}
         return {
@@ -94,7 +105,7 @@ class Slice:
 
 
 def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapping[str, Any]) -> Slice:
-    """Select the values of a plot by index or label.
+    """Take the slice of an array to plot on the command line, by index or label.
 
     If more than two dimensions are left, the first element of the leading ones is selected.
     """
@@ -116,14 +127,14 @@ def take(session: Session, path: str, isel: Mapping[str, slice | int], sel: Mapp
             chosen[name] = span[0]
     if not left:
         raise _make_error(
-            f"{whole}: a plot needs a dimension with more than one selected element; `icefloe cat` prints "
-            "single values"
+            f"{whole}: a plot requires a dimension with more than one selected element; use "
+            "`icefloe cat` to print single values"
         )
     drawn = [name for name in names if not isinstance(chosen[name], int)]
     attributes = json.loads(node.user_data).get("attributes", {})
     if np.prod([len(_parse_range(chosen[name], sizes[name])) for name in drawn]) > _MOST_CELLS:
         raise _make_error(
-            f"{whole}: a plot has at most {_MOST_CELLS} values; select fewer with --isel or --sel"
+            f"{whole}: a plot can have at most {_MOST_CELLS} values; select fewer with --isel or --sel"
         )
     values = _decode_numbers(read(session, whole, tuple(chosen[name] for name in names)), attributes, whole)
     axes = tuple(_make_axis(session, whole, name, chosen[name], sizes[name]) for name in drawn)
@@ -171,17 +182,17 @@ def _decode_numbers(values: Any, attributes: Mapping[str, Any], path: str) -> An
     """Decode packed values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
         raise _make_error(
-            f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can"
+            f"{path} has values of type {values.dtype}, which cannot be plotted; only numbers can be plotted"
         )
     found = unpack_numbers(values, attributes)
     found[~np.isfinite(found)] = np.nan
     return found
 
 
-def _make_axis(session: Session, path: str, name: str, wanted: Any, size: int) -> Axis:
+def _make_axis(session: Session, path: str, name: str, wanted: Any, size: int) -> PlotAxis:
     values, units, standard_name = _read_coordinate(session, path, name, size)
     drawn = None if values is None else values[wanted]
-    return Axis(name, drawn, _parse_range(wanted, size), units, standard_name)
+    return PlotAxis(name, drawn, _parse_range(wanted, size), units, standard_name)
 
 
 def _format_label_at(session: Session, path: str, name: str, wanted: int, size: int) -> str:
@@ -191,7 +202,7 @@ def _format_label_at(session: Session, path: str, name: str, wanted: int, size: 
 
 
 def format_label(value: Any) -> str:
-    """Format a coordinate value."""
+    """Format a coordinate value of a plotted slice."""
     if isinstance(value, np.datetime64):
         text = str(value.astype("M8[s]"))
         return text.removesuffix("T00:00:00")

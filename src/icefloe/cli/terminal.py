@@ -1,4 +1,4 @@
-"""Process-level concerns of a command: limited encodings, closed pipes and signals."""
+"""Terminal encodings, closed pipes and signals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ASCII = str.maketrans(
 
 
 def to_ascii(text: str) -> str:
-    """Replace drawing characters by similar ASCII characters, and others by question marks."""
+    """Replace drawing characters with similar ASCII characters for limited terminals, and others with `?`."""
     plain = text.translate(_ASCII)
     return "".join(each if each.isascii() else "o" if "⠀" <= each <= "⣿" else "?" for each in plain)
 
@@ -40,9 +40,10 @@ def _make_ascii_error(error: UnicodeError) -> tuple[str, int]:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End the process without the interpreter's clean-up, which takes as long as opening a repository.
+    """End the process of a command in the terminal without Python's clean-up, which takes as long as opening
+    a repository.
 
-    A process that has started others, for example for Spark, ends as usual.
+    Processes that have started other processes, for example for Spark, exit normally.
     """
     if _WITH_PROCESSES & sys.modules.keys():
         sys.exit(code)
@@ -54,10 +55,10 @@ def exit_now(code: int) -> NoReturn:
 
 
 def exit_on_signals() -> None:
-    """Handle SIGTERM, and SIGHUP when the terminal closes, like Ctrl-C.
+    """Stop a command on SIGTERM, and on SIGHUP when the terminal closes, as on Ctrl-C.
 
-    Schedulers send SIGTERM before they kill a process, so that it can clean up. Signals that are ignored, as
-    below nohup, stay ignored.
+    Schedulers send SIGTERM to let a process clean up before they kill it. Signals that are already ignored,
+    as with nohup, stay ignored.
     """
     for number in _ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -71,7 +72,8 @@ def _handle_signal(number: int, _: Any) -> None:
 
 
 def run_with_streams(work: Callable[[], int]) -> int:
-    """Run a command. Characters that the encoding lacks become ASCII, and a closed pipe is not an error."""
+    """Run a command with safe streams: unsupported characters become ASCII, and a closed pipe is not an
+    error."""
     codecs.register_error(_HANDLER, _make_ascii_error)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -84,7 +86,7 @@ def run_with_streams(work: Callable[[], int]) -> int:
             code = _run(work)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):
-        # click raises SystemExit only for this reason. The interpreter would fail again when it flushes the
+        # click raises SystemExit only for a closed pipe. The interpreter would fail again when it flushes the
         # rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED

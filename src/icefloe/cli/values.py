@@ -1,4 +1,4 @@
-"""Read values of an array for `head`, `cat` and `plot`."""
+"""Read the values of an array for `head`, `cat` and `plot`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Region = tuple[slice | int, ...]
 
 
 def read(session: Session, path: str, region: Region) -> Any:
-    """Return the values of an array in a region, which has an index or a slice for each dimension."""
+    """Read the values of an array in a region for `head`, `cat` or `plot`, given an index or slice per
+    dimension.
+    """
     _check_region(region, json.loads(session._workspace.array(path).user_data)["shape"])
-    import zarr  # commands that read no values start twice as fast without it
+    import zarr  # imported here, because commands that read no values start twice as fast without zarr
 
     return np.asarray(zarr.open_array(session.store, path=path.strip("/"), mode="r")[region])
 
@@ -35,7 +37,9 @@ def _make_error(message: str) -> InvalidInputError:
 
 
 def json_values(values: Any) -> Any:
-    """Convert values to JSON types: times to ISO 8601, durations to numbers in their unit."""
+    """Convert values that a command prints to JSON types: times to ISO 8601, durations to numbers in their
+    unit.
+    """
     if values.dtype.kind == "M":
         return np.datetime_as_string(values).tolist()
     if values.dtype.kind == "m":

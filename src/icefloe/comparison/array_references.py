@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from icefloe._internal.ids import encode_column
 from icefloe._internal.paths import normalize
+from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, NodeNotFoundError
@@ -21,39 +22,39 @@ from icefloe.session import Session
 __all__ = ["CHUNK_KINDS", "ArrayReferences", "chunk_references"]
 
 CHUNK_KINDS: Final = ("native", "virtual", "inline")
-"""Names of the kinds of references; `ArrayReferences.kinds` are indices into them."""
+"""The names of the kinds of references, into which `ArrayReferences.kinds` are indices."""
 _CODES: Final = np.array([0, 0, 1, 2], np.uint8)
-"""From the kinds of a manifest, NATIVE, VIRTUAL and INLINE, to indices into CHUNK_KINDS."""
+"""The index into CHUNK_KINDS for each kind in a manifest: NATIVE, VIRTUAL and INLINE."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ArrayReferences:
-    """The references of an array's chunks, one row per chunk that exists, sorted by coordinates."""
+class ArrayReferences(Report):
+    """The chunk references of an array at one version, to compare them: one row per chunk, sorted."""
 
     path: str
     """Path of the array."""
     grid: tuple[int, ...]
-    """Number of chunks along each dimension."""
+    """The number of chunks along each dimension."""
     coords: NDArray[np.uint32]
-    """Chunk coordinates, shape `(rows, dimensions)`."""
+    """The chunk coordinates, of shape `(rows, dimensions)`."""
     kinds: NDArray[np.uint8]
-    """Index into `CHUNK_KINDS`: 0 for native, 1 for virtual, 2 for inline chunks."""
+    """The index into `CHUNK_KINDS`: 0 for native, 1 for virtual, 2 for inline chunks."""
     lengths: NDArray[np.uint64]
-    """Stored size of each chunk in bytes."""
+    """The stored size of each chunk in bytes."""
     offsets: NDArray[np.uint64]
-    """First byte in the chunk object or source file. 0 for inline chunks."""
+    """The offset of the first byte in the chunk object or source file; 0 for inline chunks."""
     chunk_ids: NDArray[np.uint8]
-    """Ids of chunk objects, shape `(rows, 12)`. Zeros unless native."""
+    """The ids of chunk objects, of shape `(rows, 12)`; zeros unless native."""
     locations: tuple[str, ...]
-    """URLs of source files, each once."""
+    """The distinct URLs of source files."""
     location_codes: NDArray[np.int64]
-    """Index into `locations`, or -1 unless virtual."""
+    """The index into `locations`; -1 unless virtual."""
 
     def __len__(self) -> int:
         return len(self.coords)
 
     def table(self) -> Table:
-        """Return the references as a table with one row per chunk.
+        """Return the chunk references of the array as a table with one row per chunk.
 
         Returns
         -------
@@ -74,9 +75,13 @@ class ArrayReferences:
         }
         return Table(columns)
 
+    def to_dict(self) -> dict[str, Any]:
+        # docstring inherited
+        return {"path": self.path, "grid": list(self.grid), "chunks": list(self.table().rows())}
+
 
 def chunk_references(session: Session, path: str) -> ArrayReferences:
-    """Return the chunk references of an array as columns, without reading chunks.
+    """List the chunk references of an array at one version as columns, without reading chunks.
 
     Parameters
     ----------
@@ -111,23 +116,23 @@ def chunk_references(session: Session, path: str) -> ArrayReferences:
 
 
 def find_array(workspace: Workspace, path: str) -> NodeSnapshot:
-    """Return the array at a path, or raise NodeNotFoundError."""
+    """Return the array at a path whose references are compared; raise NodeNotFoundError if there is none."""
     whole = normalize(f"/{path}")
     node = workspace.node(whole)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         problem = "no node" if node is None else "a group, not an array,"
-        raise NodeNotFoundError(f"there is {problem} at {whole}", kind=ErrorKind.NODE_NOT_FOUND)
+        raise NodeNotFoundError(f"{whole} cannot be compared: it is {problem}", kind=ErrorKind.NODE_NOT_FOUND)
     return node
 
 
 def count_chunks(node: NodeSnapshot) -> tuple[int, ...]:
-    """Return the number of chunks of an array along each dimension."""
+    """Return the number of chunks along each dimension of an array whose references are listed."""
     data = node.node_data
     return tuple(each.num_chunks for each in data.shape) if isinstance(data, ArrayNodeData) else ()
 
 
 def to_coordinate_columns(coords: Coords) -> dict[str, Any]:
-    """Return chunk coordinates as one column per dimension."""
+    """Return the chunk coordinates of an array's references as one column per dimension."""
     return {f"chunk_{axis}": coords[:, axis] for axis in range(coords.shape[1])}
 
 

@@ -1,4 +1,4 @@
-"""The commit at which a condition on values changed, found by binary search in the history."""
+"""Find the commit at which a condition on values changed, by binary search in the history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATISTICS: Final[Mapping[str, Callable[[NDArray[np.float64]], float]]] = {
     "missing": lambda values: float(np.count_nonzero(np.isnan(values))),
     "value": lambda values: float(values.ravel()[0]) if values.size == 1 else float("nan"),
 }
-"""Names that conditions may use."""
+"""The names that conditions may use."""
 _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[float, float], bool]]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -46,18 +46,18 @@ _COMPARISONS: Final[Mapping[type[ast.cmpop], Callable[[float, float], bool]]] = 
 
 @dataclass(frozen=True, slots=True)
 class Bisection(Report):
-    """The commit at which a condition changed."""
+    """The result of a bisection: the commit at which a condition on the values of an array changed."""
 
     commit: SnapshotInfo
     """The first commit at which the condition has its later state."""
     before: str
-    """The snapshot before it."""
+    """The snapshot before this commit."""
     holds: bool
-    """True if the condition holds from this commit on."""
+    """True if the condition holds since this commit."""
     statistics: Mapping[str, tuple[float | None, float | None]]
     """The values that the condition uses, before and at the commit; None if the array did not exist."""
     versions_read: int
-    """Number of versions that were read."""
+    """The number of versions that were read."""
 
 
 def bisect(
@@ -70,10 +70,11 @@ def bisect(
     from_snapshot_id: str | None = None,
     to_snapshot_id: str | None = None,
 ) -> Bisection:
-    """Find the commit at which a condition on the values of an array changed.
+    """Bisect the history for the commit at which a condition on the values of an array changed.
 
-    The history of first parents is searched by bisection, as by `git bisect`: if the condition changed more
-    than once, one of the commits is found. Where the array or the labels do not exist, it does not hold.
+    The history of first parents is searched by bisection, like `git bisect`. If the condition changed more
+    than once, one of these commits is found. The condition does not hold if the array or the labels do not
+    exist.
 
     Parameters
     ----------
@@ -90,9 +91,9 @@ def bisect(
     branch
         The branch whose history is searched.
     from_snapshot_id
-        The oldest version to look at. By default the first of the history.
+        The oldest version to search. By default the first of the history.
     to_snapshot_id
-        The newest version to look at. By default the tip of the branch.
+        The newest version to search. By default the tip of the branch.
 
     Returns
     -------
@@ -129,10 +130,9 @@ def bisect(
     old, new = len(history) - 1, 0
     first, last = search.holds(history[old].id), search.holds(history[new].id)
     if first == last:
-        word = "holds" if first else "does not hold"
-        raise _make_error(
-            f"`{when}` {word} at both {history[old].id} and {history[new].id}, so it did not change"
-        )
+        start, end = history[old].id, history[new].id
+        ends = f"both {start} and {end}" if first else f"neither {start} nor {end}"
+        raise _make_error(f"`{when}` did not change: it holds at {ends}")
     while old - new > 1:
         middle = (old + new) // 2
         old, new = (middle, new) if search.holds(history[middle].id) == first else (old, middle)
@@ -141,7 +141,7 @@ def bisect(
 
 
 def parse_condition(text: str) -> ast.expr:
-    """Parse a condition. InvalidInputError names the part that is not allowed."""
+    """Parse the condition of a bisection. InvalidInputError contains the part that is not allowed."""
     try:
         found = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
@@ -201,7 +201,7 @@ def _evaluate(node: ast.expr, numbers: Mapping[str, float]) -> Any:
 
 
 class _Search:
-    """A cache of the result of a condition at each version."""
+    """The results of a bisection's condition by version."""
 
     def __init__(self, repo: Repository, path: str, condition: ast.expr, at: Mapping[str, Any]) -> None:
         self._repo, self._path, self._condition, self._at = repo, path, condition, at
@@ -209,7 +209,7 @@ class _Search:
         self.known: dict[str, dict[str, float] | None] = {}
 
     def holds(self, snapshot_id: str) -> bool:
-        """Return whether the condition holds at a version."""
+        """Return whether the condition of the bisection holds at a version."""
         if snapshot_id not in self.known:
             self.known[snapshot_id] = self._read(snapshot_id)
         numbers = self.known[snapshot_id]
@@ -227,7 +227,7 @@ class _Search:
         try:
             node = find_array(session._workspace, self._path)
             spans = find_positions(session, get_parent(node.path) or ROOT, self._at) if self._at else {}
-        except (NodeNotFoundError, InvalidInputError):  # the array or label does not exist yet
+        except (NodeNotFoundError, InvalidInputError):  # the array or the label does not exist yet
             return None
         dims = node.array.names
         for name in self._at:
@@ -244,7 +244,7 @@ class _Search:
 def _decode(values: NDArray[Any], attributes: Mapping[str, Any], path: str) -> NDArray[np.float64]:
     """Unpack values, with NaN for missing ones."""
     if values.dtype.kind not in "biuf":
-        raise _make_error(f"{path} has values of type {values.dtype}; conditions need numbers")
+        raise _make_error(f"{path} has values of type {values.dtype}, but conditions require numbers")
     found = values.astype(np.float64)
     for missing in get_fill_values(attributes, values.dtype):
         found[values == missing] = np.nan

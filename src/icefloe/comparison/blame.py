@@ -1,4 +1,4 @@
-"""The commit that wrote each chunk of an array, found by comparing references along the history."""
+"""Find the commit that wrote each chunk of an array, by comparing references along the history."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId, SnapshotId
+from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe.comparison.array_references import find_array, to_coordinate_columns
 from icefloe.comparison.versions import read_differing_references
@@ -33,32 +34,33 @@ __all__ = ["Blame", "blame"]
 Rows: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 OLDER: Final = -1
-"""The writer of chunks that were written before the part of the history that is known."""
+"""The writer of chunks that were written before the known part of the history."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Blame:
-    """The commits that wrote the chunks of an array, one row per chunk, sorted by coordinates."""
+class Blame(Report):
+    """The blame of an array: the commit that wrote each chunk, one row per chunk, sorted by coordinates."""
 
     path: str
     """Path of the array."""
     snapshot_id: str
-    """The version whose chunks these are."""
+    """The snapshot that contains the chunks."""
     coords: NDArray[np.uint32]
-    """Chunk coordinates, shape `(rows, dimensions)`."""
+    """The chunk coordinates, of shape `(rows, dimensions)`."""
     commits: tuple[SnapshotInfo, ...]
-    """The commits that `writers` and `merges` name, newest first."""
+    """The commits to which `writers` and `merges` refer, newest first."""
     writers: NDArray[np.int64]
-    """Index into `commits` of the commit that wrote each chunk, or -1 for older ones: their writers expired,
-    or lie beyond the limit."""
+    """The index into `commits` of the commit that wrote each chunk; -1 if this commit has expired or is
+    beyond the limit."""
     merges: NDArray[np.int64]
-    """Index into `commits` of the last merge that brought the chunk to this branch, or -1."""
+    """The index into `commits` of the last merge that brought the chunk to this branch; -1 without a
+    merge."""
 
     def __len__(self) -> int:
         return len(self.coords)
 
     def table(self) -> Table:
-        """Return the writers as a table with one row per chunk.
+        """Return the blame of an array as a table: one row per chunk, with the commit that wrote it.
 
         Returns
         -------
@@ -78,6 +80,10 @@ class Blame:
         }
         return Table(columns)
 
+    def to_dict(self) -> dict[str, Any]:
+        # docstring inherited
+        return {"path": self.path, "snapshot_id": self.snapshot_id, "chunks": list(self.table().rows())}
+
 
 def blame(
     repo: Repository,
@@ -88,11 +94,11 @@ def blame(
     snapshot_id: str | None = None,
     limit: int | None = None,
 ) -> Blame:
-    """Find the commit that wrote each chunk of an array.
+    """Blame each chunk of an array on the commit that last wrote it.
 
-    References are compared along the history of first parents. A chunk that was moved by reference, with its
-    array or inside the chunk grid, keeps its writer. A chunk that came with a merge is credited to the commit
-    of the merged branch that wrote it.
+    References are compared along the history of first parents. Moving a chunk by reference, with its array or
+    inside the chunk grid, does not change its writer. A chunk that was merged is attributed to the commit on
+    the merged branch that wrote it.
 
     Parameters
     ----------
@@ -103,7 +109,7 @@ def blame(
     branch, tag, snapshot_id
         The version, `main` by default.
     limit
-        The maximum number of commits to look at. Chunks that are older have no writer. All by default.
+        The maximum number of commits to search. Chunks that are older have no writer. All by default.
 
     Returns
     -------
@@ -137,13 +143,13 @@ def blame(
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """Chunks whose writer is searched for in the history of a snapshot."""
+    """The chunks whose commit must still be found in the history of a snapshot."""
 
     tip: SnapshotId
     rows: Rows
-    """Row of each chunk in the result."""
+    """The row of each chunk in the result."""
     at: Coords
-    """Coordinates of each chunk in the snapshot."""
+    """The coordinates of each chunk in the snapshot."""
     merge: SnapshotId | None = None
 
     def take(self, which: Mask) -> _Pending:
@@ -151,7 +157,7 @@ class _Pending:
 
 
 class _Walk:
-    """The search for the writers of an array's chunks."""
+    """A walk through the history that finds the commit of each chunk."""
 
     def __init__(self, repo: Repository, node: NodeId, coords: Coords, limit: int | None) -> None:
         self._refs, self._assets = repo._refs, repo._assets
@@ -160,7 +166,7 @@ class _Walk:
         self._writers = np.full(len(coords), OLDER)
         self._merges = np.full(len(coords), OLDER)
         self._infos: dict[SnapshotId, StoredInfo] = {}
-        """Commits that were visited. Writers and merges are numbered in the order of insertion."""
+        """The visited commits. Writers and merges are numbered in the order of insertion."""
         self._states: dict[SnapshotId, State] = {}
 
     def run(self, tip: SnapshotId) -> None:
@@ -178,7 +184,7 @@ class _Walk:
         return Blame(path, snapshot_id, self._coords, commits, codes[self._writers], codes[self._merges])
 
     def _follow(self, pending: _Pending) -> Iterator[_Pending]:
-        """Credit chunks along the first parents of a tip; yield those that came with merges."""
+        """Assign chunks to commits along the first parents of a tip. Yield the chunks that were merged."""
         for info in self._ancestry(pending.tip):
             if not len(pending.rows) or self._left == 0:
                 return
@@ -186,7 +192,7 @@ class _Walk:
             self._infos.setdefault(info.id, info)
             parent = None if info.parent_id is None else self._load_state(info.parent_id)
             if parent is None and info.parent_id is not None:
-                return  # expired: older
+                return  # the commit has expired
             changed, at = self._find_changed(pending, self._load_snapshot(info.id), parent)
             new = pending.take(changed)
             pending = _Pending(pending.tip, pending.rows[~changed], at[~changed], pending.merge)
@@ -223,7 +229,7 @@ class _Walk:
         return _apply_moves(pending.at, news.coords, olds.coords, moves)
 
     def _credit_commit(self, info: StoredInfo, new: _Pending) -> Iterator[_Pending]:
-        """Credit new chunks of a commit to the commit itself, to a merged branch, or to nobody."""
+        """Assign the new chunks of a commit to the commit itself, to a merged branch, or to no commit."""
         merge = info.id if new.merge is None else new.merge
         is_unknown = False
         for tip in get_merged_tips(info):
@@ -242,7 +248,7 @@ class _Walk:
             self._merges[new.rows[own]] = OLDER if new.merge is None else numbers.index(new.merge)
 
     def _is_equal_in(self, tip: State, node: NodeSnapshot, state: State, at: Coords) -> Mask:
-        """Return a mask of the chunks of a merge that equal those of the merged tip."""
+        """Return a mask of the chunks of a merge that are equal in the merged tip."""
         own = state.node(self._node)
         if own is None or not len(at):
             return np.zeros(len(at), np.bool_)
@@ -255,7 +261,7 @@ class _Walk:
         return np.isin(_encode_coordinates(at), _encode_coordinates(equal))
 
     def _is_own(self, info: StoredInfo, at: Coords) -> Mask:
-        """Return a mask of the chunks that the commit itself wrote, not an expired commit before it."""
+        """Return a mask of the chunks that the commit itself wrote, and not an expired commit before it."""
         pruned = bool(info.pruned_ancestor_tx_logs)
         if not pruned and not self._is_after_first(info):
             return np.ones(len(at), np.bool_)
@@ -277,7 +283,7 @@ class _Walk:
 
 
 def _find_origins(olds: ArrayManifest, news: ArrayManifest) -> Rows:
-    """Find the earlier row that each later reference comes from; -1 for newly written references."""
+    """Find the earlier row from which each later reference comes; -1 for newly written references."""
     origins = np.full(len(news), -1, np.int64)
     if not len(olds) or not len(news):
         return origins
@@ -299,7 +305,7 @@ def _find_origins(olds: ArrayManifest, news: ArrayManifest) -> Rows:
 
 
 def _match(olds: ArrayManifest, among: Rows, news: ArrayManifest, rows: Rows) -> Rows:
-    """Find the same reference at any coordinates; -1 where there is none."""
+    """Find the same reference at any coordinates; -1 if there is none."""
     keys, wanted = _reference_keys(olds, among), _reference_keys(news, rows)
     order = np.argsort(keys, kind="stable")
     place = np.searchsorted(keys[order], wanted)
@@ -313,8 +319,8 @@ def _match(olds: ArrayManifest, among: Rows, news: ArrayManifest, rows: Rows) ->
 def _match_moves(olds: ArrayManifest, left: Rows, news: ArrayManifest, rows: Rows) -> Rows:
     """Find inline and virtual chunks that were moved.
 
-    Unlike ids of chunk objects their references can be equal by chance. So they count as moved only if all
-    changed chunks come from coordinates that changed, or if most of them were shifted by one offset.
+    Unlike ids of chunk objects, such references can be equal by chance. They count as moved only if all
+    changed chunks come from coordinates that changed, or if most of them were shifted by the same offset.
     """
     found = _match(olds, left, news, rows)
     if not len(rows) or (found >= 0).all():
@@ -349,7 +355,7 @@ def _apply_moves(at: Coords, news: Coords, olds: Coords, origins: Rows) -> tuple
 
 
 def _find_rows(coords: Coords, wanted: Coords) -> Rows:
-    """Find the rows of sorted coordinates; -1 where they are not among them."""
+    """Find the rows of coordinates in sorted coordinates; -1 for coordinates that do not occur."""
     keys, sought = _encode_coordinates(coords), _encode_coordinates(wanted)
     found = np.full(len(wanted), -1, np.int64)
     place = np.searchsorted(keys, sought)
@@ -360,7 +366,7 @@ def _find_rows(coords: Coords, wanted: Coords) -> Rows:
 
 
 def _encode_coordinates(coords: Coords) -> NDArray[np.bytes_]:
-    """Return coordinates as bytes in the same order."""
+    """Encode coordinates as bytes that sort in the same order."""
     count, rank = coords.shape
     rows = np.ones((count, 1 + 4 * rank), np.uint8)
     rows[:, 1:] = coords.astype(">u4").view(np.uint8).reshape(count, 4 * rank)

@@ -1,4 +1,4 @@
-"""Values that differ between two versions of an array. Only chunks whose references differ are read."""
+"""Compare the values of two versions of an array. Only chunks whose references differ are read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.report import Report
 from icefloe.comparison.array_references import find_array
 from icefloe.comparison.versions import find_array_differences, get_array_grid
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -25,28 +26,28 @@ _NUMBERS: Final = "biufcmM"
 
 
 @dataclass(frozen=True, slots=True)
-class ValueDifferences:
-    """The number of cells of an array that differ between two versions, and the largest difference."""
+class ValueDifferences(Report):
+    """The comparison of the values of an array in two versions: how many cells differ, and by how much."""
 
     path: str
-    """Path of the array in the later version."""
+    """The path of the array in the later version."""
     shape: tuple[int, ...]
-    """Shape of the part that was compared: cells that both versions have."""
+    """The shape of the compared part, whose cells exist in both versions."""
     cells: int
-    """Number of cells that were compared."""
+    """The number of compared cells."""
     differing: int
-    """Number of cells with different values. NaN equals NaN, and differs from every number."""
+    """The number of cells with different values. NaN equals NaN, and differs from every number."""
     missing: int
-    """Number of differing cells that are NaN or NaT in one version. They have no numeric difference."""
+    """The number of differing cells that are NaN or NaT in one version. They have no numeric difference."""
     largest: float | int | None
-    """Largest absolute difference; exact for integers, in the units of the array for times. None if no two
-    numbers differ."""
+    """The largest absolute difference, exact for integers, and in the units of the array for times. None if
+    no numbers differ."""
     chunks: int
-    """Number of chunks that were read for the comparison."""
+    """The number of chunks that were read."""
     added_cells: int = 0
-    """Number of cells that only the later version has, because the array has another shape."""
+    """The number of cells that exist only in the later version, because the shape changed."""
     removed_cells: int = 0
-    """Number of cells that only the earlier version has."""
+    """The number of cells that exist only in the earlier version."""
 
     def __str__(self) -> str:
         if not self.differing:
@@ -64,7 +65,8 @@ class ValueDifferences:
 def compare_values(
     before: Session, after: Session, path: str, *, before_path: str | None = None
 ) -> ValueDifferences:
-    """Count the cells of an array that differ between two versions, and find the largest difference.
+    """Compare the values of an array in two versions: count the cells that differ, and find the largest
+    difference.
 
     Stored values are compared: packed data are not unpacked. Only chunks whose references differ are read,
     one at a time.
@@ -123,7 +125,7 @@ def subtract_values(
     *,
     before_path: str | None = None,
 ) -> NDArray[Any]:
-    """Subtract the values of the earlier version from those of the later one.
+    """Subtract the values of an array in the earlier version from those in the later one, to compare them.
 
     Only chunks whose references differ are read; all other differences are 0.
 
@@ -176,10 +178,10 @@ def _number(value: float | int) -> str:
 
 
 class _Pair:
-    """An array in two versions."""
+    """An array in the two compared versions."""
 
     def __init__(self, before: Session, after: Session, path: str, before_path: str | None) -> None:
-        import zarr  # not needed to compare references only
+        import zarr  # not needed if only references are compared
 
         new = find_array(after._workspace, path)
         old = _find_counterpart(before, new, before_path)
@@ -200,20 +202,20 @@ class _Pair:
         self._workspaces = (before._workspace, after._workspace)
 
     def regions(self) -> Iterator[tuple[slice, ...]]:
-        """Iterate over the chunks that may hold different values, as regions of the common cells."""
+        """Iterate over the chunks that may contain different values, as regions of the common cells."""
         old, new = self._nodes
         grid = get_array_grid(new)
         found = find_array_differences(*self._workspaces, old, new)
         coords = found.coords
         if not found.same_grid or not _is_decoded_alike(old, new):
             coords = coordinates.list_window([range(count) for count in grid.counts])
-        for at in coords.tolist():  # each is read and decoded, which takes far longer than the loop
+        for at in coords.tolist():  # reading and decoding a chunk takes far longer than an iteration
             box = (
                 grid.box(at)
                 if all(index < count for index, count in zip(at, grid.counts, strict=True))
                 else None
             )
-            if box is None:  # a chunk of the larger, earlier array
+            if box is None:  # a chunk that only the larger, earlier array has
                 continue
             region = tuple(
                 slice(part.start, min(part.stop, size)) for part, size in zip(box, self.shape, strict=True)
@@ -222,19 +224,19 @@ class _Pair:
                 yield region
 
     def read(self, region: tuple[slice, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Read both versions of a region."""
+        """Read a region in both versions."""
         return np.asarray(self.old[region]), np.asarray(self.new[region])
 
 
 def _find_counterpart(before: Session, new: NodeSnapshot, path: str | None) -> NodeSnapshot:
-    """Find an array in the earlier version: at a path, else by its id, else at the same path."""
+    """Find an array in the earlier version: at the given path, otherwise by its id or at the same path."""
     if path is not None:
         return find_array(before._workspace, path)
     workspace = before._workspace
     there = workspace.node(new.path)
     if there is not None and there.id == new.id:
         return there
-    for each in workspace.paths():  # nodes, not chunks
+    for each in workspace.paths():  # a loop over nodes, not over chunks
         node = workspace.node(each)
         if node is not None and node.id == new.id:
             return node
@@ -242,7 +244,7 @@ def _find_counterpart(before: Session, new: NodeSnapshot, path: str | None) -> N
 
 
 def _is_decoded_alike(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Return whether equal chunks of two versions have equal values."""
+    """Return whether both versions decode equal chunks to equal values."""
     one, other = json.loads(old.user_data), json.loads(new.user_data)
     return all(one.get(part) == other.get(part) for part in _DECODING)
 
@@ -252,7 +254,10 @@ def _classify_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def find_unequal(old: NDArray[Any], new: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where two arrays differ. NaN equals NaN, and differs from every number."""
+    """Compare the values of cells in two versions: return a mask of those that differ.
+
+    NaN equals only NaN.
+    """
     unequal = np.asarray(_widen_lossless(old) != _widen_lossless(new))
     if old.dtype.kind in "fcmM" and new.dtype.kind in "fcmM":
         unequal &= ~(_is_missing(old) & _is_missing(new))
@@ -282,7 +287,9 @@ def _compute_magnitudes(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[A
 
 
 def subtract(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
-    """Return the later minus the earlier values, 0 where they are equal and NaN where one is missing."""
+    """Compare values by subtracting the earlier from the later ones: 0 where both are equal, NaN where one
+    is missing.
+    """
     magnitudes, is_missing = _compute_magnitudes(old, new)
     if old.dtype.kind in "fc" or new.dtype.kind in "fc":
         with np.errstate(invalid="ignore", over="ignore"):
@@ -300,13 +307,13 @@ def _widen(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _as_integers(old: NDArray[Any], new: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return integers, booleans or times as integers that can be ordered with each other."""
+    """Convert integers, booleans or times to integers that can be compared with each other."""
     sides = [old, new]
     if old.dtype.kind in "mM":
         sides = [each.astype(np.result_type(old, new)).view("i8") for each in sides]
     kinds = {each.dtype.kind for each in sides}
     if "u" in kinds and len(kinds) > 1 and any(each.dtype == np.uint64 for each in sides):
-        sides = [each.astype(object) for each in sides]  # no numpy type holds both int64 and uint64
+        sides = [each.astype(object) for each in sides]  # no numpy type can represent both int64 and uint64
         return sides[0], sides[1]
     wide = "u8" if kinds == {"u"} else "i8"
     return sides[0].astype(wide), sides[1].astype(wide)
@@ -325,7 +332,7 @@ def _resolve_window(selection: Sequence[slice | int], shape: tuple[int, ...]) ->
     """Return the selected positions along each dimension, and the dimensions that an index drops."""
     if len(selection) > len(shape):
         raise InvalidInputError(
-            f"the selection has {len(selection)} dimensions, the array {len(shape)}",
+            f"the selection has {len(selection)} dimensions, but the array has {len(shape)}",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     window: list[range] = []

@@ -1,7 +1,8 @@
-"""Nodes and chunks that differ between any two versions, found without reading chunks.
+"""Compare the nodes and chunks of any two versions, without reading chunks.
 
-`Repository.diff` reads transaction logs, so it needs an ancestor and also lists chunks that were written and
-restored. Here the two states are compared, so both versions can be anywhere, also in different repositories.
+`Repository.diff` reads transaction logs, so it requires an ancestor, and also lists chunks that were changed
+and changed back. This module compares the two states, so the versions can be unrelated, and even in different
+repositories.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.paths import normalize
+from icefloe._internal.report import Report
 from icefloe._internal.table import Table
 from icefloe.comparison.array_references import to_coordinate_columns
 from icefloe.core.chunk_grid import Grid, get_stored_grid
@@ -30,19 +32,21 @@ __all__ = ["ChunkDifferences", "Comparison", "compare"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChunkDifferences:
-    """The chunks of one array that differ between two versions, as arrays of shape `(chunks, dimensions)`."""
+class ChunkDifferences(Report):
+    """The chunks of one array that differ between two compared versions, as arrays of shape `(chunks,
+    dimensions)`.
+    """
 
     path: str
-    """Path of the array in the later version, or in the earlier one if it was deleted."""
+    """The path of the array in the later version, or in the earlier version if it was deleted."""
     added: NDArray[np.uint32]
-    """Coordinates of chunks that only the later version has."""
+    """The coordinates of chunks that only the later version has."""
     removed: NDArray[np.uint32]
-    """Coordinates of chunks that only the earlier version has."""
+    """The coordinates of chunks that only the earlier version has."""
     changed: NDArray[np.uint32]
-    """Coordinates of chunks that both versions have, with different references."""
+    """The coordinates of chunks that have different references in the two versions."""
     same_grid: bool = True
-    """False if the chunk grids differ, so that equal coordinates mean different cells. All chunks are then in
+    """False if the chunk grids differ. Equal coordinates are then different cells, and all chunks are in
     `added` and `removed`."""
 
     def __len__(self) -> int:
@@ -50,14 +54,15 @@ class ChunkDifferences:
 
     @property
     def coords(self) -> NDArray[np.uint32]:
-        """Coordinates of all chunks that differ, sorted, each once."""
+        """The sorted coordinates of all chunks that differ between two compared versions."""
         parts = [each for each in (self.added, self.removed, self.changed) if len(each)]
-        if len({each.shape[1] for each in parts}) > 1:  # the array has a different number of dimensions
+        if len({each.shape[1] for each in parts}) > 1:  # the number of dimensions differs
             return self.added
         return coordinates.keep_last_of_equal(np.concatenate(parts))[0] if parts else self.changed
 
     def table(self) -> Table:
-        """Return one row per chunk: `chunk_0`, `chunk_1`, ... and `change` ("added", "removed", "changed").
+        """Return the chunks that differ as a table: `chunk_0`, `chunk_1`, ... and `change` ("added",
+        "removed", "changed").
 
         Returns
         -------
@@ -73,25 +78,28 @@ class ChunkDifferences:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The nodes and chunks that differ between two versions. Nodes are named by their paths, sorted."""
+class Comparison(Report):
+    """The comparison of two versions: the nodes and chunks that differ.
+
+    Nodes are named by their paths, sorted.
+    """
 
     new_groups: tuple[str, ...] = ()
-    """Groups that only the later version has."""
+    """The groups that only the later version has."""
     new_arrays: tuple[str, ...] = ()
-    """Arrays that only the later version has."""
+    """The arrays that only the later version has."""
     deleted_groups: tuple[str, ...] = ()
-    """Groups that only the earlier version has."""
+    """The groups that only the earlier version has."""
     deleted_arrays: tuple[str, ...] = ()
-    """Arrays that only the earlier version has."""
+    """The arrays that only the earlier version has."""
     updated_groups: tuple[str, ...] = ()
-    """Groups with different Zarr metadata."""
+    """The groups with different Zarr metadata."""
     updated_arrays: tuple[str, ...] = ()
-    """Arrays with different Zarr metadata."""
+    """The arrays with different Zarr metadata."""
     moved_nodes: tuple[tuple[str, str], ...] = ()
-    """Path in the earlier version, and path in the later one."""
+    """The moved nodes: the path in the earlier version, and the path in the later version."""
     chunks: Mapping[str, ChunkDifferences] = field(default_factory=dict)
-    """Chunks that differ, by the path of their array. Arrays without differences are left out."""
+    """The chunks that differ, by the path of their array. Arrays without differences are omitted."""
 
     def is_empty(self) -> bool:
         """Return whether the two versions have the same nodes, metadata and references.
@@ -104,7 +112,7 @@ class Comparison:
         return self == Comparison()
 
     def to_diff(self) -> Diff:
-        """Convert to the type that `Repository.diff` returns.
+        """Convert the comparison of two versions to the type that `Repository.diff` returns.
 
         Returns
         -------
@@ -124,10 +132,10 @@ class Comparison:
 
 
 def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
-    """Find the nodes and chunks that differ between any two versions, without reading chunks.
+    """Compare any two versions: find the nodes and chunks that differ, without reading chunks.
 
-    Nodes are the same if they have the same id, also if they were moved, or else the same path. Chunks are
-    the same if their references are: a chunk that was written again with equal values differs.
+    Nodes are matched by id, even if they were moved, and otherwise by path. Chunks are equal if their
+    references are equal, so a chunk that was written again with equal values differs.
 
     Parameters
     ----------
@@ -171,7 +179,7 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
     names: dict[str, list[str]] = {}
     moved: list[tuple[str, str]] = []
     chunks: dict[str, ChunkDifferences] = {}
-    for old, new in pairs:  # nodes, not chunks
+    for old, new in pairs:  # a loop over nodes, not over chunks
         if new is None:
             gone = cast(NodeSnapshot, old)
             names.setdefault(_choose_section("deleted", gone), []).append(gone.path)
@@ -195,7 +203,7 @@ def compare(before: Session, after: Session, *, path: str = "/") -> Comparison:
 def find_array_differences(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> ChunkDifferences:
-    """Find the chunks that differ between an array in two versions."""
+    """Compare two versions of an array: find the chunks that differ."""
     if not _has_same_grid(old, new):
         added, removed = after.refs(new).coords, before.refs(old).coords
         return ChunkDifferences(new.path, added, removed, added[:0], same_grid=False)
@@ -210,7 +218,7 @@ def find_array_differences(
 def read_differing_references(
     before: Workspace, after: Workspace, old: NodeSnapshot, new: NodeSnapshot
 ) -> tuple[ArrayManifest, ArrayManifest]:
-    """Read the references of an array in both versions, without manifests that both versions share."""
+    """Read the references of an array in two versions to compare, without the manifests that both share."""
     is_shrunk = any(size < was for was, size in zip(_get_shape(old), _get_shape(new), strict=True))
     is_changed = any(each.id in space.changes.chunks for space, each in ((before, old), (after, new)))
     if is_shrunk or is_changed or old.id != new.id:
@@ -231,7 +239,7 @@ def _choose_section(change: str, node: NodeSnapshot) -> str:
 def _pair_nodes(
     before: Workspace, after: Workspace, root: str
 ) -> Iterator[tuple[NodeSnapshot | None, NodeSnapshot | None]]:
-    """Pair the nodes of two versions by id, else by path; None where one has no counterpart."""
+    """Pair the nodes of two versions by id, otherwise by path; None for a missing counterpart."""
     olds, news = _list_nodes(before), _list_nodes(after)
     by_id = {node.id: node for node in olds.values()}
     counterparts: dict[str, NodeSnapshot] = {}
@@ -265,7 +273,7 @@ def _is_below(path: str, root: str) -> bool:
 def _find_chunk_differences(
     before: Workspace, after: Workspace, old: NodeSnapshot | None, new: NodeSnapshot | None
 ) -> ChunkDifferences | None:
-    """Find the chunks of an array that differ; None for groups."""
+    """Find the chunks of an array that differ between two versions; None for groups."""
     node = new or old
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         return None
@@ -287,7 +295,7 @@ def _get_shape(node: NodeSnapshot) -> tuple[int, ...]:
 
 
 def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
-    """Return whether chunks with the same coordinates hold the same cells in both versions."""
+    """Return whether chunks with the same coordinates contain the same cells in both versions."""
     if old.user_data == new.user_data:
         return True
     if len(_get_shape(old)) != len(_get_shape(new)):
@@ -301,5 +309,6 @@ def _has_same_grid(old: NodeSnapshot, new: NodeSnapshot) -> bool:
 
 
 def get_array_grid(node: NodeSnapshot) -> Grid:
-    """Return the grid of the chunks, or shards, that an array stores."""
+    """Return the grid in which two versions of an array are compared: the grid of its chunks, or of its
+    shards."""
     return get_stored_grid(json.loads(node.user_data))

@@ -14,7 +14,7 @@ _FORBIDDEN = re.compile(r'[^\x20-\x7e]|[()\\;="]')
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Attribution(Shown):
-    """The software that sends requests, its workload and the principal on whose behalf it runs.
+    """The attribution of requests: the software that sends them, its workload, and the principal it acts for.
 
     Each text has at most 128 bytes of printable ASCII.
     """
@@ -33,7 +33,8 @@ class Attribution(Shown):
                 _check(name, text)
 
     def user_agent(self, product: str) -> str:
-        """Return the User-Agent: the client, then `product`, then workload and principal as a comment.
+        """Return the User-Agent header for the attribution: the client, `product`, then workload and
+        principal as a comment.
 
         Parameters
         ----------

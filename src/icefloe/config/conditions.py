@@ -15,7 +15,7 @@ from icefloe.config.display import format_literal, qualify_name
 
 
 class _Condition:
-    """An immutable condition with operands, whose variant is the class that created it."""
+    """An immutable condition and its operands. The class that created it is its variant."""
 
     __slots__ = ("operands",)
 
@@ -58,7 +58,7 @@ class _ArrayCondition(_Condition):
 
     @classmethod
     def or_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """Match arrays that match any of the conditions.
+        """Create a condition that matches arrays which match any of the conditions.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class _ArrayCondition(_Condition):
 
     @classmethod
     def and_conditions(cls, conditions: Iterable[Self]) -> Self:
-        """Match arrays that match all conditions.
+        """Create a condition that matches arrays which match all conditions.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class _ArrayCondition(_Condition):
 
     @classmethod
     def path_matches(cls, regex: str) -> Self:
-        """Match arrays by their full path.
+        """Create a condition that matches arrays by their full path.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class _ArrayCondition(_Condition):
 
     @classmethod
     def name_matches(cls, regex: str) -> Self:
-        """Match arrays by their name, the last segment of the path.
+        """Create a condition that matches arrays by their name, the last segment of the path.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class _ArrayCondition(_Condition):
         return self.or_conditions((self, other))
 
     def matches(self, path: str, num_refs: int = 0) -> bool:
-        """Return whether the condition holds for a manifest.
+        """Return whether a preload or split condition holds for a manifest.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class _ArrayCondition(_Condition):
         return self.word != "false"
 
     def to_plain(self) -> Any:
-        """Convert the condition to the form in which it is stored.
+        """Convert the condition to the form in which the configuration stores it.
 
         Returns
         -------
@@ -209,13 +209,17 @@ class _ArrayCondition(_Condition):
 
 
 class ManifestPreloadCondition(_ArrayCondition):
-    """A condition that selects the manifests to read when a session opens. Combine with `&` and `|`."""
+    """A condition in the configuration that selects manifests to preload when a session opens.
+
+    Combine with `&` and `|`.
+    """
 
     __slots__ = ()
 
     @classmethod
     def num_refs(cls, from_refs: int | None, to_refs: int | None) -> Self:
-        """Match manifests by their number of chunk references.
+        """Create a condition of the configuration that preloads manifests by their number of chunk
+        references.
 
         Parameters
         ----------
@@ -233,7 +237,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def true(cls) -> Self:
-        """Match all manifests.
+        """Create a condition of the configuration that preloads all manifests.
 
         Returns
         -------
@@ -244,7 +248,7 @@ class ManifestPreloadCondition(_ArrayCondition):
 
     @classmethod
     def false(cls) -> Self:
-        """Match no manifest.
+        """Create a condition of the configuration that preloads no manifest.
 
         Returns
         -------
@@ -255,7 +259,10 @@ class ManifestPreloadCondition(_ArrayCondition):
 
 
 class ManifestSplitCondition(_ArrayCondition):
-    """A condition that selects the arrays to which a splitting rule applies. Combine with `&` and `|`."""
+    """A condition in the configuration that selects the arrays for a manifest splitting rule.
+
+    Combine with `&` and `|`.
+    """
 
     __slots__ = ()
 
@@ -264,7 +271,9 @@ class ManifestSplitCondition(_ArrayCondition):
 
 
 class ManifestSplitDimCondition(_Condition):
-    """A condition that selects the dimension to which a split size applies: one of the variants below."""
+    """A condition in the configuration that selects the dimension for a manifest split size: one of the
+    variants below.
+    """
 
     __slots__ = ()
 
@@ -277,7 +286,7 @@ class ManifestSplitDimCondition(_Condition):
         """Every dimension."""
 
     def matches(self, axis: int, dimension_name: str | None) -> bool:
-        """Return whether a split size applies to a dimension.
+        """Return whether a condition on dimensions in the configuration applies to one.
 
         Parameters
         ----------
@@ -298,7 +307,7 @@ class ManifestSplitDimCondition(_Condition):
         return True
 
     def to_plain(self) -> object:
-        """Convert the condition to the form in which it is stored.
+        """Convert a condition on dimensions to the form in which the configuration stores it.
 
         Returns
         -------
@@ -309,7 +318,7 @@ class ManifestSplitDimCondition(_Condition):
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """Create a condition from its stored form.
+        """Create a condition on dimensions from the form in which the configuration stores it.
 
         Parameters
         ----------

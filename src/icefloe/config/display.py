@@ -20,13 +20,15 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The name of a class and its fields, each of them a line of text or another tree."""
+    """A configuration value for display: the name of its class, and its fields as text or as further
+    trees.
+    """
 
     title: str
     fields: tuple[tuple[str, str | Tree], ...]
 
     def as_text(self) -> str:
-        """Return the tree as text, indented by four spaces per level."""
+        """Return the display tree as text, indented by four spaces per level."""
         lines = [f"<{self.title}>"] if self.title else []
         for name, value in self.fields:
             if isinstance(value, Tree):
@@ -39,7 +41,7 @@ class Tree:
         return "\n".join(lines)
 
     def as_html(self) -> str:
-        """Return the tree as HTML for notebooks, with collapsed branches."""
+        """Return the display tree as HTML for notebooks, with collapsed branches."""
         rows = [f"<div><b>{html.escape(self.title)}</b></div>"] if self.title else []
         for name, value in self.fields:
             label = html.escape(escape_control(redact(name)))
@@ -54,13 +56,13 @@ class Tree:
 
 
 class Shown(ABC):
-    """Base class of values that are displayed as a tree, in text and in notebooks."""
+    """Base class of configuration values whose display is a tree, in text and in notebooks."""
 
     __slots__ = ()
 
     @abstractmethod
     def tree(self) -> Tree:
-        """Return the value as a tree for display.
+        """Return the configuration value as a tree for display.
 
         Returns
         -------
@@ -79,12 +81,12 @@ class Shown(ABC):
 
 
 def qualify_name(module: str, name: str) -> str:
-    """Return the full public name of a class. Without a module, the class is in the package itself."""
+    """Return the full public name of a configuration class, to display it in a repr."""
     return f"{PACKAGE}.{module}.{name}" if module else f"{PACKAGE}.{name}"
 
 
 def call(name: str, arguments: Mapping[str, str]) -> str:
-    """Return the code of a call with keyword arguments, one per line."""
+    """Return the repr that displays a configuration value: code with one keyword argument per line."""
     if not arguments:
         return f"{name}()"
     lines = [_indent(f"{key}={value},") for key, value in arguments.items()]
@@ -92,7 +94,7 @@ def call(name: str, arguments: Mapping[str, str]) -> str:
 
 
 def format_literal(value: object) -> str:
-    """Return the code of a plain value, with strings in double quotes; for other values their repr."""
+    """Return the code that displays a plain configuration value in a repr, with strings in double quotes."""
     if isinstance(value, str) and not isinstance(value, Enum):
         return escape_control(json.dumps(redact(value), ensure_ascii=False))
     if isinstance(value, Mapping):
@@ -106,7 +108,9 @@ def format_literal(value: object) -> str:
 
 
 def mask_secrets(options: Mapping[str, str] | None, *, all_values: bool = False) -> str:
-    """Return a mapping in one line, with `****` for values whose keys suggest that they are secret."""
+    """Display a mapping of configuration options on one line, with `****` for values whose keys suggest a
+    secret.
+    """
     if options is None:
         return "None"
     shown = {

@@ -9,7 +9,7 @@ from icefloe.config.display import Shown, Tree, qualify_name
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeatureFlag(Shown):
-    """An operation that a repository allows or forbids."""
+    """A feature flag: an operation that a repository allows or forbids."""
 
     id: int
     """The number of the flag."""
@@ -22,7 +22,7 @@ class FeatureFlag(Shown):
 
     @property
     def enabled(self) -> bool:
-        """True if the operation is allowed, by setting or by default."""
+        """True if the feature flag allows the operation, by setting or by default."""
         return self.default_enabled if self.setting is None else self.setting
 
     def tree(self) -> Tree:

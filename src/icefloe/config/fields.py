@@ -25,21 +25,23 @@ _PLAIN = frozenset({int, bool, str, float})
 
 
 class Codec(Protocol):
-    """The check of one field, and the conversion of its value to a plain dict and back."""
+    """The check of one configuration field, and the conversion of its value to a plain dict and back."""
 
     def check(self, value: Any) -> Any:
-        """Return the value to store; raise TypeError, ValueError or OverflowError if it is invalid."""
+        """Check the value of a configuration field; raise TypeError, ValueError or OverflowError if it is
+        invalid.
+        """
 
     def to_plain(self, value: Any) -> Any:
-        """Convert a value to dicts, lists, strings and numbers."""
+        """Convert the value of a configuration field to dicts, lists, strings and numbers."""
 
     def from_plain(self, plain: Any) -> Any:
-        """Convert a plain value back."""
+        """Convert the stored form of a configuration field back to its value."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """An integer with a limited number of bits."""
+    """The validator of a configuration field with an integer of a fixed number of bits."""
 
     bits: int = 64
     signed: bool = False
@@ -63,7 +65,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Simple:
-    """A value of one built-in type."""
+    """The validator of a configuration field with a value of one built-in type."""
 
     kind: type
 
@@ -80,7 +82,7 @@ class Simple:
 
 @dataclass(frozen=True)
 class Choice:
-    """A member of an enum, stored under its own name."""
+    """The validator of a configuration field with a member of an enum, which is stored by name."""
 
     kind: type[Enum]
     names: Mapping[Any, str]
@@ -100,7 +102,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Part:
-    """A value that converts itself to plain dicts: a part of the configuration, or a condition."""
+    """The check of a configuration field that converts itself to plain dicts: a configuration part or a
+    condition."""
 
     kind: type
 
@@ -122,8 +125,9 @@ def declare_setting(
     shown_when_unset: Callable[[], object] | None = None,
     replaced_whole: bool = False,
     kw_only: bool = False,
+    own: bool = False,
 ) -> Any:
-    """Declare a field of a configuration part.
+    """Declare a checked, optional field of a configuration part.
 
     Parameters
     ----------
@@ -139,18 +143,28 @@ def declare_setting(
         Replace the whole part when configurations are merged, instead of merging it field by field.
     kw_only
         Accept the field only as a keyword argument.
+    own
+        Neither store nor display the field unless it is set, because the official class does not have it.
     """
-    metadata = {"codec": codec, "default": default, "unset": shown_when_unset, "whole": replaced_whole}
+    metadata = {
+        "codec": codec,
+        "default": default,
+        "unset": shown_when_unset,
+        "whole": replaced_whole,
+        "own": own,
+    }
     return dataclasses.field(default=initial, metadata=metadata, kw_only=kw_only)
 
 
 @dataclass
 class ConfigPart(Shown):
-    """Base class of all configuration classes. Parts compare by value, can be copied, pickled and merged."""
+    """Base class of configuration classes with checked fields, which compare by value and can be copied,
+    pickled, merged.
+    """
 
     module: ClassVar[str] = "config"
     on_disk: ClassVar[tuple[str, ...]] = ()
-    """The order of the stored keys, if it differs from that of the arguments."""
+    """The order of the stored keys, if it differs from the order of the arguments."""
     reserved: ClassVar[tuple[str, ...]] = ()
     """Keys that are stored as null and not read."""
     unknown_keys: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -174,7 +188,7 @@ class ConfigPart(Shown):
         return twin
 
     def merge(self, other: Self) -> Self:
-        """Return a copy with the values that `other` sets, and the values of this part elsewhere.
+        """Merge the fields of two configuration values: prefer those set in `other`.
 
         Parameters
         ----------
@@ -199,7 +213,7 @@ class ConfigPart(Shown):
         return merged
 
     def resolved(self) -> Self:
-        """Return a read-only copy in which everything unset has its default, including nested parts.
+        """Return a read-only copy of a configuration value with defaults in place of unset fields.
 
         Opening a repository calls this method, so nothing is copied and nothing is checked again.
 
@@ -224,7 +238,7 @@ class ConfigPart(Shown):
         return full
 
     def to_plain(self) -> dict[str, Any]:
-        """Convert the part to the form in which it is stored.
+        """Convert the fields of a configuration value to the plain dicts in which it is stored.
 
         Returns
         -------
@@ -232,7 +246,7 @@ class ConfigPart(Shown):
             All keys, None for unset ones.
         """
         plain: dict[str, Any] = {}
-        for name in self._order_keys():
+        for name in self._list_used_keys():
             value = None if name in self.reserved else getattr(self, name)
             codec = None if value is None else self.__dataclass_fields__[name].metadata["codec"]
             plain[name] = None if codec is None else codec.to_plain(value)
@@ -240,7 +254,9 @@ class ConfigPart(Shown):
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
-        """Create a part from its stored form. Keys may be missing; unknown keys are kept.
+        """Create a configuration value from plain dicts of its fields.
+
+        Keys may be missing; unknown keys are kept.
 
         Parameters
         ----------
@@ -274,12 +290,21 @@ class ConfigPart(Shown):
     def _order_keys(self) -> tuple[str, ...]:
         return self.on_disk or tuple(field.name for field in dataclasses.fields(self))
 
+    def _list_used_keys(self) -> list[str]:
+        """Return the keys to store and display, in order: all but our own unset ones."""
+        by_name = self.__dataclass_fields__
+
+        def is_used(name: str) -> bool:
+            return name not in by_name or not by_name[name].metadata["own"] or getattr(self, name) is not None
+
+        return [name for name in self._order_keys() if is_used(name)]
+
     def __repr__(self) -> str:
         shown = {f.name: format_literal(getattr(self, f.name)) for f in self._order_shown_fields()}
         return call(qualify_name(self.module, type(self).__name__), shown)
 
     def tree(self) -> Tree:
-        """Return the part with its defaults as a tree for display.
+        """Return the fields of a configuration value, with their defaults, as a tree for display.
 
         Returns
         -------
@@ -292,7 +317,7 @@ class ConfigPart(Shown):
     def _order_shown_fields(self) -> list[dataclasses.Field[Any]]:
         """Return plain values first, then parts, then maps."""
         by_name = self.__dataclass_fields__
-        ordered = [by_name[name] for name in self._order_keys() if name not in self.reserved]
+        ordered = [by_name[name] for name in self._list_used_keys() if name not in self.reserved]
         rank: dict[type, int] = {Part: 1, Number: 0, Simple: 0, Choice: 0}
         return sorted(ordered, key=lambda field: rank.get(type(field.metadata["codec"]), 2))
 
@@ -314,7 +339,7 @@ class ConfigPart(Shown):
 
 @dataclass_transform(field_specifiers=(declare_setting,))
 def config_part(cls: type[T]) -> type[T]:
-    """Turn a subclass of `ConfigPart` into a dataclass that keeps the inherited reprs."""
+    """Turn a subclass of `ConfigPart` into a dataclass of fields that keeps the inherited reprs."""
     return dataclass(repr=False)(cls)
 
 

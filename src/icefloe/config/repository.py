@@ -14,7 +14,7 @@ from icefloe.config.conditions import (
     ManifestSplitCondition,
     ManifestSplitDimCondition,
 )
-from icefloe.config.fields import Choice, ConfigPart, Number, Part, config_part, declare_setting
+from icefloe.config.fields import Choice, ConfigPart, Number, Part, Simple, config_part, declare_setting
 from icefloe.config.settings import StorageRetriesSettings, StorageSettings
 from icefloe.config.stores import VirtualChunkContainer
 
@@ -45,13 +45,13 @@ class _WithDefault(EnumType):
 
 
 class CompressionAlgorithm(Enum, metaclass=_WithDefault):
-    """The compression algorithm of metadata files."""
+    """The compression algorithm of metadata files in the repository configuration."""
 
     Zstd = 0
 
     @staticmethod
     def default() -> CompressionAlgorithm:
-        """Return the default algorithm.
+        """Return the default compression algorithm of the repository configuration.
 
         Returns
         -------
@@ -66,7 +66,9 @@ class CompressionAlgorithm(Enum, metaclass=_WithDefault):
 
 @config_part
 class CompressionConfig(ConfigPart):
-    """The compression of metadata files. Chunks are stored as zarr encodes them.
+    """The repository configuration of the compression of metadata files.
+
+    Chunks are stored as zarr encodes them.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ class CompressionConfig(ConfigPart):
 
     @staticmethod
     def default() -> CompressionConfig:
-        """Return a configuration in which nothing is set.
+        """Return a repository configuration of compression in which nothing is set.
 
         Returns
         -------
@@ -95,7 +97,7 @@ class CompressionConfig(ConfigPart):
 
 @config_part
 class CachingConfig(ConfigPart):
-    """The size of the caches of a repository.
+    """The repository configuration of its caches: how many snapshots, chunk references and bytes they keep.
 
     Parameters
     ----------
@@ -119,7 +121,7 @@ class CachingConfig(ConfigPart):
 
     @staticmethod
     def default() -> CachingConfig:
-        """Return a configuration in which nothing is set.
+        """Return a repository configuration of caches in which nothing is set.
 
         Returns
         -------
@@ -130,14 +132,16 @@ class CachingConfig(ConfigPart):
 
 
 def make_default_preload_condition() -> ManifestPreloadCondition:
-    """Select small manifests of arrays that are named like a coordinate, as in the CF conventions."""
+    """Create the default condition to preload manifests in the repository configuration: small, of
+    coordinate-like arrays.
+    """
     names = map(ManifestPreloadCondition.name_matches, _COORDINATE_NAMES)
     return ManifestPreloadCondition.or_conditions(names) & ManifestPreloadCondition.num_refs(None, 1001)
 
 
 @config_part
 class ManifestPreloadConfig(ConfigPart):
-    """The manifests that are read in the background when a session opens.
+    """The repository configuration of manifests that are read in the background when a session opens.
 
     Parameters
     ----------
@@ -189,7 +193,9 @@ _NO_SPLIT: SplitSizes = (
 
 @config_part
 class ManifestSplittingConfig(ConfigPart):
-    """The number of chunks per manifest along each dimension. The first rule that matches an array applies.
+    """The repository configuration of manifest splitting: chunks per manifest by dimension.
+
+    The first matching rule applies.
 
     Parameters
     ----------
@@ -202,7 +208,7 @@ class ManifestSplittingConfig(ConfigPart):
 
     @staticmethod
     def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-        """Create the configuration from nested dicts, in their order.
+        """Create the repository configuration of manifest splitting from nested dicts, in their order.
 
         Parameters
         ----------
@@ -217,7 +223,7 @@ class ManifestSplittingConfig(ConfigPart):
         return from_dict(split_sizes)
 
     def to_dict(self) -> SplitSizesDict:
-        """Return the rules as nested dicts, in their order.
+        """Return the repository configuration of manifest splitting as nested dicts, in their order.
 
         Returns
         -------
@@ -228,18 +234,18 @@ class ManifestSplittingConfig(ConfigPart):
 
 
 def from_dict(split_sizes: SplitSizesDict) -> ManifestSplittingConfig:
-    """Create a splitting configuration from nested dicts, in their order."""
+    """Create the repository configuration of manifest splitting from nested dicts, in their order."""
     return ManifestSplittingConfig(tuple((rule, tuple(sizes.items())) for rule, sizes in split_sizes.items()))
 
 
 def to_dict(config: ManifestSplittingConfig) -> SplitSizesDict:
-    """Return the rules of a splitting configuration as nested dicts, in their order."""
+    """Return the repository configuration of manifest splitting as nested dicts, in their order."""
     return {rule: dict(sizes) for rule, sizes in config.split_sizes or ()}
 
 
 @config_part
 class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
-    """The compression of virtual chunk locations with a dictionary of their own.
+    """The repository configuration of compressing virtual chunk locations with a dictionary of their own.
 
     Parameters
     ----------
@@ -261,7 +267,7 @@ class ManifestVirtualChunkLocationCompressionConfig(ConfigPart):
 
 @config_part
 class ManifestConfig(ConfigPart):
-    """The preloading, splitting, compression and fetching of manifests.
+    """The repository configuration of manifests: their preloading, splitting, compression and fetching.
 
     Parameters
     ----------
@@ -273,6 +279,9 @@ class ManifestConfig(ConfigPart):
         The compression of the locations of virtual chunks.
     max_concurrent_manifest_fetches_during_commit
         The number of manifests that a commit reads at a time. Default: 1.
+    pack_small_arrays
+        Store the references of several small arrays in one manifest. The official class does not have this
+        setting. Default: False.
     """
 
     preload: ManifestPreloadConfig | None = declare_setting(
@@ -292,6 +301,7 @@ class ManifestConfig(ConfigPart):
         )
     )
     max_concurrent_manifest_fetches_during_commit: int | None = declare_setting(Number(16), default=1)
+    pack_small_arrays: bool | None = declare_setting(Simple(bool), default=None, kw_only=True, own=True)
 
 
 def _update_retries() -> StorageRetriesSettings:
@@ -300,7 +310,8 @@ def _update_retries() -> StorageRetriesSettings:
 
 @config_part
 class RepoUpdateRetryConfig(ConfigPart):
-    """The retries of a change to branches, tags or configuration that conflicts with other writers.
+    """The repository configuration of retries when a change of branches, tags or configuration conflicts with
+    others.
 
     Parameters
     ----------
@@ -410,7 +421,7 @@ class RepositoryConfig(ConfigPart):
 
     @staticmethod
     def default() -> RepositoryConfig:
-        """Return a configuration in which nothing is set.
+        """Return a repository configuration in which nothing is set.
 
         Returns
         -------
@@ -421,11 +432,11 @@ class RepositoryConfig(ConfigPart):
 
     @property
     def previous_file(self) -> None:
-        """Always None. Exists because the official class has this attribute."""
+        """Always None. The repository configuration has it because the official class has this attribute."""
         return
 
     def get_virtual_chunk_container(self, name: str) -> VirtualChunkContainer | None:
-        """Return the virtual chunk container with a URL prefix.
+        """Return the virtual chunk container with a URL prefix from the repository configuration.
 
         Parameters
         ----------
@@ -440,7 +451,9 @@ class RepositoryConfig(ConfigPart):
         return (self.virtual_chunk_containers or {}).get(name)
 
     def set_virtual_chunk_container(self, cont: VirtualChunkContainer) -> None:
-        """Add a virtual chunk container. It replaces one with the same URL prefix or the same name.
+        """Add a virtual chunk container to the repository configuration.
+
+        It replaces one with the same URL prefix or name.
 
         Parameters
         ----------
@@ -461,11 +474,14 @@ class RepositoryConfig(ConfigPart):
         self.virtual_chunk_containers = {**kept, cont.url_prefix: cont}
 
     def clear_virtual_chunk_containers(self) -> None:
-        """Remove all virtual chunk containers. In a merge, this removes those of the stored configuration."""
+        """Remove all virtual chunk containers from the repository configuration.
+
+        In a merge, this removes the stored ones.
+        """
         self.virtual_chunk_containers = {}
 
     def merge(self, other: Self) -> Self:
-        """Return a configuration with the values that `other` sets, and the values of this one elsewhere.
+        """Return a repository configuration that prefers the values set in `other`.
 
         Parts are merged field by field, except for `preload`, `splitting` and the virtual chunk containers,
         which are replaced.
@@ -483,8 +499,8 @@ class RepositoryConfig(ConfigPart):
         return super().merge(other)
 
     def effective(self) -> EffectiveConfig:
-        """Return the configuration with all defaults, except for storage settings, which depend on the
-        storage.
+        """Return the repository configuration with all defaults, except for storage settings, which depend on
+        the storage.
 
         Returns
         -------
@@ -516,6 +532,7 @@ class RepositoryConfig(ConfigPart):
             preload_if=preload.preload_if or make_default_preload_condition(),
             preload_max_arrays_to_scan=preload.max_arrays_to_scan or 0,
             split_sizes=_replace_zeros(splitting.split_sizes or ()),
+            pack_small_arrays=bool(manifest.pack_small_arrays),
             compress_locations=(
                 self.manifest is not None and self.manifest.virtual_chunk_location_compression is not None
             ),
@@ -550,6 +567,7 @@ class EffectiveConfig:
     preload_if: ManifestPreloadCondition
     preload_max_arrays_to_scan: int
     split_sizes: SplitSizes
+    pack_small_arrays: bool
     compress_locations: bool
     """True if the configuration mentions the compression of locations."""
     location_compression_min_num_chunks: int
@@ -576,5 +594,5 @@ def _make_dim_size(condition: object, num_chunks: object) -> tuple[ManifestSplit
 
 
 def _replace_zeros(split_sizes: SplitSizes) -> SplitSizes:
-    """Replace sizes of 0, which the official library accepts, by unlimited sizes."""
+    """Replace sizes of 0, which the official library accepts, with unlimited sizes."""
     return tuple((c, tuple((d, n or _UNLIMITED) for d, n in sizes)) for c, sizes in split_sizes)

@@ -12,7 +12,7 @@ _MIB = 1024 * 1024
 
 @config_part
 class StorageConcurrencySettings(ConfigPart):
-    """Settings for reading one large object in parallel.
+    """Storage settings for reading one large object in parallel.
 
     Parameters
     ----------
@@ -30,7 +30,8 @@ class StorageConcurrencySettings(ConfigPart):
 
 @config_part
 class StorageRetriesSettings(ConfigPart):
-    """The number of attempts of a request, and the pauses between them, which double each time.
+    """Storage settings for retries of requests: the number of attempts, and the exponential backoff between
+    them.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ class StorageRetriesSettings(ConfigPart):
 
 @config_part
 class StorageTimeoutSettings(ConfigPart):
-    """The timeouts of requests. None stands for the default of the client.
+    """Storage settings for the timeouts of requests. None stands for the default of the client.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ class StorageSettings(ConfigPart):
     timeouts: StorageTimeoutSettings | None = declare_setting(Part(StorageTimeoutSettings), default=None)
 
     def effective(self) -> EffectiveStorageSettings:
-        """Return the settings with all defaults.
+        """Return the storage settings with all defaults.
 
         Returns
         -------

@@ -16,7 +16,7 @@ from icefloe.config.fields import Choice, ConfigPart, Number, Simple, config_par
 
 
 class ChecksumAlgorithm(Enum):
-    """The checksum that is sent with writes to S3."""
+    """The checksum that an S3 object store sends with writes, in the configuration of stores."""
 
     Crc32 = 0
     Crc32c = 1
@@ -39,7 +39,7 @@ _CHECKSUM_NAMES = {
 
 @config_part
 class S3Options(ConfigPart):
-    """The connection to S3 or a compatible store.
+    """The connection options of an S3 or compatible object store, in the configuration of stores.
 
     Parameters
     ----------
@@ -136,11 +136,14 @@ class _StoreFamily(type):
 
 
 class ObjectStoreConfig(metaclass=_StoreFamily):
-    """The type and the options of the store that a virtual chunk container refers to: one of the variants."""
+    """The configuration of the store behind a virtual chunk container: one of the variants."""
 
     @dataclass(repr=False)
     class InMemory(_Store):
-        """A store in memory. It cannot hold virtual chunks; stored configurations may contain it."""
+        """The configuration of a store in memory, which cannot contain virtual chunks.
+
+        Stored configurations may contain it.
+        """
 
         tag: ClassVar[str] = "in_memory"
         schemes: ClassVar[tuple[str, ...]] = ()
@@ -153,7 +156,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class LocalFileSystem(_Store):
-        """Files of this machine."""
+        """The configuration of a store with files on this machine, for a virtual chunk container."""
 
         tag: ClassVar[str] = "local_file_system"
         schemes: ClassVar[tuple[str, ...]] = ("file",)
@@ -167,7 +170,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class S3Compatible(_S3Family):
-        """A store with the API of S3 that is not Amazon's."""
+        """The configuration of an S3-compatible store outside of AWS, for a virtual chunk container."""
 
         tag: ClassVar[str] = "s3_compatible"
         schemes: ClassVar[tuple[str, ...]] = ("s3",)
@@ -175,7 +178,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class S3(_S3Family):
-        """Amazon S3."""
+        """The configuration of a store in Amazon S3, for a virtual chunk container."""
 
         tag: ClassVar[str] = "s3"
         schemes: ClassVar[tuple[str, ...]] = ("s3",)
@@ -183,7 +186,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Gcs(_OptionsFamily):
-        """Google Cloud Storage."""
+        """The configuration of a store in Google Cloud Storage, for a virtual chunk container."""
 
         tag: ClassVar[str] = "gcs"
         schemes: ClassVar[tuple[str, ...]] = ("gs", "gcs")
@@ -191,7 +194,10 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Azure(_OptionsFamily):
-        """Azure Blob Storage. The options contain the account."""
+        """The configuration of a store in Azure Blob Storage, for a virtual chunk container.
+
+        The options contain the account.
+        """
 
         tag: ClassVar[str] = "azure"
         schemes: ClassVar[tuple[str, ...]] = ("az", "azure", "abfs")
@@ -199,7 +205,7 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
     @dataclass(repr=False)
     class Tigris(_S3Family):
-        """Tigris."""
+        """The configuration of a store in Tigris, for a virtual chunk container."""
 
         tag: ClassVar[str] = "tigris"
         schemes: ClassVar[tuple[str, ...]] = ("tigris", "s3")
@@ -207,12 +213,16 @@ class ObjectStoreConfig(metaclass=_StoreFamily):
 
         @property
         def options(self) -> S3Options:  # type: ignore[override]
-            """The S3 options, under the name that the S3 variants use."""
+            """The S3 options in the configuration of a Tigris store, under the name that the S3 variants
+            use.
+            """
             return self.opts
 
     @dataclass(repr=False)
     class Http(_OptionsFamily):
-        """A web server that supports range requests."""
+        """The configuration of a store on a web server that supports range requests, for a virtual chunk
+        container.
+        """
 
         tag: ClassVar[str] = "http"
         schemes: ClassVar[tuple[str, ...]] = ("http", "https")
@@ -240,7 +250,7 @@ AnyObjectStoreConfig: TypeAlias = (
 
 
 def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
-    """Create an object store configuration from its stored form; raise ValueError for an unknown type."""
+    """Create the configuration of a store from its stored form; raise ValueError for an unknown type."""
     match plain:
         case "in_memory":
             return ObjectStoreConfig.InMemory()
@@ -270,7 +280,8 @@ def store_from_plain(plain: Any) -> AnyObjectStoreConfig:
 
 @dataclass(repr=False)
 class VirtualChunkContainer(Shown):
-    """The store that holds the virtual chunks whose locations start with a URL prefix.
+    """A virtual chunk container in the configuration: the store of the virtual chunks whose locations have a
+    URL prefix.
 
     Parameters
     ----------
@@ -287,7 +298,7 @@ class VirtualChunkContainer(Shown):
     name: str | None = None
 
     def check(self) -> None:
-        """Check that prefix, name and store fit together.
+        """Check that prefix, name and store of a virtual chunk container in the configuration fit together.
 
         Raises
         ------
@@ -310,7 +321,7 @@ class VirtualChunkContainer(Shown):
             raise ValueError(f"Url prefix for {url.scheme}:// containers must include a host")
 
     def to_plain(self) -> dict[str, Any]:
-        """Convert the container to the form in which it is stored.
+        """Convert a virtual chunk container to the form in which the configuration stores it.
 
         Returns
         -------
@@ -321,7 +332,7 @@ class VirtualChunkContainer(Shown):
 
     @classmethod
     def from_plain(cls, plain: Any) -> VirtualChunkContainer:
-        """Create a container from its stored form.
+        """Create a virtual chunk container from the form in which the configuration stores it.
 
         Parameters
         ----------
@@ -344,7 +355,7 @@ class VirtualChunkContainer(Shown):
         raise ValueError("a virtual chunk container needs a url_prefix and a store")
 
     def tree(self) -> Tree:
-        """Return the container as a tree for display.
+        """Return a virtual chunk container and its store as a tree for display.
 
         Returns
         -------
@@ -375,7 +386,7 @@ def s3_store(
     requester_pays: bool = False,
     checksum_algorithm: ChecksumAlgorithm | None = None,
 ) -> ObjectStoreConfig.S3Compatible | ObjectStoreConfig.S3:
-    """Describe an S3 store for a virtual chunk container.
+    """Create the configuration of a store in S3, for a virtual chunk container.
 
     Parameters
     ----------
@@ -417,7 +428,7 @@ def s3_store(
 
 
 def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
-    """Describe a Google Cloud store for a virtual chunk container.
+    """Create the configuration of a store in Google Cloud Storage, for a virtual chunk container.
 
     Parameters
     ----------
@@ -433,7 +444,7 @@ def gcs_store(opts: dict[str, str] | None = None) -> ObjectStoreConfig.Gcs:
 
 
 def azure_store(*, account: str, config: dict[str, str] | None = None) -> ObjectStoreConfig.Azure:
-    """Describe an Azure store for a virtual chunk container.
+    """Create the configuration of a store in Azure Blob Storage, for a virtual chunk container.
 
     Parameters
     ----------
@@ -454,7 +465,7 @@ def http_store(
     opts: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> ObjectStoreConfig.Http:
-    """Describe a web server for a virtual chunk container.
+    """Create the configuration of a store on a web server, for a virtual chunk container.
 
     Parameters
     ----------
@@ -472,7 +483,7 @@ def http_store(
 
 
 def local_filesystem_store(path: str) -> ObjectStoreConfig.LocalFileSystem:
-    """Describe files of this machine for a virtual chunk container.
+    """Create the configuration of a store with files of this machine, for a virtual chunk container.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The engine, the only layer that combines format and storage."""
+"""The engine of a repository: the only layer that combines format and storage."""

@@ -15,14 +15,16 @@ from icefloe.storage.base import ObjectNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A commit and the logs to replay for it: those of expired snapshots before it, then its own."""
+    """A commit in the ancestry of a snapshot, with its transaction log and those of expired snapshots before
+    it."""
 
     snapshot: SnapshotId
     logs: tuple[SnapshotId, ...]
 
 
 def list_steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> list[Step] | None:
-    """Return the commits after `base` up to `tip`, oldest first; None if `base` is not an ancestor of `tip`.
+    """List the commits of an ancestry after `base` up to `tip`, oldest first; None if `base` is not an
+    ancestor of `tip`.
 
     An expired base is found by the log that it left behind.
     """
@@ -39,7 +41,7 @@ def list_steps_between(refs: RefStore, base: SnapshotId, tip: SnapshotId) -> lis
 
 
 def read_step_log(assets: AssetStore, step: Step) -> TransactionLog:
-    """Return all changes of a step."""
+    """Return all changes of a commit in the ancestry, including those of expired snapshots before it."""
     *pruned, own = step.logs
     logs = [_read_pruned_log(assets, id) for id in pruned] + [assets.transaction_log(own)]
     return logs[0] if len(logs) == 1 else merge_logs(own, logs)

@@ -1,13 +1,14 @@
-"""The immutable objects of a repository: fetched, decoded and cached; encoded and written."""
+"""Read and write the immutable objects of a repository. Decoded objects are cached."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, TypeVar
 
-from icefloe._internal.ids import ChunkId, ManifestId, SnapshotId
+from icefloe._internal.concurrency import fork_safe_lock
+from icefloe._internal.ids import INITIAL_SNAPSHOT_ID, ChunkId, ManifestId, SnapshotId
 from icefloe.config import EffectiveConfig
 from icefloe.core.cache import WeightedCache
 from icefloe.core.virtual_chunks.read import VirtualReader
@@ -19,6 +20,7 @@ from icefloe.format.files import (
     SNAPSHOTS,
     TRANSACTIONS,
     SealedLog,
+    is_write_once,
     pack_manifest,
     read_manifest,
     read_snapshot,
@@ -34,8 +36,17 @@ from icefloe.format.snapshot import ManifestFileInfo, Snapshot
 from icefloe.format.spec import Spec
 from icefloe.format.transaction_log import LISTS, TransactionLog
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
+from icefloe.storage.disk_cache import CachedLocation
+
+Value = TypeVar("Value")
 
 _ZSTD_NAME: Final = "zstd"
+_LARGE_LOG_BYTES: Final = 4 << 20
+"""The size from which transaction logs are decoded one at a time. A log of 14 million chunks has 60 MB, and
+takes 400 MB while it is decoded.
+"""
+_decoding_large_log = fork_safe_lock()
+_FIRST_SNAPSHOT: Final = f"{SNAPSHOTS}/{INITIAL_SNAPSHOT_ID}"
 
 
 class AssetStore:
@@ -48,6 +59,8 @@ class AssetStore:
         self.spec = spec
         self.config = config
         self.virtual = virtual or VirtualReader()
+        self.disk: CachedLocation | None = None
+        """The entries of this repository in a disk cache."""
         self._snapshots: WeightedCache[SnapshotId, Snapshot] = WeightedCache(
             config.num_snapshot_nodes,
             lambda snapshot: max(len(snapshot.nodes), 1),
@@ -75,81 +88,106 @@ class AssetStore:
     # Reading
 
     def snapshot(self, id: SnapshotId) -> Snapshot:
-        """Read a snapshot."""
+        """Read a snapshot file, or return it from the cache of assets."""
 
         def load() -> Snapshot:
             try:
-                data, _ = self.storage.get(f"{SNAPSHOTS}/{id}")
+                return self._load(f"{SNAPSHOTS}/{id}", lambda data: read_snapshot(data, id))
             except ObjectNotFoundError:
                 raise SnapshotNotFoundError(
                     f"snapshot not found: {id}", kind=ErrorKind.SNAPSHOT_NOT_FOUND
                 ) from None
-            return read_snapshot(data, id)
 
         return self._snapshots.get(id, load)
 
+    def forget_snapshots(self) -> None:
+        """Remove all snapshots from the cache of assets."""
+        self._snapshots.clear()
+
     def manifest(self, id: ManifestId, size_bytes: int = 0) -> PackedManifest:
-        """Read a manifest. If its size is known, a large one is read in parallel parts."""
+        """Read a manifest file, or return it from the cache. A large file of known size is read in parallel
+        parts.
+        """
 
         def load() -> PackedManifest:
-            path = f"{MANIFESTS}/{id}"
-            data = self.storage.get_range(path, 0, size_bytes) if size_bytes else self.storage.get(path)[0]
-            return read_manifest(data, id)
+            return self._load(f"{MANIFESTS}/{id}", lambda data: read_manifest(data, id), size_bytes)
 
         return self._manifests.get(id, load)
 
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
-        """Read the transaction log of a snapshot."""
+        """Read the transaction log file of a snapshot, or return it from the cache of assets."""
 
         def load() -> TransactionLog:
-            return read_transaction_log(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
+            return self._load(f"{TRANSACTIONS}/{id}", decode)
+
+        def decode(data: bytes) -> TransactionLog:
+            if len(data) <= _LARGE_LOG_BYTES:
+                return read_transaction_log(data, id)
+            with _decoding_large_log:  # operations read logs in parallel
+                return read_transaction_log(data, id)
 
         return self._logs.get(id, load)
 
     def read_sealed_log(self, id: SnapshotId) -> SealedLog:
-        """Return the transaction log of a snapshot without decoding it."""
-        return SealedLog(self.storage.get(f"{TRANSACTIONS}/{id}")[0], id)
+        """Read the transaction log of a snapshot as an asset, without decoding it."""
+        return self._load(f"{TRANSACTIONS}/{id}", lambda data: SealedLog(data, id))
 
     def chunk(self, ref: NativeRef, start: int, stop: int) -> bytes:
-        """Read bytes `start` to `stop` of a chunk."""
+        """Read bytes `start` to `stop` of a native chunk object, an asset that is not cached."""
         first, last = ref.offset + start, ref.offset + stop
         path = f"{CHUNKS}/{ref.chunk_id}"
         if not self._chunks.capacity:  # the default
+            return self._read_chunk(path, first, last)
+        return self._chunks.get((ref.chunk_id, first, last), lambda: self._read_chunk(path, first, last))
+
+    def _read_chunk(self, path: str, first: int, last: int) -> bytes:
+        if self.disk is None:
             return self.storage.get_range(path, first, last)
-        return self._chunks.get(
-            (ref.chunk_id, first, last), lambda: self.storage.get_range(path, first, last)
-        )
+        return self.disk.get((path, first, last), lambda: self.storage.get_range(path, first, last))
+
+    def _load(self, path: str, decode: Callable[[bytes], Value], size_bytes: int = 0) -> Value:
+        """Read and decode a metadata file, from the disk cache if it is there."""
+        # All repositories have a first snapshot with the same id.
+        disk = None if path == _FIRST_SNAPSHOT else self.disk
+        found = disk.read(path) if disk is not None else None
+        if found is not None:
+            return decode(found)
+        data = self.storage.get_range(path, 0, size_bytes) if size_bytes else self.storage.get(path)[0]
+        value = decode(data)  # a damaged file may be restored, and is not added to the cache
+        if disk is not None and is_write_once(data, path):
+            disk.write(data, path)
+        return value
 
     # Writing
 
     def write_chunk(self, data: bytes | bytearray | memoryview) -> NativeRef:
-        """Write a new chunk object."""
+        """Write a new chunk object, the only kind of asset that is not cached."""
         id = ChunkId.random()
         self.storage.put(f"{CHUNKS}/{id}", data, kind=ObjectKind.CHUNK)
         return NativeRef(id, 0, len(data))
 
     def write_manifest(self, manifest: Manifest) -> ManifestFileInfo:
-        """Write a new manifest file."""
+        """Write a new manifest file to the asset store."""
         return self.write_packed(self.pack(manifest))
 
     def pack(self, manifest: Manifest) -> PackedManifest:
-        """Encode a new manifest."""
+        """Encode a new manifest as the content of its asset file."""
         return pack_manifest(manifest, self.spec, self._location_compression())
 
     def write_packed(self, manifest: PackedManifest) -> ManifestFileInfo:
-        """Write a new manifest file from an encoded manifest."""
+        """Write a new manifest file to the asset store, from an encoded manifest."""
         upload = self.seal_packed(manifest)
         upload.run()
         return upload.info
 
     def seal_packed(self, manifest: PackedManifest) -> ManifestUpload:
-        """Return the new manifest file of an encoded manifest, without writing it."""
+        """Return the asset file of an encoded manifest, without writing it."""
         data = seal_manifest(manifest, self.spec, self.config.compression_level)
         count = sum(map(manifest.count, manifest.nodes))
         return ManifestUpload(self, manifest, data, ManifestFileInfo(manifest.id, len(data), count))
 
     def put_manifest(self, manifest: PackedManifest, data: bytes) -> None:
-        """Write a manifest file."""
+        """Write an encoded manifest file to the asset store."""
         self._put(f"{MANIFESTS}/{manifest.id}", data, "manifest")
         self._manifests.put(manifest.id, manifest)
 
@@ -170,25 +208,25 @@ class AssetStore:
         )
 
     def write_snapshot(self, snapshot: Snapshot) -> None:
-        """Write a new snapshot file."""
+        """Write a new snapshot file to the asset store."""
         self.put_snapshot(snapshot, write_snapshot(snapshot, self.spec, self.config.compression_level))
 
     def put_snapshot(self, snapshot: Snapshot, data: bytes) -> None:
-        """Write an encoded snapshot file."""
+        """Write an encoded snapshot file to the asset store."""
         self._put(f"{SNAPSHOTS}/{snapshot.id}", data, "snapshot")
         self._snapshots.put(snapshot.id, snapshot)
 
     def write_transaction_log(self, log: TransactionLog) -> None:
-        """Write a new transaction log file."""
+        """Write a new transaction log file, one of the assets of a repository."""
         self.put_transaction_log(log, write_transaction_log(log, self.spec, self.config.compression_level))
 
     def write_sealed_log(self, log: SealedLog, id: SnapshotId) -> None:
-        """Write a copy of a transaction log for another snapshot."""
+        """Write a copy of an encoded transaction log as an asset of another snapshot."""
         data = log.renamed(id, self.config.compression_level)
         self._put(f"{TRANSACTIONS}/{id}", data, "transaction-log")
 
     def put_transaction_log(self, log: TransactionLog, data: bytes) -> None:
-        """Write an encoded transaction log file."""
+        """Write an encoded transaction log file, one of the assets of a repository."""
         self._put(f"{TRANSACTIONS}/{log.id}", data, "transaction-log")
         self._logs.put(log.id, log)
 
@@ -198,7 +236,7 @@ class AssetStore:
 
 @dataclass(frozen=True, slots=True)
 class ManifestUpload:
-    """A manifest file that is not written yet."""
+    """A manifest file of the asset store that is encoded but not yet written."""
 
     assets: AssetStore
     manifest: PackedManifest
@@ -206,7 +244,7 @@ class ManifestUpload:
     info: ManifestFileInfo
 
     def run(self) -> None:
-        """Write the file."""
+        """Write the encoded manifest file to the asset store."""
         self.assets.put_manifest(self.manifest, self.data)
 
 
@@ -218,7 +256,7 @@ def _changes(log: TransactionLog) -> int:
 
 @cache
 def make_object_metadata(spec: Spec, file_type: str) -> Mapping[str, str]:
-    """Return the object metadata that official writers store with a metadata file."""
+    """Return the object metadata that official writers store with an asset file."""
     return {
         "icspecver": str(spec.number),
         "icclient": IMPLEMENTATION,

@@ -40,8 +40,8 @@ class WeightedCache(Generic[Key, Value]):
         self._pid = os.getpid()
 
     def get(self, key: Key, load: Callable[[], Value]) -> Value:
-        """Return the value of a key, and load it if necessary. Other threads that need it wait for the
-        result.
+        """Return the cached value of a key, and load it if necessary. Other threads wait for the same
+        load.
         """
         if self.capacity == 0:
             return load()
@@ -82,8 +82,8 @@ class WeightedCache(Generic[Key, Value]):
         self._pid = os.getpid()
 
     def put(self, key: Key, value: Value) -> None:
-        """Add a value, and remove the least recently used ones. A value heavier than the capacity is not
-        added.
+        """Add a value to the cache, and evict the least recently used ones. Values heavier than the capacity
+        are not added.
         """
         weight = self._weight(value)
         if weight > self.capacity:
@@ -98,7 +98,7 @@ class WeightedCache(Generic[Key, Value]):
                 self._held -= gone
 
     def clear(self) -> None:
-        """Remove all values."""
+        """Remove all values from the cache."""
         with self._lock:
             self._values.clear()
             self._held = 0

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId
 from icefloe.core.early_manifests import EarlyManifest
 from icefloe.encoding.flatbuffers.records import FEW
 from icefloe.format import coordinates
+from icefloe.format.chunk_regions import ChunkRegions
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import ArrayManifest, ChunkRef
 from icefloe.format.manifest_blocks import FewRefs
@@ -20,50 +22,53 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 _DELETED: Final = 0
 """The kind of a reference to a deleted chunk."""
 _RECENT_LIMIT: Final = 50_000
-"""The number of single writes that are kept in a dict before they become a column segment."""
+"""The number of single writes that are kept in a dictionary before they become a column segment."""
 
 
 @dataclass(slots=True)
 class ArrayDelta:
-    """The changed chunks of one array: recent single writes on top of segments, in the order of the
-    changes.
+    """The changed chunks of one array in a change set: recent single writes on top of segments, in the order
+    of the changes.
     """
 
     path: str
     rank: int
     recent: dict[tuple[int, ...], ChunkRef | None] = field(default_factory=dict)
-    """Recent writes by coordinates; None for a deleted chunk."""
+    """The recent writes by coordinates; None for a deleted chunk."""
     segments: list[ArrayManifest | Coords] = field(default_factory=list)
     """Columns of writes, or coordinates of deletions."""
     early: list[EarlyManifest] = field(default_factory=list)
     """Manifests that were already written. All segments and single writes are newer."""
 
     def put(self, coords: tuple[int, ...], ref: ChunkRef | None) -> None:
-        """Add a written or deleted chunk."""
+        """Record a chunk that was written or deleted in the change set."""
         self.recent[coords] = ref
         if len(self.recent) >= _RECENT_LIMIT:
             self._settle()
 
     def put_many(self, refs: ArrayManifest) -> None:
-        """Add many written chunks."""
+        """Record many written chunks in the change set."""
         self._settle()
         self.segments.append(refs)
 
     def delete_many(self, coords: Coords) -> None:
-        """Add many deleted chunks."""
+        """Record many deleted chunks in the change set."""
         self._settle()
         self.segments.append(coords)
 
     def put_early(self, manifest: EarlyManifest) -> None:
-        """Add many chunks whose manifest was already written. It is read only if there are older changes."""
+        """Record many chunks in the change set whose manifest was already written.
+
+        It is read only if there are older changes.
+        """
         self._settle()
         if self.segments:
-            self.segments.append(manifest.refs())
+            self.segments.append(manifest.refs(self.path))
         else:
             self.early.append(manifest)
 
     def _settle(self) -> None:
-        """Turn the single writes into segments."""
+        """Convert the single writes to segments."""
         written = {at: ref for at, ref in self.recent.items() if ref is not None}
         gone = [at for at, ref in self.recent.items() if ref is None]
         if written:
@@ -73,7 +78,7 @@ class ArrayDelta:
         self.recent = {}
 
     def find(self, coords: tuple[int, ...]) -> tuple[bool, ChunkRef | None]:
-        """Return whether a chunk was changed, and its reference; None if it was deleted."""
+        """Return whether a chunk was changed in the change set, and its reference; None if it was deleted."""
         if coords in self.recent:
             return True, self.recent[coords]
         for segment in reversed(self.segments):
@@ -85,11 +90,13 @@ class ArrayDelta:
                 return True, None
         for manifest in reversed(self.early):
             if manifest.has(coords):
-                return True, manifest.refs().find(coords)
+                return True, manifest.refs(self.path).find(coords)
         return False, None
 
     def few(self) -> FewRefs | None:
-        """Return all changes as single references; None if there are many, or if some are deletions."""
+        """Return all writes in the change set of an array as single references; None if there are many or any
+        deletions.
+        """
         recent = self.recent
         if self.segments or self.early or not 0 < len(recent) <= FEW:
             return None
@@ -97,12 +104,13 @@ class ArrayDelta:
         return written if len(written) == len(recent) else None
 
     def resolve(self) -> tuple[ArrayManifest | None, Coords]:
-        """Return all writes, and the sorted coordinates of all deletions, with each chunk once.
+        """Return all writes in the change set of an array, and the sorted coordinates of all deletions, with
+        each chunk once.
 
         The result is kept, so that further calls are cheap. Early manifests are read.
         """
         self._settle()
-        self.segments[:0] = [manifest.refs() for manifest in self.early]
+        self.segments[:0] = [manifest.refs(self.path) for manifest in self.early]
         self.early = []
         if len(self.segments) == 1 and isinstance(only := self.segments[0], ArrayManifest):
             return only, only.coords[:0]
@@ -112,8 +120,7 @@ class ArrayDelta:
         ]
         if not parts:
             return None, np.zeros((0, self.rank), np.uint32)
-        # Deletions are rows of their own kind, so that all rows are sorted once, however many segments
-        # there are.
+        # Deletions are rows of a special kind, so that all rows of all segments are sorted once.
         whole = ArrayManifest.concat(parts) if len(parts) > 1 else parts[0]
         deleted = whole.kind == _DELETED
         gone = coordinates.keep_last_of_equal(whole.coords[deleted])[0] if deleted.any() else whole.coords[:0]
@@ -124,7 +131,7 @@ class ArrayDelta:
         return written, gone
 
     def forget(self, coords: Coords) -> None:
-        """Drop the changes to some chunks, given by sorted coordinates."""
+        """Remove chunks with the given sorted coordinates from the change set."""
         written, gone = self.resolve()
         kept = gone[~coordinates.contains(gone, coords)]
         self.segments = [] if written is None else [written.without(coords)]
@@ -132,11 +139,9 @@ class ArrayDelta:
             self.segments.append(kept)
 
     def coords(self) -> Coords:
-        """Return the sorted coordinates of all changed chunks."""
+        """Return the sorted coordinates of all chunks in the change set of an array."""
         if self.early:
-            rest = self.without_early().coords()
-            known = [*(manifest.coords for manifest in self.early), *([rest] if len(rest) else [])]
-            return coordinates.keep_last_of_equal(np.concatenate(known) if len(known) > 1 else known[0])[0]
+            return self.regions().coords()
         if not self.segments and len(self.recent) <= FEW:
             return np.array(sorted(self.recent), np.uint32).reshape(len(self.recent), self.rank)
         written, gone = self.resolve()
@@ -144,15 +149,41 @@ class ArrayDelta:
             return gone
         return coordinates.keep_last_of_equal(np.concatenate([written.coords, gone]))[0]
 
+    def regions(self) -> ChunkRegions:
+        """Return all chunks in the change set of an array, except for chunks in early manifests."""
+        windows = [each.extents if each.sparse is None else each.sparse for each in self.early]
+        rest = self.without_early().coords()
+        return ChunkRegions(self.rank, (*windows, *([rest] if len(rest) else [])))
+
+    def find_changed(self, coords: Coords) -> NDArray[np.bool_]:
+        """Return a mask of the sorted chunks that were changed in the change set."""
+        if coords.shape[1] != self.rank:
+            return np.zeros(len(coords), np.bool_)
+        if self.early:
+            found = np.zeros(len(coords), np.bool_)
+            for region in self.regions().regions:
+                found |= (
+                    coordinates.are_inside(coords, region)
+                    if isinstance(region, tuple)
+                    else coordinates.contains(coords, region)
+                )
+            return found
+        return coordinates.contains(coords, self.coords())
+
+    def has_changes(self) -> bool:
+        """Return whether a chunk was changed in the change set."""
+        return bool(self.early) or len(self.coords()) > 0
+
     def most(self) -> int:
-        """Return an upper limit of the number of changed chunks. Chunks that changed repeatedly may count
-        repeatedly.
+        """Return an upper limit of the number of chunks in the change set.
+
+        Chunks that changed repeatedly may count repeatedly.
         """
         early = sum(manifest.info.num_chunk_refs for manifest in self.early)
         return early + sum(map(len, self.segments)) + len(self.recent)
 
     def extend(self, later: ArrayDelta) -> None:
-        """Add the changes of another delta of the same array, which are newer."""
+        """Add the newer changes of another change set of the same array."""
         self._settle()
         later._settle()
         for manifest in later.early:
@@ -160,23 +191,23 @@ class ArrayDelta:
         self.segments += later.segments
 
     def copy(self) -> ArrayDelta:
-        """Return an independent copy."""
+        """Return an independent copy of the change set of an array."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments), list(self.early))
 
     def without_early(self) -> ArrayDelta:
-        """Return the changes that are newer than the manifests that were already written."""
+        """Return the part of an array's change set that is newer than its early manifests."""
         return ArrayDelta(self.path, self.rank, dict(self.recent), list(self.segments))
 
 
 @dataclass(slots=True)
 class ChangeSet:
-    """Uncommitted changes: nodes by path, chunks by node id."""
+    """The change set of a session: its uncommitted nodes by path, and chunks by node id."""
 
     created: dict[str, NodeSnapshot] = field(default_factory=dict)
     updated: dict[str, NodeSnapshot] = field(default_factory=dict)
-    """Nodes of the base snapshot whose metadata changed."""
+    """The nodes of the base snapshot whose metadata changed."""
     deleted: dict[str, NodeSnapshot] = field(default_factory=dict)
-    """Nodes of the base snapshot that were deleted."""
+    """The nodes of the base snapshot that were deleted."""
     chunks: dict[NodeId, ArrayDelta] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     """The path in the base snapshot of each moved node, by its current path."""
@@ -184,24 +215,24 @@ class ChangeSet:
     """True if nodes were moved back to their original paths. Such a session can still be committed."""
 
     def is_empty(self) -> bool:
-        """Return whether there are no changes."""
+        """Return whether the change set contains no changes."""
         changed = self.created or self.updated or self.deleted or self.chunks or self.moved
         return not (changed or self.moved_back)
 
     def delta(self, node: NodeSnapshot) -> ArrayDelta:
-        """Return the mutable delta of an array, which is created if it does not exist."""
+        """Return the mutable changes of an array in the change set, and create them if there are none."""
         if node.id not in self.chunks:
             self.chunks[node.id] = ArrayDelta(node.path, count_dimensions(node))
         return self.chunks[node.id]
 
     def nodes_by_type(self) -> dict[str, list[NodeSnapshot]]:
-        """Return the changed nodes by kind of change and type of node; see `split_by_type`."""
+        """Return the nodes of the change set by kind of change and type of node; see `split_by_type`."""
         return split_by_type(
             new=self.created.values(), deleted=self.deleted.values(), updated=self.updated.values()
         )
 
     def copy(self) -> ChangeSet:
-        """Return an independent copy."""
+        """Return an independent copy of the change set."""
         chunks = {node: delta.copy() for node, delta in self.chunks.items()}
         return ChangeSet(
             dict(self.created),
@@ -214,7 +245,8 @@ class ChangeSet:
 
 
 def split_by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapshot]]:
-    """Split lists of nodes into groups and arrays, under the names of transaction logs and diffs."""
+    """Split the changed nodes of a change set into groups and arrays, under the names of transaction logs and
+    diffs."""
     return {
         f"{name}_{kind}": [node for node in each if isinstance(node.node_data, ArrayNodeData) is is_array]
         for name, each in nodes.items()
@@ -223,5 +255,5 @@ def split_by_type(**nodes: Iterable[NodeSnapshot]) -> dict[str, list[NodeSnapsho
 
 
 def count_dimensions(node: NodeSnapshot) -> int:
-    """Return the number of dimensions of an array."""
+    """Return the number of dimensions of an array whose chunks are in a change set."""
     return len(node.node_data.shape) if isinstance(node.node_data, ArrayNodeData) else 0

@@ -1,4 +1,4 @@
-"""Encoding of change sets as bytes, for forks that return from another process.
+"""Encode change sets as bytes, for forks that return from another process.
 
 References are encoded as columns (`encoding.packed_columns`), nodes as short lists.
 """
@@ -33,16 +33,21 @@ from icefloe.format.snapshot import (
 )
 
 MAGIC: Final = b"ICEFLOE\x02"
-"""The last byte is the version. Other versions are refused, because change sets are not stored for long."""
+"""The magic bytes. The last one is the version; other versions are rejected, because change sets are not
+stored for long."""
 _NODE_LISTS: Final = ("created", "updated", "deleted")
 _MOST_DIMENSIONS: Final = 64
-"""The limit of numpy."""
+"""The maximum number of dimensions, which is the limit of numpy."""
 _MOST_CHUNKS: Final = 1 << 32
-"""The limit for one manifest, so that a few damaged bytes cannot cause a huge allocation."""
+"""The maximum number of chunks of one manifest. It prevents a huge allocation because of a few damaged
+bytes."""
 
 
 def encode_changes(changes: ChangeSet) -> bytes:
-    """Encode all changes, each chunk once: earlier writes of the same chunk are left out."""
+    """Encode a change set as bytes: the codec for receipts of forks.
+
+    Earlier writes of the same chunk are omitted.
+    """
     packer = ColumnPacker()
     head = {
         "nodes": [[_encode_node(node) for node in getattr(changes, name).values()] for name in _NODE_LISTS],
@@ -55,7 +60,7 @@ def encode_changes(changes: ChangeSet) -> bytes:
 def decode_changes(
     data: bytes | memoryview, place: str = "a change set", read: ReadManifest | None = None
 ) -> ChangeSet:
-    """Decode changes; raise FormatError if the bytes are damaged or have another version.
+    """Decode a change set from its bytes; raise FormatError if they are damaged or have another version.
 
     `read` reads manifests that were already written. Without it, such manifests are refused.
     """
@@ -216,7 +221,7 @@ def _encode_refs(packer: ColumnPacker, refs: ArrayManifest) -> list[Any]:
 
 def _has_chunk_ids(refs: ArrayManifest) -> bool:
     if is_constant(refs.chunk_ids) and not refs.chunk_ids[0].any():
-        return False  # they are decoded as zeros anyway
+        return False  # zeros are also the default when decoding
     return bool((refs.kind == NATIVE).any())
 
 

@@ -1,4 +1,4 @@
-"""Chunk grids of Zarr arrays: where chunks begin and end, and how large they are when decoded."""
+"""Chunk grids of Zarr arrays: the bounds of chunks, and their decoded sizes."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from numpy.typing import NDArray
 
 _SHARDING: Final = "sharding_indexed"
 _VARIABLE_BYTES: Final = 64
-"""Assumed size of a text or of a value of variable length."""
+"""The assumed size in bytes of a text or of another value of variable length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A chunk grid: the bounds of its chunks along each dimension."""
+    """A chunk grid: the bounds of all chunks along each dimension."""
 
     shape: tuple[int, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """For each dimension, where each chunk begins, and the end of the last one."""
+    """The first element of each chunk, and the end of the last chunk, per dimension."""
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of chunks along each dimension."""
+        """The number of chunks of the chunk grid along each dimension."""
         return tuple(len(each) - 1 for each in self.edges)
 
     def box(self, coords: Sequence[int]) -> tuple[slice, ...]:
-        """Return the elements of a chunk. It can extend beyond the array."""
+        """Return the elements of a chunk of the chunk grid. It can extend beyond the array."""
         return tuple(
             slice(int(edge[at]), int(edge[at + 1])) for edge, at in zip(self.edges, coords, strict=True)
         )
 
     def inside(self, coords: Sequence[int]) -> tuple[slice, ...]:
-        """Return the elements of a chunk that belong to the array."""
+        """Return the elements of a chunk of the chunk grid that belong to the array."""
         return tuple(
             slice(each.start, min(each.stop, size))
             for each, size in zip(self.box(coords), self.shape, strict=True)
         )
 
     def find_touched(self, window: Sequence[slice]) -> tuple[range, ...]:
-        """Return the chunks that a window with elements touches, as one range per dimension."""
+        """Return the part of the chunk grid that a window of elements touches, as one range per dimension."""
         found = []
         for edge, part in zip(self.edges, window, strict=True):
             first = int(np.searchsorted(edge, part.start, "right")) - 1
@@ -50,7 +50,7 @@ class Grid:
         return tuple(found)
 
     def elements(self, chunks: Sequence[range]) -> int:
-        """Count the elements of whole chunks."""
+        """Count the elements of whole chunks of the chunk grid."""
         total = 1
         for edge, part in zip(self.edges, chunks, strict=True):
             total *= int(edge[part.stop] - edge[part.start])
@@ -58,7 +58,7 @@ class Grid:
 
 
 def get_stored_grid(document: Mapping[str, Any]) -> Grid:
-    """Return the grid of the chunks, or shards, that an array stores."""
+    """Return the chunk grid that an array stores, which is the grid of its chunks or of its shards."""
     shape = tuple(document["shape"])
     grid = document["chunk_grid"]
     configuration = grid["configuration"]
@@ -67,7 +67,7 @@ def get_stored_grid(document: Mapping[str, Any]) -> Grid:
 
 
 def get_decoded_grid(document: Mapping[str, Any]) -> Grid:
-    """Return the grid of the smallest parts that can be decoded: the inner chunks of shards."""
+    """Return the chunk grid of the smallest parts that can be decoded: the inner chunks of shards."""
     outer = get_stored_grid(document)
     inner = _find_inner_chunk(document)
     if inner is None:
@@ -80,7 +80,7 @@ def get_decoded_grid(document: Mapping[str, Any]) -> Grid:
 
 
 def count_item_bytes(dtype: np.dtype[Any]) -> int:
-    """Return the bytes that one decoded value takes."""
+    """Return the number of bytes of one decoded element, to compute the size of chunks in the grid."""
     return _VARIABLE_BYTES if dtype.kind in "OT" else max(dtype.itemsize, 1)
 
 

@@ -1,10 +1,12 @@
-"""Decoding and encoding of single chunks with zarr's codecs."""
+"""Decode and encode single chunks with zarr's codecs."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,8 @@ Values = NDArray[Any]
 def decode_chunk(
     document: Mapping[str, Any], shape: Sequence[int], data: bytes | None, *, most_bytes: int | None = None
 ) -> Values:
-    """Decode a chunk of an array, given the zarr.json of the array and the shape of the chunk.
+    """Decode the values of a chunk with the codecs in the zarr.json of its array, given the shape of the
+    chunk.
 
     A chunk without data has the fill value. ValueError is raised if the chunk has more than `most_bytes`.
     """
@@ -34,7 +37,10 @@ def decode_chunk(
 
 
 def encode_chunk(document: Mapping[str, Any], values: Values) -> bytes | None:
-    """Encode a chunk of an array. Return None if all values are the fill value."""
+    """Encode the values of a chunk with the codecs of its array.
+
+    Return None if all values are the fill value.
+    """
     import zarr
 
     contents: dict[str, Any] = {}
@@ -44,8 +50,44 @@ def encode_chunk(document: Mapping[str, Any], values: Values) -> bytes | None:
     return None if found is None else bytes(found.to_bytes())
 
 
+def have_equal_values(one: Values, other: Values) -> bool:
+    """Return whether decoded chunks are equal. NaN equals NaN."""
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind in "fcmM":
+        return bool(np.array_equal(one, other, equal_nan=True))
+    return bool(np.array_equal(one, other))
+
+
+def get_chunk_shape(document: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the shape of the chunks of a regular grid; None for other grids."""
+    grid = document["chunk_grid"]
+    return tuple(grid["configuration"]["chunk_shape"]) if grid["name"] == "regular" else None
+
+
+def are_spelled_alike(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+    """Return whether two zarr.json differ only in how they spell an entry, such as an omitted default."""
+    if name == "chunk_grid":
+        shape = get_chunk_shape(one)
+        return shape is not None and shape == get_chunk_shape(other)
+    try:
+        return bool(_spell_out(one).get(name) == _spell_out(other).get(name))
+    except (ValueError, TypeError, KeyError):  # such as a codec that zarr does not know
+        return False
+
+
+def _spell_out(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the zarr.json of an array as zarr writes it, except for its shape and its chunk grid."""
+    import zarr
+
+    shape = (1,) * len(document["shape"])
+    array: Any = zarr.open_array(_make_store_of_one(document, shape, {}), mode="r")
+    found: dict[str, Any] = array.metadata.to_dict()
+    return found
+
+
 def _make_store_of_one(document: Mapping[str, Any], shape: Sequence[int], contents: dict[str, Any]) -> Any:
-    """Return a store that presents a chunk as an array with a single chunk."""
+    """Return a store that contains an array with a single chunk."""
     import zarr
 
     single = {
@@ -60,3 +102,91 @@ def _make_store_of_one(document: Mapping[str, Any], shape: Sequence[int], conten
 
 def _make_key(shape: Sequence[int]) -> str:
     return "/".join(["c", *("0" for _ in shape)])
+
+
+_QUICK_CODECS: Final = {"zstd": "zarr.codecs.zstd", "gzip": "zarr.codecs.gzip"}
+"""The compressors that zarr uses from numcodecs unchanged, with the modules of zarr's codecs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkEncoder:
+    """An encoder of chunk values for one array. It produces the same bytes as zarr's codecs, without their
+    pipeline.
+
+    zarr copies and compares each chunk several times, and passes it between threads.
+    """
+
+    room: Values
+    """A buffer for one chunk, which is reused for the next chunk."""
+    fill_value: Any
+    compressor: Any
+    """A codec from numcodecs, or None."""
+
+    def load(self, values: Values) -> Values:
+        """Copy the values of a chunk to the encoder.
+
+        Chunks at the end of the array are padded with the fill value.
+        """
+        if values.shape != self.room.shape:
+            self.room[...] = self.fill_value
+        place: Any = (*(slice(size) for size in values.shape), ...)  # a view, also without dimensions
+        own: Values = self.room[place]
+        own[...] = values
+        return own
+
+    def encode(self) -> bytes | None:
+        """Encode the chunk values that were copied. Return None if every value is the fill value."""
+        flat = self.room.reshape(-1)
+        if self._is_empty(flat[:1]) and self._is_empty(flat):
+            return None
+        if self.compressor is None:
+            return flat.tobytes()
+        return bytes(self.compressor.encode(flat.view(np.uint8)))
+
+    def _is_empty(self, values: Values) -> bool:
+        if values.dtype.kind != "f":
+            return bool((values == self.fill_value).all())
+        if np.isnan(self.fill_value):
+            return bool(np.isnan(values).all())
+        if self.fill_value != 0:
+            return bool((values == self.fill_value).all())
+        bits = f"u{values.dtype.itemsize}"  # zarr distinguishes 0.0 and -0.0
+        return bool((values.view(bits) == np.asarray(self.fill_value, values.dtype).view(bits)).all())
+
+
+def find_encoder(document: Mapping[str, Any]) -> ChunkEncoder | None:
+    """Create an encoder of chunk values for the array of a zarr.json: numbers in equal chunks, at most one
+    compressor.
+
+    Return None for other arrays, and if zarr is configured to use other codecs or to write empty chunks.
+    """
+    import numcodecs
+    import zarr
+    from zarr.dtype import parse_dtype
+    from zarr.registry import get_codec_class
+
+    grid, (first, *others) = document["chunk_grid"], document["codecs"]
+    if grid["name"] != "regular" or document.get("storage_transformers") or len(others) > 1:
+        return None
+    own_pipeline = str(zarr.config.get("codec_pipeline.path")).startswith("zarr.core.codec_pipeline.")
+    if not own_pipeline or zarr.config.get("array.write_empty_chunks") or sys.byteorder != "little":
+        return None
+    if not isinstance(first, Mapping) or first["name"] != "bytes":
+        return None
+    if first.get("configuration", {}).get("endian", "little") != "little":
+        return None
+    compressor = None
+    for codec in others:
+        name = codec["name"] if isinstance(codec, Mapping) else ""
+        if name not in _QUICK_CODECS or get_codec_class(name).__module__ != _QUICK_CODECS[name]:
+            return None
+        compressor = numcodecs.get_codec({"id": name, **codec.get("configuration", {})})
+    try:
+        kind = parse_dtype(document["data_type"], zarr_format=3)
+    except (ValueError, TypeError):
+        return None
+    dtype = np.dtype(kind.to_native_dtype())
+    if dtype.kind not in "biuf" or not dtype.isnative:
+        return None
+    fill = kind.from_json_scalar(document["fill_value"], zarr_format=3)
+    return ChunkEncoder(np.empty(grid["configuration"]["chunk_shape"], dtype), fill, compressor)

@@ -1,4 +1,4 @@
-"""Creation of repositories."""
+"""Create repositories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from icefloe._internal.ids import INITIAL_SNAPSHOT_ID
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import NO_CONFIG, Layout, Opened, list_containers, make_parts
+from icefloe.core.open import NO_CONFIG, Layout, RepositoryParts, list_containers, make_parts
 from icefloe.core.refs.base import MIGRATE
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
@@ -17,6 +17,7 @@ from icefloe.errors import ConflictError, ErrorKind, Hint, InvalidInputError
 from icefloe.format.config_flexbuffers import encode_config
 from icefloe.format.first_files import INITIAL_SNAPSHOT, make_first_files
 from icefloe.storage.base import Storage
+from icefloe.storage.disk_cache import DiskCache
 
 
 def create_parts(
@@ -27,8 +28,9 @@ def create_parts(
     *,
     check_clean_root: bool,
     layouts: Sequence[Layout],
-) -> Opened:
-    """Create a repository: the initial snapshot first, then the ref that makes it a repository.
+    disk_cache: DiskCache | None = None,
+) -> RepositoryParts:
+    """Create a repository: write its initial snapshot, then the ref that makes it a repository.
 
     Raises ConflictError if one of the read-only `layouts` is already at the location.
     """
@@ -37,16 +39,16 @@ def create_parts(
         stray = next(storage.list_prefix(""), None)
         if stray is not None:
             raise InvalidInputError(
-                f"a repository needs an empty location, and {storage.place} contains {stray.key}; "
-                "choose another location",
+                f"a repository requires an empty location, but {storage.place} contains {stray.key};"
+                " choose another location",
                 kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
             ).with_hint(Hint("or pass {check_clean_root} to keep the existing files", check_clean_root=False))
     elif any(not each.spec.writable and each.is_present(storage) for each in layouts):
         raise ConflictError(
-            message="there is already a repository of an older format at this location",
+            message="this location already contains a repository of an older format; choose another location",
             kind=ErrorKind.REPO_INFO_UPDATED,
         ).with_hint(MIGRATE)
-    opened = make_parts(storage, layout, config, authorized, list_containers(config))
+    opened = make_parts(storage, layout, config, authorized, list_containers(config), disk_cache)
     assets, now_us = opened.assets, time.time_ns() // 1000
     assets.storage.require_conditional_writes()
     plain = None if config is None or config == NO_CONFIG else config.to_plain()
@@ -59,6 +61,8 @@ def create_parts(
     elif isinstance(opened.refs, RefStoreV1):
         assets.write_snapshot(replace(INITIAL_SNAPSHOT, flushed_at_us=now_us))
         if plain is not None:
-            opened.refs.save_config(plain)  # first, so that readers never see a repository without it
+            opened.refs.save_config(
+                plain
+            )  # save the configuration first, so that readers never see a repository without it
         opened.refs.create(INITIAL_SNAPSHOT_ID)
     return opened

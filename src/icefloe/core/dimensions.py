@@ -1,4 +1,4 @@
-"""Named dimensions of arrays, and the groups that hold their coordinates."""
+"""Named dimensions of arrays, and the groups that contain their coordinates."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from icefloe._internal.paths import join, list_ancestors
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 SMALL_ARRAY_BYTES: Final = 16 << 20
-"""Arrays below this size, usually coordinates, are rewritten where larger ones must move by whole chunks."""
+"""The size below which arrays, usually coordinates, are rewritten instead of being moved by whole chunks."""
 
 
 def find_axis(node: NodeSnapshot | None, dim: str) -> int | None:
-    """Return the axis of a dimension in an array; None if the node is not an array or does not have it."""
+    """Find the axis of a dimension by its name in an array; None if the node is not an array or does not have
+    it.
+    """
     data = None if node is None else node.node_data
     names = data.dimension_names if isinstance(data, ArrayNodeData) else None
     return names.index(dim) if names and dim in names else None
 
 
 def find_coordinate_group(find_node: Callable[[str], NodeSnapshot | None], path: str, dim: str) -> str | None:
-    """Return the closest group above an array that has a one-dimensional coordinate of a dimension."""
+    """Find the closest group above an array that has a coordinate for one of its dimensions."""
     for group in list_ancestors(path):
         node = find_node(join(group, dim))
         if node is not None and find_axis(node, dim) == 0 and _get_rank(node) == 1:

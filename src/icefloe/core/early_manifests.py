@@ -1,8 +1,8 @@
 """Manifests that are written before their commit, by the process that has the references.
 
-A writer with millions of references does not send them to the committer: it writes the manifests of its part
+A writer with millions of references does not send them to the committer. It writes the manifests of its part
 of the chunk grid, and sends their ids, extents and coordinates. The committer uses such a manifest unchanged
-if nothing else is in its window; otherwise it is read like any other.
+if nothing else is in its window. Otherwise the manifest is read and rewritten.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from icefloe._internal.ids import ManifestId, NodeId
+from icefloe.errors import ErrorKind, StorageError
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
 from icefloe.format.manifest import ArrayManifest
 from icefloe.format.manifest_codec import PackedManifest
 from icefloe.format.snapshot import ManifestFileInfo, ManifestRef
+from icefloe.storage.base import ObjectNotFoundError
 
 ReadManifest: TypeAlias = Callable[[ManifestId, int], PackedManifest]
-"""Reads the manifest with an id and a size in bytes."""
+"""A function that reads a manifest, given its id and its size in bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EarlyManifest:
-    """References of one array in a manifest that is not part of a snapshot yet."""
+    """An early manifest: a manifest of one array that is written before its commit."""
 
     node: NodeId
     info: ManifestFileInfo
@@ -36,29 +38,39 @@ class EarlyManifest:
 
     @property
     def ref(self) -> ManifestRef:
-        """The manifest reference for the array."""
+        """The reference to an early manifest, which is committed later."""
         return ManifestRef(self.info.id, self.extents)
 
-    @property
-    def coords(self) -> Coords:
-        """The coordinates of the chunks."""
-        return coordinates.list_window(self.extents) if self.sparse is None else self.sparse
-
     def has(self, coords: Sequence[int]) -> bool:
-        """Return whether the manifest contains a chunk."""
+        """Return whether the early manifest contains a chunk."""
         if not all(number in extent for number, extent in zip(coords, self.extents, strict=True)):
             return False
         return self.sparse is None or coordinates.find(self.sparse, coords) is not None
 
-    def refs(self) -> ArrayManifest:
-        """Read the references."""
-        return self.read(self.info.id, self.info.size_bytes).array(self.node, len(self.extents))
+    def refs(self, path: str) -> ArrayManifest:
+        """Read the references of the array at `path` in the early manifest; raise an error if the manifest
+        was collected as garbage."""
+        try:
+            manifest = self.read(self.info.id, self.info.size_bytes)
+        except ObjectNotFoundError:
+            raise make_collected_error(f"manifest {self.info.id} of {path}") from None
+        return manifest.array(self.node, len(self.extents))
+
+
+def make_collected_error(what: str) -> StorageError:
+    """Return the error for an early manifest, or a chunk, that was collected before its commit."""
+    return StorageError(
+        f"{what} was deleted by a garbage collection before it was committed; nothing was committed. Write "
+        "the data again in a new session, and run collections with a cutoff that is older than the longest "
+        "session",
+        kind=ErrorKind.OBJECT_NOT_FOUND,
+    )
 
 
 def describe_early_manifest(
     node: NodeId, info: ManifestFileInfo, refs: ArrayManifest, read: ReadManifest
 ) -> EarlyManifest:
-    """Describe a manifest that was written from some references."""
+    """Describe an early manifest that was written from some references."""
     extents = refs.extents()
     dense = math.prod(map(len, extents)) == len(refs)
     return EarlyManifest(node, info, extents, None if dense else refs.coords, read)

@@ -1,8 +1,9 @@
-"""Fingerprints of chunk references: two equal fingerprints refer to the same stored bytes.
+"""Fingerprints of chunk references. References with equal fingerprints refer to the same stored bytes.
 
-A fingerprint is two 64-bit numbers. That of a native reference follows from chunk id, offset and length; that
-of a virtual one from location, offset, length and checksum; that of an inline one from its bytes. A missing
-chunk has the fingerprint zero. All work is done on columns: a million references take a tenth of a second.
+A fingerprint consists of two 64-bit numbers. It is computed from chunk id, offset and length for a native
+reference, from location, offset, length and checksum for a virtual reference, and from the bytes of an inline
+chunk. A missing chunk has the fingerprint zero. All computations use columns: a million references take a
+tenth of a second.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from icefloe.encoding.columns import Blobs
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 
 Lanes: TypeAlias = NDArray[np.uint64]
-"""Fingerprints as numbers, the last axis of length two."""
+"""An array of fingerprints, whose last axis has length two."""
 
 _SEEDS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _KINDS: Final = {NATIVE: b"native", VIRTUAL: b"virtual", INLINE: b"inline"}
 
 
 def hash_bytes(data: bytes) -> Lanes:
-    """Return the fingerprint of some bytes."""
+    """Return the fingerprint of a byte string, for the fingerprint of a chunk reference."""
     return np.frombuffer(hashlib.blake2b(data, digest_size=16).digest(), "<u8").astype(np.uint64)
 
 
 def combine(lanes: Lanes, *others: Lanes) -> Lanes:
-    """Mix fingerprints into new ones; the order matters, and shapes are broadcast."""
-    with np.errstate(over="ignore"):  # numpy warns of scalars that wrap around, not of arrays
+    """Combine fingerprints into new ones; the order matters, and shapes are broadcast."""
+    with np.errstate(over="ignore"):  # numpy warns about overflow of scalars, but not of arrays
         for other in others:
             mixed = [
                 _mix(lanes[..., lane] * np.uint64(3) + _mix(other[..., lane] + seed))
                 for lane, seed in enumerate(_SEEDS)
             ]
-            # Both lanes affect each result; otherwise equality would depend on 64 bits only.
+            # Both lanes affect each result. Otherwise equality would depend on only 64 bits.
             lanes = np.stack([mixed[0], _mix(mixed[1] ^ (mixed[0] >> np.uint64(7)))], axis=-1)
     return lanes
 
 
 def fingerprint_refs(refs: ArrayManifest) -> Lanes:
-    """Return the fingerprint of each reference, never zero."""
+    """Return the fingerprint of each chunk reference, never zero."""
     found = np.zeros((len(refs), 2), np.uint64)
     for kind, name in _KINDS.items():
         rows = np.flatnonzero(refs.kind == kind)
@@ -54,7 +55,9 @@ def fingerprint_refs(refs: ArrayManifest) -> Lanes:
 
 
 def fingerprint_grid(refs: ArrayManifest, grid: Sequence[int]) -> Lanes:
-    """Arrange fingerprints by chunk coordinates in an array of shape `(*grid, 2)`, zero where none exists."""
+    """Arrange fingerprints by chunk coordinates in an array of shape `(*grid, 2)`, zero where no chunk
+    exists.
+    """
     found = np.zeros((*grid, 2), np.uint64)
     if len(refs):  # a scalar without a chunk has no coordinates to assign to
         found[tuple(refs.coords.T.astype(np.intp))] = fingerprint_refs(refs)
@@ -77,7 +80,7 @@ def _hash_identity(refs: ArrayManifest, kind: int, rows: NDArray[np.int64]) -> l
 
 
 def _hash_each(blobs: Blobs) -> Lanes:
-    # A loop over files or inline chunks: their bytes have to be hashed one by one in any case.
+    # A loop over files or inline chunks, whose bytes must be hashed one by one anyway.
     data = b"".join(hashlib.blake2b(blob, digest_size=16).digest() for blob in blobs.tolist())
     return np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, 2)
 
@@ -110,7 +113,9 @@ class RectangleSums:
         self._sums: Lanes = sums
 
     def sum(self, first: Sequence[NDArray[np.int64]], end: Sequence[NDArray[np.int64]]) -> Lanes:
-        """Return the sums over rectangles given by broadcastable arrays of bounds, one pair per axis."""
+        """Return sums of fingerprints over rectangles, given by broadcastable arrays of bounds, one pair per
+        axis.
+        """
         if not self._rank:
             return self._sums
         total: Lanes = np.zeros((*np.broadcast_shapes(*(np.shape(each) for each in first)), 2), np.uint64)

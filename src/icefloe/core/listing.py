@@ -22,8 +22,9 @@ from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 
-class Listing:
-    """The content of a folder: a node, an implicit group, or a part of the chunk grid of an array.
+class KeyListing:
+    """A listing of the keys in one folder of a Zarr store: a node, an implicit group, or part of a chunk
+    grid.
 
     Folders are given as paths. `/a/b` is the folder of the keys that start with `a/b/`, not with `a/bc`. A
     folder that does not exist is empty.
@@ -33,7 +34,7 @@ class Listing:
         self._workspace = workspace
 
     def is_empty(self, path: str) -> bool:
-        """Return whether a folder has no keys."""
+        """Return whether the listing of a folder has no keys."""
         if self._has_nodes(path):
             return False
         inside = self.inside_array(path)
@@ -43,7 +44,7 @@ class Listing:
         return self._workspace.node(path) is not None or self._workspace.has_nodes_below(path)
 
     def inside_array(self, path: str) -> tuple[NodeSnapshot, tuple[int, ...]] | None:
-        """Return the array whose chunk grid contains a folder, and the leading coordinates in the folder."""
+        """Return the array whose chunk keys are listed in a folder, and the folder's leading coordinates."""
         if self._has_nodes(path):
             return None
         for above in list_ancestors(path):
@@ -59,7 +60,7 @@ class Listing:
         return None
 
     def keys(self, path: str) -> Iterator[str]:
-        """Return all keys in a folder: metadata documents first, then chunks."""
+        """List all keys of the Zarr store below a prefix: metadata documents first, then chunks."""
         inside = self.inside_array(path)
         if inside is not None:
             return _make_chunk_keys(inside[0].path, self._workspace.chunk_coords(*inside))
@@ -69,7 +70,7 @@ class Listing:
         return chain(list_metadata_keys(nodes), chain.from_iterable(chunks))
 
     def names(self, path: str) -> list[str]:
-        """Return the names of the keys and folders directly in a folder."""
+        """List the names directly in a folder of the Zarr store (`list_dir`)."""
         inside = self.inside_array(path)
         if inside is not None:
             array, first = inside
@@ -83,7 +84,7 @@ class Listing:
         return own + [name for name in self._workspace.children(path) if name not in own]
 
     def size_bytes(self, path: str, executor: Executor) -> int:
-        """Return the number of bytes of all keys in a folder."""
+        """Sum the bytes of all keys in the listing of a folder."""
         inside = self.inside_array(path)
         if inside is not None:
             return _count_chunk_bytes(self._workspace.refs(*inside))

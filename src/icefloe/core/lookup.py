@@ -1,7 +1,7 @@
 """Look up single chunk references in the manifests of an array.
 
-A lookup in an encoded manifest takes tens of microseconds and needs no preparation. For many lookups, columns
-are built once, and a lookup then takes two or three microseconds.
+A lookup in an encoded manifest takes tens of microseconds and requires no preparation. For many lookups,
+columns are built once, after which a lookup takes two or three microseconds.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from icefloe.format.snapshot import ArrayNodeData, ManifestRef
 
 _FEW_FINDS: Final = 4
 _ROWS_PER_FIND: Final = 1500
-"""Building the columns of this many references costs as much as one lookup without them."""
+"""The number of references whose columns cost as much to build as one lookup without columns."""
 _FEW_MANIFESTS: Final = 8
 
 LookupCache = WeightedCache[tuple[NodeId, ManifestId], "ManifestLookup"]
 
 
 class ArrayLookup:
-    """The references of an array in the manifests of one snapshot."""
+    """A lookup of an array's chunk references in the manifests of one snapshot."""
 
     __slots__ = (
         "_boxed",
@@ -54,7 +54,7 @@ class ArrayLookup:
         self.data = data
         self._load = load
         self._cache = cache
-        # Official writers keep extents of the old rank when the rank of an array changes: ignore these.
+        # Official writers keep extents of the old rank when the rank of an array changes. Ignore these.
         self._boxed = [ref for ref in data.manifests if ref.extents and len(ref.extents) == len(data.shape)]
         self._unbounded = [ref for ref in data.manifests if ref not in self._boxed]
         self._last = self._boxed[0] if self._boxed else None
@@ -65,7 +65,7 @@ class ArrayLookup:
         self._starts, self._stops = boxes[:, :, 0], boxes[:, :, 1]
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        """Return the reference of a chunk, if there is one."""
+        """Look up the reference of a chunk in the manifests of an array; None if the chunk does not exist."""
         ref = self._find_covering(coords)
         if ref is not None:
             found = self._get_lookup(ref).find(coords)
@@ -105,7 +105,7 @@ class ArrayLookup:
 
 
 class ManifestLookup:
-    """The references of an array in one manifest. Thread-safe: at worst two threads build the columns."""
+    """A lookup of chunk references in one manifest. Thread-safe; two threads may build its columns twice."""
 
     __slots__ = ("__weakref__", "_finds", "_manifest", "_node", "_rank", "_rows", "count")
 
@@ -118,7 +118,7 @@ class ManifestLookup:
         self.count = manifest.count(node)
 
     def find(self, coords: tuple[int, ...]) -> ChunkRef | None:
-        """Return the reference of a chunk, if there is one."""
+        """Look up the reference of a chunk in one manifest; None if the manifest does not contain it."""
         rows = self._rows
         if rows is None:
             self._finds += 1
@@ -159,14 +159,14 @@ class _Rows:
             if number >= size:
                 return None
             key = key * size + number
-        if self._dense:  # keys ascend from 0 without gaps, but the end of the grid may be empty
+        if self._dense:  # the keys ascend from 0 without gaps, but the end of the grid may be empty
             return key if key < len(keys) else None
         row = int(keys.searchsorted(np.uint64(key)))
         return row if row < len(keys) and keys.item(row) == key else None
 
 
 def may_contain(ref: ManifestRef, coords: Sequence[int]) -> bool:
-    """Return whether a manifest may contain the reference of a chunk."""
+    """Return whether a manifest may contain a chunk, because its extents do, and is worth a lookup."""
     for number, extent in zip(coords, ref.extents, strict=False):  # noqa: SIM110 - hot path
         if number not in extent:
             return False

@@ -1,7 +1,7 @@
-"""Conversion of virtual chunks to native ones: their bytes are copied without decoding.
+"""Convert virtual chunks to native chunks by copying their bytes without decoding.
 
-References into one file are sorted, and nearby ones are fetched by one request, so that an archive is read
-about once, from start to end, in any order of the chunks.
+References into one file are sorted, and nearby ranges are fetched in one request. An archive is therefore
+read about once, from start to end, whatever the order of the chunks.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest, Virt
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 Region = Sequence[slice | int] | Mapping[str, slice | int]
-"""Elements of an array: a slice or a number per dimension, or by dimension name for some of them."""
+"""The elements of an array: a slice or a number per dimension, or a mapping for some dimensions by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """The result of one request."""
+    """The result of one copy request."""
 
     rows: NDArray[np.int64]
     chunk_ids: list[bytes]
     inline: list[bytes]
     location: str
     version: tuple[Any, Any]
-    """Etag and time of the file."""
+    """The etag and the time of the file."""
 
 
 def materialize(workspace: Workspace, node: NodeSnapshot, region: Region | None, executor: Executor) -> int:
-    """Copy the virtual chunks of an array, or of a region, and return their number.
+    """Materialize the virtual chunks of an array or a region as native ones, and return their number.
 
     References change only after all bytes were copied. Raises StorageError if a file is not the recorded one,
     or changes during the copy.
@@ -87,7 +87,7 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
         found = source.fetch(key, first, last)
     check_version(found, one.checksum, one.location, names[0])
     ids, inline = [], []
-    for row, name in zip(rows.tolist(), names, strict=True):  # each becomes an object
+    for row, name in zip(rows.tolist(), names, strict=True):  # each chunk becomes an object
         start, length = int(refs.offsets[row]), int(refs.lengths[row])
         data = memoryview(found.data)[start - first : start - first + length]
         if len(data) < length:
@@ -99,7 +99,9 @@ def _copy(workspace: Workspace, node: NodeSnapshot, refs: ArrayManifest, rows: N
 
 
 def group_requests(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.int64]]:
-    """Group rows that are fetched by one request: references to one version of one file, near each other."""
+    """Group virtual chunks to materialize that lie close together in one version of a file, for one request
+    per group.
+    """
     order = np.lexsort((refs.offsets, refs.last_modified, refs.etag_codes, refs.location_codes))
     starts, ends = refs.offsets[order].astype(np.int64), (refs.offsets + refs.lengths)[order].astype(np.int64)
     lengths = ends - starts
@@ -116,7 +118,7 @@ def group_requests(refs: ArrayManifest, limits: ReadLimits) -> list[NDArray[np.i
 
 
 def find_chunk_window(node: NodeSnapshot, region: Region) -> list[range]:
-    """Return the chunks that a region of elements covers."""
+    """Return the window of virtual chunks to materialize: those that a region of elements covers."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)

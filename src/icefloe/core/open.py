@@ -1,4 +1,4 @@
-"""Detection of the layout of a repository, and opening it."""
+"""Detect the layout of a repository, and open it."""
 
 from __future__ import annotations
 
@@ -18,39 +18,46 @@ from icefloe.format.files import REPO_PATH
 from icefloe.format.repo_info import MAIN
 from icefloe.format.spec import V1, V2, Spec
 from icefloe.storage.base import BucketNotFoundError, Storage
+from icefloe.storage.disk_cache import CachedLocation, DiskCache
 from icefloe.types import SpecVersion
 
 NO_CONFIG: Final = RepositoryConfig()
-"""The configuration without any setting."""
+"""The configuration without any settings."""
 
 
 class Layout(Protocol):
-    """The file layout of a version of the format.
+    """The file layout of repositories with one version of the format, which opens and creates them.
 
     Layouts have no state: a pickled repository contains its layout.
     """
 
     @property
     def spec(self) -> Spec:
-        """The capabilities of repositories with this layout."""
+        """The capabilities of repositories that are opened with this layout."""
         ...
 
     def is_present(self, storage: Storage, newer: Layout | None = None) -> bool:
-        """Return whether there is a repository with this layout.
+        """Return whether there is a repository with this file layout to open.
 
-        Raises FormatError if there is one beside the repository of a `newer` layout.
+        Raises FormatError if it exists in addition to a repository with a `newer` layout.
         """
         ...
 
     def open(
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader
     ) -> tuple[RefStore, AssetStore]:
-        """Create the objects that read and write a repository. Nothing is read yet."""
+        """Open a repository with this file layout: create the objects that read and write it.
+
+        Nothing is read yet.
+        """
         ...
 
 
 class LayoutV2:
-    """The layout of version 2: one repo info file for all refs. Docstrings are those of `Layout`."""
+    """The layout of version 2, to open repositories with one repo info file for all refs.
+
+    See `Layout` for the docstrings.
+    """
 
     spec = V2
 
@@ -64,7 +71,10 @@ class LayoutV2:
 
 
 class LayoutV1:
-    """The layout of version 1: one file per branch and tag. Docstrings are those of `Layout`."""
+    """The layout of version 1, to open repositories with one file per branch and tag.
+
+    See `Layout` for the docstrings.
+    """
 
     spec = V1
 
@@ -89,8 +99,8 @@ LAYOUTS: Final[tuple[Layout, ...]] = (LAYOUT_V2, LAYOUT_V1)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """The open parts of a repository: storage, assets, refs and configuration."""
+class RepositoryParts:
+    """The parts of an opened repository: storage, assets, refs and configuration."""
 
     refs: RefStore
     assets: AssetStore
@@ -99,7 +109,9 @@ class Opened:
 
 
 def choose_layout(version: SpecVersion | int | None) -> Layout:
-    """Return the layout of new repositories of a format version; ValueError for an unknown version."""
+    """Return the file layout to open or create repositories of a format version; raise ValueError for an
+    unknown version.
+    """
     layouts: dict[int | None, Layout] = {None: LAYOUT_V2, 1: LAYOUT_V1, 2: LAYOUT_V2}
     if version is not None and not isinstance(version, int):
         raise ValueError(
@@ -111,7 +123,7 @@ def choose_layout(version: SpecVersion | int | None) -> Layout:
 
 
 def find_layout(storage: Storage, layouts: Sequence[Layout]) -> Layout | None:
-    """Find the layout of the repository at a location; None if there is no repository."""
+    """Detect the file layout of the repository to open at a location; None if there is no repository."""
     newest, *older = layouts
     return newest if newest.is_present(storage) else _find_older_layout(storage, older)
 
@@ -132,8 +144,9 @@ def open_parts(
     layouts: Sequence[Layout],
     config: RepositoryConfig | None,
     authorized: Authorized | None = None,
-) -> Opened:
-    """Open the repository at a location. `config` overrides the stored configuration.
+    disk_cache: DiskCache | None = None,
+) -> RepositoryParts:
+    """Open the repository at a location, and return its parts. `config` overrides the stored configuration.
 
     The virtual chunk containers of `config` may receive credentials. `layouts` start with version 2.
     """
@@ -141,7 +154,7 @@ def open_parts(
     merged = None if stored is None else RepositoryConfig.from_plain(stored)
     if config is not None:
         merged = (merged or RepositoryConfig()).merge(config)
-    opened = make_parts(storage, layout, merged, authorized, list_containers(config))
+    opened = make_parts(storage, layout, merged, authorized, list_containers(config), disk_cache)
     if isinstance(refs, RefStoreV2) and isinstance(opened.refs, RefStoreV2):
         opened.refs.take_over(refs)
     return opened
@@ -167,7 +180,7 @@ def _make_default_config() -> EffectiveConfig:
 
 
 def list_containers(config: RepositoryConfig | None) -> frozenset[str]:
-    """Return the url prefixes of the virtual chunk containers that a configuration has."""
+    """List the URL prefixes of the virtual chunk containers in the configuration of an opened repository."""
     return frozenset((config.virtual_chunk_containers if config else None) or {})
 
 
@@ -177,17 +190,20 @@ def make_parts(
     config: RepositoryConfig | None,
     authorized: Authorized | None = None,
     trusted: Collection[str] = (),
-) -> Opened:
-    """Create the objects that work with a repository, with a configuration or the default one.
+    disk_cache: DiskCache | None = None,
+) -> RepositoryParts:
+    """Create the parts of a repository to open, with the given configuration or the default one.
 
     `authorized` are the credentials for virtual chunk containers by URL prefix; `trusted` are the prefixes of
     containers whose endpoints do not come from the stored configuration.
     """
     effective = _make_default_config() if config is None else config.effective()
-    config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a new one
+    config = config or copy.deepcopy(NO_CONFIG)  # three times as fast as creating a new configuration
     if config.storage is not None:
         storage = storage.with_settings(config.storage)
     containers = config.virtual_chunk_containers or {}
     virtual = VirtualReader(containers, authorized or {}, config.storage, storage, trusted)
     refs, assets = layout.open(storage, effective, virtual)
-    return Opened(refs, assets, config, layout)
+    if disk_cache is not None:
+        assets.disk = virtual.disk = CachedLocation(disk_cache, storage.identity)
+    return RepositoryParts(refs, assets, config, layout)

@@ -1,7 +1,8 @@
-"""The paths of a base snapshot and uncommitted changes. Creating or deleting k nodes takes O(k log n).
+"""An index of the paths of a base snapshot with uncommitted changes. Creating or deleting k nodes takes O(k
+log n).
 
-The sorted list of all paths is built only when something is listed. Whether there are nodes below a path is
-answered by counting: nodes of the base between two positions, deleted nodes and new nodes below the path.
+The sorted list of all paths is built only for listings. Whether there are nodes below a path is determined by
+counting nodes of the base between two positions, deleted nodes, and new nodes below the path.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from icefloe.core.changeset import ChangeSet
 
 
 class PathIndex:
-    """The paths of all nodes, valid as long as nodes are created and deleted through the index.
+    """The index of all node paths, valid as long as nodes are created and deleted through the index.
 
     Parameters
     ----------
@@ -46,12 +47,12 @@ class PathIndex:
         self._counts = (len(changes.created), len(changes.deleted), len(changes.moved))
 
     def fits(self, changes: ChangeSet) -> bool:
-        """Return whether nothing was created, deleted or moved except through the index."""
+        """Return whether the path index is valid: nothing was created, deleted or moved except through it."""
         counts = (len(changes.created), len(changes.deleted), len(changes.moved))
         return self._changes is changes and self._moved is changes.moved and self._counts == counts
 
     def has_below(self, path: str) -> bool:
-        """Return whether there are nodes below a path."""
+        """Return whether the path index has nodes below a path."""
         if self._added.get(path):
             return True
         first, end = find_bounds(self._base, path)
@@ -60,14 +61,14 @@ class PathIndex:
         return end - first > self._hidden.get(path, 0)
 
     def paths(self) -> Sequence[str]:
-        """Return the sorted paths of all nodes."""
+        """Return the sorted paths of all nodes in the path index."""
         if self._sorted is None:
             self._sorted = _list_paths(self._changes, self._base)
         return self._sorted
 
     def insert(self, path: str, changes: ChangeSet) -> None:
-        """Add a node that was created."""
-        if _contains(self._base, path):  # it was deleted before
+        """Add the path of a new node to the path index."""
+        if _contains(self._base, path):  # the path was deleted before
             _add(self._hidden, path, -1)
         else:
             _add(self._added, path, 1)
@@ -78,7 +79,7 @@ class PathIndex:
         self._note(changes)
 
     def remove(self, path: str, gone: Iterable[str], changes: ChangeSet) -> None:
-        """Remove a deleted node, and all nodes below it that were deleted with it."""
+        """Remove the paths of a deleted node, and of all nodes below it, from the path index."""
         for each in gone:
             if _contains(self._base, each):
                 _add(self._hidden, each, 1)
@@ -95,10 +96,10 @@ class PathIndex:
 
 
 def find_bounds(paths: Sequence[str], group: str) -> tuple[int, int]:
-    """Return the start and the end of the paths below a group. The root is below itself."""
+    """Return the range of paths below a group in a sorted path index. The root is below itself."""
     if group == ROOT:
         return 0, len(paths)
-    return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" follows "/"
+    return bisect_left(paths, group + "/"), bisect_left(paths, group + "0")  # "0" is the character after "/"
 
 
 def _list_paths(changes: ChangeSet, base: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Preloading of manifests that a session will need soon, in the background.
+"""Preload manifests that a session will need soon, in the background.
 
-A program that opens a dataset reads its coordinate arrays. Their manifests are small, and are in the cache by
-the time they are needed. The configuration `manifest.preload` selects them and limits their number.
+A program that opens a dataset reads its coordinate arrays. Their manifests are small, and are then already in
+the cache when they are needed. The configuration `manifest.preload` selects them and limits their number.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _latest: WeakKeyDictionary[AssetStore, SnapshotId] = WeakKeyDictionary()
 
 
 def preload(assets: AssetStore, snapshot: Snapshot, *, asked_for: bool) -> None:
-    """Start reading the manifests that the configuration selects. Never waits and never fails.
+    """Start preloading the manifests that the configuration selects. Never waits and never fails.
 
-    Storages without a network preload only if the configuration asks for it: there, manifests are read just
-    as fast when they are needed.
+    Storages without a network preload only if the configuration requests it, because they can read manifests
+    just as fast when they are needed.
     """
     if not asked_for and assets.storage.answers_at_once:
         return

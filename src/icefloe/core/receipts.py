@@ -1,10 +1,10 @@
 """Merge the changes of many forks into their session.
 
-A fork knows the state that it was forked from. Its changes to nodes are compared with that state, and with
-the changes of the session and of forks that were merged before. Metadata that changed on both sides, a node
-that was deleted on one side and changed on the other, and two nodes created at the same path are refused, and
-then nothing is merged. Chunks are not compared: of two writes to a chunk, the fork that is merged later wins,
-as in official releases.
+A fork knows the state from which it was forked. Its changes to nodes are compared with that state, and with
+the changes of the session and of previously merged forks. If metadata changed on both sides, if a node was
+deleted on one side and changed on the other, or if two nodes were created at the same path, an error is
+raised and nothing is merged. Chunks are not compared: if two forks write a chunk, the fork that is merged
+later wins, as in official releases.
 
 References are only concatenated here. They are sorted once, when all of them are needed.
 """
@@ -36,14 +36,14 @@ _HEAD: Final = struct.Struct(f"<{SnapshotId.SIZE}s{SnapshotId.SIZE}s{_DIGEST_SIZ
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The changes of a fork and the snapshot that they are based on."""
+    """The receipt of a fork: its changes, and the snapshot on which they are based."""
 
     origin: SnapshotId
-    """The snapshot that the original session is based on. Forks of forks keep it."""
+    """The base snapshot of the original session. Forks of forks keep it."""
     base: SnapshotId
     """The base of the fork: the origin, or a snapshot that also contains uncommitted changes."""
     place: bytes
-    """The repository, as `identify_repository` identifies it."""
+    """The identity of the repository, from `identify_repository`."""
     copy: bytes
     """The copy of the repository to which the fork wrote chunks."""
     since: int
@@ -51,13 +51,15 @@ class Receipt:
     changes: ChangeSet
 
     def to_bytes(self) -> bytes:
-        """Encode the receipt. It contains neither credentials nor the location of the repository."""
+        """Encode the receipt of a fork. It contains neither credentials nor the location of the
+        repository.
+        """
         head = _HEAD.pack(bytes(self.origin), bytes(self.base), self.place, self.copy, self.since)
         return head + encode_changes(self.changes)
 
     @staticmethod
     def from_bytes(data: bytes, read: ReadManifest) -> Receipt:
-        """Decode a receipt; raise FormatError if it is damaged. `read` reads early manifests."""
+        """Decode the receipt of a fork; raise FormatError if it is damaged. `read` reads early manifests."""
         if len(data) < _HEAD.size:
             raise FormatError(
                 f"the receipt is truncated: it has only {len(data)} bytes", kind=ErrorKind.DESERIALIZATION
@@ -67,7 +69,7 @@ class Receipt:
         return Receipt(SnapshotId(origin), SnapshotId(base), place, copy, since, changes)
 
     def has_chunk_objects(self) -> bool:
-        """Return whether chunks or manifests were written to the storage of the repository."""
+        """Return whether a fork's receipt mentions chunks or manifests in the storage of the repository."""
         deltas = self.changes.chunks.values()
         if any(delta.early for delta in deltas):
             return True
@@ -76,7 +78,9 @@ class Receipt:
 
 
 def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[Receipt]) -> None:
-    """Add the changes of forks to a workspace, in the given order: all of them or none."""
+    """Merge the receipts of forks into the workspace of their session, in the given order: all of them or
+    none.
+    """
     receipts = list(receipts)
     place, copy = identify_repository(workspace.assets.storage)
     for receipt in receipts:
@@ -101,7 +105,7 @@ def merge_receipts(workspace: Workspace, origin: SnapshotId, receipts: Iterable[
 
 
 def identify_repository(storage: Storage) -> tuple[bytes, bytes]:
-    """Return short digests that identify a repository and a copy of it, and reveal nothing else."""
+    """Return digests that tell whether the receipt of a fork belongs to this repository or a copy of it."""
     place, copy = (
         hashlib.blake2b(text.encode(), digest_size=_DIGEST_SIZE).digest()
         for text in (storage.identity, storage.copy_id)
@@ -110,7 +114,7 @@ def identify_repository(storage: Storage) -> tuple[bytes, bytes]:
 
 
 def refuse(problem: str) -> NoReturn:
-    """Raise the error for a merge that is impossible."""
+    """Raise the error for the receipt of a fork that cannot be merged."""
     raise SessionStateError(f"merge failed: {problem}", kind=ErrorKind.MERGE_FAILED)
 
 
@@ -132,7 +136,7 @@ class _Merge:
 
     @cached_property
     def _seen(self) -> Workspace:
-        """The state that the fork was forked from."""
+        """The state from which the fork was created."""
         target = self.target
         same = self.base == target.base.id
         return Workspace(target.base if same else target.assets.snapshot(self.base), target.assets)
@@ -162,7 +166,7 @@ class _Merge:
             current = self.target.node(path)
             if current is not None:
                 if current.id == node.id and current.user_data == node.user_data:
-                    continue  # merged before
+                    continue  # the fork was already merged
                 refuse(f"{path} was created in a fork and also outside it")
             for above in list_ancestors(path):
                 if above in changes.deleted and self.target.node(above) is None:
@@ -189,7 +193,8 @@ class _Merge:
             )
 
     def _update_node_data(self, current: NodeSnapshot, node: NodeSnapshot) -> NodeData:
-        """Return the fork's shape with the session's manifests, because those of the fork may be outdated."""
+        """Return the fork's shape with the session's manifests, because the fork's manifests may be
+        outdated."""
         if not isinstance(node.node_data, ArrayNodeData) or not isinstance(current.node_data, ArrayNodeData):
             return node.node_data
         if count_dimensions(node) == count_dimensions(current):
@@ -210,12 +215,12 @@ class _Merge:
             self.target.changes.delta(node).extend(delta)
 
     def _has_changed(self, current: NodeSnapshot) -> bool:
-        """Return whether the metadata of a node differs from what the fork saw."""
+        """Return whether the metadata of a node has changed since the fork was created."""
         seen = self._seen.node(current.path)
         return seen is None or seen.id != current.id or seen.user_data != current.user_data
 
     def _has_changed_chunks(self, current: NodeSnapshot) -> bool:
-        """Return whether an array has changed chunks that the fork did not see."""
+        """Return whether an array has changed chunks that were unknown to the fork."""
         delta = self.target.changes.chunks.get(current.id)
         seen = self._seen.node(current.path)
         if delta is None:

@@ -24,7 +24,10 @@ _TOO_MANY: Final = "rechunk the array to fewer, larger chunks first"
 
 
 def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> None:
-    """Move all chunks of an array by an offset per dimension. Chunks that leave the grid are dropped."""
+    """Reindex an array by shifting all chunks by an offset per dimension.
+
+    Chunks that leave the grid are dropped.
+    """
     steps = [index(step) for step in offset]
     grid = _get_regular_grid(node)
     if len(steps) != len(grid):
@@ -34,7 +37,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
         )
     if not any(steps):
         return
-    # A step as long as the grid empties it. Longer steps are clipped, so that numbers fit into 64 bits.
+    # A step as long as the grid empties it. Longer steps are clipped to fit into 64 bits.
     cut = np.array([max(-len(axis), min(step, len(axis))) for axis, step in zip(grid, steps, strict=True)])
     with workspace.editing():
         _check_count(workspace, node)
@@ -48,7 +51,7 @@ def shift(workspace: Workspace, node: NodeSnapshot, offset: Sequence[int]) -> No
 
 
 def reindex(workspace: Workspace, node: NodeSnapshot, forward: Reindex, backward: Reindex | None) -> None:
-    """Move chunks to new coordinates; see `Session.reindex_array`."""
+    """Reindex an array: move its chunks to new coordinates in the chunk grid; see `Session.reindex_array`."""
     for function in (forward, backward):
         if function is not None and not callable(function):
             raise TypeError(f"'{type(function).__name__}' object is not callable")
@@ -66,7 +69,7 @@ def _check_count(workspace: Workspace, node: NodeSnapshot) -> None:
         return
     infos = [info for ref in data.manifests if (info := base.manifest_files.find(ref.id)) is not None]
     grid = math.prod(max(1, dimension.num_chunks) for dimension in data.shape)
-    # A manifest may be shared with other arrays, so that it has more references than the array.
+    # A manifest may be shared with other arrays, so it may have more references than the array.
     count = min(grid, sum(info.num_chunk_refs for info in infos))
     check_changed_chunks([(count, len(data.shape))], _TOO_MANY)
 
@@ -77,7 +80,7 @@ def _reindex_refs(
     """Return the references at their new coordinates, and the cells that become empty."""
     grid = _get_regular_grid(node)
     rows, targets, gone = [], [], []
-    for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function per chunk
+    for row, coords in enumerate(refs.coords.tolist()):  # calls the user's function once per chunk
         target = _check_place(forward(list(coords)), grid, node.path)
         if target is not None:
             rows.append(row)
@@ -91,7 +94,8 @@ def _reindex_refs(
 
 
 def _get_regular_grid(node: NodeSnapshot) -> list[range]:
-    """Return the chunk grid; raise an error if it is irregular: then chunks are not interchangeable."""
+    """Return the chunk grid. Raise an error if it is irregular, because its chunks are not
+    interchangeable."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise InvalidInputError(f"not an array: {node.path}", kind=ErrorKind.NOT_AN_ARRAY)
@@ -121,7 +125,8 @@ def _check_place(coords: Iterable[int] | None, grid: Sequence[range], path: str)
 def _place_at(
     refs: ArrayManifest, rows: Sequence[int], targets: Sequence[Sequence[int]], rank: int
 ) -> ArrayManifest:
-    """Return some references at other coordinates. Of several at the same coordinates, the last wins."""
+    """Return some references at other coordinates. The last of several references at the same coordinates
+    wins."""
     coords = np.array(targets, np.uint32).reshape(-1, rank)
     moved = replace(refs.take(np.array(rows, np.int64)), coords=coords)
     _, order = coordinates.keep_last_of_equal(coords)

@@ -46,11 +46,12 @@ from icefloe.format.snapshot import (
 
 
 class ReadOnlyStoreError(ReadOnlyError, ValueError):
-    """A write through a read-only store. Zarr expects a ValueError."""
+    """The error for a write to a read-only workspace through a store. A ValueError, as zarr expects."""
 
 
 def read_only_store() -> ReadOnlyStoreError:
-    """Return the error for a write to a session that is read-only, from the start or since its commit."""
+    """Return the error for a write to the workspace of a session that is read-only, always or since its
+    commit."""
     return ReadOnlyStoreError(
         "store was opened in read-only mode and does not support writing; the store of a committed session"
         " is also a read-only store: open a new one with Repository.writable_session",
@@ -59,13 +60,13 @@ def read_only_store() -> ReadOnlyStoreError:
 
 
 class Workspace:
-    """The hierarchy of a snapshot and uncommitted changes. Thread-safe.
+    """The workspace of a session: the hierarchy of a snapshot with uncommitted changes. Thread-safe.
 
-    During a commit, changes by other threads wait for its end: they continue if it failed, and raise
-    ReadOnlyStoreError if it succeeded. No change whose call has returned is lost.
+    During a commit, changes by other threads wait until it has finished. They continue if it failed, and
+    raise ReadOnlyStoreError if it succeeded. A change whose call has returned is never lost.
 
-    A node does not need parents: Zarr writes a node and its implicit groups concurrently, in any order, so a
-    group may be created after its members. Nodes inside an array are refused.
+    A node does not require parents: Zarr writes a node and its implicit groups concurrently, in any order, so
+    a group may be created after its members. Nodes inside an array are rejected.
 
     Parameters
     ----------
@@ -91,13 +92,14 @@ class Workspace:
         self.assets = assets
         self.changes = changes or ChangeSet()
         self.rewritten: dict[Any, Any] = {}
-        """Manifests that the latest commit attempt wrote; see `core.commit.flush`."""
-        self.all_anew = False
-        """True if a commit rewrites all manifests with the current splitting rules."""
+        """The manifests that the latest commit attempt wrote; see `core.commit.flush`."""
+        self.rewrites_all = False
+        """True if the commit rewrites all manifests with the current splitting rules."""
         self._lock: threading.RLock = fork_safe_lock(reentrant=True)
         self._commit_ended = threading.Condition(self._lock)
         self._committer: tuple[int, int] | None = None
-        """The process and thread that commits. A forked child does not wait for a thread of its parent."""
+        """The process and the thread that commits. A forked child does not wait for a thread of its
+        parent."""
         self._read_only = read_only
         self._found: dict[str, NodeSnapshot] = {}
         self._paths: PathIndex | None = None
@@ -108,41 +110,41 @@ class Workspace:
 
     @property
     def base(self) -> Snapshot:
-        """The base snapshot."""
+        """The base snapshot of the workspace."""
         base = self._base
         if isinstance(base, SnapshotId):
             loaded = self.assets.snapshot(base)
             with self._lock:
-                if self._base is base:  # not rebased meanwhile
+                if self._base is base:  # the workspace was not rebased meanwhile
                     self._base = loaded
             return loaded
         return base
 
     @property
     def base_id(self) -> SnapshotId:
-        """The id of the base snapshot. Does not read it."""
+        """The id of the base snapshot of the workspace. Does not read the snapshot."""
         base = self._base
         return base if isinstance(base, SnapshotId) else base.id
 
     @property
     def unread_base(self) -> Snapshot | SnapshotId:
-        """The base snapshot if it was read, otherwise its id."""
+        """The base snapshot of the workspace if it was read, otherwise its id."""
         return self._base
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Return a context in which no other thread can change anything."""
+        """Return a context in which no other thread can change the workspace."""
         return self._lock
 
     @contextmanager
     def editing(self) -> Iterator[None]:
-        """Make several changes at once, after the commit of another thread has ended."""
+        """Make several changes to the workspace at once, after the commit of another thread has ended."""
         with self._lock:
             self._admit_change()
             yield
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Block changes by other threads while this thread commits. Reads continue."""
+        """Block changes to the workspace by other threads while this thread commits. Reads continue."""
         with self._lock:
             self._wait_for_commit()
             outer, self._committer = self._committer, (os.getpid(), threading.get_ident())
@@ -155,7 +157,7 @@ class Workspace:
 
     @property
     def is_committing(self) -> bool:
-        """True while a change would have to wait."""
+        """True while a change to the workspace would have to wait for a commit."""
         return self._committer is not None
 
     def close(self) -> None:
@@ -177,20 +179,20 @@ class Workspace:
             self._commit_ended.wait()
 
     def rebase(self, base: Snapshot | SnapshotId, changes: ChangeSet) -> None:
-        """Replace the base snapshot and the changes."""
+        """Replace the base snapshot and the changes of the workspace."""
         with self.editing():
             self._base, self.changes = base, changes
             self._found, self._paths, self._lookups = {}, None, {}
             self.__dict__.pop("_written_in_base", None)
 
     def discard_changes(self) -> None:
-        """Discard all changes."""
+        """Discard all uncommitted changes in the workspace."""
         self.rebase(self._base, ChangeSet())
 
     # Nodes
 
     def node(self, path: str) -> NodeSnapshot | None:
-        """Return the group or array at a path, if there is one."""
+        """Return the group or array at a path of the workspace, if there is one."""
         changes = self.changes
         changed = changes.created.get(path) or changes.updated.get(path)
         if changed is not None:
@@ -215,7 +217,7 @@ class Workspace:
         return set(self.changes.moved.values()) - set(self.changes.moved)
 
     def array(self, path: str) -> NodeSnapshot:
-        """Return the array at a path; raise an error if there is none."""
+        """Return the array at a path of the workspace; raise an error if there is none."""
         node = self.node(path)
         if node is None:
             raise NodeNotFoundError(
@@ -229,7 +231,7 @@ class Workspace:
         return node
 
     def paths(self) -> Sequence[str]:
-        """Return the sorted paths of all nodes."""
+        """Return the sorted paths of all nodes in the workspace."""
         with self._lock:
             return self._path_index().paths()
 
@@ -240,7 +242,7 @@ class Workspace:
         return known
 
     def below(self, group: str) -> list[str]:
-        """Return the sorted paths of a node and of all nodes below it."""
+        """Return the sorted paths of a node in the workspace, and of all nodes below it."""
         with self._lock:
             if group == ROOT:
                 return list(self.paths())
@@ -252,12 +254,14 @@ class Workspace:
             return own + list(paths[first:end])
 
     def has_nodes_below(self, group: str) -> bool:
-        """Return whether there are nodes below a path, which need not exist itself."""
+        """Return whether the workspace has nodes below a path. The path itself does not have to exist."""
         with self._lock:
             return self._path_index().has_below(group)
 
     def children(self, group: str) -> list[str]:
-        """Return the names of the nodes directly below a group, including implicit groups."""
+        """Return the names of the nodes directly below a group of the workspace, including implicit
+        groups.
+        """
         prefix = ROOT if group == ROOT else group + "/"
         names: list[str] = []
         with self._lock:
@@ -279,7 +283,7 @@ class Workspace:
         return frozenset(_list_paths_with_manifests(self.base.nodes))
 
     def arrays_with_chunks(self, paths: Sequence[str]) -> list[NodeSnapshot]:
-        """Return the paths of arrays that may have chunks."""
+        """Return the paths of arrays in the workspace that may have chunks."""
         changes = self.changes
         changed = {delta.path for delta in tuple(changes.chunks.values())}
         candidates = self._written_in_base | changed | changes.moved.keys()
@@ -289,7 +293,7 @@ class Workspace:
         return [node for node in found if node is not None and isinstance(node.node_data, ArrayNodeData)]
 
     def metadata_bytes(self, paths: Sequence[str]) -> int:
-        """Return the number of bytes of the zarr.json documents of some nodes."""
+        """Return the number of bytes of the zarr.json documents of some nodes in the workspace."""
         changes, base = self.changes, self.base.nodes
         apart = {*changes.created, *changes.updated, *changes.moved}
         total = sum(len(node.user_data) for path in paths if path in apart and (node := self.node(path)))
@@ -300,7 +304,7 @@ class Workspace:
         return total + int(base.columns["user_data"].lengths[same].sum())
 
     def set_metadata(self, path: str, user_data: bytes) -> None:
-        """Create the node at a path, or change its zarr.json."""
+        """Create the node at a path of the workspace, or change its zarr.json."""
         node_data = parse_zarr_metadata(user_data, path, rectilinear=self.assets.spec.counts_chunks)
         with self._lock:
             self._admit_change()
@@ -326,7 +330,7 @@ class Workspace:
             kept[path] = changed
 
     def create_node(self, node: NodeSnapshot) -> None:
-        """Add a node at a path where there is none. The caller has checked the path."""
+        """Add a node to the workspace at a path where there is none. The caller has checked the path."""
         with self._lock:
             known = self._path_index()
             self.changes.created[node.path] = node
@@ -342,7 +346,7 @@ class Workspace:
                 )
         if isinstance(node_data, ArrayNodeData) and self.has_nodes_below(path):
             raise AlreadyExistsError(
-                f"{path} cannot become an array: there are nodes below it; delete them first",
+                f"{path} cannot become an array: it contains nodes; delete them first",
                 kind=ErrorKind.NODE_ALREADY_EXISTS,
             )
 
@@ -350,14 +354,14 @@ class Workspace:
         """Prepare an array for a different number of dimensions; raise an error if it has chunks."""
         if len(self.refs(array)):
             raise InvalidInputError(
-                f"{array.path} has {count_dimensions(array)} dimensions and chunks; delete it before you "
-                f"create it with {rank} dimensions",
+                f"{array.path} has chunks with {count_dimensions(array)} dimensions; delete it before"
+                f" creating it with {rank} dimensions",
                 kind=ErrorKind.BAD_METADATA,
             )
         self.changes.chunks.pop(array.id, None)
 
     def delete_node(self, path: str) -> None:
-        """Delete a node and all nodes below it, if it exists."""
+        """Delete a node of the workspace and all nodes below it, if it exists."""
         with self._lock:
             self._admit_change()
             changes, known = self.changes, self._path_index()
@@ -373,7 +377,7 @@ class Workspace:
             known.remove(path, gone, changes)
 
     def move(self, source: str, target: str) -> None:
-        """Move or rename a node and all nodes below it. There must be no other changes."""
+        """Move or rename a node of the workspace and all nodes below it. There must be no other changes."""
         with self._lock:
             self._admit_change()
             self._check_move(source, target)
@@ -413,7 +417,7 @@ class Workspace:
     # Chunks
 
     def check_coords(self, node: NodeSnapshot, coords: Sequence[int]) -> None:
-        """Raise an error if coordinates are outside the chunk grid of an array."""
+        """Raise an error if chunk coordinates are outside the chunk grid of an array in the workspace."""
         if is_in_grid(node, coords):
             return
         data = node.node_data
@@ -424,7 +428,9 @@ class Workspace:
         )
 
     def ref(self, node: NodeSnapshot, coords: tuple[int, ...]) -> ChunkRef | None:
-        """Return the reference of a chunk; None if it was never written or is outside the chunk grid."""
+        """Return the reference of a chunk in the workspace; None if it was never written or is outside the
+        chunk grid.
+        """
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not is_in_grid(node, coords):
             return None
@@ -443,12 +449,12 @@ class Workspace:
         return lookup.find(coords)
 
     def manifest(self, ref: ManifestRef) -> PackedManifest:
-        """Return a manifest of the base snapshot."""
+        """Return a manifest of the base snapshot of the workspace."""
         info = self.base.manifest_files.find(ref.id)
         return self.assets.manifest(ref.id, info.size_bytes if info else 0)
 
     def read(self, ref: ChunkRef, start: int, stop: int, chunk: str = "") -> bytes:
-        """Read bytes of a chunk. Errors mention the given name."""
+        """Read bytes of a chunk in the workspace. Errors mention the given name."""
         match ref:
             case InlineRef(data):
                 return data[start:stop]
@@ -457,11 +463,13 @@ class Workspace:
         return self.assets.virtual.read(ref, start, stop, chunk)
 
     def is_inline(self, size_bytes: int) -> bool:
-        """Return whether a chunk of this size is stored in the manifest."""
+        """Return whether the workspace stores a chunk of this size inline, in the manifest."""
         return size_bytes <= self.assets.config.inline_chunk_threshold_bytes
 
     def write(self, path: str, coords: tuple[int, ...], data: bytes | bytearray | memoryview) -> None:
-        """Write a chunk: small ones become part of the next manifest, others become objects now."""
+        """Write a chunk to the workspace: small ones become part of the next manifest, others become objects
+        now.
+        """
         node = self.array(path)
         self.check_coords(node, coords)
         if not len(data):
@@ -481,7 +489,7 @@ class Workspace:
             self.changes.delta(node).put(coords, ref)
 
     def put_refs(self, node: NodeSnapshot, refs: ArrayManifest) -> None:
-        """Set many references of an array inside its chunk grid."""
+        """Set many references of an array in the workspace, inside its chunk grid."""
         with self._lock:
             self._admit_change()
             current = self.node(node.path)
@@ -492,7 +500,7 @@ class Workspace:
             self.changes.delta(current).put_many(refs)
 
     def delete_chunk(self, node: NodeSnapshot, coords: tuple[int, ...]) -> None:
-        """Delete a chunk, if it is inside the chunk grid."""
+        """Delete a chunk from the workspace, if it is inside the chunk grid."""
         if is_in_grid(node, coords):
             with self._lock:
                 self._admit_change()
@@ -500,7 +508,7 @@ class Workspace:
                     self.changes.delta(node).put(coords, None)
 
     def delete_chunks(self, node: NodeSnapshot, coords: Coords) -> None:
-        """Delete many existing chunks."""
+        """Delete many existing chunks from the workspace."""
         if len(coords):
             with self._lock:
                 self._admit_change()
@@ -513,7 +521,7 @@ class Workspace:
         return current is not None and current.id == node.id
 
     def replace_chunks(self, node: NodeSnapshot, written: ArrayManifest, gone: Coords) -> None:
-        """Write many references and delete many others."""
+        """Write many references of an array in the workspace, and delete many others."""
         with self._lock:
             self._admit_change()
             delta = self.changes.delta(node)
@@ -523,7 +531,7 @@ class Workspace:
                 delta.put_many(written)
 
     def refs(self, node: NodeSnapshot, first: Sequence[int] = ()) -> ArrayManifest:
-        """Return all references of an array with its changes, or only those with given leading
+        """Return all references of an array in the workspace, or only those with given leading
         coordinates.
         """
         data = node.node_data
@@ -538,14 +546,14 @@ class Workspace:
                 written, gone = delta.resolve()
             refs = refs.without(gone) if len(gone) else refs
             refs = refs if written is None else refs.merge(written)
-        # Chunks outside a smaller shape are dropped by the commit. Until then, hide them.
+        # After a resize, the commit drops chunks outside of the shape. Hide them until then.
         window = [range(max(d.num_chunks, 1)) for d in data.shape]
         window[: len(first)] = [range(number, number + 1) for number in first]
         inside = coordinates.are_inside(refs.coords, window)
         return refs if inside.all() else refs.take(inside)
 
     def manifest_refs(self, node: NodeSnapshot, ref: ManifestRef) -> ArrayManifest:
-        """Return the references of an array in one of its manifests."""
+        """Return the references of an array of the workspace in one of its manifests."""
         rank = count_dimensions(node)
         manifest = self.manifest(ref)
         if node.id not in manifest.nodes:
@@ -553,16 +561,14 @@ class Workspace:
         return manifest.array(node.id, rank)
 
     def chunk_coords(self, node: NodeSnapshot, first: Sequence[int] = ()) -> Coords:
-        """Return the coordinates of all existing chunks of an array, or those with given leading
-        coordinates.
+        """Return the coordinates of all existing chunks of an array in the workspace, or of those with given
+        leading coordinates.
         """
         return self.refs(node, first).coords
 
 
 def is_in_grid(node: NodeSnapshot, coords: Sequence[int]) -> bool:
-    """Return whether coordinates are inside the chunk grid of an array. An empty dimension has one
-    position.
-    """
+    """Return whether coordinates are inside the chunk grid of an array in a workspace."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData) or len(coords) != len(data.shape):
         return False

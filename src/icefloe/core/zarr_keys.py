@@ -21,14 +21,14 @@ _CHUNK: Final = re.compile(r"(?:(?P<folder>.*)/)?c(?P<coords>(?:/[0-9]+)*)", re.
 
 @dataclass(frozen=True, slots=True)
 class MetadataKey:
-    """The zarr.json of the node at a path."""
+    """The Zarr key of the zarr.json of the node at a path."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
-    """One chunk of the array at a path."""
+    """The Zarr key of one chunk of the array at a path."""
 
     path: str
     coords: tuple[int, ...]
@@ -36,7 +36,7 @@ class ChunkKey:
 
 @dataclass(frozen=True, slots=True)
 class LegacyKey:
-    """A metadata document of Zarr version 2, which repositories do not contain."""
+    """The Zarr key of a metadata document of Zarr version 2, which repositories do not contain."""
 
     key: str
 
@@ -46,7 +46,7 @@ Key: TypeAlias = MetadataKey | ChunkKey | LegacyKey
 
 @lru_cache(maxsize=4096)
 def parse_key(key: str) -> Key:
-    """Parse a store key; raise InvalidInputError if a repository cannot contain it.
+    """Parse a key of a Zarr store; raise InvalidInputError if a repository cannot contain it.
 
     A chunk key ends in a segment that is exactly `c`, followed by numbers: unlike in the official package,
     `abc/0/0` is not a key of the array `ab`.
@@ -72,17 +72,21 @@ def parse_key(key: str) -> Key:
 
 
 def list_metadata_keys(paths: Iterable[str]) -> list[str]:
-    """Return the keys of the zarr.json documents of some nodes."""
+    """Return the store keys of the zarr.json documents of some nodes."""
     return [METADATA_NAME if path == ROOT else f"{path[1:]}/{METADATA_NAME}" for path in paths]
 
 
 def make_chunk_prefix(path: str) -> str:
-    """Return the common prefix of all chunk keys of an array, without the slash before the coordinates."""
+    """Return the common prefix of all Zarr keys of an array's chunks, without the slash before the
+    coordinates.
+    """
     return CHUNK_NAME if path == ROOT else f"{path[1:]}/{CHUNK_NAME}"
 
 
 def parse_node_path(prefix: str) -> str:
-    """Return the node path for a key prefix such as `a/b/`; raise InvalidInputError if it is invalid."""
+    """Return the node path for a prefix of store keys such as `a/b/`; raise InvalidInputError if it is
+    invalid.
+    """
     try:
         return _normalize(prefix.strip("/"))
     except InvalidInputError as error:
@@ -92,7 +96,7 @@ def parse_node_path(prefix: str) -> str:
 
 
 def parse_leading_coords(path: str, array: str) -> tuple[int, ...] | None:
-    """Return the leading coordinates of the chunks below a path inside an array; None if there are none.
+    """Return the leading chunk coordinates in a prefix of Zarr keys inside an array; None if there are none.
 
     `/a/c/1` inside the array `/a` leads to the chunks `(1, ...)`, `/a/c` to all of them.
     """

@@ -13,11 +13,11 @@ _U32_MAX = 0xFFFFFFFF
 
 
 def parse_zarr_metadata(data: bytes, path: str, *, rectilinear: bool) -> NodeData:
-    """Parse a zarr.json to a node without manifests; raise InvalidInputError if it is invalid."""
+    """Parse the Zarr metadata (zarr.json) of a node; raise InvalidInputError if it is invalid."""
     try:
         metadata = json.loads(data.decode("utf-8"))  # json.loads would also accept UTF-16
     except (ValueError, RecursionError) as error:
-        raise _make_metadata_error(path, f"not JSON: {error}") from None
+        raise _make_metadata_error(path, f"invalid JSON: {error}") from None
     if not isinstance(metadata, dict):
         raise _make_metadata_error(path, "not a JSON object")
     node_type = metadata.get("node_type")
@@ -45,7 +45,7 @@ def _count_chunks(grid: Any, shape: Sequence[int], path: str, *, rectilinear: bo
             chunks = _check_sizes(configuration.get("chunk_shape"), path, "chunk_shape")
             if len(chunks) != len(shape):
                 raise _make_metadata_error(
-                    path, f"chunk_shape has {len(chunks)} dimensions, shape has {len(shape)}"
+                    path, f"chunk_shape has {len(chunks)} dimensions, but shape has {len(shape)}"
                 )
             if any(length and not chunk for length, chunk in zip(shape, chunks, strict=True)):
                 raise _make_metadata_error(path, "chunk_shape is 0 in a dimension that has elements")
@@ -87,7 +87,9 @@ def _count_rectilinear_chunks(edges: Any, length: int, path: str) -> int:
         count += run[1]
         covered += run[0] * run[1]
     if covered < length:
-        raise _make_metadata_error(path, f"the chunks of a dimension cover {covered} of {length} elements")
+        raise _make_metadata_error(
+            path, f"the chunks of a dimension cover only {covered} of {length} elements"
+        )
     return count
 
 

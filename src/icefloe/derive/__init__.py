@@ -1,5 +1,6 @@
-"""Derived arrays: arrays that a function computes from others, kept up to date chunk by chunk.
+"""Derived arrays: arrays that are computed from other arrays and kept up to date chunk by chunk.
 
-A record per output chunk holds a digest of everything the chunk was computed from. A run compares digests,
-keeps chunks whose digest is the same, moves those whose digest is found elsewhere, and computes the rest.
+Each output chunk has a record with a digest of everything from which it was computed. A run compares digests,
+keeps chunks with an unchanged digest, moves chunks whose digest occurs at other coordinates, and computes the
+rest.
 """

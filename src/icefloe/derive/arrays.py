@@ -38,7 +38,9 @@ _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microsecon
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array of a session: its metadata, and access to its references and values."""
+    """A stored array that is the input of a derived array: its metadata, and access to its references and
+    values.
+    """
 
     session: Session
     node: NodeSnapshot
@@ -46,33 +48,35 @@ class StoredArray:
 
     @property
     def path(self) -> str:
-        """The path of the array."""
+        """The path of an array that is the input of a derived array."""
         return self.node.path
 
     @property
     def group(self) -> str:
-        """The path of the group that holds the array."""
+        """The path of the group that holds an array, the input of a derived array."""
         return get_parent(self.path) or ROOT
 
     @cached_property
     def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions; `dim_0`, `dim_1`, ... for unnamed ones, as in xarray."""
+        """The dimension names of a derived array's input; `dim_0`, `dim_1`, ... for unnamed ones, as in
+        xarray.
+        """
         names = self.document.get("dimension_names") or [None] * len(self.shape)
         return tuple(f"dim_{axis}" if name is None else name for axis, name in enumerate(names))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of cells along each dimension."""
+        """The number of cells of a derived array's input along each dimension."""
         return tuple(self.document["shape"])
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """Attributes as they are stored."""
+        """The attributes of a derived array's input as they are stored."""
         return dict(self.document.get("attributes") or {})
 
     @cached_property
     def decoded_attributes(self) -> dict[str, Any]:
-        """Attributes as xarray passes them on for decoding: a `_FillValue` is a number."""
+        """The attributes of a derived array's input as xarray decodes them: a `_FillValue` is a number."""
         attributes = dict(self.attributes)
         fill = cf.decode_fill_value(attributes.pop("_FillValue", None), self.zarr.dtype)
         return (
@@ -83,42 +87,48 @@ class StoredArray:
 
     @cached_property
     def zarr(self) -> Any:
-        """The Zarr array, for reading."""
+        """The Zarr array from which the values of a derived array's input are read."""
         with ignore_warnings():
             return zarr.open_array(self.session.store, path=self.path, mode="r")
 
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], ...]:
-        """Along each dimension, the first cell of each chunk, and the length of the dimension at the end."""
+        """The chunk borders of a derived array's input: the first cell of each chunk, and the end, along
+        each dimension.
+        """
         given = self.document["chunk_grid"]["configuration"]
         sizes = given["chunk_shape"] if "chunk_shape" in given else given["chunk_shapes"]
         return tuple(_expand_edges(each, length) for each, length in zip(sizes, self.shape, strict=True))
 
     @cached_property
     def refs(self) -> ArrayManifest:
-        """The references of all chunks, uncommitted ones included."""
+        """The references of all chunks of a derived array's input, including uncommitted ones."""
         return self.session._workspace.refs(self.node)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of chunks along each dimension."""
+        """The number of chunks of a derived array's input along each dimension."""
         return tuple(len(each) - 1 for each in self.edges)
 
     def fingerprints(self) -> Lanes:
-        """Return the fingerprint of each chunk of the grid."""
+        """Return the fingerprint of each chunk of a derived array's input."""
         refs = self.refs
         inside = (refs.coords < np.array(self.grid, np.uint32)).all(axis=1)
         return fingerprint_grid(refs if inside.all() else refs.take(inside), self.grid)
 
     @property
     def has_unchecked_references(self) -> bool:
-        """True if the content of a virtual chunk could change without notice."""
+        """True if a virtual chunk of a derived array's input has no checksum, so that its changes go
+        unnoticed.
+        """
         refs = self.refs
         unchecked = (refs.etag_codes == NO_ETAG) & (refs.last_modified == 0)
         return bool(((refs.kind == VIRTUAL) & unchecked).any())
 
     def meaning(self, *, all_attributes: bool) -> Lanes:
-        """Hash the metadata that determines how stored bytes are decoded, and all attributes if requested."""
+        """Hash the metadata that determines how a derived array's input is decoded, and all attributes if
+        requested.
+        """
         attributes = self.attributes
         relevant = attributes if all_attributes else {key: attributes.get(key) for key in _DECODING}
         keys = ("data_type", "codecs", "fill_value", "chunk_key_encoding", "storage_transformers")
@@ -128,7 +138,7 @@ class StoredArray:
 
     @cached_property
     def coordinates(self) -> dict[str, StoredArray]:
-        """The one-dimensional coordinates of the dimensions that have one."""
+        """The one-dimensional coordinates of a derived array's input, where they exist."""
         found = {dim: find_array(self.session, join(self.group, dim)) for dim in self.dims if "/" not in dim}
         return {
             dim: each
@@ -138,7 +148,9 @@ class StoredArray:
 
     @cached_property
     def auxiliary(self) -> dict[str, StoredArray]:
-        """Further coordinates that the attributes `coordinates` and `grid_mapping` name."""
+        """The auxiliary coordinates that a derived array's input names in `coordinates` and
+        `grid_mapping`.
+        """
         names = " ".join(str(self.attributes.get(key, "")) for key in ("coordinates", "grid_mapping")).split()
         found = {
             name: find_array(self.session, join(self.group, name))
@@ -153,24 +165,24 @@ class StoredArray:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        """All stored values. Use this only for coordinates, which are small."""
+        """All stored values of a derived array's input. Use this only for coordinates, which are small."""
         with ignore_warnings():
             return np.asarray(self.zarr[...])
 
     @cached_property
     def time_coding(self) -> cf.TimeCoding | None:
-        """The encoding of times in the array; None if it does not contain times."""
+        """The encoding of times in a derived array's input; None if it does not contain times."""
         attributes = self.attributes
         return cf.parse_time_coding(attributes.get("units"), attributes.get("calendar", "standard"))
 
     @cached_property
     def decoded_dtype(self) -> np.dtype[Any]:
-        """The dtype of decoded values."""
+        """The dtype of the decoded values of a derived array's input."""
         return np.asarray(decode(self, np.zeros((0,) * len(self.shape), self.zarr.dtype))).dtype
 
 
 class DecodedCoordinates:
-    """The decoded coordinates of an array, read once."""
+    """The decoded coordinates of a derived array's input, read once."""
 
     def __init__(self, array: StoredArray) -> None:
         self._array = array
@@ -189,7 +201,7 @@ class DecodedCoordinates:
     def block(
         self, cells: Sequence[tuple[int, int]]
     ) -> dict[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]]]:
-        """Return the coordinates of a block of cells."""
+        """Return the coordinates of a block of a derived array's input."""
         ranges = {dim: slice(*span) for dim, span in zip(self._array.dims, cells, strict=True)}
         return {
             name: (dims, values[tuple(ranges[dim] for dim in dims)], attributes)
@@ -198,10 +210,10 @@ class DecodedCoordinates:
 
 
 def decode(array: StoredArray, stored: NDArray[Any]) -> NDArray[Any]:
-    """Decode stored values as `xarray.open_zarr` does."""
+    """Decode the stored values of a derived array's input as `xarray.open_zarr` does."""
     attributes = array.decoded_attributes
     if not _needs_decoding(attributes):
-        return stored  # and xarray is not imported
+        return stored  # and xarray need not be imported
     import xarray as xr
 
     variable = xr.Variable(array.dims, stored, attributes)
@@ -217,7 +229,7 @@ def _needs_decoding(attributes: Mapping[str, Any]) -> bool:
 
 
 def find_array(session: Session, path: str) -> StoredArray | None:
-    """Return the array at a path; None if there is none."""
+    """Find the input array of a derived array at a path; return None if there is none."""
     node = session._workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         return None
@@ -225,11 +237,11 @@ def find_array(session: Session, path: str) -> StoredArray | None:
 
 
 def get_array(session: Session, path: str, what: str) -> StoredArray:
-    """Return the array at a path. NodeNotFoundError lists the arrays that exist."""
+    """Return the input array of a derived array at a path. NodeNotFoundError lists the arrays that exist."""
     found = find_array(session, path)
     if found is None:
         raise NodeNotFoundError(
-            f"{what}: there is no array {path} at snapshot {session.snapshot_id}",
+            f"{what}: no array {path} at snapshot {session.snapshot_id}",
             kind=ErrorKind.NODE_NOT_FOUND,
         )
     return found
@@ -244,7 +256,7 @@ def array_document(
     fill: Any = None,
     codec: str | None = None,
 ) -> dict[str, Any]:
-    """Create the zarr.json of an array, as zarr would write it."""
+    """Create the zarr.json of a derived array, as zarr would write it."""
     from icefloe.ingest.options import make_compressors
 
     more: dict[str, Any] = {} if codec is None else {"compressors": make_compressors(codec)}
@@ -265,11 +277,11 @@ def array_document(
 
 
 def check_regular(array: StoredArray) -> None:
-    """Raise InvalidInputError if the chunk grid of an input is unknown."""
+    """Raise InvalidInputError if the chunk grid of a derived array's input is of an unknown kind."""
     if array.document["chunk_grid"]["name"] not in ("regular", "rectilinear"):
         raise InvalidInputError(
-            f"{array.path} has a chunk grid of kind {array.document['chunk_grid']['name']}; arrays with "
-            "regular or rectilinear grids can be inputs",
+            f"{array.path} has a chunk grid of kind {array.document['chunk_grid']['name']}; inputs need a"
+            " regular or rectilinear grid",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
 

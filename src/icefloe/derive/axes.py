@@ -4,48 +4,56 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icefloe.core.fingerprints import Lanes, RectangleSums, combine, hash_bytes
-from icefloe.errors import ErrorKind, InvalidInputError
+from icefloe.derive.user_code import UserCode
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 
 Cells: TypeAlias = NDArray[np.int64]
 Span: TypeAlias = tuple[int, int]
-"""First cell and end of a range."""
+"""The first cell and the end of a range."""
 
 
 class Axis(ABC):
-    """The dependence of output cells on the cells of one input dimension."""
+    """An axis of a derived array's input: the dependence of output cells on the cells along one dimension."""
 
     outputs: tuple[str, ...] = ()
-    """Output dimensions that determine which input cells are needed."""
+    """The output dimensions that determine which input cells are needed."""
     is_dropped: bool = False
-    """True if the output does not have the dimension."""
+    """True if the output lacks the dimension."""
 
     @abstractmethod
     def cells(self, *spans: Span) -> Span:
-        """Return the range of input cells that ranges of output cells need, one per output dimension."""
+        """Return the range of input cells that an axis of a derived array needs for ranges of output
+        cells.
+        """
 
     def codes(self, cells: Span, *spans: Span) -> Cells | None:
-        """Return the output cell, relative to its range, that each input cell contributes to; -1 for none.
+        """Return the output cell, relative to its range, to which an axis of a derived array maps each input
+        cell; -1 for none.
 
         None means that input and output cells correspond one to one.
         """
         return None
 
     def bounds(self, spans: Sequence[Cells]) -> tuple[Cells, Cells]:
-        """Return the first cells and the ends for all combinations of output ranges, as arrays."""
+        """Return the ranges of input cells that an axis of a derived array needs for all combinations of
+        output ranges.
+        """
         shape = tuple(len(each) for each in spans)
         found = np.array([self.cells(*each) for each in _combine_spans(spans)], np.int64).reshape(*shape, 2)
         return found[..., 0], found[..., 1]
 
     def tokens(self, spans: Sequence[Cells]) -> Lanes | None:
-        """Hash information beyond the ranges, such as group codes, for all combinations of output ranges."""
+        """Hash what an axis of a derived array depends on besides the ranges, for all combinations of
+        output ranges.
+        """
         shape = tuple(len(each) for each in spans)
         hashes = []
         for each in _combine_spans(spans):
@@ -57,7 +65,9 @@ class Axis(ABC):
 
 @dataclass(frozen=True)
 class SameAxis(Axis):
-    """An axis whose output cells depend on the same input cells, and on some before and after them."""
+    """An axis of a derived array's input: output cells depend on the same input cells, and some before and
+    after them.
+    """
 
     dim: str
     size: int
@@ -89,7 +99,7 @@ class SameAxis(Axis):
 
 @dataclass(frozen=True)
 class CoarseAxis(Axis):
-    """An axis whose output cells each depend on `factor` consecutive cells."""
+    """An axis of a derived array's input: output cells each depend on `factor` consecutive cells."""
 
     dim: str
     size: int
@@ -116,7 +126,9 @@ class CoarseAxis(Axis):
 
 @dataclass(frozen=True)
 class WholeAxis(Axis):
-    """An axis that the output does not have: every output cell depends on all cells."""
+    """An axis of a derived array's input that the output does not have: every output cell depends on all
+    cells.
+    """
 
     size: int
     is_dropped = True
@@ -136,18 +148,20 @@ class WholeAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class GroupAxis(Axis):
-    """An axis whose output cells each depend on the cells of one group."""
+    """An axis of a derived array's input: output cells each depend on the cells of one group."""
 
     dim: str
     groups: Cells
-    """Group of each input cell; -1 for none."""
+    """The group of each input cell; -1 for cells without a group."""
     first: Cells
-    """First cell of each group."""
+    """The first cell of each group."""
     end: Cells
 
     @staticmethod
     def of(dim: str, groups: Cells, count: int) -> GroupAxis:
-        """Find the range of cells of each of `count` groups; empty groups have an empty range."""
+        """Create an axis of a derived array's input from groups: find the range of cells of each; empty
+        groups have an empty range.
+        """
         cells = np.flatnonzero(groups >= 0)
         first, end = np.full(count, len(groups), np.int64), np.zeros(count, np.int64)
         np.minimum.at(first, groups[cells], cells)
@@ -178,7 +192,7 @@ class GroupAxis(Axis):
         # docstring inherited
         if (self.groups < 0).any() or (np.diff(self.groups) < 0).any():
             return super().tokens(spans)
-        # Groups that follow each other: their lengths tell everything.
+        # Consecutive groups are fully described by their lengths.
         lengths = np.bincount(self.groups, minlength=len(self.first)).astype(np.uint64)
         hashed = combine(hash_bytes(b"length"), np.stack([lengths, lengths], axis=-1))
         return RectangleSums(hashed).sum([spans[0][:, 0]], [spans[0][:, 1]])
@@ -191,11 +205,13 @@ class GroupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class LookupAxis(Axis):
-    """An axis whose output cells each depend on one input cell in a table, such as the mean of a month."""
+    """An axis of a derived array's input: output cells each depend on one input cell in a table, such as
+    the mean of a month.
+    """
 
     dim: str
     table: Cells
-    """Input cell of each output cell; -1 for none."""
+    """The input cell of each output cell; -1 for output cells without one."""
 
     @property
     def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -216,11 +232,13 @@ class LookupAxis(Axis):
 
 @dataclass(frozen=True, eq=False)
 class WindowAxis(Axis):
-    """An axis whose output cells depend on the range of cells that a user's function returns."""
+    """An axis of a derived array's input: output cells depend on the range of cells that a user's function
+    returns.
+    """
 
     dim: str
     size: int
-    window: Callable[[slice], Any]
+    window: UserCode
 
     @property
     def outputs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -230,11 +248,17 @@ class WindowAxis(Axis):
     def cells(self, *spans: Span) -> Span:
         # docstring inherited
         ((first, end),) = spans
-        found = self.window(slice(first, end))
+        try:
+            found = self.window.load()(slice(first, end))
+        except (Exception, SystemExit) as error:
+            if isinstance(error, IcechunkError):
+                raise
+            raise _make_error(
+                f"{self.window.text} raised {type(error).__name__} for {self.dim} {first}:{end}: {error}"
+            ) from error
         if not isinstance(found, slice) or found.step not in (None, 1):
-            raise InvalidInputError(
-                f"the window of {self.dim} must return a slice without a step, not {found!r}",
-                ErrorKind.INVALID_COMMIT_CONFIGURATION,
+            raise _make_error(
+                f"{self.window.text} must return a slice without a step for {self.dim}, not {found!r}"
             )
         low, high, _ = found.indices(self.size)
         return low, max(low, high)
@@ -245,3 +269,7 @@ def _combine_spans(spans: Sequence[Cells]) -> list[tuple[Span, ...]]:
     for each in spans:
         found = [(*before, (first, end)) for before in found for first, end in each.tolist()]
     return found
+
+
+def _make_error(text: str) -> InvalidInputError:
+    return InvalidInputError(text, ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -1,4 +1,5 @@
-"""Tasks that compute output chunks: read the blocks they need, call the function, write, and audit."""
+"""Tasks that compute output chunks: read the input blocks, call the function, write the chunks, and audit
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.derive.arrays import DecodedCoordinates, decode, get_array
 from icefloe.derive.axes import Axis, SameAxis, Span
-from icefloe.derive.functions import Block, Function
+from icefloe.derive.functions import Function, InputBlock
 from icefloe.derive.outputs import Output, OutputDim
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
@@ -26,19 +27,19 @@ _WIDER = 2
 
 @dataclass(frozen=True)
 class TaskInput:
-    """An input that a task reads."""
+    """An input from which a task computes chunks of a derived array."""
 
     name: str
     path: str
     session: Session | None
-    """The session to read; None for the session that the task writes to."""
+    """The session to read from; None for the session to which the task writes."""
     axes: tuple[Axis, ...]
     with_coordinates: bool
 
 
 @dataclass(frozen=True)
 class DeriveTask:
-    """Output chunks for a task to compute."""
+    """A task that computes some chunks of a derived array on an executor."""
 
     fork: ForkSession
     label: str
@@ -48,26 +49,26 @@ class DeriveTask:
     dims: tuple[OutputDim, ...]
     encoding: Mapping[str, Any]
     chunks: NDArray[np.int64]
-    """Coordinates of the output chunks, one row each."""
+    """The coordinates of the output chunks, one row per chunk."""
     audited: tuple[int, ...]
-    """Rows of `chunks` that are computed twice and compared."""
+    """The rows of `chunks` that are audited: computed twice and compared."""
     cache_bytes: int
 
 
 @dataclass(frozen=True)
 class Computed:
-    """The result of a task."""
+    """The result of a task that computes chunks of a derived array."""
 
     receipt: bytes
     bytes_read: int
     statistics: tuple[Collected, ...] = ()
-    """Statistics of the written chunks."""
+    """The statistics of the written chunks."""
     problem: str | None = None
     """The problem that the audit found, if any."""
 
 
 def compute_chunks(task: DeriveTask) -> Computed:
-    """Compute and write the chunks of a task. It may run more than once."""
+    """Compute, write and audit some chunks of a derived array in a task. It may run more than once."""
     collector = Collector(task.fork)
     readers = [_Reader(each, each.session or task.fork, task.cache_bytes) for each in task.inputs]
     with ignore_warnings():
@@ -86,7 +87,7 @@ def compute_chunks(task: DeriveTask) -> Computed:
 
 
 def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, Any], label: str) -> Any:
-    """Pack values according to `scale_factor`, `add_offset` and `_FillValue`."""
+    """Pack computed values of a derived array by `scale_factor`, `add_offset` and `_FillValue`."""
     scale, offset, fill = (encoding.get(key) for key in ("scale_factor", "add_offset", "_FillValue"))
     if scale is None and offset is None and values.dtype == dtype and fill is None:
         return values
@@ -101,7 +102,7 @@ def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, An
         return np.where(missing, fill, packed).astype(dtype) if fill is not None else packed
     if missing.any() and fill is None:
         raise InvalidInputError(
-            f"{label} has missing values, which {dtype} cannot hold; give a _FillValue in encoding",
+            f"{label} has missing values, which {dtype} cannot represent; set _FillValue in encoding",
             ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )
     packed = np.where(missing, 0, packed)
@@ -109,7 +110,8 @@ def encode(values: NDArray[Any], dtype: np.dtype[Any], encoding: Mapping[str, An
     limits = np.iinfo(dtype)
     if rounded.size and (rounded.min() < limits.min or rounded.max() > limits.max):
         raise InvalidInputError(
-            f"{label} has values that {dtype} cannot hold with this encoding; choose another scale_factor",
+            f"{label} has values that {dtype} cannot represent with this encoding; choose another"
+            " scale_factor",
             ErrorKind.INVALID_COMMIT_CONFIGURATION,
         )
     return np.where(missing, fill if fill is not None else 0, rounded).astype(dtype)
@@ -125,7 +127,10 @@ def make_tasks(
     own: Session,
     cache_bytes: int,
 ) -> Iterator[DeriveTask]:
-    """Divide the chunks of an output among tasks. Neighbours go to one task, because they share input."""
+    """Divide the chunks of a derived array to compute among tasks.
+
+    Neighbours go to one task, because they share input.
+    """
     inputs = tuple(
         TaskInput(
             each.name,
@@ -175,7 +180,8 @@ def _audit(
     stored: Any,
     read: Any,
 ) -> str | None:
-    """Compare a chunk with its stored values, a second computation, and a computation over a wider block."""
+    """Compare a chunk with its stored values, with a second computation, and with a computation over a wider
+    block."""
     at = ", ".join(f"{dim} {first}:{end}" for dim, (first, end) in spans.items())
     if not _is_same(np.asarray(read), np.asarray(stored)):
         return f"{task.path} ({at}): stored values differ from computed values, because its codecs lose data"
@@ -205,7 +211,8 @@ def _audit(
 
 
 def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether values are equal bit for bit. All NaN are equal, as in chunks that are not stored."""
+    """Return whether values are equal bit for bit. All NaN values are equal, as in chunks that are not
+    stored."""
     if one.dtype.kind in "OUT":
         return bool(np.array_equal(one.astype(object), other.astype(object)))
     if one.dtype.kind == "f" and one.dtype == other.dtype:
@@ -220,7 +227,7 @@ def _close(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 class _Reader:
-    """A reader for blocks of one input, which caches the latest chunks for neighbouring blocks."""
+    """A reader of blocks of one input. It caches the latest chunks for neighbouring blocks."""
 
     def __init__(self, given: TaskInput, session: Session, cache_bytes: int) -> None:
         self._given = given
@@ -230,14 +237,14 @@ class _Reader:
         self._held: tuple[tuple[Span, ...], NDArray[Any]] | None = None
         self.bytes_read = 0
 
-    def read(self, spans: Mapping[str, Span]) -> Block:
+    def read(self, spans: Mapping[str, Span]) -> InputBlock:
         """Read the cells that the given ranges of output cells depend on."""
         axes = self._given.axes
         cells = tuple(axis.cells(*(spans[dim] for dim in axis.outputs)) for axis in axes)
         values = np.asarray(self._count_cells(cells), order="C")
         array = self._array
         with_all = self._given.with_coordinates
-        return Block(
+        return InputBlock(
             self._given.name,
             array.dims,
             values,
@@ -253,7 +260,7 @@ class _Reader:
             return np.zeros(shape, self._array.decoded_dtype)
         held = self._held
         if held is None or not _is_inside(held[0], cells):
-            held = self._held = None  # before the next one is read
+            held = self._held = None  # free the memory before the next chunk is read
             held = self._held = self._read_box(cells)
         box, values = held
         own = tuple(
@@ -262,7 +269,7 @@ class _Reader:
         return values[own]
 
     def _read_box(self, cells: tuple[Span, ...]) -> tuple[tuple[Span, ...], NDArray[Any]]:
-        """Read a box of whole chunks if it is small enough, otherwise just the cells."""
+        """Read a box of whole chunks if it is small enough, otherwise only the cells."""
         box = tuple(
             (int(edges[np.searchsorted(edges, first, "right") - 1]), int(edges[np.searchsorted(edges, end)]))
             for (first, end), edges in zip(cells, self._array.edges, strict=True)

@@ -75,32 +75,33 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
         "where",
     )
 }
-"""Functions of numpy that expressions may call."""
+"""The numpy functions that expressions may call."""
 _CONSTANTS: Final = {"pi": float(np.pi), "nan": float("nan")}
 
 
 def check_expression(text: str, names: Collection[str]) -> None:
-    """Raise InvalidInputError if an expression is not arithmetic over the given names.
+    """Check the expression of a derived array: raise InvalidInputError if it is not arithmetic over the given
+    names.
 
     The error names the part that is not allowed.
     """
     used = _check(_parse(text), text, frozenset(names))
     if not used:
-        raise _make_error(text, f"it uses none of the inputs {', '.join(names)}")
+        raise _make_error(text, f"it does not use any of the inputs {', '.join(names)}")
 
 
 def evaluate(text: str, arrays: Mapping[str, Any]) -> Any:
-    """Evaluate an expression that was checked."""
+    """Evaluate the checked expression of a derived array over arrays, without `eval`."""
     return _evaluate(_parse(text), arrays)
 
 
 def _parse(text: Any) -> ast.expr:
     if not isinstance(text, str) or len(text) > 10_000:
-        raise _make_error(text, "it must be a text of at most 10,000 characters")
+        raise _make_error(text, "it must be a string of at most 10,000 characters")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _make_error(text, f"it cannot be parsed: {getattr(error, 'msg', error)}") from None
+        raise _make_error(text, f"cannot be parsed: {getattr(error, 'msg', error)}") from None
 
 
 def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
@@ -115,7 +116,7 @@ def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             used = [_check(each, text, names) for each in (left, right)]
             if isinstance(op, ast.Pow) and not any(used):
-                raise _make_error(text, "powers of constants are not allowed; write the number")
+                raise _make_error(text, "powers of constants are not allowed; write the result instead")
             return any(used)
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
             return _check(operand, text, names)
@@ -124,7 +125,7 @@ def _check(node: ast.expr, text: str, names: frozenset[str]) -> bool:
             return any(used)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             if name not in FUNCTIONS:
-                raise _make_error(text, f"there is no function {name}; functions are {', '.join(FUNCTIONS)}")
+                raise _make_error(text, f"unknown function {name}; functions are {', '.join(FUNCTIONS)}")
             used = [_check(each, text, names) for each in arguments]
             return any(used)
     raise _make_error(

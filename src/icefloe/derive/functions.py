@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,41 +22,48 @@ from icefloe.derive.reductions import (
     reduce_values,
     select_values,
 )
+from icefloe.derive.user_code import UserCode
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 
 Values = NDArray[Any]
 
 PART = "part"
-"""Dimension of the numbers of a partial aggregate."""
+"""The dimension along which a partial aggregate has several numbers, such as count and sum."""
 SEGMENT = "segment"
-"""Dimension of partial aggregates: the cells of one group in one block of chunks."""
+"""The dimension of partial aggregates. Each describes the cells of one group in one block of chunks."""
 _ALL_BLOCKS = ("blocks", "inputs", "arrays")
-"""Names of a parameter that receives a dictionary of all inputs."""
+"""The parameter names that receive a dictionary of all inputs."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """The decoded cells of one input that an output chunk depends on."""
+class InputBlock:
+    """A block that the function of a derived array receives: the decoded cells of one input for an output
+    chunk.
+    """
 
     name: str
     dims: tuple[str, ...]
     values: Values
     axes: tuple[Axis, ...]
     cells: tuple[Span, ...]
-    """Range of cells along each dimension."""
+    """The range of cells along each dimension."""
     coordinates: Mapping[str, tuple[tuple[str, ...], Values, Mapping[str, Any]]] = field(default_factory=dict)
-    """Coordinates of the cells: dimensions, decoded values and attributes."""
+    """The coordinates of the cells: dimensions, decoded values and attributes."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def codes(self, spans: Mapping[str, Span]) -> list[Cells | None]:
-        """Return, per axis, the output cell that each input cell contributes to."""
+        """Return, per axis, the output cell to which a derived array's function maps each cell of an input
+        block.
+        """
         return [
             axis.codes(cells, *(spans[dim] for dim in axis.outputs))
             for axis, cells in zip(self.axes, self.cells, strict=True)
         ]
 
     def lengths(self, spans: Mapping[str, Span]) -> list[int]:
-        """Return the number of output cells along each axis; 1 for an axis that is dropped."""
+        """Return the number of output cells of a derived array's function along each axis; 1 for a dropped
+        axis.
+        """
         return [
             1 if axis.is_dropped else spans[axis.outputs[-1]][1] - spans[axis.outputs[-1]][0]
             for axis in self.axes
@@ -69,7 +72,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a recipe, ready to compute blocks. It is sent to executors."""
+    """The function of a derived array, ready to compute blocks. It is pickled to executors."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -80,10 +83,10 @@ class Function:
     """The dtype of the decoded values of the first input."""
     code: UserFunction | None = None
     missing: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-    """Output cells without any input, by dimension."""
+    """The output cells without any input, by dimension."""
 
-    def compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
-        """Compute the cells of the output in some ranges."""
+    def compute(self, blocks: Sequence[InputBlock], spans: Mapping[str, Span]) -> Values:
+        """Apply the function of a derived array: compute the output cells in some ranges."""
         values = self._compute_checked(blocks, spans)
         expected = tuple(spans[dim][1] - spans[dim][0] for dim in self.output_dims)
         if values.shape != expected:
@@ -94,11 +97,11 @@ class Function:
         values = values if values.dtype == self.dtype else _cast(values, self.dtype, self.name)
         return self._drop_missing(values, spans)
 
-    def _compute_checked(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
+    def _compute_checked(self, blocks: Sequence[InputBlock], spans: Mapping[str, Span]) -> Values:
         try:
             with np.errstate(all="ignore"):
                 return self._compute(blocks, spans)
-        except (TypeError, ValueError) as error:  # an operation that numpy does not have for this type
+        except (TypeError, ValueError) as error:  # numpy does not support the operation for this type
             if isinstance(error, IcechunkError):
                 raise
             types = ", ".join(str(each.values.dtype) for each in blocks)
@@ -106,7 +109,7 @@ class Function:
                 f"{self.name} cannot be computed for values of type {types}: {error}"
             ) from error
 
-    def _compute(self, blocks: Sequence[Block], spans: Mapping[str, Span]) -> Values:
+    def _compute(self, blocks: Sequence[InputBlock], spans: Mapping[str, Span]) -> Values:
         first = blocks[0]
         if self.code is not None:
             return self.code.compute(blocks, spans, self.output_dims)
@@ -133,14 +136,14 @@ class Function:
         values = _align(first, self.output_dims, spans)
         return _quantise(values, self.arguments) if self.name == "quantise" else values
 
-    def _compute_partial(self, block: Block, spans: Mapping[str, Span]) -> Values:
+    def _compute_partial(self, block: InputBlock, spans: Mapping[str, Span]) -> Values:
         """Compute partial aggregates: dimensions `part`, `segment`, then the others of the result."""
         parts = reduce_parts(self.arguments["of"], block.values, block.codes(spans), block.lengths(spans))
         dropped = tuple(axis + 1 for axis, each in enumerate(block.axes) if each.is_dropped)
         names = [each.outputs[0] for each in block.axes if not each.is_dropped]
         return np.moveaxis(np.squeeze(parts, axis=dropped), names.index(SEGMENT) + 1, 1)
 
-    def _combine(self, block: Block, spans: Mapping[str, Span]) -> Values:
+    def _combine(self, block: InputBlock, spans: Mapping[str, Span]) -> Values:
         """Combine the partial aggregates of each group, in order."""
         how, dtype = self.arguments["of"], np.dtype(self.arguments["dtype"])
         codes, owners = block.codes(spans)[1], block.axes[1]
@@ -154,7 +157,7 @@ class Function:
         stacked = np.stack(results, axis=1)
         return np.moveaxis(finish(how, stacked, dtype), 0, self.output_dims.index(owners.outputs[0]))
 
-    def _compute_quantile(self, block: Block, spans: Mapping[str, Span]) -> Values:
+    def _compute_quantile(self, block: InputBlock, spans: Mapping[str, Span]) -> Values:
         import xarray as xr
 
         q = self.arguments["q"]
@@ -183,7 +186,7 @@ class Function:
         stacked = np.stack(results) if results else np.zeros((0, *np.shape(q)))
         lead = np.ndim(q)
         stacked = stacked.reshape(*(lengths[axis] for axis in reduced), *stacked.shape[1:])
-        # Now: reduced axes, quantile, kept axes. Wanted: quantile, then the axes in the order of the input.
+        # The axes are: reduced, quantile, kept. Reorder them to: quantile, then the order of the input.
         order = list(range(stacked.ndim))
         places = {axis: at for at, axis in enumerate(reduced)}
         places |= {axis: len(reduced) + lead + at for at, axis in enumerate(kept)}
@@ -205,21 +208,22 @@ class Function:
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A user's function, given as `module:function`."""
+    """A user's function for a derived array, given as `module:function`."""
 
-    text: str
-    folder: str
-    """The first folder in which modules are searched: that of the recipe."""
+    code: UserCode
     arguments: Mapping[str, Any]
 
-    def load(self) -> Callable[..., Any]:
-        """Import the function; raise InvalidInputError if that fails."""
-        found: Callable[..., Any] = load_code(self.text, self.folder)
-        return found
+    @property
+    def text(self) -> str:
+        """The user's function as the recipe names it: `module:function`."""
+        return self.code.text
 
-    def compute(self, blocks: Sequence[Block], spans: Mapping[str, Span], dims: tuple[str, ...]) -> Values:
-        """Call the function, group by group if a dimension is grouped."""
-        function = self.load()
+    def compute(
+        self, blocks: Sequence[InputBlock], spans: Mapping[str, Span], dims: tuple[str, ...]
+    ) -> Values:
+        """Call a user's function on the blocks of a derived array, group by group if a dimension is
+        grouped."""
+        function = self.code.load()
         grouped = [
             (block.dims[axis], each)
             for block in blocks
@@ -259,9 +263,9 @@ class UserFunction:
             raise _make_error(f"{self.text} raised {type(error).__name__}: {error}") from error
 
     def _arrange_result(
-        self, found: Any, blocks: Sequence[Block], spans: Mapping[str, Span], dims: tuple[str, ...]
+        self, found: Any, blocks: Sequence[InputBlock], spans: Mapping[str, Span], dims: tuple[str, ...]
     ) -> Values:
-        """Convert a result to the dimensions of the output, without its halo."""
+        """Remove the halo from a result, and transpose it to the dimensions of the output."""
         if hasattr(found, "dims"):
             names = [str(each) for each in found.dims]
             if set(names) != set(dims):
@@ -285,41 +289,13 @@ class UserFunction:
         return values
 
 
-def load_code(text: str, folder: str) -> Any:
-    """Import `module:name`, searching a folder first."""
-    module, _, name = text.partition(":")
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise _make_error(
-            f"{text} cannot be imported: {type(error).__name__}: {error}; the module must be next to the "
-            "recipe or installed, on every executor"
-        ) from error
-    if not callable(found):
-        raise _make_error(f"{text} is not a function")
-    return found
-
-
-def code_version(text: str, folder: str) -> str:
-    """Hash the source file of a function: when it changes, everything is computed again."""
-    module = inspect.getmodule(load_code(text, folder))
-    file = getattr(module, "__file__", None)
-    if file is None:
-        raise _make_error(f"{text} has no source file, so changes to it cannot be detected; give a version")
-    return hashlib.blake2b(Path(file).read_bytes(), digest_size=16).hexdigest()
-
-
 def _bind(
     function: Callable[..., Any],
     arrays: Mapping[str, Any],
     context: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Bind inputs to the parameters of a function: by name, as a dictionary, or by position."""
+    """Bind inputs to the parameters of a function, by name, as a dictionary, or by position."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a ufunc or another function without a signature
@@ -335,7 +311,7 @@ def _bind(
     return list(arrays.values()), {**arguments, **extra}
 
 
-def _as_xarray(block: Block) -> Any:
+def _as_xarray(block: InputBlock) -> Any:
     import xarray as xr
 
     coordinates = {
@@ -345,7 +321,7 @@ def _as_xarray(block: Block) -> Any:
     return xr.DataArray(block.values, coordinates, block.dims, block.name, dict(block.attributes))
 
 
-def _select_members(blocks: Sequence[Block], name: str, array: Any, dim: str, number: int) -> Any:
+def _select_members(blocks: Sequence[InputBlock], name: str, array: Any, dim: str, number: int) -> Any:
     """Select the cells of one group."""
     block = next(each for each in blocks if each.name == name)
     for axis, each in enumerate(block.axes):
@@ -355,7 +331,7 @@ def _select_members(blocks: Sequence[Block], name: str, array: Any, dim: str, nu
     return array
 
 
-def _trim(blocks: Sequence[Block], dim: str, span: Span, length: int) -> slice:
+def _trim(blocks: Sequence[InputBlock], dim: str, span: Span, length: int) -> slice:
     """Cut off the halo of a result that has the size of the input block."""
     for block in blocks:
         for axis, each in enumerate(block.axes):
@@ -365,8 +341,8 @@ def _trim(blocks: Sequence[Block], dim: str, span: Span, length: int) -> slice:
     return slice(None)
 
 
-def _align(block: Block, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
-    """Bring a block into the dimensions of the output, with table lookups where an axis requires them."""
+def _align(block: InputBlock, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Values:
+    """Arrange a block in the dimensions of the output, with table lookups where an axis requires them."""
     values, names = block.values, []
     for number, (dim, axis) in enumerate(zip(block.dims, block.axes, strict=True)):
         if isinstance(axis, LookupAxis):
@@ -395,19 +371,19 @@ def _align(block: Block, dims: tuple[str, ...], spans: Mapping[str, Span]) -> Va
     return np.transpose(values, order).reshape(shape)
 
 
-def _drop(block: Block, values: Values) -> Values:
+def _drop(block: InputBlock, values: Values) -> Values:
     return np.squeeze(values, axis=tuple(at for at, axis in enumerate(block.axes) if axis.is_dropped))
 
 
 def _quantise(values: Values, arguments: Mapping[str, Any]) -> Values:
-    """Round values to a number of decimal digits, or keep some bits of the mantissa of floats."""
+    """Round values to a number of decimal digits, or to a number of mantissa bits."""
     if "digits" in arguments:
         return np.round(values, int(arguments["digits"]))
     bits = int(arguments["bits"])
     kinds: dict[int, tuple[Any, int]] = {2: (np.uint16, 10), 4: (np.uint32, 23), 8: (np.uint64, 52)}
     kind = kinds.get(values.dtype.itemsize)
     if kind is None or values.dtype.kind != "f":
-        raise _make_error(f"quantise with bits needs floats, not {values.dtype}")
+        raise _make_error(f"quantise with bits requires floats, not {values.dtype}; use digits")
     integer, mantissa = kind
     drop = mantissa - bits
     if drop <= 0:
@@ -419,15 +395,14 @@ def _quantise(values: Values, arguments: Mapping[str, Any]) -> Values:
 
 
 def _cast(values: Values, dtype: np.dtype[Any], name: str) -> Values:
-    if dtype.kind in "iu" and values.dtype.kind == "f":
+    if dtype.kind in "iu" and values.dtype.kind in "iuf":
         finite = values[np.isfinite(values)]
         limits = np.iinfo(dtype)
-        if len(finite) != values.size or (
-            finite.size and (finite.min() < limits.min or finite.max() > limits.max)
-        ):
+        fits = not finite.size or (int(finite.min()) >= limits.min and int(finite.max()) <= limits.max)
+        if len(finite) != values.size or not fits:
             raise _make_error(
-                f"{name} returned {values.dtype} values that {dtype} cannot hold; choose another dtype, or a "
-                "_FillValue in encoding"
+                f"{name} returned {values.dtype} values that {dtype} cannot represent; choose another"
+                " dtype, or set _FillValue in encoding"
             )
     lossy = values.dtype.kind == "c" and dtype.kind != "c"
     if lossy or dtype.kind not in "biufcmM" or values.dtype.kind not in "biufcmM":

@@ -1,4 +1,4 @@
-"""Groups of cells along one dimension: calendar periods, recurring periods, or the values of an array."""
+"""Group cells along one dimension by calendar periods, recurring periods, or the values of an array."""
 
 from __future__ import annotations
 
@@ -20,26 +20,29 @@ _SEASONS = np.array(["DJF", "MAM", "JJA", "SON"])
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The assignment of cells along a dimension to groups, and the labels of the groups."""
+    """The grouping of cells along a dimension of a derived array: the group of each cell, and the group
+    labels."""
 
     dim: str
-    """Name of the output dimension."""
+    """The name of the output dimension."""
     codes: NDArray[np.int64]
-    """Number of the group of each cell; -1 for none."""
+    """The group number of each cell; -1 for cells without a group."""
     labels: NDArray[Any]
     attributes: Mapping[str, Any]
-    """Attributes of the output coordinate."""
+    """The attributes of the output coordinate."""
     recurring: bool
 
     @property
     def empty(self) -> NDArray[np.bool_]:
-        """Mask of the groups without cells."""
+        """A mask of the groups without cells."""
         counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.labels))
         return np.asarray(counts == 0, np.bool_)
 
 
 def group_cells(array: StoredArray, dim: str, group: Group) -> Grouping:
-    """Group the cells of an array along a dimension."""
+    """Group the cells of a derived array's input by calendar periods, recurring periods, or the values of
+    an array.
+    """
     name, _, period = group.by.rpartition(".")
     if period in PERIODS or period in RECURRING:
         return _group_times(array, dim, name or dim, period)
@@ -47,7 +50,8 @@ def group_cells(array: StoredArray, dim: str, group: Group) -> Grouping:
 
 
 def codes_of_labels(time: StoredArray, period: str, labels: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the number of the label that each time belongs to, such as its month; -1 if there is none."""
+    """Return the group of each time by its recurring label, such as the month; -1 for times without a
+    group."""
     numbers, known = _number_recurring_periods(time, period)
     order = np.argsort(labels, kind="stable")
     found = np.searchsorted(labels[order], numbers).clip(0, max(len(labels) - 1, 0))
@@ -94,7 +98,7 @@ def _group_periods(dim: str, time: StoredArray, coding: TimeCoding, period: str)
     codes = np.where(known, numbers - first, -1)
     try:
         labels = coding.numbers(starts, time.values.dtype)
-    except ValueError:  # midnight is not a whole number in the units of the input
+    except ValueError:  # the stored units cannot represent midnight as a whole number
         labels = coding.numbers(starts, np.dtype("f8"))
     attributes = {key: value for key, value in time.attributes.items() if key not in ("bounds", "_FillValue")}
     return Grouping(dim, codes, labels, attributes, recurring=False)
@@ -104,7 +108,7 @@ def _group_values(array: StoredArray, dim: str, name: str) -> Grouping:
     path = name if name.startswith("/") else join(array.group, name) if "/" not in name else f"/{name}"
     keys = find_array(array.session, path)
     if keys is None:
-        raise _make_error(f"{array.path} cannot be grouped by {name}: there is no array {path}")
+        raise _make_error(f"{array.path} cannot be grouped by {name}: no array {path} exists")
     if keys.dims != (dim,) or keys.shape != (array.shape[array.dims.index(dim)],):
         raise _make_error(
             f"{array.path} cannot be grouped by {path}: it must be one-dimensional along {dim}, with "

@@ -1,4 +1,4 @@
-"""Run a recipe: plan each output, compute changed chunks, audit them, and commit everything at once."""
+"""Run a recipe: plan each output, compute and audit the changed chunks, and commit all outputs at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -30,11 +31,11 @@ from icefloe.derive.outputs import (
     read_partials,
     resolve_output,
 )
-from icefloe.derive.plan import Plan, check_inputs, check_memory, describe_meaning, make_plan
+from icefloe.derive.plan import OutputPlan, check_inputs, check_memory, describe_meaning, make_plan
 from icefloe.derive.pyramid import describe_pyramid, make_levels
 from icefloe.derive.recipe import DeriveRecipe, InputSpec, OutputSpec, describe_output, order_outputs
 from icefloe.derive.records import (
-    Records,
+    DerivedRecords,
     read_records,
     records_group,
     set_document,
@@ -52,7 +53,7 @@ from icefloe.session import Session
 LOGGER: Final = logging.getLogger("icefloe.derive")
 _ATTEMPTS: Final = 5
 _AUDITED: Final = 3
-"""Chunks per output that the audit computes again."""
+"""The number of chunks per output that the audit computes again."""
 _TASKS_PER_CORE: Final = 4
 
 StartExecutor = Callable[[], AbstractContextManager[Executor]]
@@ -61,7 +62,7 @@ OpenRepository = Callable[[str, Mapping[str, Any]], Repository]
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe, with its repositories and the options of the run."""
+    """A job that runs a recipe for derived arrays, with its repositories and options."""
 
     recipe: DeriveRecipe
     repo: Repository
@@ -73,7 +74,7 @@ class Job:
     dry_run: bool = False
 
     def run(self) -> DeriveReport:
-        """Bring all outputs up to date, in one commit per branch."""
+        """Run the job of a recipe: bring all derived arrays up to date, in one commit per branch."""
         reports = [
             self._run_branch(branch) for branch in dict.fromkeys(o.branch for o in self.recipe.outputs)
         ]
@@ -86,6 +87,8 @@ class Job:
             moved=sum(each.moved for each in outputs),
             kept=sum(each.kept for each in outputs),
             bytes_read=sum(each.bytes_read for each in reports),
+            input_snapshots=tuple(dict.fromkeys(id for each in reports for id in each.input_snapshots)),
+            commit=next((each.commit for each in reversed(reports) if each.commit is not None), None),
         )
 
     def _run_branch(self, branch: str) -> DeriveReport:
@@ -96,16 +99,16 @@ class Job:
                 return run.execute(outputs)
             except RebaseFailedError as error:
                 paths = ", ".join(dict.fromkeys(conflict.path for conflict in error.conflicts))
-                LOGGER.info("%s was changed on %s meanwhile: starting again", paths, branch)
+                LOGGER.info("%s was changed concurrently on %s; starting again", paths, branch)
         raise ConflictError(
-            message=f"other writers changed derived arrays on {branch} during all {_ATTEMPTS} attempts; run "
-            "the recipe again when they are done"
+            message=f"other writers changed derived arrays on {branch} in each of {_ATTEMPTS} attempts;"
+            " run the recipe again when they have finished"
         )
 
 
 @dataclass
 class _Run:
-    """One attempt to bring the outputs on a branch up to date."""
+    """One attempt to update the outputs on a branch."""
 
     job: Job
     branch: str
@@ -137,7 +140,7 @@ class _Run:
                 context.__exit__(None, None, None)
 
     def _locations(self, specs: Sequence[OutputSpec]) -> dict[str, str]:
-        """Return the path of each output. Outputs that other outputs read come first."""
+        """Return the path of each output. Outputs that are inputs of others come first."""
         paths: dict[str, str] = {each.name: each.path for each in specs if each.path is not None}
         waiting = [each for each in specs if each.path is None]
         while waiting:
@@ -155,7 +158,7 @@ class _Run:
             waiting = [each for each in waiting if each not in ready]
         doubled = [name for name, path in paths.items() if list(paths.values()).count(path) > 1]
         if doubled:
-            raise _make_error(f"the outputs {', '.join(doubled)} would be stored at the same path; give path")
+            raise _make_error(f"the outputs {', '.join(doubled)} would be stored at the same path; set path")
         return paths
 
     def _derive(self, spec: OutputSpec, paths: Mapping[str, str], executor: Callable[[], Executor]) -> None:
@@ -178,7 +181,7 @@ class _Run:
         self, spec: OutputSpec, group: str, array: StoredArray, executor: Callable[[], Executor]
     ) -> None:
         if find_array(self.session, group) is not None:
-            raise _make_error(f"output {spec.name}: there is an array at {group}; choose another path")
+            raise _make_error(f"output {spec.name}: an array already exists at {group}; choose another path")
         levels = make_levels(spec, group, array)
         for level in levels:
             self._derive(level, {level.name: str(level.path)}, executor)
@@ -194,7 +197,7 @@ class _Run:
         self._set_attributes(group, describe_pyramid(spec, arrays))
 
     def _set_attributes(self, group: str, attributes: Mapping[str, Any]) -> None:
-        """Set some attributes of a group, and keep the others."""
+        """Set attributes of a group without changing its other attributes."""
         node = self.session._workspace.node(group)
         document: dict[str, Any] = json.loads(node.user_data) if node is not None else {}
         known = document.get("attributes") or {}
@@ -209,11 +212,12 @@ class _Run:
         records = read_records(self.session, output.records, len(output.dims))
         is_derived = output.is_internal or records is not None
         check_location(output, existing, self.session, is_derived=is_derived)
+        self._check_neighbours(output)
         check_inputs(output)
         check_memory(output, self.job.memory_bytes)
         current = existing.fingerprints() if existing is not None else None
         if existing is not None and _get_form(existing.document) != _get_form(output.document):
-            current = None  # another writer replaced the array, or its chunks are stored differently now
+            current = None  # another writer replaced the array, or the form of its chunks changed
         plan = make_plan(output, records, current, full=self.job.full)
         if self.job.strict and plan.reason and not output.is_internal:
             raise _make_error(
@@ -251,6 +255,35 @@ class _Run:
             "%s: %s computed, %s moved, %s kept", output.path, report.recomputed, report.moved, report.kept
         )
         return report
+
+    def _check_neighbours(self, output: Output) -> None:
+        """Raise InvalidInputError if xarray could not open the group of an output any more, because of its
+        sizes."""
+        group, done = get_parent(output.path) or ROOT, [each.path for each in self.reports]
+        paths = [join(group, name) for name in self.session._workspace.children(group)]
+        arrays = [find_array(self.session, path) for path in paths if path != output.path]
+        sizes: dict[str, set[int]] = {}
+        for array in arrays:
+            # What earlier runs wrote may have the size of an earlier version of the input.
+            if array is not None and (array.path in done or array.path not in self._earlier):
+                for dim, size in zip(array.dims, array.shape, strict=True):
+                    sizes.setdefault(dim, set()).add(size)
+        if any(len(each) > 1 for each in sizes.values()):
+            return  # xarray cannot open it as it is
+        for own in output.dims:
+            for size in sizes.get(own.name, {own.size}) - {own.size}:
+                raise _make_error(
+                    f"output {output.spec.name}: {output.path} would have {own.size} cells along {own.name}, "
+                    f"where other arrays in {group} have {size}, so xarray could not open the group; choose "
+                    "another path"
+                )
+
+    @cached_property
+    def _earlier(self) -> set[str]:
+        """The paths of arrays that earlier runs have written, with their coordinates."""
+        derived = list_derived(self.session)
+        described = [find_attributes(self.session, path) or {} for path in derived]
+        return {*derived, *(path for each in described for path in each.get("coordinates", []))}
 
     # Inputs
 
@@ -296,8 +329,8 @@ class _Run:
                 return
             if not self._is_owned(path):
                 raise _make_error(
-                    f"output {output.spec.name}: {path} exists with other values and was not derived; "
-                    "give another path"
+                    f"output {output.spec.name}: {path} already exists with other values and was not"
+                    " derived; choose another path"
                 )
             self.session._workspace.delete_node(path)
         self.changed = True
@@ -312,7 +345,7 @@ class _Run:
             "none" if self.job.dry_run else None,
         )
         set_document(self.session, path, document)
-        if self.job.dry_run and not text:  # in memory: a dry run stores nothing
+        if self.job.dry_run and not text:  # in memory, because a dry run stores nothing
             inline = Blobs.from_list([np.ascontiguousarray(values).tobytes()])
             origin = np.zeros((1, values.ndim), np.uint32)
             if values.size:
@@ -328,7 +361,7 @@ class _Run:
         derived = (find_attributes(self.session, each) for each in list_derived(self.session))
         return any(path in (about or {}).get("coordinates", []) for about in derived)
 
-    def _move_chunks(self, output: Output, existing: StoredArray | None, plan: Plan) -> None:
+    def _move_chunks(self, output: Output, existing: StoredArray | None, plan: OutputPlan) -> None:
         """Copy the references of moved chunks from their source."""
         node = self.session._workspace.array(output.path)
         if existing is None or existing.node.id != node.id or not len(plan.moved_to):
@@ -338,7 +371,7 @@ class _Run:
     def _put_references(
         self, output: Output, array: StoredArray, source: NDArray[np.int64], target: NDArray[np.int64]
     ) -> None:
-        """Copy references of an array to chunks of an output."""
+        """Copy references from an array to the chunks of an output."""
         self.changed = True
         refs, order = array.refs, _sort_rows(target)
         row_of = np.full(array.grid, -1, np.int64)
@@ -350,7 +383,7 @@ class _Run:
         node = self.session._workspace.array(output.path)
         self.session._workspace.replace_chunks(node, taken, coords[~there])
 
-    def _compute(self, output: Output, plan: Plan, executor: Callable[[], Executor]) -> None:
+    def _compute(self, output: Output, plan: OutputPlan, executor: Callable[[], Executor]) -> None:
         self.changed = True
         if self.job.dry_run:
             self._pretend(output, plan)
@@ -377,7 +410,7 @@ class _Run:
         self.statistics += [found for each in done for found in each.statistics]
         self.bytes_read += sum(each.bytes_read for each in done)
 
-    def _pretend(self, output: Output, plan: Plan) -> None:
+    def _pretend(self, output: Output, plan: OutputPlan) -> None:
         """In a dry run, set placeholder references for chunks to compute, for outputs that depend on them."""
         order = _sort_rows(plan.recomputed)
         rows = plan.recomputed[order]
@@ -386,7 +419,7 @@ class _Run:
         node = self.session._workspace.array(output.path)
         self.session._workspace.put_refs(node, replace(refs, chunk_ids=digests[:, :12].copy()))
 
-    def _store_record(self, output: Output, plan: Plan, before: Records | None) -> None:
+    def _store_record(self, output: Output, plan: OutputPlan, before: DerivedRecords | None) -> None:
         """Store the records of an output, if anything changed."""
         if self.job.dry_run and self.changed:
             return
@@ -408,10 +441,10 @@ class _Run:
             return
         self.changed = True
         if not self.job.dry_run:
-            found = Records(plan.digests, array.fingerprints(), versions, attributes)
+            found = DerivedRecords(plan.digests, array.fingerprints(), versions, attributes)
             write_records(self.session, output.records, found)
 
-    def _describe(self, output: Output, array: StoredArray, before: Records | None) -> dict[str, Any]:
+    def _describe(self, output: Output, array: StoredArray, before: DerivedRecords | None) -> dict[str, Any]:
         now = software_versions()
         names = list(before.attributes.get("versions", [])) if before is not None else []
         names = names if now in names else [*names, now]
@@ -442,7 +475,7 @@ class _Run:
         return found
 
     def _resolve_recipe(self, output: Output) -> OutputSpec:
-        """Return the recipe of an output with the paths of all arrays."""
+        """Return the recipe of an output with absolute paths of all arrays."""
         paths = {each.name: each.array.path for each in output.sources or output.inputs}
         inputs = tuple(replace(each, array=paths.get(each.name, each.array)) for each in output.spec.inputs)
         return replace(output.spec, path=output.path, inputs=inputs)
@@ -488,8 +521,8 @@ def _sort_rows(coords: NDArray[np.int64]) -> NDArray[np.intp]:
     return np.lexsort(coords.T[::-1]) if coords.shape[1] else np.arange(len(coords))
 
 
-def _is_same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bool:
-    """Return whether only snapshots of inputs differ, which needs no commit."""
+def _is_same_recipe(before: DerivedRecords | None, attributes: Mapping[str, Any]) -> bool:
+    """Return whether two recipes differ only in the snapshots of inputs, which needs no commit."""
     if before is None or any(
         before.attributes.get(key) != attributes[key] for key in ("recipe", "coordinates")
     ):
@@ -499,7 +532,8 @@ def _is_same_recipe(before: Records | None, attributes: Mapping[str, Any]) -> bo
 
 
 def _get_form(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the metadata that determines the chunks. Arrays that differ in it cannot share chunks."""
+    """Return the metadata that determines the form of chunks. Only arrays with equal forms can share
+    chunks."""
     keys = ("data_type", "codecs", "fill_value", "chunk_grid", "chunk_key_encoding")
     return (len(document["shape"]), *(json.dumps(document.get(key), sort_keys=True) for key in keys))
 
@@ -513,7 +547,7 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _make_placeholder(session: Session, path: str) -> StoredArray:
-    """Return a placeholder for an array that another output of the recipe will create."""
+    """Create a placeholder for an array that another output of the recipe will create."""
     from icefloe._internal.ids import NodeId
     from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 

@@ -1,4 +1,4 @@
-"""Lineage: the inputs of a derived array, and whether they changed since it was computed."""
+"""The lineage of derived arrays: their inputs, and whether these have changed since."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from icefloe.repository import Repository
 from icefloe.session import Session
 
 METADATA = "icefloe_derive"
-"""Key of the commit metadata that describes a run."""
+"""The key of the commit metadata that describes a run."""
 _INPUT_KEYS = frozenset(("name", "array", "repository", "snapshot", "pinned", "digest"))
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage(Report):
-    """The origin of a derived array."""
+    """The lineage of a derived array: its recipe and inputs, and whether they have changed."""
 
     path: str
-    """Path of the array."""
+    """The path of the array."""
     function: str
-    """Name of the function in the recipe."""
+    """The name of the function in the recipe."""
     inputs: tuple[Mapping[str, Any], ...]
-    """Name, path, repository and snapshot of each input."""
+    """The name, path, repository and snapshot of each input."""
     recipe: Mapping[str, Any]
-    """The recipe of the array, with its defaults filled in."""
+    """The recipe of the array, including defaults."""
     commit: str | None
-    """The latest commit that changed the array through its recipe; None if it has expired."""
+    """The latest commit of a run that changed the array; None if it has expired."""
     versions: Mapping[str, str]
-    """Versions of the software that computed it last."""
+    """The versions of the software with which the array was last computed."""
     is_current: bool
-    """False if an input in this repository, or the array itself, changed since it was computed."""
+    """False if an input in this repository, or the array itself, has changed since it was computed."""
 
 
 def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None) -> Lineage:
-    """Read the lineage of a derived array. No code of its recipe is imported.
+    """Read the lineage of a derived array. The code of its recipe is not imported.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None
 
 
 def find_lineage(repo: Repository, session: Session, path: str) -> Lineage | None:
-    """Return where an array comes from; None if it was not derived."""
+    """Return the lineage of an array at a path; None if it was not derived."""
     about = find_attributes(session, path)
     if about is None:
         return None
@@ -100,7 +100,7 @@ def find_lineage(repo: Repository, session: Session, path: str) -> Lineage | Non
 
 
 def list_derived(session: Session) -> list[str]:
-    """Return the paths of all derived arrays."""
+    """List the paths of all derived arrays, which have a lineage."""
     paths = [
         each[len(DERIVED) : -len(RECORDS)]
         for each in session._workspace.below(DERIVED)
@@ -110,7 +110,7 @@ def list_derived(session: Session) -> list[str]:
 
 
 def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
-    """Return the attributes in the records of an array; None if it was not derived."""
+    """Return the attributes with the lineage of an array; None if it was not derived."""
     found = find_array(session, f"{records_group(path)}{RECORDS}")
     if found is None or find_array(session, path) is None or not _is_description(found.attributes):
         return None
@@ -118,7 +118,7 @@ def find_attributes(session: Session, path: str) -> Mapping[str, Any] | None:
 
 
 def _is_description(found: Mapping[str, Any]) -> bool:
-    """Return whether attributes have the form that a run writes. Anybody may write to a repository."""
+    """Validate that attributes have the form that a run writes, because anybody may write to a repository."""
     inputs, versions = found.get("inputs"), found.get("versions")
     return (
         {"name", "path", "function", "level", "own"} <= found.keys()
@@ -133,9 +133,9 @@ def _is_description(found: Mapping[str, Any]) -> bool:
 
 
 def stored_recipe(repo: Repository, allowed: Collection[str], branch: str = "main") -> DeriveRecipe:
-    """Collect the recipes of all derived arrays of a branch in one recipe.
+    """Combine the recipes of all derived arrays on a branch into one recipe.
 
-    A repository can name any code, so only functions in `allowed` modules may be part of it.
+    A repository can contain the name of any code, so only functions in `allowed` modules are accepted.
     """
     session = repo.readonly_session(branch)
     outputs: dict[str, OutputSpec] = {}
@@ -162,13 +162,13 @@ def _check_allowed(path: str, text: str, allowed: Collection[str]) -> None:
     module = text.partition(":")[0]
     if not any(module == each or module.startswith(f"{each}.") for each in allowed):
         raise InvalidInputError(
-            f"{path} is computed by {text}, which only the repository names, so it is not imported",
+            f"{path} is computed by {text}, which is not imported because only the repository names it",
             ErrorKind.INVALID_COMMIT_CONFIGURATION,
         ).with_hint(Hint("pass its recipe file, or {allow_module}", allow_module=module))
 
 
 def digest_input(array: StoredArray) -> str:
-    """Hash everything in an input that a derived array can depend on."""
+    """Hash everything in an input on which a derived array can depend."""
     lanes = hash_bytes(array.fingerprints().tobytes())
     for each in (array, *array.coordinates.values(), *array.auxiliary.values()):
         lanes = combine(lanes, each.meaning(all_attributes=True), hash_bytes(str(each.shape).encode()))

@@ -1,4 +1,4 @@
-"""Outputs of a recipe, resolved against the arrays they read: location, shape, metadata, coordinates."""
+"""Resolve the outputs of a recipe against their inputs: location, shape, metadata and coordinates."""
 
 from __future__ import annotations
 
@@ -24,39 +24,41 @@ from icefloe.derive.axes import (
     WindowAxis,
 )
 from icefloe.derive.expressions import check_expression, evaluate
-from icefloe.derive.functions import PART, SEGMENT, Block, Function, UserFunction, load_code
+from icefloe.derive.functions import PART, SEGMENT, Function, InputBlock, UserFunction
 from icefloe.derive.grouping import Grouping, codes_of_labels, group_cells
 from icefloe.derive.recipe import RECURRING, Coarsen, Group, OutputSpec, Reduce, Same, Window
 from icefloe.derive.records import RECORDS, records_group
 from icefloe.derive.reductions import REDUCTIONS, SELECTIONS, identity, part_count, part_dtype, result_dtype
+from icefloe.derive.user_code import UserCode
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.session import Session
 
 BLOCK_CHUNKS: Final = 8
-"""Input chunks per partial aggregate. Another number would change the last digits of results."""
+"""The number of input chunks per partial aggregate. Changing it would change the last digits of results."""
 _MANY_CHUNKS: Final = 16
 """The number of input chunks per group from which partial aggregates are stored."""
 _GROUPS_PER_CHUNK: Final = 64
-"""Groups by the values of an array per chunk. Recurring periods have chunks of their own."""
+"""The number of groups per chunk when grouping by the values of an array. Recurring periods have one chunk
+each."""
 _REDUCING: Final = (*REDUCTIONS, *SELECTIONS, "quantile")
-"""Functions that turn several cells into one."""
+"""The functions that reduce several cells to one."""
 _PERIODS: Final = {dim: period for period, dim in RECURRING.items()}
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """A coordinate array that belongs to an output."""
+    """A coordinate array of a recipe's output."""
 
     dims: tuple[str, ...]
     values: NDArray[Any]
     attributes: Mapping[str, Any]
     source: StoredArray | None = None
-    """The array that it is a copy of."""
+    """The array from which it is copied."""
 
 
 @dataclass(frozen=True)
 class OutputDim:
-    """A dimension of an output."""
+    """A dimension of a recipe's output."""
 
     name: str
     size: int
@@ -65,14 +67,14 @@ class OutputDim:
 
     @property
     def spans(self) -> Cells:
-        """First cell and end of each chunk, one row per chunk."""
+        """The first cell and the end of each chunk along a dimension of an output, one row per chunk."""
         starts = np.arange(0, self.size, self.chunk, dtype=np.int64)
         return np.stack([starts, np.minimum(starts + self.chunk, self.size)], axis=-1)
 
 
 @dataclass(frozen=True)
 class ResolvedInput:
-    """An input with the dependence of the output on each of its dimensions."""
+    """An input of a recipe's output, and how the output depends on each of its dimensions."""
 
     name: str
     array: StoredArray
@@ -81,47 +83,50 @@ class ResolvedInput:
 
 @dataclass(frozen=True)
 class Output:
-    """An output whose shape and function are known."""
+    """A resolved output of a recipe, with a known shape and function."""
 
     spec: OutputSpec
     path: str
     records: str
-    """Path of its array of records."""
+    """The path of its array of records."""
     dims: tuple[OutputDim, ...]
     inputs: tuple[ResolvedInput, ...]
     function: Function
     document: Mapping[str, Any]
     """Its zarr.json."""
     coordinates: Mapping[str, Coordinate]
-    """Coordinates to write, by path."""
+    """The coordinates to write, by path."""
     sources: tuple[ResolvedInput, ...] = ()
-    """The inputs of the recipe, if the output is computed from partial aggregates instead."""
+    """The inputs of the recipe if the output is computed from stored partial aggregates."""
     partial_axes: tuple[Axis, ...] = ()
-    """How the output depends on its partial aggregates."""
+    """The axes that describe how the output depends on its partial aggregates."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the dimensions."""
+        """The dimension names of a recipe's output."""
         return tuple(dim.name for dim in self.dims)
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of chunks along each dimension."""
+        """The number of chunks of a recipe's output along each dimension."""
         return tuple(len(dim.spans) for dim in self.dims)
 
     @property
     def is_by_reference(self) -> bool:
-        """True if chunks are references to the chunks of the input, so that nothing is computed."""
+        """True if the chunks of an output are references to chunks of its input, and nothing has to be
+        computed."""
         return self.function.name == "by reference"
 
     @property
     def is_internal(self) -> bool:
-        """True for partial aggregates, which are hidden from users."""
+        """True for outputs that store partial aggregates, which are hidden from users."""
         return self.function.name == "partial"
 
 
 def locate_output(spec: OutputSpec, first: StoredArray, *, same_repository: bool) -> str:
-    """Decide where an output is stored: beside its input if the coordinates are the same."""
+    """Choose where an output of a recipe for derived arrays is stored: next to its input if both have the
+    same coordinates.
+    """
     if spec.path is not None:
         return spec.path
     keeps_grid = all(
@@ -138,13 +143,13 @@ def locate_output(spec: OutputSpec, first: StoredArray, *, same_repository: bool
 def resolve_output(
     spec: OutputSpec, path: str, arrays: Mapping[str, StoredArray], folder: str, session: Session
 ) -> list[Output]:
-    """Resolve an output against its inputs; two outputs if partial aggregates are stored.
+    """Resolve an output of a recipe against its inputs; two outputs if partial aggregates are stored.
 
-    `session` is where the output is stored.
+    The output is stored through `session`.
     """
     for array in arrays.values():
         check_regular(array)
-    if spec.function == "anomaly":  # normals come last, in any order of the recipe
+    if spec.function == "anomaly":  # the normals are the last input, regardless of the order in the recipe
         arrays = dict(sorted(arrays.items(), key=lambda each: bool(set(each[1].dims) & set(_PERIODS))))
     _check_dimensions(spec, arrays)
     first = next(iter(arrays.values()))
@@ -154,7 +159,7 @@ def resolve_output(
         if isinstance(mapping, Group) and dim in first.dims
     }
     dims = _output_dims(spec, arrays, groupings, folder)
-    code = UserFunction(spec.function, folder, spec.arguments) if ":" in spec.function else None
+    code = _find_code(spec, folder)
     inputs = tuple(
         ResolvedInput(name, array, _make_axes(spec, name, array, arrays, groupings, dims, folder))
         for name, array in arrays.items()
@@ -162,7 +167,9 @@ def resolve_output(
     missing = {each.dim: each.empty for each in groupings.values() if each.empty.any()}
     dtype = _choose_dtype(spec, inputs, dims, code)
     if dtype.kind not in "biufcOUT" and not _is_by_reference(spec, first, session):
-        raise _make_error(spec, f"it would hold values of type {dtype}; derived arrays hold numbers or text")
+        raise _make_error(
+            spec, f"its values would have type {dtype}; derived arrays can only contain numbers or text"
+        )
     if missing and dtype.kind in "iub":
         dtype = np.dtype("f8")
     function = Function(
@@ -187,6 +194,12 @@ def resolve_output(
     return _with_partials(output)
 
 
+def _find_code(spec: OutputSpec, folder: str) -> UserFunction | None:
+    if ":" not in spec.function:
+        return None
+    return UserFunction(UserCode.find(spec.function, folder, spec.version), spec.arguments)
+
+
 def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> bool:
     """Return whether a copy can share the chunks of its input."""
     plain = spec.function == "copy" and not (spec.chunks or spec.dtype or spec.encoding)
@@ -194,7 +207,7 @@ def _is_by_reference(spec: OutputSpec, first: StoredArray, session: Session) -> 
 
 
 def _is_in_place(path: str, coordinate: Coordinate, session: Session) -> bool:
-    """Return whether an existing coordinate equals the copy that the output would get."""
+    """Return whether an existing coordinate equals the one that would be copied to the output."""
     source = coordinate.source
     return source is not None and source.session is session and source.path == path
 
@@ -204,16 +217,26 @@ def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> No
     known = {dim for array in arrays.values() for dim in array.dims}
     for dim, mapping in spec.dimensions.items():
         if dim not in known:
-            raise _make_error(spec, f"no input has the dimension {dim}; there are {', '.join(sorted(known))}")
+            raise _make_error(
+                spec, f"no input has the dimension {dim}; dimensions are {', '.join(sorted(known))}"
+            )
         if spec.is_built_in and spec.function not in _REDUCING and mapping != Same():
-            raise _make_error(spec, f"{spec.function} works cell by cell, so {dim} can only be same")
+            raise _make_error(
+                spec, f"{spec.function} is computed cell by cell, so the mapping of {dim} can only be same"
+            )
+        if spec.function in _REDUCING and isinstance(mapping, Window):
+            raise _make_error(
+                spec,
+                f"{spec.function} cannot use the window of {dim}, because a window does not tell which cells "
+                "belong to which output cell; write a function of your own",
+            )
         if isinstance(mapping, Same) and (mapping.before or mapping.after) and ":" not in spec.function:
             raise _make_error(
-                spec, f"{spec.function} needs no halo along {dim}; use reduce, group or coarsen"
+                spec, f"{spec.function} does not support a halo along {dim}; use reduce, group or coarsen"
             )
     reduced = [each for each in spec.dimensions.values() if not isinstance(each, Same)]
     if spec.function in _REDUCING and not reduced:
-        raise _make_error(spec, f"{spec.function} needs a dimension to reduce, group or coarsen")
+        raise _make_error(spec, f"{spec.function} requires a dimension to reduce, group or coarsen")
     if spec.function in (*_REDUCING, "copy", "quantise") and len(arrays) != 1:
         raise _make_error(spec, f"{spec.function} takes one input, not {len(arrays)}")
     if spec.function == "anomaly" and len(arrays) != 2:
@@ -221,7 +244,7 @@ def _check_dimensions(spec: OutputSpec, arrays: Mapping[str, StoredArray]) -> No
     if spec.function == "expression":
         check_expression(spec.arguments.get("expression", ""), list(arrays))
     if spec.function == "quantise" and set(spec.arguments) not in ({"digits"}, {"bits"}):
-        raise _make_error(spec, "quantise needs digits or bits, such as {quantise: {digits: 2}}")
+        raise _make_error(spec, "quantise requires digits or bits, such as {quantise: {digits: 2}}")
     for name, array in arrays.items():
         for axis, dim in enumerate(array.dims):
             if dim in first.dims and array.shape[axis] != first.shape[first.dims.index(dim)]:
@@ -237,18 +260,21 @@ def _output_dims(
 ) -> tuple[OutputDim, ...]:
     found: list[OutputDim] = []
     if _has_quantiles(spec):
-        q = np.atleast_1d(np.asarray(spec.arguments["q"], np.float64))
+        q = np.atleast_1d(np.asarray(_arguments(spec)["q"], np.float64))
         found.append(OutputDim("quantile", len(q), len(q), Coordinate(("quantile",), q, {})))
     for array in arrays.values():
         if spec.function == "anomaly" and found:
-            break  # the normals are looked up; they add no dimensions
+            break  # normals are looked up and do not add dimensions
         for axis, dim in enumerate(array.dims):
             new = _output_dim(spec, array, axis, dim, groupings)
             if new is not None and new.name not in [each.name for each in found]:
                 found.append(new)
     names = {each.name for each in found}
     aliases = {name: name for name in names}
-    for dim, grouping in groupings.items():  # `time`, `monthofyear` and `month` name the same dimension
+    for (
+        dim,
+        grouping,
+    ) in groupings.items():  # `time`, `monthofyear` and `month` are names of the same dimension
         mapping = spec.dimensions[dim]
         period = mapping.by.rpartition(".")[2] if isinstance(mapping, Group) else dim
         aliases = {dim: grouping.dim, period: grouping.dim, **aliases}
@@ -293,9 +319,9 @@ def _output_dim(
     grouping = groupings[dim]
     count = len(grouping.labels)
     labels = Coordinate((grouping.dim,), grouping.labels, grouping.attributes)
-    if grouping.recurring:  # independent of the number of groups: a new one does not change the chunks
+    if grouping.recurring:  # independent of the number of groups, so a new group does not change the chunks
         return OutputDim(grouping.dim, count, 1 if grouping.dim in _PERIODS else _GROUPS_PER_CHUNK, labels)
-    # As many periods as the first chunk covers: appended data does not change the chunks.
+    # As many periods as the first chunk covers, so appended data does not change the chunks.
     first = grouping.codes[:chunk][grouping.codes[:chunk] >= 0]
     periods = int(first.max() - first.min()) + 1 if len(first) else 1
     return OutputDim(grouping.dim, count, min(periods, chunk), labels)
@@ -311,7 +337,8 @@ def _copy(coordinate: StoredArray) -> Coordinate:
 
 
 def _coarsen_coordinate(coordinate: StoredArray | None, factor: int, *, first: bool) -> Coordinate | None:
-    """Label coarse cells with the mean of the labels of their cells, as xarray does, or with the first."""
+    """Label each coarse cell with the mean of the labels of its cells, as xarray does, or with the first
+    label."""
     if coordinate is None:
         return None
     copied = replace(_copy(coordinate), source=None)
@@ -348,20 +375,20 @@ def _make_axes(
             grouping = groupings[dim]
             axes.append(GroupAxis.of(grouping.dim, grouping.codes, len(grouping.labels)))
         elif isinstance(mapping, Window):
-            axes.append(WindowAxis(dim, size, load_code(mapping.function, folder)))
+            axes.append(WindowAxis(dim, size, UserCode.find(mapping.function, folder, spec.version)))
         elif dim in names:
             axes.append(SameAxis(dim, size, mapping.before, mapping.after))
         elif spec.function == "anomaly":
             axes.append(_find_normals(spec, array, dim, next(iter(arrays.values()))))
         else:
             raise _make_error(
-                spec, f"the output has no dimension {dim}, which the input {name} has; reduce it"
+                spec, f"the input {name} has the dimension {dim}, which the output lacks; reduce it"
             )
     return tuple(axes)
 
 
 def _find_normals(spec: OutputSpec, normals: StoredArray, dim: str, values: StoredArray) -> LookupAxis:
-    """Find the climatological normal of each cell by the month, season or day of its time."""
+    """Find the climatological normal for each cell by the month, season or day of its time."""
     labels = normals.coordinates.get(dim)
     times = [each for each in values.coordinates.values() if each.time_coding is not None]
     if dim not in _PERIODS or labels is None or not times:
@@ -382,10 +409,13 @@ def _arguments(spec: OutputSpec) -> dict[str, Any]:
     if spec.function != "quantile":
         return dict(spec.arguments)
     q = spec.arguments.get("q")
-    levels = np.atleast_1d(np.asarray(q, np.float64)) if q is not None else np.zeros(0)
+    try:
+        levels = np.atleast_1d(np.asarray(q, np.float64)) if q is not None else np.zeros(0)
+    except (TypeError, ValueError):
+        levels = np.zeros(0)
     if not len(levels) or (levels < 0).any() or (levels > 1).any():
         raise _make_error(
-            spec, "quantile needs q: numbers between 0 and 1, such as {quantile: {q: [0.1, 0.9]}}"
+            spec, "quantile requires q: numbers between 0 and 1, such as {quantile: {q: [0.1, 0.9]}}"
         )
     return {"q": q, "method": str(spec.arguments.get("method", "linear"))}
 
@@ -430,25 +460,24 @@ def _parse_dtype(spec: OutputSpec, given: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(given)
     except TypeError:
-        raise _make_error(spec, f"there is no dtype {given!r}") from None
+        raise _make_error(spec, f"{given!r} is not a dtype; use for example float32") from None
     return found
 
 
 def _dtype_of_code(
     spec: OutputSpec, inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim], code: UserFunction
 ) -> np.dtype[Any]:
-    """Call a function of the user on blocks of ones, as small as its mapping allows."""
-    code.load()
+    """Find the dtype that a user's function returns by calling it on blocks of ones."""
     blocks, spans = _make_small_blocks(inputs, dims)
     try:
         return code.compute(blocks, spans, tuple(dim.name for dim in dims)).dtype
     except InvalidInputError as error:
-        raise _make_error(spec, f"its dtype is unknown; give dtype ({error.message})") from error
+        raise _make_error(spec, f"its dtype is unknown; set dtype ({error.message})") from error
 
 
 def _make_small_blocks(
     inputs: Sequence[ResolvedInput], dims: Sequence[OutputDim]
-) -> tuple[list[Block], dict[str, Span]]:
+) -> tuple[list[InputBlock], dict[str, Span]]:
     """Create blocks of ones for one output cell, to find out the dtype that a function returns."""
     spans = {dim.name: (0, min(1, dim.size)) for dim in dims}
     blocks = []
@@ -457,7 +486,9 @@ def _make_small_blocks(
         values = np.ones(tuple(end - first for first, end in cells), each.array.decoded_dtype)
         coordinates = DecodedCoordinates(each.array).block(cells)
         blocks.append(
-            Block(each.name, each.array.dims, values, each.axes, cells, coordinates, each.array.attributes)
+            InputBlock(
+                each.name, each.array.dims, values, each.axes, cells, coordinates, each.array.attributes
+            )
         )
     return blocks, spans
 
@@ -469,8 +500,9 @@ def _attributes(
     if spec.function not in ("count", "expression") and ":" not in spec.function:
         names = ("units", "long_name", "standard_name")
         kept = {key: first.attributes[key] for key in names if key in first.attributes}
-    own = {path.rpartition("/")[2] for path in coordinates}
+    own = {path.rpartition("/")[2]: each for path, each in coordinates.items()}
     further = [name for name in str(first.attributes.get("coordinates", "")).split() if name in own]
+    further += [name for name, each in own.items() if not each.dims and name not in further]
     kept |= {"coordinates": " ".join(further)} if further else {}
     if first.attributes.get("grid_mapping") in own:
         kept["grid_mapping"] = first.attributes["grid_mapping"]
@@ -493,7 +525,7 @@ def _make_coordinates(
             found[join(group, name)] = _copy(array)
     if path in found:
         raise _make_error(
-            spec, f"it would be stored at {path}, which is also the path of a coordinate; give path"
+            spec, f"it would be stored at {path}, which is also the path of a coordinate; set path"
         )
     return found
 
@@ -501,10 +533,17 @@ def _make_coordinates(
 def make_document(
     dims: Sequence[OutputDim], spec: OutputSpec, dtype: np.dtype[Any], attributes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Create the zarr.json of an output."""
+    """Create the zarr.json of a recipe's output."""
     stored = _parse_dtype(spec, spec.encoding.get("dtype", dtype))
     kind: Any = str if stored.kind in "OUT" else stored
     fill = spec.encoding.get("_FillValue", np.nan if stored.kind == "f" else None)
+    if "_FillValue" in spec.encoding and stored.kind in "iuf":
+        try:
+            np.array(fill, stored)
+        except (TypeError, ValueError, OverflowError):
+            raise _make_error(
+                spec, f"the _FillValue {fill!r} in encoding is not a value of type {stored}"
+            ) from None
     if stored.kind == "f" and "_FillValue" in spec.encoding:
         attributes = {**attributes, "_FillValue": encode_fill_value(fill)}
     return array_document(
@@ -519,7 +558,7 @@ def make_document(
 
 
 def _with_partials(output: Output) -> list[Output]:
-    """Split a reduction over many chunks into partial aggregates and their reduction."""
+    """Split a reduction over many chunks into partial aggregates and a reduction of these."""
     spec, given = output.spec, output.inputs[0]
     if spec.function not in REDUCTIONS:
         return [output]
@@ -539,10 +578,10 @@ def _is_recurring(axis: Axis) -> bool:
 
 
 def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Output]:
-    """Divide a reduction along an axis into partial aggregates, and their combination.
+    """Divide a reduction along an axis into partial aggregates and their combination.
 
-    A partial aggregate describes the cells of one group in one block of input chunks. Those of a group follow
-    each other, so that a group is a range of them.
+    A partial aggregate describes the cells of one group in one block of input chunks. The partial aggregates
+    of a group are consecutive.
     """
     given, how = output.inputs[0], output.spec.function
     array = given.array
@@ -584,25 +623,25 @@ def _split(output: Output, number: int, axis: GroupAxis | WholeAxis) -> list[Out
     owners: Axis = WholeAxis(len(keys))
     if isinstance(axis, GroupAxis):
         owners = GroupAxis.of(axis.dim, keys // blocks, len(axis.first))
-    # The array is filled in when the partial aggregates are written.
+    # The array is set when the partial aggregates are written.
     axes = (WholeAxis(parts), owners, *(SameAxis(dim.name, dim.size) for dim in others))
     rest = replace(output, function=combine, inputs=(), sources=output.inputs, partial_axes=axes)
     return [partial, rest]
 
 
 def read_partials(output: Output, array: StoredArray) -> Output:
-    """Return a reduction with its partial aggregates as input."""
+    """Return the output of a recipe that reduces stored partial aggregates."""
     return replace(output, inputs=(ResolvedInput(PART, array, output.partial_axes),))
 
 
 def check_location(
     output: Output, existing: StoredArray | None, session: Session, *, is_derived: bool
 ) -> None:
-    """Raise InvalidInputError if an existing array was not created by a recipe."""
+    """Raise InvalidInputError if an output of a recipe would replace an array that no recipe has created."""
     if existing is not None and not is_derived:
         raise _make_error(
             output.spec,
-            f"there is an array at {output.path} that was not derived; choose another path, or delete it",
+            f"the array at {output.path} was not derived; choose another path, or delete the array",
         )
     if any(each.array.path == output.path and each.array.session is session for each in output.inputs):
         raise _make_error(

@@ -1,8 +1,8 @@
-"""Pyramids: an array at lower and lower resolution, one group per level, for drawing and for browsing.
+"""Pyramids: levels of an array with decreasing resolution, one group per level, for drawing and browsing.
 
-Level 0 has the references of the array itself, so it takes no space. Each further level is computed from the
-one before it. The group of a pyramid describes its levels twice: as OME-Zarr 0.5 and by the `multiscales`
-convention that GeoZarr uses.
+Level 0 shares the references of the array itself, so it takes no space. Each further level is computed from
+the previous level. The group of a pyramid describes its levels twice: as OME-Zarr 0.5 and by the
+`multiscales` convention that GeoZarr uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from icefloe.derive.recipe import Coarsen, InputSpec, OutputSpec
 from icefloe.session import Session
 
 _SMALL: Final = 256
-"""By default levels are added until rows and columns have at most this many cells."""
+"""By default, levels are added until rows and columns have at most this many cells."""
 _ROWS: Final = ("y", "lat", "latitude", "nav_lat", "northing")
 _COLUMNS: Final = ("x", "lon", "longitude", "nav_lon", "easting")
 _HEIGHTS: Final = ("z", "level", "lev", "depth", "height", "altitude", "plev", "pressure")
@@ -30,28 +30,28 @@ _CONVENTION: Final = {
     "description": "Multiscale layout of Zarr groups",
 }
 _METHODS: Final = {"mean": "average", "nearest": "nearest", "mode": "mode"}
-"""Names of the methods in the `multiscales` convention."""
+"""The names of the methods in the `multiscales` convention."""
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class PyramidLevel:
     """One level of the pyramid of an array."""
 
     path: str
-    """Path of the array."""
+    """The path of the array."""
     shape: tuple[int, ...]
-    """Number of cells along each dimension."""
+    """The number of cells along each dimension."""
 
 
-def find_levels(session: Session, path: str) -> list[Level]:
+def find_levels(session: Session, path: str) -> list[PyramidLevel]:
     """Return the levels of the pyramid of an array that are up to date, from fine to coarse.
 
-    The first is the array itself. An array without a pyramid has no other level.
+    The first level is the array itself. An array without a pyramid has no other levels.
     """
     array = find_array(session, path)
     if array is None:
         return []
-    levels = [Level(path, array.shape)]
+    levels = [PyramidLevel(path, array.shape)]
     by_input = {
         str(about["inputs"][0]["array"]): about
         for each in list_derived(session)
@@ -63,13 +63,14 @@ def find_levels(session: Session, path: str) -> list[Level]:
         if level is None or about["inputs"][0]["digest"] != digest_input(before):
             break
         if level.shape != before.shape:
-            levels.append(Level(level.path, level.shape))
+            levels.append(PyramidLevel(level.path, level.shape))
         before = level
     return levels
 
 
 def make_levels(spec: OutputSpec, group: str, array: StoredArray) -> list[OutputSpec]:
-    """Describe the levels of a pyramid as outputs: a copy of the array, then each half of the one before."""
+    """Describe the levels of a pyramid as outputs of a recipe: a copy of the array, then levels of half the
+    resolution each."""
     drawn = drawn_dims(array)
     sizes = dict(zip(array.dims, array.shape, strict=True))
     chunks = {
@@ -102,7 +103,7 @@ def make_levels(spec: OutputSpec, group: str, array: StoredArray) -> list[Output
 
 
 def drawn_dims(array: StoredArray) -> tuple[str, ...]:
-    """Return the dimensions that get coarser: those of rows and columns, by name, else the last two."""
+    """Return the dimensions that a pyramid coarsens: rows and columns by name, otherwise the last two."""
     rows = [dim for dim in array.dims if dim.lower() in _ROWS]
     columns = [dim for dim in array.dims if dim.lower() in _COLUMNS]
     return (rows[-1], columns[-1]) if rows and columns else array.dims[-2:]
@@ -148,7 +149,7 @@ def _make_level_path(group: str, number: int, name: str) -> str:
 
 
 def _copy_encoding(array: StoredArray) -> dict[str, Any]:
-    """Store levels as the array is stored: the same dtype, packed in the same way."""
+    """Return the encoding of the array for its levels: the same dtype and packing."""
     known = array.decoded_attributes
     packed: Mapping[str, Any] = {
         key: known[key] for key in ("scale_factor", "add_offset", "_FillValue") if key in known
@@ -158,7 +159,8 @@ def _copy_encoding(array: StoredArray) -> dict[str, Any]:
 
 
 def _ome_axes(array: StoredArray, drawn: Sequence[str]) -> list[dict[str, str]] | None:
-    """Return the axes as OME-Zarr wants them: time, one other, then two or three of space; None otherwise."""
+    """Return the axes in the order that OME-Zarr requires (time, one other axis, two or three space axes);
+    None if impossible."""
     kinds = []
     for dim in array.dims:
         coordinate = array.coordinates.get(dim)
@@ -180,7 +182,7 @@ def _ome_axes(array: StoredArray, drawn: Sequence[str]) -> list[dict[str, str]] 
 def _ome_transforms(
     number: int, factors: Sequence[float], offsets: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
-    """Map the cells of a level to cells of level 0."""
+    """Return the transformations from cells of a level to cells of level 0."""
     yield {"type": "scale", "scale": [factor**number for factor in factors]}
     if number and any(offsets):
         shifts = [offset * (factor**number - 1) for factor, offset in zip(factors, offsets, strict=True)]

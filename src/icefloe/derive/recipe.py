@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,13 @@ from typing import Any, Final, Literal, TypeAlias
 
 import yaml
 
-from icefloe._internal.paths import is_within, join, normalize
+from icefloe._internal.paths import LEDGERS, ROOT, is_within, join, normalize
 from icefloe.errors import ErrorKind, InvalidInputError
 
 PERIODS: Final = ("day", "month", "year")
-"""Consecutive calendar periods."""
+"""The consecutive calendar periods."""
 RECURRING: Final = {"dayofyear": "dayofyear", "monthofyear": "month", "season": "season"}
-"""Recurring periods, with the name of the dimension that xarray's groupby creates."""
+"""The recurring periods, with the names of the dimensions that xarray's groupby creates."""
 BUILT_IN: Final = (
     "mean",
     "sum",
@@ -37,7 +38,7 @@ BUILT_IN: Final = (
     "pyramid",
 )
 METHODS: Final = ("mean", "sum", "min", "max", "std", "count", "nearest", "mode")
-"""Functions that turn several cells into one."""
+"""The functions that reduce several cells to one."""
 PYRAMID_METHODS: Final = ("mean", "nearest", "mode")
 _ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys((*METHODS, "anomaly", "copy"), frozenset()),
@@ -69,7 +70,9 @@ _MAPPINGS: Final = ("same", "halo", "coarsen", "reduce", "group", "window")
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """A dimension whose cells depend on the same input cell and its halo of `before` and `after` cells."""
+    """A dimension mapping in a recipe: each cell depends on the same input cell and its halo of `before`
+    and `after`.
+    """
 
     before: int = 0
     after: int = 0
@@ -77,19 +80,20 @@ class Same:
 
 @dataclass(frozen=True, slots=True)
 class Coarsen:
-    """A dimension with one output cell per `factor` input cells; the last cell may cover fewer."""
+    """A dimension mapping in a recipe: one output cell per `factor` input cells; the last may cover fewer."""
 
     factor: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A dimension that the output does not have."""
+    """A dimension mapping in a recipe: the dimension is reduced and missing in the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A dimension whose cells are grouped by a period of their time, or by the values of an array."""
+    """A dimension mapping in a recipe: cells are grouped by a period of their time, or by the values of an
+    array."""
 
     by: str
     """`time.day`, `time.season`, or the name of an array."""
@@ -97,11 +101,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A dimension whose output cells need the input cells that a function names."""
+    """A dimension mapping in a recipe: a user's function returns the input cells of each output cell."""
 
     function: str
     size: int | None = None
-    """Length of the output; None for the length of the input."""
+    """The length of the output; None for the length of the input."""
 
 
 DimensionMapping: TypeAlias = Same | Coarsen | Reduce | Group | Window
@@ -109,14 +113,14 @@ DimensionMapping: TypeAlias = Same | Coarsen | Reduce | Group | Window
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An array that a function reads."""
+    """The description of an input array in a recipe."""
 
     name: str
     array: str
     repository: str | None = None
-    """Location of the repository; None for that of the recipe."""
+    """The location of the repository; None for the repository of the recipe."""
     version: tuple[Literal["branch", "tag", "snapshot_id"], str] | None = None
-    """The version to read; None for the branch that the output is written to."""
+    """The version to read; None for the branch to which the output is written."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
@@ -139,23 +143,23 @@ class OutputSpec:
     version: str = ""
     trust_unchecked: bool = False
     pyramid: OutputSpec | None = None
-    """The pyramid that the output is a level of."""
+    """The pyramid of which the output is a level."""
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The functions of the user that run, as `module:function`."""
+        """The user's functions that a recipe's output calls, as `module:function`."""
         windows = [each.function for each in self.dimensions.values() if isinstance(each, Window)]
         return (*([self.function] if ":" in self.function else []), *windows)
 
     @property
     def is_built_in(self) -> bool:
-        """True if no code of the user runs."""
+        """True if computing the output does not run the user's code."""
         return not self.code
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveRecipe:
-    """The content of a recipe. Relative paths start at the folder of its file."""
+    """A recipe for derived arrays. Relative paths start at the folder of its file."""
 
     repository: str
     outputs: tuple[OutputSpec, ...]
@@ -164,9 +168,9 @@ class DeriveRecipe:
 
 
 def load_recipe(recipe: str | Path | Mapping[str, Any]) -> DeriveRecipe:
-    """Read a recipe from a YAML file, or from a mapping of the same form.
+    """Read a recipe for derived arrays from a YAML file, or from a mapping of the same form.
 
-    InvalidInputError names the file, the output and the invalid key.
+    InvalidInputError contains the file, the output and the invalid key.
     """
     if isinstance(recipe, Mapping):
         return parse_recipe(recipe, Path.cwd(), "recipe")
@@ -186,14 +190,14 @@ def load_recipe(recipe: str | Path | Mapping[str, Any]) -> DeriveRecipe:
 
 
 def parse_recipe(found: Any, folder: Path, where: str) -> DeriveRecipe:
-    """Check a recipe and fill in its defaults."""
+    """Parse a recipe for derived arrays, and fill in its defaults."""
     found = _mapping(where, found, "a recipe", _KEYS)
     repository = found.get("repository")
     if not isinstance(repository, str) or not repository:
-        raise _make_error(where, "it needs a repository: a path or URL")
+        raise _make_error(where, "the key repository is missing; set it to a path or URL")
     outputs = _mapping(where, found.get("outputs"), "outputs")
     if not outputs:
-        raise _make_error(where, "it needs outputs: a mapping of names to descriptions")
+        raise _make_error(where, "the key outputs is missing; set it to a mapping of names to descriptions")
     defaults = {key: found[key] for key in ("branch", "trust_unchecked") if key in found}
     parsed = tuple(
         parse_output(f"{where}: output {name}", str(name), {**defaults, **_mapping(where, each, f"{name}")})
@@ -205,17 +209,19 @@ def parse_recipe(found: Any, folder: Path, where: str) -> DeriveRecipe:
 
 
 def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
-    """Check the description of one output and fill in its defaults."""
+    """Parse the description of one output of a recipe, and fill in its defaults."""
     _mapping(where, found, "an output", _OUTPUT_KEYS)
     if "/" in name or not name:
-        raise _make_error(where, "the name of an output has no slashes; use path to choose its location")
+        raise _make_error(
+            where, "the name of an output cannot contain slashes; set path to choose its location"
+        )
     function, arguments = _parse_function(where, found.get("function"))
     inputs = found.get("inputs")
     if isinstance(inputs, str):
         inputs = {normalize("/" + inputs).rpartition("/")[2]: inputs}
     inputs = _mapping(where, inputs, "inputs")
     if not inputs:
-        raise _make_error(where, "it needs inputs: a mapping of names to arrays")
+        raise _make_error(where, "the key inputs is missing; set it to a mapping of names to arrays")
     dimensions = {
         str(dim): _parse_mapping(f"{where}: dimension {dim}", each)
         for dim, each in _mapping(where, found.get("dimensions") or {}, "dimensions").items()
@@ -227,7 +233,9 @@ def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
                 where, f"chunks along {dim} must be a positive integer, or -1 for all, not {size!r}"
             )
     function, arguments, dimensions = _expand(where, function, arguments, dimensions)
-    path = found.get("path")
+    path = None if found.get("path") is None else _parse_path(where, found["path"])
+    if path is not None and is_within(path, LEDGERS):
+        raise _make_error(where, f"{LEDGERS} belongs to icefloe itself; choose another path")
     return OutputSpec(
         name,
         function,
@@ -237,8 +245,8 @@ def parse_output(where: str, name: str, found: Mapping[str, Any]) -> OutputSpec:
         {str(dim): size for dim, size in chunks.items()},
         None if found.get("dtype") is None else str(found["dtype"]),
         _mapping(where, found.get("attributes") or {}, "attributes"),
-        _mapping(where, found.get("encoding") or {}, "encoding", _ENCODING_KEYS),
-        None if path is None else normalize("/" + str(path)),
+        _parse_encoding(where, found.get("encoding") or {}),
+        path,
         str(found.get("branch", "main")),
         str(found.get("version", "")),
         bool(found.get("trust_unchecked", False)),
@@ -254,13 +262,15 @@ def _parse_function(where: str, given: Any) -> tuple[str, dict[str, Any]]:
             found = {"expression": found}
         arguments = _mapping(where, found or {}, f"the arguments of {given}")
     if not isinstance(given, str) or not given:
-        raise _make_error(where, "it needs a function: a name, module:function, or a name with its arguments")
+        raise _make_error(
+            where, "the key function is missing; set it to a name, module:function, or a name with arguments"
+        )
     name = _ALIASES.get(given, given)
     if name in BUILT_IN or _CODE.fullmatch(name):
         return name, arguments
     near = difflib.get_close_matches(name, BUILT_IN, n=1)
     hint = f"did you mean {near[0]}?" if near else f"functions are {', '.join(BUILT_IN)}, or module:function"
-    raise _make_error(where, f"there is no function {name!r}; {hint}")
+    raise _make_error(where, f"unknown function {name!r}; {hint}")
 
 
 def _expand(
@@ -279,11 +289,13 @@ def _expand(
     if method not in METHODS:
         raise _make_error(where, f"{function} has no method {method!r}; methods are {', '.join(METHODS)}")
     mapped = {
-        str(dim): Coarsen(int(value)) if function == "coarsen" else Group(f"{dim}.{value}")
+        str(dim): _parse_kind(f"{where}: dimension {dim}", "coarsen", value, None)
+        if function == "coarsen"
+        else Group(f"{dim}.{value}")
         for dim, value in rest.items()
     }
     if not mapped and not dimensions:
-        raise _make_error(where, f"{function} needs a dimension, such as {{{function}: {{time: ...}}}}")
+        raise _make_error(where, f"{function} requires a dimension, such as {{{function}: {{time: ...}}}}")
     return method, {}, {**dimensions, **mapped}
 
 
@@ -336,22 +348,43 @@ def _parse_kind(where: str, kind: str, value: Any, size: Any) -> DimensionMappin
     raise _make_error(where, f"{kind} cannot be {value!r}")
 
 
+def _parse_encoding(where: str, given: Any) -> dict[str, Any]:
+    found = _mapping(where, given, "encoding", _ENCODING_KEYS)
+    for key in ("scale_factor", "add_offset"):
+        value = found.get(key, 1)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise _make_error(where, f"{key} in encoding must be a number, not {value!r}")
+    if found.get("scale_factor") == 0:
+        raise _make_error(where, "scale_factor in encoding must not be 0")
+    return found
+
+
 def _parse_input(where: str, name: str, given: Any) -> InputSpec:
     if not name.isidentifier():
         raise _make_error(where, f"the name of an input must be an identifier, not {name!r}")
     if isinstance(given, str) and given:
-        return InputSpec(name, normalize("/" + given))
+        return InputSpec(name, _parse_path(f"{where}: input {name}", given))
     found = _mapping(f"{where}: input {name}", given, "an input", _INPUT_KEYS)
     array = found.get("array", name)
     versions = [key for key in ("branch", "tag", "snapshot") if key in found]
     if len(versions) > 1:
-        raise _make_error(where, f"input {name} names several versions; give one of branch, tag and snapshot")
+        raise _make_error(
+            where, f"input {name} selects several versions; set only one of branch, tag and snapshot"
+        )
     version: Any = None
     if versions:
         version = ("snapshot_id" if versions[0] == "snapshot" else versions[0], str(found[versions[0]]))
     options = _mapping(where, found.get("storage_options") or {}, "storage_options")
     repository = found.get("repository")
-    return InputSpec(name, normalize("/" + str(array)), repository, version, options)
+    path = _parse_path(f"{where}: input {name}", array)
+    return InputSpec(name, path, repository, version, options)
+
+
+def _parse_path(where: str, given: Any) -> str:
+    path = normalize(f"/{given}")
+    if path == ROOT:
+        raise _make_error(where, "/ is the root group; give the path of an array")
+    return path
 
 
 def _locate(output: OutputSpec, folder: Path) -> OutputSpec:
@@ -367,7 +400,7 @@ def _location(name: str, folder: Path) -> str:
 
 
 def describe_output(output: OutputSpec) -> dict[str, Any]:
-    """Describe an output as a recipe does, without secrets."""
+    """Describe an output in the form of a recipe, without secrets."""
     arguments = {key: value for key, value in output.arguments.items() if value is not None}
     if output.function == "expression":
         arguments = arguments["expression"]
@@ -407,9 +440,10 @@ def _describe_mapping(mapping: DimensionMapping) -> Any:
 
 
 def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> list[OutputSpec]:
-    """Sort outputs so that each follows those it reads. `paths` maps their names to their arrays.
+    """Sort the outputs of a recipe so that each output follows those that it reads. `paths` maps output names
+    to array paths.
 
-    InvalidInputError if outputs depend on each other in a cycle.
+    Raises InvalidInputError if outputs depend on each other in a cycle.
     """
     todo = {each.name: each for each in outputs}
     done: list[OutputSpec] = []
@@ -424,7 +458,7 @@ def order_outputs(outputs: Iterable[OutputSpec], paths: Mapping[str, str]) -> li
 
 
 def _needs(output: OutputSpec, paths: Mapping[str, str]) -> set[str]:
-    """Return the names of the outputs that an output reads."""
+    """Return the names of the outputs that an output has as inputs."""
     own = [each.array for each in output.inputs if each.repository is None and each.version is None]
     needed = {
         name

@@ -1,8 +1,9 @@
 """Records of derived arrays: digests of the inputs of each output chunk.
 
-A record has 33 bytes: the digest of everything a chunk depends on (16), the fingerprint of the chunk itself
-(16), and the number of the software versions that computed it (1). The records of an array are an array of
-their own below `/_icefloe/derived`, committed with it; its attributes describe the recipe.
+A record has 33 bytes: a digest of everything on which the chunk depends (16), the fingerprint of the chunk
+itself (16), and the number of the software versions that computed it (1). The records of an array are stored
+in another array below `/_icefloe/derived`, which is part of the same commits and whose attributes describe
+the recipe.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from icefloe.session import Session
 
 WIDTH: Final = 33
 RECORDS: Final = "/records"
-"""Name of the array of records, in the group that belongs to an output."""
+"""The name of the array of records, in the group that belongs to an output."""
 _RECORDS_PER_CHUNK: Final = 1 << 16
 
 
 def records_group(path: str) -> str:
-    """Return the path of the group with the records of a derived array."""
+    """Return the path of the group that contains the records of a derived array."""
     return f"{DERIVED}{path}"
 
 
 @dataclass(frozen=True)
-class Records:
-    """The records of an output, arranged as its chunk grid."""
+class DerivedRecords:
+    """The records of a derived array: digests of the inputs of each chunk, arranged as its chunk grid."""
 
     digests: Lanes
     own: Lanes
@@ -45,19 +46,21 @@ class Records:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of chunks along each dimension."""
+        """The number of chunks in the records of a derived array, along each dimension."""
         return self.versions.shape
 
 
 def software_versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on."""
+    """Return the versions of packages that the records of a derived array contain, because results depend
+    on them.
+    """
     from icefloe._version import __version__
 
     return {"icefloe": __version__, **{name: packages.version(name) for name in ("numpy", "xarray")}}
 
 
-def read_records(session: Session, path: str, rank: int) -> Records | None:
-    """Read the records of an output; None if there are none, or if they are damaged."""
+def read_records(session: Session, path: str, rank: int) -> DerivedRecords | None:
+    """Read the records of a derived array; return None if there are none, or if they are damaged."""
     found = find_array(session, path)
     if found is None or len(found.shape) != rank + 1 or found.shape[-1] != WIDTH:
         return None
@@ -65,11 +68,11 @@ def read_records(session: Session, path: str, rank: int) -> Records | None:
         data = np.ascontiguousarray(np.asarray(found.zarr[...], np.uint8))
     grid = data.shape[:-1]
     lanes = np.ascontiguousarray(data[..., :32]).view("<u8").astype(np.uint64).reshape(*grid, 4)
-    return Records(lanes[..., :2], lanes[..., 2:], data[..., 32], found.attributes)
+    return DerivedRecords(lanes[..., :2], lanes[..., 2:], data[..., 32], found.attributes)
 
 
-def write_records(session: Session, path: str, records: Records) -> None:
-    """Store records; only parts that changed are written."""
+def write_records(session: Session, path: str, records: DerivedRecords) -> None:
+    """Store the records of a derived array. Only parts that changed are written."""
     grid = records.grid
     rest = int(np.prod(grid[1:], dtype=np.int64)) if grid else 1
     rows = max(1, _RECORDS_PER_CHUNK // max(rest, 1)) if grid else 1
@@ -100,7 +103,9 @@ def write_records(session: Session, path: str, records: Records) -> None:
 
 
 def set_document(session: Session, path: str, document: Mapping[str, Any]) -> None:
-    """Set the zarr.json of an array or group, and create the groups above it."""
+    """Set the zarr.json of an array or group that holds records of a derived array, and create the groups
+    above it.
+    """
     workspace = session._workspace
     group = b'{"attributes":{},"zarr_format":3,"node_type":"group"}'
     for end in [at for at, letter in enumerate(path) if letter == "/" and at]:

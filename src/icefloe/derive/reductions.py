@@ -1,7 +1,7 @@
 """Reductions of blocks along groups of cells. Results do not depend on the division into tasks.
 
-Sums are accumulated in float64, block by block in a fixed order, so that a chunk has the same bits whether it
-was computed alone or with all others.
+Sums are accumulated in float64, block by block in a fixed order. A chunk therefore has the same bits whether
+it was computed alone or together with others.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from icefloe.errors import ErrorKind, InvalidInputError
 
 REDUCTIONS: Final = ("mean", "sum", "min", "max", "std", "count")
 SELECTIONS: Final = ("nearest", "mode")
-"""Functions that choose one of several cells: the first, or the most frequent that is not missing."""
+"""The functions that choose one of several cells: the first cell, or the most frequent non-missing value."""
 _MARGIN: Final = 1 - 1e-9
-"""Sums of integers this close to the limit of their type count as too large: they are estimated as floats."""
+"""The distance from the limit of an integer type at which sums count as too large. Sums are estimated as
+floats."""
 
 Values = NDArray[Any]
 Codes = NDArray[np.int64] | None
-"""Output cell of each input cell along one axis; None if they correspond one to one."""
+"""The output cell of each input cell along one axis; None if they correspond one to one."""
 
 
 def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype that xarray gives the result of a reduction."""
+    """Return the dtype that xarray gives the result of a reduction in a derived array."""
     if function == "count":
         return np.dtype("i8")
     if dtype.kind not in "biuf":
         raise InvalidInputError(
-            f"{function} needs numbers, not values of type {dtype}", ErrorKind.INVALID_COMMIT_CONFIGURATION
+            f"{function} requires numbers, not values of type {dtype}", ErrorKind.INVALID_COMMIT_CONFIGURATION
         )
     if dtype.kind == "f" or function in ("min", "max"):
         return dtype
@@ -41,12 +42,15 @@ def result_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def reduce_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce the cells of each group, skipping missing values. Axes keep their order."""
+    """Reduce the cells of each group to a value of a derived array, skipping missing values.
+
+    Axes keep their order.
+    """
     return finish(function, reduce_parts(function, values, codes, lengths), values.dtype)
 
 
 def part_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of partial aggregates."""
+    """Return the dtype of the partial aggregates of a reduction in a derived array."""
     if dtype.kind in "biu" and function in ("sum", "count"):
         return np.dtype("u8") if dtype.kind == "u" and function == "sum" else np.dtype("i8")
     if function in ("min", "max") and dtype.kind != "f":
@@ -55,12 +59,14 @@ def part_dtype(function: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def part_count(function: str) -> int:
-    """Return the number of values in a partial aggregate."""
+    """Return how many values a partial aggregate of a reduction in a derived array consists of."""
     return {"std": 3, "mean": 2}.get(function, 1)
 
 
 def identity(function: str, dtype: np.dtype[Any]) -> Any:
-    """Return the partial aggregate of no values; `dtype` is that of the input."""
+    """Return the partial aggregate of a reduction over no values; `dtype` is that of the derived array's
+    input.
+    """
     if function not in ("min", "max"):
         return 0
     if dtype.kind == "f":
@@ -72,7 +78,8 @@ def identity(function: str, dtype: np.dtype[Any]) -> Any:
 
 
 def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Reduce the cells of each group to a partial aggregate; the numbers of an aggregate come first.
+    """Reduce the cells of each group to a partial aggregate of a derived array, whose values are along the
+    first axis.
 
     `mean` has count and sum; `std` has count, sum and the sum of squared deviations (M2); others have one.
     """
@@ -101,7 +108,10 @@ def reduce_parts(function: str, values: Values, codes: Sequence[Codes], lengths:
 
 
 def select_values(function: str, values: Values, codes: Sequence[Codes], lengths: Sequence[int]) -> Values:
-    """Choose one cell of each group; axes keep their place."""
+    """Reduce each group to one of its cells, such as the first, for a derived array.
+
+    Axes keep their order.
+    """
     if not values.size:
         sizes = [
             size if each is None else length
@@ -123,13 +133,13 @@ def select_values(function: str, values: Values, codes: Sequence[Codes], lengths
         chosen = valid.argmax(axis=-1)
     else:
         present = valid & ~_is_missing(values)
-        # Without any value that is present, the result is one of the missing values of the group.
+        # If all values are missing, the result is one of the missing values of the group.
         chosen = np.where(present.any(axis=-1), _find_most_frequent(values, present), valid.argmax(axis=-1))
     return np.asarray(np.take_along_axis(values, chosen[..., None], axis=-1)[..., 0])
 
 
 def _list_members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """Return the cells of each group, one row per group, filled up with -1."""
+    """Return the cells of each group, one row per group, padded with -1."""
     cells = np.flatnonzero(codes >= 0)
     order = cells[np.argsort(codes[cells], kind="stable")]
     counts = np.bincount(codes[cells], minlength=length)
@@ -140,7 +150,8 @@ def _list_members(codes: NDArray[np.int64], length: int) -> NDArray[np.int64]:
 
 
 def _find_most_frequent(values: Values, valid: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the position of the most frequent valid value along the last axis; the smallest of several."""
+    """Return the position of the most frequent valid value along the last axis, or of the smallest of equally
+    frequent values."""
     order = np.argsort(values, axis=-1, kind="stable")
     ordered, counted = (np.take_along_axis(each, order, axis=-1) for each in (values, valid))
     counts = np.zeros(values.shape, np.int64)
@@ -157,7 +168,9 @@ def _is_missing(values: Values) -> NDArray[np.bool_]:
 
 
 def combine_parts(function: str, parts: Values) -> Values:
-    """Combine partial aggregates along the second axis, one after the other."""
+    """Combine partial aggregates of a reduction for a derived array along the second axis, one after the
+    other.
+    """
     many = np.moveaxis(parts, 1, 0)
     result = many[0] if len(many) else np.zeros(many.shape[1:], parts.dtype)
     for each in many[1:]:
@@ -166,7 +179,9 @@ def combine_parts(function: str, parts: Values) -> Values:
 
 
 def finish(function: str, parts: Values, dtype: np.dtype[Any]) -> Values:
-    """Turn partial aggregates of values of a dtype into the result."""
+    """Finish the reduction for a derived array: compute the result from partial aggregates of values of a
+    dtype.
+    """
     target = result_dtype(function, dtype)
     if function == "mean":
         return _divide(parts[1], parts[0]).astype(target)
@@ -194,7 +209,7 @@ def _merge(function: str, one: Values, other: Values) -> Values:
 
 def _divide(total: Values, count: Values) -> Values:
     with np.errstate(invalid="ignore", divide="ignore"):
-        # Zero by zero has a sign bit, unlike the NaN that stands for missing chunks.
+        # Zero divided by zero is a NaN with a sign bit, unlike the NaN of missing chunks.
         return np.asarray(np.where(count > 0, total / count, np.nan))
 
 

@@ -9,45 +9,45 @@ from icefloe._internal.report import Report
 
 @dataclass(frozen=True, slots=True)
 class DerivedArray(Report):
-    """The number of chunks of one output that were computed, moved and kept."""
+    """The part of a derive report about one output: how many chunks were computed, moved and kept."""
 
     name: str
-    """Name in the recipe."""
+    """The name in the recipe."""
     path: str
-    """Path of the array."""
+    """The path of the array."""
     recomputed: int
-    """Chunks that were computed."""
+    """The number of chunks that were computed."""
     moved: int
-    """Chunks whose content existed at other coordinates and was moved by reference."""
+    """The number of chunks whose content existed at other coordinates and was moved by reference."""
     kept: int
-    """Chunks that were kept."""
+    """The number of chunks that were kept."""
     partials: int = 0
-    """Partial aggregates that were computed."""
+    """The number of partial aggregates that were computed."""
     other_versions: int = 0
-    """Kept chunks that other versions of icefloe, numpy or xarray computed."""
+    """The number of kept chunks that were computed with other versions of icefloe, numpy or xarray."""
     reason: str | None = None
     """The reason why all chunks were computed again; empty if some were kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeriveReport(Report):
-    """The result of `derive_arrays`, or of its dry run."""
+    """The report of `derive_arrays`, or of its dry run: one entry per output."""
 
     outputs: tuple[DerivedArray, ...]
-    """The outputs of the recipe, one by one."""
+    """The reports of the individual outputs."""
     is_current: bool
-    """True if nothing had to be computed, moved or described again."""
+    """True if all outputs were already up to date."""
     recomputed: int
-    """Chunks of all outputs that were computed."""
+    """The number of computed chunks of all outputs."""
     moved: int
-    """Chunks of all outputs that were moved by reference."""
+    """The number of chunks of all outputs that were moved by reference."""
     kept: int
-    """Chunks of all outputs that were kept."""
+    """The number of kept chunks of all outputs."""
     bytes_read: int = 0
-    """Decoded bytes that tasks read."""
+    """The decoded size of all chunks that tasks read, in bytes."""
     input_snapshots: tuple[str, ...] = ()
-    """Snapshots that the inputs were read from."""
+    """The snapshots from which the inputs were read."""
     commit: str | None = None
-    """The new snapshot; None if nothing changed."""
+    """The new snapshot, the last one if outputs are on several branches; None if nothing changed."""
     dry_run: bool = False
     """True if nothing was written."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,8 @@ processor.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blobs:
-    """Byte strings as ranges of one buffer. Ranges may be shared, may overlap and may leave gaps."""
+    """A column of byte strings, as ranges of one buffer. Ranges may be shared, may overlap and may leave
+    gaps."""
 
     buffer: U8
     starts: I64
@@ -39,13 +40,15 @@ class Blobs:
 
     @staticmethod
     def from_list(items: Sequence[bytes]) -> Blobs:
-        """Concatenate byte strings."""
+        """Create a column by concatenating byte strings."""
         lengths = np.fromiter(map(len, items), np.int64, len(items))
         return Blobs(np.frombuffer(b"".join(items), np.uint8), lengths.cumsum() - lengths, lengths)
 
     @staticmethod
     def from_texts(items: Sequence[str]) -> Blobs:
-        """Encode texts as UTF-8; raise InvalidInputError if one cannot be encoded."""
+        """Create a column of byte strings from texts encoded as UTF-8; raise InvalidInputError if one
+        cannot be encoded.
+        """
         joined = "".join(items)
         if not joined.isascii():
             return Blobs.from_list([encode_text(item) for item in items])
@@ -54,13 +57,13 @@ class Blobs:
 
     @staticmethod
     def empty(count: int) -> Blobs:
-        """Return `count` empty byte strings."""
+        """Create a column of `count` empty byte strings."""
         nothing = make_constant(0, count, np.int64)
         return Blobs(np.zeros(0, np.uint8), nothing, nothing)
 
     @staticmethod
     def concat(parts: Sequence[Blobs]) -> Blobs:
-        """Concatenate the rows of all parts. Parts with the same buffer keep sharing it."""
+        """Concatenate columns of byte strings. Columns with the same buffer keep sharing it."""
         if len(parts) == 1:
             return parts[0]
         if len({id(part.buffer) for part in parts if part.buffer.size}) > 1:
@@ -95,15 +98,15 @@ class Blobs:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the column, including the whole buffer."""
+        """The memory of a column of byte strings in bytes, including its whole buffer."""
         return count_held_bytes(self.buffer) + count_held_bytes(self.starts) + count_held_bytes(self.lengths)
 
     def take(self, rows: Any) -> Blobs:
-        """Return some rows (a slice, a mask or indices) with the same buffer."""
+        """Return some rows of a column of byte strings (a slice, a mask or indices) with the same buffer."""
         return Blobs(self.buffer, take(self.starts, rows), take(self.lengths, rows), self.place)
 
     def compact(self) -> Blobs:
-        """Return the same rows in a buffer of just their size."""
+        """Copy a column of byte strings to a buffer that contains nothing else."""
         ends = self.lengths.cumsum()
         starts = ends - self.lengths
         total = int(ends[-1]) if len(ends) else 0
@@ -116,15 +119,15 @@ class Blobs:
         return Blobs(buffer, starts, self.lengths, self.place)
 
     def tolist(self) -> list[bytes]:
-        """Return one `bytes` object per row."""
+        """Convert a column of byte strings to one `bytes` object per row."""
         packed = self.compact()
         data = packed.buffer.tobytes()
         ends = (packed.starts + packed.lengths).tolist()
         return [data[start:end] for start, end in zip(packed.starts.tolist(), ends, strict=True)]
 
     def texts(self, place: str = "text") -> list[str]:
-        """Return one `str` per row; raise FormatError, with `place` and the row, if the bytes are not
-        UTF-8.
+        """Decode a column of byte strings to UTF-8 texts; raise FormatError, with `place` and the row, if
+        one is invalid.
         """
         found: list[str] = []
         for start in range(0, len(self), BLOCK):
@@ -154,7 +157,7 @@ class Blobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """Byte strings that many rows share: the distinct strings, and a code per row."""
+    """A column of byte strings that many rows share: the distinct strings, and a code per row."""
 
     codes: NDArray[Any]
     blobs: Blobs
@@ -163,12 +166,12 @@ class Shared:
         return len(self.codes)
 
     def take(self, rows: Any) -> Shared:
-        """Return some rows (a slice, a mask or indices)."""
+        """Return some rows of a column of shared byte strings (a slice, a mask or indices)."""
         return Shared(take(self.codes, rows), self.blobs)
 
     @staticmethod
     def concat(parts: Sequence[Shared]) -> Shared:
-        """Concatenate the rows of all parts."""
+        """Concatenate columns of shared byte strings."""
         before = to_splits(np.array([len(part.blobs) for part in parts]))
         codes = [part.codes + shift for part, shift in zip(parts, before, strict=False)]
         return Shared(np.concatenate(codes), Blobs.concat([part.blobs for part in parts]))
@@ -176,7 +179,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """Lists as a flat column of items and the positions at which lists start and end."""
+    """A column of lists: a flat column of items, and the positions at which lists start and end."""
 
     items: Any
     """A numpy array, `Blobs` or another column with `take`; one row per item."""
@@ -188,18 +191,18 @@ class Ragged:
 
     @property
     def lengths(self) -> I64:
-        """The number of items of each list."""
+        """The number of items of each list in a column of lists."""
         lengths: I64 = self.splits[1:] - self.splits[:-1]
         return lengths
 
     def take(self, rows: Any) -> Ragged:
-        """Return some lists, in the given order."""
+        """Return some rows of a column of lists, in the given order."""
         starts = self.splits[:-1][rows]
         lengths = self.splits[1:][rows] - starts
         return Ragged(take(self.items, expand_ranges(starts, lengths)), to_splits(lengths))
 
     def rectangle(self, width: int | None = None) -> NDArray[Any] | None:
-        """Return the items as one (lists, width) array; None if the lists differ in length."""
+        """Return a column of lists as one (lists, width) array; None if the lists differ in length."""
         lengths = self.lengths
         if width is None:
             width = int(lengths[0]) if len(lengths) else 0
@@ -211,9 +214,8 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rectangles:
-    """Vectors of numbers whose width rarely changes between rows: (rows, width) arrays, one after the
-    other.
-    """
+    """A column of number vectors whose width rarely changes between rows: (rows, width) arrays one after the
+    other."""
 
     parts: tuple[NDArray[Any], ...]
 
@@ -221,8 +223,32 @@ class Rectangles:
         return sum(map(len, self.parts))
 
 
+class RowBlocks(Protocol):
+    """A column of number vectors of one width that are produced block by block."""
+
+    @property
+    def rank(self) -> int:
+        """The width of the number vectors in a column that is produced block by block."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield the rows of a column of number vectors in consecutive arrays."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamedLists:
+    """A column of lists of number vectors that are produced while they are written."""
+
+    items: Sequence[RowBlocks]
+    splits: I64
+    """List `i` consists of `items[splits[i]:splits[i + 1]]`."""
+
+
 def make_constant(value: Any, count: int, dtype: Any, width: int | None = None) -> NDArray[Any]:
-    """Return a read-only column with the same value in all rows that takes no memory."""
+    """Create a read-only column that has the same value in all rows and takes no memory."""
     shape = (count,) if width is None else (count, width)
     column: NDArray[Any] = np.ndarray(shape, dtype, np.array(value, dtype), strides=(0,) * len(shape))
     column.flags.writeable = False
@@ -230,24 +256,24 @@ def make_constant(value: Any, count: int, dtype: Any, width: int | None = None) 
 
 
 def is_constant(column: NDArray[Any]) -> bool:
-    """Return whether a column was created by `make_constant`."""
+    """Return whether a column has the same value in all rows because `make_constant` created it."""
     return not any(column.strides) and len(column) > 1
 
 
 def count_held_bytes(column: NDArray[Any]) -> int:
-    """Return the memory of a column."""
+    """Return the memory that a column of any type holds, in bytes."""
     return column.itemsize if is_constant(column) else column.nbytes
 
 
 def count_rows(rows: Any, count: int) -> int:
-    """Return how many of `count` rows a slice, a mask or an array of indices selects."""
+    """Return how many of the `count` rows of a column a slice, a mask or an array of indices selects."""
     if isinstance(rows, slice):
         return len(range(*rows.indices(count)))
     return int(np.count_nonzero(rows)) if np.asarray(rows).dtype == np.bool_ else len(rows)
 
 
 def take(column: Any, rows: Any) -> Any:
-    """Return rows of a column of any type."""
+    """Return some rows of a column of numbers, byte strings or lists."""
     if not isinstance(column, np.ndarray):
         return column.take(rows)
     if is_constant(column):
@@ -256,7 +282,7 @@ def take(column: Any, rows: Any) -> Any:
 
 
 def concat(parts: Sequence[Any]) -> Any:
-    """Concatenate columns of one type."""
+    """Concatenate columns of the same type: numbers, byte strings or lists."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -276,7 +302,7 @@ def concat(parts: Sequence[Any]) -> Any:
 def put_rows(
     column: NDArray[Any], rows: Sequence[int], over: Sequence[bool], new: NDArray[Any]
 ) -> NDArray[Any]:
-    """Insert a few new rows, each before an old row or in place of it. `rows` must be ascending."""
+    """Insert a few rows into a column, each before an old row or in place of it. `rows` must be ascending."""
     parts, start = [], 0
     for each, (row, replaces) in enumerate(zip(rows, over, strict=True)):
         parts += [column[start:row], new[each : each + 1]]
@@ -285,7 +311,7 @@ def put_rows(
 
 
 def to_splits(lengths: NDArray[Any]) -> I64:
-    """Return the boundaries of lists with the given lengths."""
+    """Return the boundaries of lists with the given lengths in a flat column of items."""
     splits = np.empty(len(lengths) + 1, np.int64)
     splits[0] = 0
     lengths.cumsum(dtype=np.int64, out=splits[1:])
@@ -293,7 +319,7 @@ def to_splits(lengths: NDArray[Any]) -> I64:
 
 
 def expand_ranges(starts: I64, lengths: I64) -> I64:
-    """Return all indices of all ranges, one range after the other."""
+    """Return the column of all indices in many ranges, one range after the other."""
     total = int(lengths.sum())
     borders = lengths.cumsum() - lengths
     indices: I64 = np.arange(total, dtype=np.int64) + np.repeat(starts - borders, lengths)
@@ -301,7 +327,7 @@ def expand_ranges(starts: I64, lengths: I64) -> I64:
 
 
 def copy_ranges(source: U8, starts: I64, target: U8, target_starts: I64, lengths: I64) -> None:
-    """Copy many byte ranges at once. The ranges must be inside both buffers.
+    """Copy many byte ranges from one buffer of a column to another. The ranges must be inside both buffers.
 
     Ranges of equal length are copied together as items of fixed size. Paths and URLs have few different
     lengths, so a few large copies suffice.
@@ -331,13 +357,15 @@ def _copy_equal(source: U8, starts: I64, target: U8, target_starts: I64, length:
 
 
 def view_windows(buffer: U8, size: int) -> NDArray[np.void]:
-    """View every run of `size` bytes as one item, for reading and writing at any byte offset."""
+    """View every run of `size` bytes of a column's buffer as one item, to read and write numbers at any
+    byte offset.
+    """
     count = max(len(buffer) - size + 1, 0)
     return np.ndarray((count,), f"V{size}", buffer.data, 0, (1,))
 
 
 def encode_text(text: str) -> bytes:
-    """Encode text as UTF-8; raise InvalidInputError if it contains lone surrogates."""
+    """Encode one text for a column as UTF-8; raise InvalidInputError if it contains lone surrogates."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -348,7 +376,7 @@ def encode_text(text: str) -> bytes:
 
 
 def decode_text(data: bytes, place: str) -> str:
-    """Decode UTF-8; raise FormatError if the bytes are invalid."""
+    """Decode one UTF-8 text of a column; raise FormatError if the bytes are invalid."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from io import BytesIO
 from typing import Any, NoReturn
 
 import numpy as np
@@ -45,7 +47,7 @@ _idle_decompressors: deque[zstandard.ZstdDecompressor] = deque()
 
 
 class FileType(IntEnum):
-    """The type of a metadata file in its header."""
+    """The type of a metadata file, as the header in its envelope declares it."""
 
     SNAPSHOT = 1
     MANIFEST = 2
@@ -55,7 +57,7 @@ class FileType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first 39 bytes of a metadata file."""
+    """The header in the envelope of a metadata file: its first 39 bytes."""
 
     implementation: str
     spec: int
@@ -63,20 +65,37 @@ class Header:
 
 
 def seal(payload: bytes | NDArray[np.uint8], header: Header, level: int = DEFAULT_LEVEL) -> bytes:
-    """Put a payload into an envelope. The frame declares its size and has a checksum.
+    """Put a payload into the envelope of a metadata file. The zstd frame declares its size and has a
+    checksum.
 
     Levels above the highest are reduced to it, as in official writers.
     """
-    name = header.implementation.encode()[:24].ljust(24)
-    head = HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
     view = memoryview(payload) if isinstance(payload, bytes) else payload.data
-    return head + _compress(view, min(level, zstandard.MAX_COMPRESSION_LEVEL))
+    return _pack_header(header) + _compress(view, min(level, zstandard.MAX_COMPRESSION_LEVEL))
+
+
+def seal_parts(
+    size: int, parts: Iterable[bytes | memoryview], header: Header, level: int = DEFAULT_LEVEL
+) -> bytes:
+    """Put a payload of known size into an envelope part by part. Only one part is in memory at a time."""
+    level = min(level, zstandard.MAX_COMPRESSION_LEVEL)
+    frame = zstandard.ZstdCompressor(level=level, write_checksum=True, threads=2).compressobj(size=size)
+    file = BytesIO()
+    file.write(_pack_header(header))
+    for part in parts:
+        file.write(frame.compress(part))
+    file.write(frame.flush())
+    return file.getvalue()
+
+
+def _pack_header(header: Header) -> bytes:
+    name = header.implementation.encode()[:24].ljust(24)
+    return HEADER.pack(MAGIC, name, header.spec, header.file_type, ZSTD)
 
 
 def _compress(payload: memoryview, level: int) -> bytes:
-    """Compress to one frame. Compressors are reused, because creating one takes longer than compressing a
-    small file.
-    """
+    """Compress a payload to one frame. Compressors are reused, because creating one takes longer than
+    compressing a small file."""
     if len(payload) >= _PARALLEL_BYTES:
         return zstandard.ZstdCompressor(level=level, write_checksum=True, threads=2).compress(payload)
     idle = _idle_compressors.setdefault(level, deque())
@@ -90,7 +109,7 @@ def _compress(payload: memoryview, level: int) -> bytes:
 
 
 def open_header(data: bytes | memoryview, place: str) -> Header:
-    """Decode the header of a metadata file; raise FormatError if it is invalid."""
+    """Decode the header in the envelope of a metadata file; raise FormatError if it is invalid."""
     if len(data) < HEADER.size:
         _refuse(f"{place}: {len(data)} bytes are too few for the header, which has {HEADER.size}")
     magic, name, spec, type_byte, compression = HEADER.unpack_from(data)
@@ -106,18 +125,20 @@ def open_header(data: bytes | memoryview, place: str) -> Header:
 
 
 def open_payload(data: bytes | memoryview, place: str) -> NDArray[np.uint8] | bytearray:
-    """Decompress the payload of a metadata file whose header was checked."""
+    """Decompress the payload in the envelope of a metadata file whose header was checked."""
     return open_frames(memoryview(data)[HEADER.size :], place)
 
 
 def open_frames(frames: memoryview, place: str) -> NDArray[np.uint8] | bytearray:
-    """Decompress zstd frames; raise FormatError if they are damaged or implausibly large."""
+    """Decompress the zstd frames in the envelope of a file; raise FormatError if they are damaged or
+    implausibly large.
+    """
     limit = min(max(PLAUSIBLE_BYTES, PLAUSIBLE_RATIO * len(frames)), MAX_PAYLOAD_BYTES)
     return inflate(frames, limit, place)
 
 
 def inflate(frames: memoryview, limit: int, place: str) -> NDArray[np.uint8] | bytearray:
-    """Decompress zstd frames to at most a number of bytes."""
+    """Decompress the zstd frames in the envelope of a file, up to a number of bytes."""
     try:
         size = zstandard.frame_content_size(frames)
         if size < 0 or size >= zstandard.CONTENTSIZE_ERROR:

@@ -43,13 +43,15 @@ _BUDGET_PER_BYTE: Final = 4
 
 
 def dumps(value: object) -> bytes:
-    """Encode a value; see `json_values.canonical` for accepted values and errors."""
+    """Encode a JSON-like value as FlexBuffers; see `json_values.canonicalize` for accepted values
+    and errors."""
     writer = _Writer()
     return writer.finish(writer.store(canonicalize(value)))
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
-    """Decode a value. Blobs become lists of integers, NaN and infinities None, as `dumps` would write them.
+    """Decode a FlexBuffers value. Blobs become lists of integers, NaN and infinities None, as `dumps` would
+    write them.
 
     Raises FormatError with the byte offset if the input is damaged, nested deeper than MAX_DEPTH, has
     duplicate keys, or expands far beyond its size, which requires shared or circular parts.

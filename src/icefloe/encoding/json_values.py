@@ -28,7 +28,8 @@ _Place: TypeAlias = "tuple[()] | tuple[_Place, str | int]"
 
 
 def canonicalize(value: object) -> JsonValue:
-    """Convert a value to None, bool, int, float, str, list and dict (sorted by key).
+    """Convert a Python value to canonical JSON-like form: None, bool, int, float, str, list and dict (sorted
+    by key).
 
     NaN and infinities become None. Sequences become lists, so bytes become lists of integers; numpy scalars
     and arrays become their content. Other types raise TypeError. An integer beyond 64 bits, a text that

@@ -13,7 +13,7 @@ from icefloe.errors import ErrorKind, FormatError
 
 
 def dumps(value: object) -> bytes:
-    """Encode a value; see `json_values.canonical` for accepted values and errors.
+    """Encode a JSON-like value as MessagePack; see `json_values.canonicalize` for accepted values and errors.
 
     Integers are as short as possible, floats have 64 bits and maps are sorted, as in official files.
     """
@@ -21,7 +21,8 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes | bytearray | memoryview) -> JsonValue:
-    """Decode exactly one value to canonical form: binary strings become lists of integers, NaN becomes None.
+    """Decode exactly one MessagePack value to canonical form: binary strings become lists of integers, NaN
+    becomes None.
 
     Raises FormatError if the input is damaged, has excess bytes, or contains something that JSON does not
     allow: extension types, keys other than strings, duplicate keys.
@@ -33,7 +34,8 @@ def loads(data: bytes | bytearray | memoryview) -> JsonValue:
 
 
 def loads_structures(data: bytes | bytearray | memoryview) -> Any:
-    """Decode exactly one value unchanged: arrays as tuples, binary strings as bytes, keys of any type.
+    """Decode exactly one MessagePack value unchanged: arrays as tuples, binary strings as bytes, keys of any
+    type.
 
     Raises FormatError like `loads`, except for keys. Time and memory are limited by the size of the input.
     """
@@ -55,17 +57,17 @@ def _unpack(data: bytes | bytearray | memoryview, **options: bool) -> Any:
 
 
 def pack(value: object) -> bytes:
-    """Encode numbers, texts, binary strings, and lists and maps of them, for `unpack`."""
+    """Encode numbers, texts, binary strings, and lists and maps of them as MessagePack, for `unpack`."""
     return cast(bytes, msgpack.packb(value))
 
 
 def unpack(data: bytes | bytearray | memoryview) -> object:
-    """Decode exactly one value of `pack`; raise FormatError if it is damaged."""
+    """Decode exactly one MessagePack value of `pack`; raise FormatError if it is damaged."""
     return cast(object, _unpack(data))
 
 
 def _check_complete(data: bytes) -> None:
-    """Walk over the value without creating it.
+    """Check that a MessagePack value is complete by walking over it, without creating it.
 
     The library allocates memory for the number of items that a list declares. After this check, all
     declarations are true.

@@ -37,14 +37,15 @@ _MOST_RUN_ROWS: Final = 1 << 28
 
 
 class ColumnPacker:
-    """A collector of columns. Each call returns a description of the column for the head."""
+    """A serializer of columns for another process. Each call returns a description of the column for the
+    head."""
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
         self._size = 0
 
     def numbers(self, column: NDArray[Any], *, ascending: bool = False) -> list[int]:
-        """Add a column of unsigned numbers."""
+        """Pack a column of unsigned numbers for transfer to another process."""
         count = len(column)
         if not count or is_constant(column) or (column[0] == column[-1] and (column == column[0]).all()):
             value = np.asarray(column[:1], np.uint64)
@@ -68,11 +69,11 @@ class ColumnPacker:
         return [_STEPS, size, count, at, step_size]
 
     def raw(self, data: NDArray[np.uint8]) -> list[int]:
-        """Add raw bytes."""
+        """Pack raw bytes for transfer to another process, in addition to packed columns."""
         return [data.size, self._put(np.ascontiguousarray(data))]
 
     def blobs(self, blobs: Blobs) -> list[list[int]]:
-        """Add byte strings."""
+        """Pack a column of byte strings for transfer to another process."""
         packed = blobs.compact() if len(blobs.buffer) else Blobs.empty(len(blobs))
         return [self.numbers(packed.lengths), self.raw(packed.buffer)]
 
@@ -83,7 +84,7 @@ class ColumnPacker:
         return at
 
     def pack(self, magic: bytes, head: object) -> bytes:
-        """Return all columns, after a head that contains their notes."""
+        """Return all packed columns as bytes, after a head with their descriptions."""
         described = msgpack.pack(head)
         payload = b"".join((_HEAD.pack(len(described)), described, *self._parts))
         return magic + zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(payload)
@@ -113,7 +114,7 @@ def _find_ends_of_runs(column: NDArray[Any]) -> NDArray[np.int64] | None:
 
 
 class ColumnUnpacker:
-    """A reader that returns each column, given its description in the header. Errors name `place`."""
+    """A reader of packed columns from another process, given the head. Errors name `place`."""
 
     def __init__(self, data: bytes | memoryview, magic: bytes, place: str) -> None:
         self.place = place
@@ -129,11 +130,11 @@ class ColumnUnpacker:
         self._columns: U8 = payload[_HEAD.size + size :]
 
     def fail(self, problem: str) -> NoReturn:
-        """Raise FormatError with the name of the data."""
+        """Raise FormatError with the name of the damaged packed columns."""
         raise FormatError(f"{self.place}: {problem}", kind=ErrorKind.DESERIALIZATION)
 
     def numbers(self, note: object, dtype: Any, count: int) -> NDArray[Any]:
-        """Return a column of numbers with `count` rows."""
+        """Unpack a column of numbers that was packed for transfer to this process, with `count` rows."""
         way, size, rows, at, last = self.integers(note, 5)
         if rows != count:
             self.fail(f"has a column of {rows} rows, expected {count}")
@@ -164,12 +165,12 @@ class ColumnUnpacker:
         return steps.repeat(counts)
 
     def raw(self, note: object) -> U8:
-        """Return raw bytes."""
+        """Unpack raw bytes that were packed in addition to columns."""
         size, at = self.integers(note, 2)
         return self._get_bytes(at, size)
 
     def blobs(self, note: object, most: int) -> Blobs:
-        """Return byte strings, at most `most`."""
+        """Unpack a column of at most `most` byte strings that was packed for transfer to this process."""
         lengths_note, data_note = self.items(note, 2)
         count = self.integers(lengths_note, 5)[2]
         if count > most:
@@ -184,13 +185,14 @@ class ColumnUnpacker:
         return Blobs(data, ends - lengths, lengths, self.place)
 
     def items(self, value: object, count: int | None = None) -> list[Any]:
-        """Check that a value of the header is a list, with `count` items, and return it."""
+        """Return a list from the head of packed columns; raise FormatError unless it is a list of `count`
+        items."""
         if not isinstance(value, list) or (count is not None and len(value) != count):
             self.fail(f"contains {value!r:.60}, expected a list")
         return value
 
     def integers(self, value: object, count: int | None = None) -> list[int]:
-        """Return a list of non-negative integers."""
+        """Return a list of non-negative integers from the head of packed columns."""
         numbers = self.items(value, count)
         if not all(type(number) is int and number >= 0 for number in numbers):
             self.fail(f"contains {numbers!r:.60}, expected numbers")
@@ -203,7 +205,7 @@ class ColumnUnpacker:
 
 
 def _walk(first: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers from the first of them and the steps that follow."""
+    """Rebuild numbers from the first of them and the steps that follow."""
     column = np.empty(len(steps) + 1, first.dtype)
     column[0] = first[0]
     with np.errstate(over="ignore"):

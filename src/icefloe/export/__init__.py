@@ -12,6 +12,6 @@ __all__ = ["ExportReport", "export_netcdf", "export_zarr"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "export_netcdf":  # needs h5netcdf, which may not be installed
+    if name == "export_netcdf":  # requires h5netcdf, which may not be installed
         return import_module("icefloe.export.netcdf").export_netcdf
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""NetCDF 4: one file, written block by block."""
+"""Export to a NetCDF 4 file, which is written block by block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icefloe._internal.extras import format_install_command
 from icefloe._internal.paths import get_name as last_name
 from icefloe.cf import decode_fill_value
 from icefloe.errors import AlreadyExistsError, ErrorKind, Hint, InvalidInputError
-from icefloe.export.selection import Indexers, Labels, Selected, Selection, make_too_long_error, select
+from icefloe.export.selection import ExportSelection, Indexers, Labels, Selected, make_too_long_error, select
 from icefloe.export.zarr import ExportReport
 from icefloe.format.snapshot import NodeSnapshot
 from icefloe.session import Session
@@ -31,12 +31,12 @@ try:
     import h5py
 except ImportError as cause:
     raise ImportError(
-        f"export to NetCDF needs h5netcdf: {format_install_command('h5netcdf', 'h5py')}"
+        f"export to NetCDF requires h5netcdf: {format_install_command('h5netcdf', 'h5py')}"
     ) from cause
 
 _BLOCK_BYTES: Final = 16 << 20
 _LONGEST_NAME_BYTES: Final = 256
-"""NC_MAX_NAME of the netCDF library."""
+"""The limit NC_MAX_NAME of the netCDF library."""
 _KINDS: Final = "iufSU"
 _RESERVED: Final = {"_NCProperties", "_Netcdf4Coordinates", "_Netcdf4Dimid", "_nc3_strict"}
 
@@ -55,10 +55,10 @@ def export_netcdf(
     max_concurrent_requests: int = 16,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write a group of a session to a NetCDF 4 file.
+    """Export a group of a session to a NetCDF 4 file.
 
     Values are written as they are stored, with their attributes: packed values stay packed. Groups
-    are kept, and unnamed dimensions get a name. The file appears only when it is complete.
+    are kept, and unnamed dimensions get a name. The file is visible only after it is complete.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def export_netcdf(
     _check_names(chosen)
     if path.exists() and not overwrite:
         raise AlreadyExistsError(
-            f"there is a file {path}; choose another name",
+            f"file {path} already exists; choose another name",
             kind=ErrorKind.NOT_ALLOWED,
         ).with_hint(Hint("or replace it with {overwrite}", overwrite=True))
     if dry_run:
@@ -121,20 +121,20 @@ def export_netcdf(
     return replace(report, chunks_encoded=blocks, bytes_written=size)
 
 
-def _check_names(chosen: Selection) -> None:
+def _check_names(chosen: ExportSelection) -> None:
     """Raise an error, before anything is written, for names that the netCDF library cannot read."""
     for node in (*chosen.groups, *(array.node for array in chosen.arrays)):
         document = json.loads(node.user_data)
         names = [*document.get("attributes", {}), *(document.get("dimension_names") or ())]
         for name in (last_name(node.path), *names):
             if name is not None and len(name.encode()) > _LONGEST_NAME_BYTES:
-                raise make_too_long_error(name, "NetCDF", f"at most {_LONGEST_NAME_BYTES} bytes per name")
+                raise make_too_long_error(name, "NetCDF", f"at most {_LONGEST_NAME_BYTES} bytes")
 
 
 def _write(
     file: Any,
     session: Session,
-    chosen: Selection,
+    chosen: ExportSelection,
     types: Mapping[str, Any],
     level: int,
     threads: int,
@@ -186,8 +186,8 @@ def _create_variable(place: Any, array: Selected, dtype: np.dtype[Any], level: i
             place.dimensions[name] = size
         elif known != size:
             raise InvalidInputError(
-                f"{array.node.path} has {size} elements along {name} where others have {known}; NetCDF has "
-                "one length per dimension and group: export some variables",
+                f"{array.node.path} has {size} elements along {name}, but other arrays have {known}; a"
+                " NetCDF group has one length per dimension, so export fewer variables",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
     grid = document["chunk_grid"]["configuration"].get("chunk_shape")
@@ -215,7 +215,7 @@ def _attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    """Convert an attribute to text, numbers or a list of these; other values become JSON."""
+    """Convert an attribute to text, numbers or a list of these. Other values become JSON."""
     if isinstance(value, bool):
         return np.int8(value)
     if isinstance(value, str | int | float):
@@ -259,7 +259,7 @@ def _read(source: Any, block: Sequence[range]) -> Any:
 
 
 def _split_blocks(array: Selected, source: Any, dtype: np.dtype[Any]) -> Iterator[tuple[range, ...]]:
-    """Yield the blocks of a selection: whole chunks, as many as may be read at once."""
+    """Yield the blocks of a selection: as many whole chunks as may be read at once."""
     sizes = list(getattr(source, "shards", None) or source.chunks)
     room = _BLOCK_BYTES // max(dtype.itemsize, 1)
     for axis in reversed(range(len(sizes))):

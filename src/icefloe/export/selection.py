@@ -1,4 +1,4 @@
-"""The part of a hierarchy to export: a group, some of its arrays, ranges of their dimensions."""
+"""Select the part of a hierarchy to export: a group, some of its arrays, and ranges of their dimensions."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 from icefloe.session import Session
 
 Indexers = Mapping[str, slice | int]
-"""Indices by dimension: a slice, or one number."""
+"""The selected indices per dimension: a slice, or a single index."""
 Labels = Mapping[str, Any]
-"""Labels by dimension: one label, or a slice from the first to the last."""
+"""The selected labels per dimension: a single label, or a slice from the first to the last label."""
 
 _SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An array, and the range of its elements to export."""
+    """An array to export, and the selected range of its elements."""
 
     node: NodeSnapshot
     spans: tuple[range, ...]
 
     @property
     def is_whole(self) -> bool:
-        """True if all elements are exported."""
+        """True if all elements of an array are selected for export."""
         return all(len(span) == size for span, size in zip(self.spans, self.node.array.lengths, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The groups and arrays to export, beginning with the group that becomes the root."""
+class ExportSelection:
+    """The selection of groups and arrays to export, beginning with the group that becomes the root."""
 
     top: str
     groups: tuple[NodeSnapshot, ...]
     arrays: tuple[Selected, ...]
 
     def name(self, path: str) -> str:
-        """Return a path relative to the root of the export."""
+        """Return the path of a selected node relative to the root of the export."""
         return path.removeprefix(self.top).strip("/")
 
 
@@ -53,8 +53,8 @@ def select(
     variables: Iterable[str] | None,
     isel: Indexers | None,
     sel: Labels | None,
-) -> Selection:
-    """Find the groups, arrays and elements to export. Errors name the missing ones."""
+) -> ExportSelection:
+    """Select the groups, arrays and elements to export. Errors name the missing ones."""
     top = normalize(group if group.startswith("/") else f"/{group}")
     nodes = list(_list_nodes(session, top))
     arrays = [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
@@ -67,11 +67,11 @@ def select(
         groups = [
             node for node in groups if node.path == top or any(is_within(a.path, node.path) for a in arrays)
         ]
-    return Selection(top, tuple(groups), chosen)
+    return ExportSelection(top, tuple(groups), chosen)
 
 
 def make_too_long_error(name: str, place: str, limit: str) -> InvalidInputError:
-    """Return the error for a name that is too long for the target of an export."""
+    """Return the error for a selected name that is too long for the target of an export."""
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     return InvalidInputError(
         f"the name {shown!r} of {len(name.encode())} bytes is too long for {place} ({limit}); choose what "
@@ -104,7 +104,7 @@ def _with_coordinates(arrays: list[NodeSnapshot], top: str, names: list[str]) ->
         if path not in known:
             there = ", ".join(sorted(node.path for node in arrays)) or "none"
             raise NodeNotFoundError(
-                f"node not found: there is no array {path}; there are {there}", kind=ErrorKind.NODE_NOT_FOUND
+                f"node not found: no array {path}; arrays are {there}", kind=ErrorKind.NODE_NOT_FOUND
             )
         wanted[path] = known[path]
         above = get_parent(path) or ROOT
@@ -141,7 +141,8 @@ def _find_spans(
         if name not in sizes:
             there = sorted({each for node in arrays for each in node.array.names if each is not None})
             raise InvalidInputError(
-                f"there is no dimension {name!r} in what is exported; it has {', '.join(there) or 'none'}",
+                f"the exported arrays have no dimension {name!r}; dimensions are"
+                f" {', '.join(there) or 'none'}",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
     found = {name: _resolve_span(name, wanted, sizes[name]) for name, wanted in isel.items()}
@@ -154,7 +155,7 @@ def _resolve_span(name: str, wanted: slice | int, size: int) -> range:
     if not isinstance(wanted, slice):
         if not -size <= wanted < size:
             raise InvalidInputError(
-                f"{name}={wanted} is outside a dimension of {size} elements",
+                f"{name}={wanted} is out of bounds for a dimension with {size} elements",
                 kind=ErrorKind.INVALID_CHUNK_INDEX,
             )
         return range(wanted % size, wanted % size + 1)
@@ -181,7 +182,7 @@ def _select_node(node: NodeSnapshot, spans: Mapping[str, range]) -> Selected:
 
 
 def find_positions(session: Session, group: str, sel: Labels) -> dict[str, range]:
-    """Convert labels to ranges of elements. Slices include their end."""
+    """Convert the selected labels to ranges of elements. Slices include their end."""
     return {
         name: _find_position(_index(session, join(group, name)), name, label) for name, label in sel.items()
     }
@@ -192,7 +193,9 @@ def _index(session: Session, path: str) -> Any:
     try:
         import xarray
     except ImportError as cause:
-        raise ImportError(f"labels need xarray: {format_install_command('xarray')}") from cause
+        raise ImportError(
+            f"selecting by label requires xarray: {format_install_command('xarray')}"
+        ) from cause
     import zarr
 
     node = session._workspace.node(path)

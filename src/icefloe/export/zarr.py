@@ -1,4 +1,4 @@
-"""Plain Zarr: chunks that are exported whole keep their bytes; partial chunks are re-encoded."""
+"""Export to plain Zarr. Whole chunks keep their bytes, and partial chunks are re-encoded."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from icefloe._internal.executor import Executor, Progress, Task, ThreadExecutor
 from icefloe._internal.report import Report
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
-from icefloe.export.selection import Indexers, Labels, Selected, Selection, make_too_long_error, select
+from icefloe.export.selection import ExportSelection, Indexers, Labels, Selected, make_too_long_error, select
 from icefloe.format.manifest import INLINE, ArrayManifest
 from icefloe.format.snapshot import NodeSnapshot
-from icefloe.maintenance.copy_objects import Limits
+from icefloe.maintenance.copy_objects import CopyLimits
 from icefloe.session import Session
 from icefloe.storage.base import ObjectKind, Storage
 from icefloe.storage.local.folder import LocalStorage, PlainFolder
@@ -32,20 +32,20 @@ Coords = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ExportReport(Report):
-    """The result of an export or of its dry run."""
+    """The report of an export to Zarr or NetCDF, or of its dry run."""
 
     dry_run: bool
     """True if nothing was written."""
     arrays: list[str] = field(default_factory=list)
-    """Paths below the exported group."""
+    """The paths of the exported arrays, relative to the exported group."""
     groups: int = 0
-    """Number of groups."""
+    """The number of exported groups."""
     chunks_copied: int = 0
-    """Chunks whose bytes were copied unchanged."""
+    """The number of chunks whose bytes were copied unchanged."""
     chunks_encoded: int = 0
-    """Chunks that were exported in part, and therefore decoded and re-encoded."""
+    """The number of chunks that were exported in part, and therefore decoded and re-encoded."""
     bytes_written: int = 0
-    """Size of all written objects."""
+    """The size of all written objects."""
 
 
 def export_zarr(
@@ -63,10 +63,10 @@ def export_zarr(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> ExportReport:
-    """Write a group of a session as plain Zarr version 3, which every Zarr reader opens.
+    """Export a group of a session as plain Zarr version 3, which every Zarr reader opens.
 
-    Chunks that are exported whole keep their bytes. The metadata of the root is written last, so that an
-    interrupted export is not a Zarr hierarchy. The ledger of ingests is not exported.
+    Chunks that are exported as a whole keep their bytes. The metadata of the root is written last, so an
+    interrupted export is not a valid Zarr hierarchy. The ingest ledger is not exported.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def export_zarr(
         place.check_writable()
         _check_empty(place, overwrite=overwrite)
         place.prepare_for_creation()
-    limits = Limits(max_concurrent_requests, max_memory_bytes)
+    limits = CopyLimits(max_concurrent_requests, max_memory_bytes)
     copied = encoded = written = 0
     for array in chosen.arrays:
         parts = _Parts.of(session, array)
@@ -134,7 +134,7 @@ def export_zarr(
 
 
 def _use_zarr_names(target: Storage) -> Storage:
-    """Return a storage that names files in a local folder as Zarr does."""
+    """Return a storage that uses Zarr's file names in a local folder."""
     if type(target) is LocalStorage:
         return PlainFolder(target.describe()["path"], sync=False)
     return target
@@ -144,12 +144,12 @@ def _check_empty(target: Storage, *, overwrite: bool) -> None:
     stray = None if overwrite else next(target.list_prefix(""), None)
     if stray is not None:
         raise InvalidInputError(
-            f"there is {stray.key} in {target.place}; choose an empty location",
+            f"{target.place} already contains {stray.key}; choose an empty location",
             kind=ErrorKind.PARENT_DIRECTORY_NOT_CLEAN,
         ).with_hint(Hint("or replace the existing data with {overwrite}", overwrite=True))
 
 
-def _check_names(target: Storage, chosen: Selection) -> None:
+def _check_names(target: Storage, chosen: ExportSelection) -> None:
     """Raise an error, before anything is written, for names that are too long."""
     if not target.fits(_METADATA):
         raise InvalidInputError(
@@ -180,11 +180,11 @@ def _array_document(array: Selected) -> bytes:
 
 def _group_document(node: NodeSnapshot) -> bytes:
     document = json.loads(node.user_data)
-    # It may describe arrays that are not exported, or that are larger.
+    # Consolidated metadata may describe arrays that are not exported, or only in part.
     return json.dumps(document).encode() if document.pop("consolidated_metadata", None) else node.user_data
 
 
-def _put_metadata(target: Storage, chosen: Selection, node: NodeSnapshot, document: bytes) -> int:
+def _put_metadata(target: Storage, chosen: ExportSelection, node: NodeSnapshot, document: bytes) -> int:
     name = chosen.name(node.path)
     target.put(f"{name}/{_METADATA}" if name else _METADATA, document)
     return len(document)
@@ -195,17 +195,17 @@ def _put_metadata(target: Storage, chosen: Selection, node: NodeSnapshot, docume
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ExportTask:
-    """A task: some chunks of one array to export."""
+    """A task that exports some chunks of one array."""
 
     path: str
     name: str
     spans: tuple[range, ...]
     sizes: tuple[int, ...]
-    """Elements per chunk."""
+    """The number of elements per chunk."""
     copied: Coords
-    """Chunks of the target whose bytes are copied."""
+    """The chunks of the target whose bytes are copied."""
     encoded: Coords
-    """Chunks of the target that are assembled from parts."""
+    """The chunks of the target that are assembled from parts."""
 
     def shift(self) -> Coords:
         """The offset between chunk coordinates of the source and of the target."""
@@ -214,16 +214,16 @@ class _ExportTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """The chunks of the target of one array."""
+    """The chunks to write for one array."""
 
     sizes: tuple[int, ...]
-    """Elements per chunk."""
+    """The number of elements per chunk."""
     copied: Coords
-    """Chunks whose bytes equal those of a source chunk."""
+    """The chunks whose bytes are equal to a source chunk."""
     lengths: NDArray[np.int64]
-    """The lengths of copied chunks in bytes."""
+    """The lengths of the copied chunks in bytes."""
     encoded: Coords
-    """Chunks that are assembled from parts of source chunks."""
+    """The chunks that are assembled from parts of source chunks."""
 
     @staticmethod
     def of(session: Session, array: Selected) -> _Parts:
@@ -234,10 +234,10 @@ class _Parts:
 def _export_array(
     session: Session,
     target: Storage,
-    chosen: Selection,
+    chosen: ExportSelection,
     array: Selected,
     parts: _Parts,
-    limits: Limits,
+    limits: CopyLimits,
     progress: Progress | None,
     executor: Executor | None,
 ) -> int:
@@ -269,7 +269,7 @@ def _get_chunk_sizes(array: Selected) -> tuple[int, ...]:
     grid = json.loads(array.node.user_data)["chunk_grid"]
     if grid["name"] == "regular":
         return tuple(max(size, 1) for size in grid["configuration"]["chunk_shape"])
-    return (1,) * len(array.spans)  # the array is exported whole, so chunk coordinates do not change
+    return (1,) * len(array.spans)  # the whole array is exported, so chunk coordinates do not change
 
 
 def _count_decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
@@ -282,7 +282,7 @@ def _count_decoded_bytes(array: Selected, sizes: Sequence[int]) -> int:
 def _separate_copies(
     array: Selected, refs: ArrayManifest, sizes: Sequence[int]
 ) -> tuple[Coords, NDArray[np.int64], Coords]:
-    """Split the chunks of the target into those that can be copied, with their lengths, and all others."""
+    """Split the chunks of the target into chunks that can be copied, with their lengths, and other chunks."""
     coords = refs.coords.astype(np.int64)
     lengths = np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
     if array.is_whole:
@@ -314,7 +314,7 @@ def _batches(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
 
 
 def _export(session: Session, target: Storage, order: _ExportTask) -> int:
-    """Write some chunks, and return the number of bytes."""
+    """Export some chunks, and return the number of bytes."""
     written = 0
     workspace = session._workspace
     node = workspace.array(order.path)

@@ -1,4 +1,4 @@
-"""Append a dataset along a dimension, while others append to the same arrays."""
+"""Append datasets along a dimension, while other processes append to the same arrays."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from icefloe._internal.extras import format_install_command
 
 try:
     import xarray as xr
 except ImportError as cause:
-    raise ImportError(f"icefloe.append needs xarray: {format_install_command('xarray')}") from cause
+    raise ImportError(f"icefloe.append requires xarray: {format_install_command('xarray')}") from cause
+
+import zarr
 
 from icefloe._internal.report import Report
-from icefloe._internal.warnings import ignore_warnings
-from icefloe.core.commit.idempotency import CommitKey
-from icefloe.core.merge.appended_rows import AppendOrder
-from icefloe.core.merge.appends import Appended
+from icefloe.append_labels import check_coding, check_order, make_misfit_error
+from icefloe.core.commit.idempotency import CommitKey, has_key
+from icefloe.core.merge.append_sides import Appended
 from icefloe.core.merge.rebase import arrange_appends
+from icefloe.core.merge.row_placement import AppendOrder
 from icefloe.core.refs.backoff import give_way
-from icefloe.errors import ConflictError, ErrorKind, InvalidInputError, NodeNotFoundError
+from icefloe.errors import ConflictError, NodeNotFoundError
 from icefloe.feeds.append_solver import AppendSolver
 from icefloe.xarray import to_icechunk
 
@@ -38,26 +37,25 @@ __all__ = ["AppendReport", "append"]
 _APP: Final = "append"
 _LABELS_PER_CHUNK: Final = 1024
 _STARTS: Final = 100
-"""The number of times that an append starts from the tip before it gives up."""
-_CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
+"""The number of times that an append starts again from the tip before it gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendReport(Report):
-    """The result of an append."""
+    """The report of appending a dataset to the arrays of a group (`icefloe.append`)."""
 
     snapshot_id: str | None
-    """The id of the new snapshot; None if the branch already contained the key, or all rows."""
+    """The id of the new snapshot; None if the branch already contained the key or all rows."""
     num_rows: int = 0
-    """The number of rows that the arrays grew by."""
+    """The number of rows by which the arrays grew."""
     num_collapsed: int = 0
-    """The number of labels that the arrays already had."""
+    """The number of appended labels that the arrays already contained."""
     num_moved: int = 0
     """The number of references that were moved behind the rows of other writers, without reading data."""
     num_rewritten: int = 0
-    """The number of chunks that were read and written again, because they share rows with other writers."""
+    """The number of chunks that were rewritten because they also contain rows of other writers."""
     num_rebases: int = 0
-    """The number of times that other writers committed first."""
+    """The number of times that another writer committed first."""
     is_ascending: bool = True
     """True if the appended labels follow the existing ones in ascending order."""
 
@@ -77,12 +75,12 @@ def append(
 ) -> AppendReport:
     """Append a dataset to the arrays of a group and commit it, while others do the same.
 
-    Any number of processes and machines may append to the same arrays. If another commit comes first, the
-    rows follow those of the other writer, usually without reading data. Rows are identified by their label,
-    the value of the coordinate `dim`: for a label that already exists, only arrays without values there are
-    written, so that each writer can append one variable.
+    Any number of processes and machines can append to the same arrays. If another writer commits first, the
+    new rows are placed after its rows, usually without reading data. Rows are identified by their label, the
+    value of the coordinate `dim`. At a label that already exists, only arrays without values are written, so
+    each writer can append a different variable.
 
-    The first append creates the arrays.
+    The first append creates the arrays. Later ones change neither attributes nor arrays without `dim`.
 
     Parameters
     ----------
@@ -139,17 +137,20 @@ def append(
     for attempt in range(_STARTS):
         began = time.monotonic()
         session = repo.writable_session(branch)
+        if its_key is not None and has_key(session.workspace.base, its_key):
+            return AppendReport(None)
         solver = AppendSolver(dim, order=order)
         arranged = rows.write(session, solver, encoding)
-        if not session.has_uncommitted_changes:
+        if its_key is None and not session.has_uncommitted_changes:
             return AppendReport(None, num_collapsed=rows.length)
         try:
             if its_key is None:
                 made: str | None = session.commit(text, metadata, rebase_with=solver)
             else:
-                made = session.commit_once(text, metadata, key=its_key, rebase_with=solver)
+                # Without changes: all rows exist, but the key has to be recorded.
+                made = session.commit_once(text, metadata, key=its_key, rebase_with=solver, allow_empty=True)
         except ConflictError:
-            # The rows are checked against the new tip: if they cannot be combined, that is an error.
+            # The rows are checked against the new tip. Rows that cannot be combined are an error.
             if attempt + 1 == _STARTS:
                 raise
             give_way(attempt, time.monotonic() - began)
@@ -181,22 +182,16 @@ class _Rows:
     def __init__(self, ds: xr.Dataset, dim: str, group: str | None) -> None:
         self._ds, self._dim, self._group = ds, dim, group
         if dim not in ds.dims:
-            raise _make_misfit_error(
+            raise make_misfit_error(
                 f"the dataset has no dimension {dim}; it has {', '.join(map(str, ds.dims))}"
             )
         self.length = ds.sizes[dim]
         if not self.length:
-            raise _make_misfit_error(f"the dataset has no rows along {dim}")
-        if dim in ds.coords:
-            labels = ds.indexes[dim]
-            for before, after in pairwise(labels):
-                if not before < after:
-                    raise _make_misfit_error(
-                        f"labels along {dim} must be strictly ascending: {after} follows {before}"
-                    )
+            raise make_misfit_error(f"the dataset has no rows along {dim}")
+        check_order(ds, dim)
 
     def digest(self) -> str:
-        """Identify the data, so that a key cannot be used for other data."""
+        """Return a digest of the data, so that a key cannot be used again for other data."""
         found = hashlib.blake2b(digest_size=16)
         for name in sorted(map(str, self._ds.variables)):
             values = self._ds.variables[name].values
@@ -216,10 +211,12 @@ class _Rows:
         growing = self._ds.drop_vars(
             [name for name, each in self._ds.variables.items() if self._dim not in each.dims]
         )
+        # xarray would replace the attributes of the group by those of the dataset, such as its own history.
+        growing.attrs = dict(zarr.open_group(session.store, path=self._group or "", mode="r").attrs)
         try:
             to_icechunk(growing, session, group=self._group, mode="a-", append_dim=self._dim)
         except ValueError as error:
-            raise _make_misfit_error(f"the dataset does not match the stored arrays: {error}") from error
+            raise make_misfit_error(f"the dataset does not match the stored arrays: {error}") from error
         if self._follows(stored) and set(stored.variables) <= set(self._ds.variables):
             return ()
         return arrange_appends(session.workspace, solver)
@@ -231,7 +228,7 @@ class _Rows:
             ds = ds.copy()
             its: dict[str, Any] = {"chunks": (max(self.length, _LABELS_PER_CHUNK),)}
             if ds[dim].dtype.kind == "M":
-                # xarray would choose units for the first labels, such as days for a single midnight.
+                # xarray would choose units that suit the first labels, such as days for a single midnight.
                 is_whole = bool((ds[dim].values == ds[dim].values.astype("M8[s]")).all())
                 unit = "seconds" if is_whole else "microseconds"
                 its |= {"units": f"{unit} since 1970-01-01", "dtype": "int64"}
@@ -240,7 +237,7 @@ class _Rows:
         to_icechunk(ds, session, group=self._group, mode="a", encoding=encoding)
 
     def _open_stored(self, session: Session) -> xr.Dataset | None:
-        """Open the group; None if no array has the dimension yet."""
+        """Open the stored group; None if no array has the dimension yet."""
         try:
             found = xr.open_zarr(session.store, group=self._group, consolidated=False, chunks=None)
         except (FileNotFoundError, NodeNotFoundError):
@@ -248,7 +245,7 @@ class _Rows:
         return found if self._dim in found.dims else None
 
     def _follows(self, stored: xr.Dataset) -> bool:
-        """Return whether all new labels come after the stored ones, so that no stored row is affected."""
+        """Return whether all new labels follow the stored ones, so that no stored row is affected."""
         if self._dim not in stored.coords:
             return True
         old, new = stored.indexes[self._dim], self._ds.indexes[self._dim]
@@ -259,67 +256,47 @@ class _Rows:
         dim, ds = self._dim, self._ds
         unknown = [str(name) for name in ds.variables if name not in stored.variables]
         if unknown:
-            raise _make_misfit_error(
-                f"there is no stored array {unknown[0]}; create it before you append to it"
-            )
+            raise make_misfit_error(f"no array {unknown[0]} is stored; create it before appending to it")
         if (dim in ds.coords) != (dim in stored.coords):
             where = "the dataset" if dim in ds.coords else "the stored group"
-            raise _make_misfit_error(f"only {where} has a coordinate {dim}")
+            raise make_misfit_error(f"only {where} has a coordinate {dim}")
         for name, variable in ds.variables.items():
             known = stored.variables[name]
             if variable.dims != known.dims:
-                raise _make_misfit_error(
+                raise make_misfit_error(
                     f"{name} has the dimensions {variable.dims}, but is stored with {known.dims}"
                 )
             if dim not in variable.dims:
                 if not _equals(variable, known):
-                    raise _make_misfit_error(
-                        f"{name} differs from the stored {name}, and does not grow along {dim}"
+                    raise make_misfit_error(
+                        f"{name} differs from the stored {name}, but has no dimension {dim}"
                     )
                 continue
             for axis, size in variable.sizes.items():
                 if axis != dim and size != known.sizes[axis]:
-                    raise _make_misfit_error(
+                    raise make_misfit_error(
                         f"{axis} has {size} elements in {name}, but {known.sizes[axis]} are stored"
                     )
             units = variable.attrs.get("units")
             if units is not None and units != known.attrs.get("units", units):
-                raise _make_misfit_error(
+                raise make_misfit_error(
                     f"{name} has the units {units}, but is stored in {known.attrs['units']}"
                 )
-            if variable.dtype.kind != known.dtype.kind and "O" not in (variable.dtype.kind, known.dtype.kind):
-                raise _make_misfit_error(
-                    f"{name} has the data type {variable.dtype}, but is stored as {known.dtype}"
+            if name != dim and not _has_same_dtype(variable, known):
+                raise make_misfit_error(
+                    f"{name} has the data type {variable.dtype}, but is stored as {known.dtype}; convert it"
                 )
-        if dim in ds.coords:
-            self._check_labels(stored)
+        check_coding(ds, stored, dim)
 
-    def _check_labels(self, stored: xr.Dataset) -> None:
-        """Raise an error if the stored coordinate cannot represent the labels."""
-        dim, known = self._dim, stored.variables[self._dim]
-        own = self._ds.variables[dim]
-        coded = xr.Variable((dim,), own.values, dict(known.attrs), dict(known.encoding))
-        coded.encoding.pop("chunks", None)
-        reason = ""
-        try:
-            with ignore_warnings():
-                encoded = xr.conventions.encode_cf_variable(coded, name=dim)
-            dtype = np.dtype(known.encoding.get("dtype", known.dtype))
-            # xarray chooses other units for labels that the stored ones cannot represent.
-            stored_as = {name: known.encoding[name] for name in _CODING if name in known.encoding}
-            narrow = xr.Variable((dim,), encoded.values.astype(dtype), {**encoded.attrs, **stored_as})
-            decoded = xr.conventions.decode_cf_variable(dim, narrow)
-            if (np.asarray(decoded.values) == np.asarray(own.values)).all():
-                return
-        except (ValueError, OverflowError, TypeError) as error:
-            reason = f" ({error})"
-        units = known.encoding.get("units", known.dtype)
-        raise _make_misfit_error(f"the labels along {dim} cannot be stored as {units}{reason}")
+
+def _has_same_dtype(variable: xr.Variable, known: xr.Variable) -> bool:
+    """Return whether values have the stored data type. Times, text and packed values are converted."""
+    kinds = (variable.dtype.kind, known.dtype.kind)
+    if not set(kinds) <= set("biufc"):
+        return kinds[0] == kinds[1] or "O" in kinds
+    is_packed = bool({"scale_factor", "add_offset"} & set(known.encoding))
+    return kinds[0] == kinds[1] if is_packed else bool(variable.dtype == known.dtype)
 
 
 def _equals(one: Any, other: Any) -> bool:
     return bool(one.equals(other))
-
-
-def _make_misfit_error(text: str) -> InvalidInputError:
-    return InvalidInputError(f"cannot append: {text}", kind=ErrorKind.BAD_METADATA)

@@ -7,8 +7,8 @@ from typing import Any
 
 from icefloe.conflicts import ConflictSolver
 from icefloe.core.chunk_values import Values, decode_chunk, encode_chunk
-from icefloe.core.merge.appended_rows import AppendOrder
-from icefloe.core.merge.appends import Appended
+from icefloe.core.merge.append_sides import Appended
+from icefloe.core.merge.row_placement import AppendOrder
 
 __all__ = ["AppendSolver"]
 
@@ -16,11 +16,11 @@ _ORDERS = ("commit", "sorted", "strict")
 
 
 class AppendSolver(ConflictSolver):
-    """A solver for sessions that append along the same dimension: both sets of rows are kept.
+    """A conflict solver for sessions that append along the same dimension: the rows of both are kept.
 
     Rows are matched by their label, the value of the coordinate of the dimension. Labels that only one side
-    appended all become part of the result. A label that both sides appended must have equal values, or be
-    written to different arrays. All other conflicts make the rebase fail.
+    appended become part of the result. A label that both sides appended must have equal values, or be written
+    to different arrays. All other conflicts make the rebase fail.
 
     Parameters
     ----------
@@ -37,12 +37,12 @@ class AppendSolver(ConflictSolver):
         self.dim = dim
         self.order = order
         self.appended: tuple[Appended, ...] = ()
-        """Records of the latest rebase, one per dataset; empty if there was no other append."""
+        """The records of the latest rebase, one per dataset; empty without a concurrent append."""
         self.num_rebases = 0
-        """The number of rebases that combined rows with those of other writers."""
+        """The number of rebases that combined the rows of several writers."""
 
     def decode(self, document: Mapping[str, Any], shape: Sequence[int], data: bytes | None) -> Values:
-        """Decode a chunk of an array.
+        """Decode a chunk of an array whose appended rows the solver combines.
 
         Parameters
         ----------
@@ -61,7 +61,7 @@ class AppendSolver(ConflictSolver):
         return decode_chunk(document, shape, data)
 
     def encode(self, document: Mapping[str, Any], values: Values) -> bytes | None:
-        """Encode a chunk of an array.
+        """Encode a chunk of an array whose appended rows the solver combines.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class AppendSolver(ConflictSolver):
         return encode_chunk(document, values)
 
     def note(self, done: Sequence[Appended]) -> None:
-        """Keep the record of a rebase.
+        """Keep a rebase's record of how the solver placed appended rows.
 
         Parameters
         ----------

@@ -7,9 +7,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,20 +45,20 @@ _TYPES: Final[Mapping[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event(Report):
-    """Something that happened to a repository."""
+    """An event in a repository, such as a commit or a new tag."""
 
     id: str
-    """Identifies the event. It is the same if the event is delivered again."""
+    """The id of the event, which is the same if the event is delivered again."""
     type: str
     """The kind of event: "commit", "tag-created", "branch-reset", "gc", ..."""
     time: str
-    """When it happened, in ISO 8601."""
+    """The time of the event, in ISO 8601."""
     branch: str | None = None
     """The branch that was changed."""
     tag: str | None = None
     """The tag that was created or deleted."""
     snapshot_id: str | None = None
-    """The snapshot that the branch or tag now has, or had before it was deleted."""
+    """The current snapshot of the branch or tag, or its last snapshot before it was deleted."""
     message: str | None = None
     """The message of the commit."""
 
@@ -70,7 +71,7 @@ def watch(
     interval: float = 5.0,
     once: bool = False,
 ) -> None:
-    """Deliver everything that happens to a repository, at least once and in order.
+    """Watch a repository: deliver its events since a bookmark, at least once and in order.
 
     The bookmark moves after each event that was delivered. If there is no bookmark yet, events are delivered
     from now on. Repositories with version 1 of the format have no operations log: only commits, branches and
@@ -134,7 +135,7 @@ def _has_operations_log(repo: Repository) -> bool:
 
 
 class _Operations:
-    """Events of the operations log."""
+    """Events from the operations log."""
 
     def __init__(self, repo: Repository) -> None:
         self._repo = repo
@@ -146,18 +147,19 @@ class _Operations:
         """Yield the operations after a bookmark, oldest first, with the bookmark that follows each."""
         after = state.get("after")
         if after is None:
-            raise _make_lost_error("it was made for a repository with version 1 of the format")
+            raise _make_lost_error("it was created for a repository with version 1 of the format")
         fresh: list[Update] = []
         for update in self._repo.ops_log():
             if _id(update) == after:
                 break
             fresh.append(update)
         else:
-            raise _make_lost_error("the operation that it remembers is no longer in the operations log")
-        for update in reversed(fresh):
-            yield self._event(update), {"after": _id(update)}
+            raise _make_lost_error("its operation is no longer in the operations log")
+        while fresh:
+            update = fresh.pop()
+            yield self._event(update, fresh[::-1]), {"after": _id(update)}
 
-    def _event(self, update: Update) -> Event:
+    def _event(self, update: Update, later: Sequence[Update]) -> Event:
         kind = update.kind
         event = Event(
             _id(update), _TYPES.get(type(kind), type(kind).__name__), _format_time(update.updated_at)
@@ -167,21 +169,35 @@ class _Operations:
             event = replace(event, tag=name)
         else:
             event = replace(event, branch=getattr(kind, "branch", name))
-        snapshot = getattr(kind, "new_snap_id", None) or self._find_target(event)
+        snapshot = getattr(kind, "new_snap_id", None) or self._find_target(event, later)
         if snapshot is None:
             snapshot = getattr(kind, "previous_snap_id", None)
         return replace(event, snapshot_id=snapshot, message=_get_message(self._repo, snapshot))
 
-    def _find_target(self, event: Event) -> str | None:
-        """Return where a ref that was created or reset points now; None if it no longer exists."""
+    def _find_target(self, event: Event, later: Sequence[Update]) -> str | None:
+        """Return where a ref pointed after it was created or reset; None if that is no longer known.
+
+        The operations log does not record it, but the next operation on the same ref shows it.
+        """
+        if event.type not in ("tag-created", "branch-created", "branch-reset"):
+            return None
+        for update in later:
+            kind: Any = update.kind
+            is_tag = isinstance(kind, UpdateType.TagDeleted)
+            name = getattr(kind, "branch", getattr(kind, "name", None))
+            if name != (event.tag if is_tag else event.branch):
+                continue
+            if isinstance(kind, UpdateType.NewCommit):
+                info = _get_info(self._repo, kind.new_snap_id)
+                return None if info is None else info.parent_id
+            if (before := getattr(kind, "previous_snap_id", None)) is not None:
+                return str(before)
         try:
-            if event.type == "tag-created" and event.tag is not None:
+            if event.tag is not None:
                 return self._repo.lookup_tag(event.tag)
-            if event.type in ("branch-created", "branch-reset") and event.branch is not None:
-                return self._repo.lookup_branch(event.branch)
+            return None if event.branch is None else self._repo.lookup_branch(event.branch)
         except NotFoundError:
             return None
-        return None
 
 
 class _Refs:
@@ -204,16 +220,13 @@ class _Refs:
             reached = {"branches": dict(state["branches"]), "tags": dict(state["tags"])}
         except KeyError:
             raise _make_lost_error(
-                "it was made for a repository with another version of the format"
+                "it was created for a repository with another version of the format"
             ) from None
         now = self.now()
         for name, tip in now["branches"].items():
             old = reached["branches"].get(name)
-            if old is not None and old != tip:
-                yield from self._commits(name, old, tip, reached)
-            elif old is None:
-                reached["branches"][name] = tip
-                yield self._make_ref_event("branch-created", tip, branch=name), _copy(reached)
+            if old != tip:
+                yield from self._moves(name, old, tip, reached)
         for kind in ("branches", "tags"):
             what = "branch" if kind == "branches" else "tag"
             for name in sorted(reached[kind].keys() - now[kind].keys()):
@@ -223,30 +236,50 @@ class _Refs:
             reached["tags"][name] = now["tags"][name]
             yield self._make_ref_event("tag-created", now["tags"][name], tag=name), _copy(reached)
 
-    def _commits(
-        self, branch: str, old: str, tip: str, reached: dict[str, dict[str, str]]
+    def _moves(
+        self, branch: str, old: str | None, tip: str, reached: dict[str, dict[str, str]]
     ) -> Iterator[tuple[Event, dict[str, Any]]]:
-        fresh: list[SnapshotInfo] = []
-        for info in self._repo.ancestry(snapshot_id=tip):
-            if info.id == old:
-                break
-            fresh.append(info)
+        """Yield the creation or the reset of a branch, if there was one, and its new commits."""
+        history: Iterable[SnapshotInfo] = self._repo.ancestry(snapshot_id=tip)
+        if old is not None:
+            history = list(takewhile(lambda info: info.id != old, history))
+        if isinstance(history, list) and (not history or history[-1].parent_id == old):
+            fresh = history
         else:
-            self._check_reset(branch, old, fresh)
-            reached["branches"][branch] = tip
-            yield self._make_ref_event("branch-reset", tip, branch=branch), _copy(reached)
-            return
+            if isinstance(history, list) and old is not None:
+                self._check_reset(branch, old, history)
+            start, fresh = self._split_history(history, reached["branches"].values())
+            reached["branches"][branch] = start or tip
+            kind = "branch-created" if old is None else "branch-reset"
+            yield self._make_ref_event(kind, start or tip, branch=branch), _copy(reached)
         for info in reversed(fresh):
             reached["branches"][branch] = info.id
             yield self._make_ref_event("commit", info.id, branch=branch), _copy(reached)
 
+    def _split_history(
+        self, history: Iterable[SnapshotInfo], tips: Iterable[str]
+    ) -> tuple[str | None, list[SnapshotInfo]]:
+        """Return the newest snapshot of a history that known branches contain, and the later ones."""
+        # Step by step, and only as far back as necessary: in version 1 each step reads a file.
+        others = [iter(self._repo.ancestry(snapshot_id=tip)) for tip in set(tips)]
+        known: set[str] = set()
+        fresh: list[SnapshotInfo] = []
+        for info in history:
+            for each in others:
+                known.update(_read_back(each, info.written_at))
+            if info.id in known:
+                return info.id, fresh
+            fresh.append(info)
+        return None, []
+
     def _check_reset(self, branch: str, old: str, history: list[SnapshotInfo]) -> None:
-        """Raise an error if a snapshot is missing in a history because it expired, not because of a reset."""
+        """Raise an error if a snapshot is missing in a history because it expired, rather than after
+        a reset."""
         try:
             seen = next(iter(self._repo.ancestry(snapshot_id=old)))
         except NotFoundError:
             raise _make_lost_error(f"the snapshot {old} of branch {branch} no longer exists") from None
-        first = history[-2] if len(history) > 1 else None  # after the first snapshot of the repository
+        first = history[-2] if len(history) > 1 else None  # the parent of the first snapshot does not exist
         if first is not None and seen.written_at < first.written_at:
             raise _make_lost_error(f"the snapshot {old} of branch {branch} has expired")
 
@@ -254,11 +287,22 @@ class _Refs:
         self, kind: str, snapshot: str, *, branch: str | None = None, tag: str | None = None
     ) -> Event:
         info = _get_info(self._repo, snapshot)
-        # Refs have no time of their own in version 1: use that of the snapshot.
+        # Version 1 does not store times of refs, so use the time of the snapshot.
         when = datetime.now(UTC) if info is None else info.written_at
         id = _digest(kind, branch, tag, snapshot)
         message = None if info is None else info.message
         return Event(id, kind, _format_time(when), branch, tag, snapshot, message)
+
+
+def _read_back(infos: Iterator[SnapshotInfo], until: datetime) -> Iterator[str]:
+    """Yield the ids of snapshots, newest first, up to one that is not later than a time."""
+    try:
+        for info in infos:
+            yield info.id
+            if info.written_at <= until:
+                return
+    except NotFoundError:  # the rest of the history has expired
+        return
 
 
 def _get_info(repo: Repository, snapshot: str | None) -> SnapshotInfo | None:
@@ -304,13 +348,13 @@ def _read(place: Path) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         pass
     raise InvalidInputError(
-        f"{place} is not a bookmark of this program; delete it to start at the present state",
+        f"{place} is not a bookmark file of icefloe; delete it to start from the current state",
         kind=ErrorKind.BAD_METADATA,
     )
 
 
 def _write(place: Path, state: Mapping[str, Any]) -> None:
-    """Replace the bookmark at once, so that a crash leaves the old or the new one."""
+    """Replace the bookmark atomically. After a crash, either the old or the new bookmark exists."""
     handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
     with os.fdopen(handle, "w") as file:
         json.dump({"form": _FORM, "state": state}, file)

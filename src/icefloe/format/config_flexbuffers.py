@@ -15,12 +15,12 @@ CONTAINERS: Final = "virtual_chunk_containers"
 
 
 def encode_config(config: dict[str, Any]) -> bytes:
-    """Encode `Repo.config`."""
+    """Encode a repository configuration as FlexBuffers, the form in V2 repositories (`Repo.config`)."""
     return flexbuffers.dumps(config)
 
 
 def decode_config(data: bytes, place: str) -> dict[str, Any]:
-    """Decode `Repo.config`."""
+    """Decode a repository configuration from FlexBuffers, the form in V2 repositories (`Repo.config`)."""
     try:
         config = flexbuffers.loads(data)
     except FormatError as error:
@@ -31,7 +31,7 @@ def decode_config(data: bytes, place: str) -> dict[str, Any]:
 
 
 def require_mapping(config: Any, place: str) -> dict[str, Any]:
-    """Return a decoded configuration; raise FormatError if it is not a mapping."""
+    """Return a configuration decoded from FlexBuffers; raise FormatError if it is not a mapping."""
     if not isinstance(config, dict):
         raise FormatError(
             f"{place}: the configuration must be a mapping, not {type(config).__name__}",

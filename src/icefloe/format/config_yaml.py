@@ -38,7 +38,7 @@ _TEXT: Final = "tag:yaml.org,2002:str"
 
 
 def encode_config_yaml(config: dict[str, Any]) -> bytes:
-    """Encode the content of `config.yaml`."""
+    """Encode the configuration of a V1 repository as YAML, for `config.yaml`."""
     tagged = _tag_variants(config)
     text = yaml.dump(tagged, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
     if any(mark in text for mark in _LINE_BREAKS):  # readers would treat it as a line break
@@ -47,7 +47,7 @@ def encode_config_yaml(config: dict[str, Any]) -> bytes:
 
 
 def decode_config_yaml(data: bytes, place: str) -> dict[str, Any]:
-    """Decode the content of `config.yaml`."""
+    """Decode the configuration of a V1 repository from the YAML in `config.yaml`."""
     try:
         config = yaml.load(data.decode(), _Loader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:

@@ -20,12 +20,12 @@ search.
 
 
 def is_strictly_sorted(coords: Coords) -> bool:
-    """Return whether each row is greater than the one before it, which implies that rows are unique."""
+    """Return whether chunk coordinates are strictly ascending, which implies that they are unique."""
     return not find_unsorted_rows(coords).any()
 
 
 def find_unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
-    """Return a mask of the rows, from the second on, that are not greater than the previous row."""
+    """Return a mask of the chunk coordinates that are not greater than those in the row before."""
     fails = np.ones(max(len(coords) - 1, 0), np.bool_)
     columns: list[NDArray[Any]] = list(coords.T)
     if len(columns) > 1:  # combine two columns into one number: half the comparisons
@@ -39,7 +39,7 @@ def find_unsorted_rows(coords: Coords) -> NDArray[np.bool_]:
 
 
 def sort_order(coords: Coords) -> Rows | None:
-    """Return a stable sort order of the rows; None if they are sorted already."""
+    """Return a stable sort order of chunk coordinates; None if they are sorted already."""
     if is_strictly_sorted(coords):
         return None
     keys = sort_keys(coords, find_limits(coords))
@@ -49,7 +49,7 @@ def sort_order(coords: Coords) -> Rows | None:
 
 
 def keep_last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
-    """Return sorted unique coordinates and their rows. Of equal rows, the last wins."""
+    """Return sorted unique chunk coordinates and their rows. Of equal coordinates, the last wins."""
     if len(coords) < 2:
         return coords, None
     order = sort_order(coords)
@@ -62,14 +62,14 @@ def keep_last_of_equal(coords: Coords) -> tuple[Coords, Rows | None]:
 
 
 def find_limits(*columns: Coords) -> list[int]:
-    """Return the largest index in any of the columns plus one, for each dimension."""
+    """Return the exclusive upper limit of chunk coordinates in each dimension, over several columns."""
     # Column by column: the maximum along the long axis takes numpy thirty times as long.
     tops = [[int(numbers.max()) for numbers in column.T] for column in columns if len(column)]
     return [max(top) + 1 for top in zip(*tops, strict=True)]
 
 
 def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None:
-    """Return one number per row that sorts like the row; None if the grid exceeds 64 bits."""
+    """Return one number per row that sorts like chunk coordinates; None if the grid exceeds 64 bits."""
     cells = 1
     for size in sizes:
         cells *= size
@@ -83,7 +83,7 @@ def sort_keys(coords: Coords, sizes: Sequence[int]) -> NDArray[np.uint64] | None
 
 
 def find(coords: Coords, wanted: Sequence[int]) -> int | None:
-    """Return the row with some coordinates in a sorted column; None if there is none."""
+    """Find the row of some chunk coordinates in a sorted column; None if they are not in it."""
     target = tuple(wanted)
     if len(target) != coords.shape[1]:
         return None
@@ -92,7 +92,7 @@ def find(coords: Coords, wanted: Sequence[int]) -> int | None:
 
 
 def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
-    """Return a mask of the rows of `coords` that are in `wanted`. Both are sorted."""
+    """Return a mask of the chunk coordinates that are in `wanted`. Both columns are sorted."""
     if not len(wanted) or not len(coords):
         return np.zeros(len(coords), np.bool_)
     if np.array_equal(coords, wanted):  # usual in conflicts: two writers of the same region
@@ -115,7 +115,7 @@ def contains(coords: Coords, wanted: Coords) -> NDArray[np.bool_]:
 
 
 def are_inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
-    """Return a mask of the rows inside a window of the chunk grid."""
+    """Return a mask of the coordinates that are inside a window of the chunk grid."""
     rows = np.ones(len(coords), np.bool_)
     for column, extent in zip(coords.T, extents, strict=True):
         rows &= (column >= extent.start) & (column < extent.stop)
@@ -123,7 +123,7 @@ def are_inside(coords: Coords, extents: Sequence[range]) -> NDArray[np.bool_]:
 
 
 def list_window(extents: Sequence[range]) -> Coords:
-    """Return all coordinates of a window, in order."""
+    """List all coordinates in a window of the chunk grid, in order."""
     shape = tuple(map(len, extents))
     coords = np.empty((*shape, len(shape)), np.uint32)
     for axis, extent in enumerate(extents):
@@ -133,7 +133,9 @@ def list_window(extents: Sequence[range]) -> Coords:
 
 
 def find_bounding_box(coords: Coords) -> tuple[range, ...]:
-    """Return the smallest window that contains all rows; empty ranges if there are none."""
+    """Find the bounding box of chunk coordinates: the smallest window that contains all; empty ranges if
+    there are none.
+    """
     if not len(coords):
         return tuple(range(0) for _ in range(coords.shape[1]))
     return tuple(range(int(numbers.min()), int(numbers.max()) + 1) for numbers in coords.T)

@@ -25,7 +25,7 @@ def find_overlapping(manifests: Ragged) -> int | None:
 
 
 def have_overlap(starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bool:
-    """Return whether any two boxes share a cell: sweep along the dimension that separates them best."""
+    """Return whether any two manifest extents overlap: sweep along the dimension that separates them best."""
     filled = (stops > starts).all(axis=1)
     starts, stops = starts[filled], stops[filled]
     if len(starts) < 2:

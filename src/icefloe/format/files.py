@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -16,13 +17,15 @@ from icefloe.encoding.envelope import (
     open_header,
     open_payload,
     seal,
+    seal_parts,
 )
+from icefloe.encoding.flatbuffers.builder import PayloadParts
 from icefloe.encoding.flatbuffers.reader import Payload
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.locations import LocationCompression
-from icefloe.format.manifest import Manifest
+from icefloe.format.manifest import ArrayManifest, Manifest
 from icefloe.format.manifest_blocks import RefBlocks
-from icefloe.format.manifest_codec import PackedManifest, encode_manifest
+from icefloe.format.manifest_codec import PackedManifest, encode_manifest, encode_numbered_refs
 from icefloe.format.repo_info import RepoInfo, SnapshotInfo
 from icefloe.format.repo_info_codec import decode_ops_log, decode_repo_info, encode_repo_info
 from icefloe.format.snapshot import Snapshot
@@ -54,22 +57,32 @@ _OWN_PATH: Final = re.compile(
     rf"repo|config\.yaml|(?:{SNAPSHOTS}|{MANIFESTS}|{TRANSACTIONS}|{CHUNKS})/{_ID}"
     rf"|{OVERWRITTEN}/(?:(?:repo|config\.yaml)\.\d{{14}}\.{_ID}|collected\.icefloe)"
     r"|refs/(?:branch|tag)\.[^/]+/ref\.json(?:\.deleted)?"
-    rf"|icefloe/(?:checksums/\d{{6}}-{_ID}|verified/[a-z]+\.json|statistics/{_ID}/[0-9a-f]{{32}})"
+    rf"|icefloe/(?:reachable|checksums/\d{{6}}-{_ID}|verified/[a-z]+\.json|statistics/{_ID}/[0-9a-f]{{32}})"
 )
 
 
 def is_own_path(path: str) -> bool:
-    """Return whether icefloe or the official library would use this path for an object of a repository."""
+    """Return whether a path could belong to a file of a repository, written by icefloe or the official
+    library.
+    """
     return _OWN_PATH.fullmatch(path) is not None
 
 
+def is_write_once(data: bytes, place: str) -> bool:
+    """Return whether a whole metadata file never changes. An expiration rewrites snapshots that contain the
+    id of their parent."""
+    header = open_header(data, place)
+    return header.file_type is FileType.MANIFEST or not get_spec(header.spec, place).parent_in_snapshot
+
+
 def read_repo_info(data: bytes, place: str = REPO_PATH) -> RepoInfo:
-    """Decode the repo info file of a V2 repository, or a backup of it."""
+    """Decode the whole repo info file of a V2 repository, envelope and content, or a backup of it."""
     return decode_repo_info(_open_repo_info(data, place))
 
 
 def read_ops_log(data: bytes, place: str = REPO_PATH) -> tuple[Updates, str | None]:
-    """Decode only the ops log in a repo info file, newest first, and the backup in which it continues."""
+    """Decode only the ops log from a whole repo info file, newest first, and the backup in which it
+    continues."""
     return decode_ops_log(_open_repo_info(data, place))
 
 
@@ -81,24 +94,24 @@ def _open_repo_info(data: bytes, place: str) -> Payload:
 
 
 def write_repo_info(info: RepoInfo, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode the repo info file of a V2 repository."""
+    """Encode the whole repo info file of a V2 repository, envelope and content."""
     return seal_payload(encode_repo_info(info, spec, REPO_PATH), FileType.REPO_INFO, spec, level)
 
 
 def read_snapshot(data: bytes, id: SnapshotId) -> Snapshot:
-    """Decode a snapshot file, and check its id."""
+    """Decode a whole snapshot file, envelope and content, and check its id."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _named(decode_snapshot(payload, spec), id, payload)
 
 
 def read_snapshot_info(data: bytes, id: SnapshotId) -> SnapshotInfo:
-    """Decode the entry of a snapshot from its file, without nodes and manifests."""
+    """Decode only the entry of a snapshot from its whole file, without nodes and manifests."""
     spec, payload = _open(data, FileType.SNAPSHOT, f"{SNAPSHOTS}/{id}")
     return _named(decode_snapshot_info(payload, spec), id, payload)
 
 
 def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotId | None] | None:
-    """Split a snapshot file into its content without the parent id, and the parent id.
+    """Split a whole snapshot file into its content without the parent id, and the parent id.
 
     Returns None if the format does not store parents in snapshots. Where it does, an expiration rewrites the
     file with another parent, and the content is the same for any writer.
@@ -112,13 +125,13 @@ def split_snapshot_parent(data: bytes, id: SnapshotId) -> tuple[bytes, SnapshotI
 
 
 def write_snapshot(snapshot: Snapshot, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode a snapshot file."""
+    """Encode a whole snapshot file, envelope and content."""
     payload = encode_snapshot(snapshot, spec, f"{SNAPSHOTS}/{snapshot.id}")
     return seal_payload(payload, FileType.SNAPSHOT, spec, level)
 
 
 def read_manifest(data: bytes, id: ManifestId) -> PackedManifest:
-    """Decode a manifest file, and check its id."""
+    """Decode a whole manifest file, envelope and content, and check its id."""
     _, payload = _open(data, FileType.MANIFEST, f"{MANIFESTS}/{id}")
     return _named(PackedManifest(payload), id, payload)
 
@@ -129,54 +142,65 @@ def write_manifest(
     level: int = DEFAULT_LEVEL,
     compression: LocationCompression | None = None,
 ) -> bytes:
-    """Encode a manifest file."""
+    """Encode a whole manifest file, envelope and content."""
     return seal_manifest(pack_manifest(manifest, spec, compression), spec, level)
 
 
 def pack_manifest(
     manifest: Manifest, spec: Spec, compression: LocationCompression | None = None
 ) -> PackedManifest:
-    """Encode a manifest without envelope, to be cached and written."""
+    """Encode the content of a manifest file without its envelope, to be cached and written later."""
     place = f"{MANIFESTS}/{manifest.id}"
     return PackedManifest(Payload(encode_manifest(manifest, spec, place, compression), place))
 
 
+def pack_numbered_refs(
+    id: ManifestId, nodes: Sequence[NodeId], parts: Sequence[ArrayManifest]
+) -> PackedManifest:
+    """Encode a manifest of several arrays without envelope; see `encode_numbered_refs`."""
+    place = f"{MANIFESTS}/{id}"
+    return PackedManifest(Payload(encode_numbered_refs(id, nodes, parts, place), place))
+
+
 def pack_blocks(id: ManifestId, node: NodeId, refs: RefBlocks) -> PackedManifest:
-    """Encode a manifest without envelope from the tables of the references of one array."""
+    """Encode the content of a manifest file without its envelope, from encoded reference tables of
+    one array."""
     place = f"{MANIFESTS}/{id}"
     return PackedManifest(Payload(refs.payload(id, node, place), place), refs)
 
 
 def seal_manifest(manifest: PackedManifest, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Put an encoded manifest into its envelope."""
+    """Return a whole manifest file: the envelope around encoded content."""
     return seal_payload(manifest.payload, FileType.MANIFEST, spec, level)
 
 
 def read_transaction_log(data: bytes, id: SnapshotId) -> TransactionLog:
-    """Decode the transaction log of a snapshot."""
+    """Decode the whole transaction log file of a snapshot, envelope and content."""
     _, payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
     return _named(decode_transaction_log(payload), id, payload)
 
 
 def write_transaction_log(log: TransactionLog, spec: Spec, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode a transaction log file."""
+    """Encode a whole transaction log file, envelope and content."""
     payload = encode_transaction_log(log, spec, f"{TRANSACTIONS}/{log.id}")
     return seal_payload(payload, FileType.TRANSACTION_LOG, spec, level)
 
 
 class SealedLog:
-    """A transaction log file that can be reused without decoding it."""
+    """A transaction log file as a whole, envelope and content, that can be reused without decoding its
+    changes.
+    """
 
     def __init__(self, data: bytes, id: SnapshotId) -> None:
         self._spec, self._payload = _open(data, FileType.TRANSACTION_LOG, f"{TRANSACTIONS}/{id}")
 
     @property
     def has_moves(self) -> bool:
-        """True if nodes were moved."""
+        """True if the transaction log in a whole file, with its envelope, contains moves of nodes."""
         return has_moves(self._payload)
 
     def renamed(self, id: SnapshotId, level: int = DEFAULT_LEVEL) -> bytes:
-        """Return the file for another snapshot with the same changes."""
+        """Return a whole transaction log file with the same changes for another snapshot."""
         rename_transaction_log(self._payload, id)
         return seal_payload(self._payload.data, FileType.TRANSACTION_LOG, self._spec, level)
 
@@ -198,6 +222,9 @@ def _named(value: Value, id: ObjectId, payload: Payload) -> Value:
     return value
 
 
-def seal_payload(payload: bytes | U8, file_type: FileType, spec: Spec, level: int) -> bytes:
-    """Put an encoded payload into its envelope."""
-    return seal(payload, Header(IMPLEMENTATION, spec.number, file_type), level)
+def seal_payload(payload: bytes | U8 | PayloadParts, file_type: FileType, spec: Spec, level: int) -> bytes:
+    """Put the encoded content of a file into the envelope of its file type."""
+    header = Header(IMPLEMENTATION, spec.number, file_type)
+    if isinstance(payload, PayloadParts):
+        return seal_parts(payload.size, payload.parts, header, level)
+    return seal(payload, header, level)

@@ -39,7 +39,7 @@ _MARK: Final = _MARK_US.to_bytes(8, "little")
 
 @dataclass(frozen=True, slots=True)
 class FirstFiles:
-    """The initial snapshot, its log and the first repo info, as values and as encoded files."""
+    """The first files of a new V2 repository: initial snapshot, log and repo info, as values and encoded."""
 
     snapshot: Snapshot
     snapshot_file: bytes
@@ -50,7 +50,7 @@ class FirstFiles:
 
 
 def make_first_files(now_us: int, config: bytes | None, level: int) -> FirstFiles:
-    """Create the files of a repository that is created now, with an encoded configuration."""
+    """Create the first files of a new V2 repository, with the current time and an encoded configuration."""
     snapshot = replace(INITIAL_SNAPSHOT, flushed_at_us=now_us)
     info = _make_first_info(now_us, config)
     log, log_file = _encode_first_log(level)

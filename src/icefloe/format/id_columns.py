@@ -18,7 +18,7 @@ _MANY: Final = 64
 
 
 def view_id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
-    """View ids as items that numpy orders byte by byte.
+    """View a column of object ids as items that numpy orders byte by byte.
 
     Use them only for comparisons: a single item would lose its trailing zero bytes.
     """
@@ -27,18 +27,18 @@ def view_id_keys(ids: NDArray[np.uint8]) -> NDArray[np.bytes_]:
 
 
 def to_id_bytes(keys: NDArray[np.bytes_]) -> NDArray[np.uint8]:
-    """Convert keys back to a column of bytes."""
+    """Convert sort keys back to a column of object ids."""
     return keys.view(np.uint8).reshape(len(keys), keys.itemsize)
 
 
 def to_ids(keys: NDArray[np.bytes_], kind: type[Id]) -> list[Id]:
-    """Create one id object per key."""
+    """Create one object id per row of a column of ids."""
     data, width = keys.tobytes(), keys.itemsize
     return [kind(data[start : start + width]) for start in range(0, len(data), width)]
 
 
 def are_ids_ascending(ids: NDArray[np.uint8]) -> bool:
-    """Return whether a column of ids is sorted and unique."""
+    """Return whether a column of object ids is sorted and unique."""
     if len(ids) < 2:
         return True
     keys = view_id_keys(ids)
@@ -46,19 +46,19 @@ def are_ids_ascending(ids: NDArray[np.uint8]) -> bool:
 
 
 def find_id_row(ids: NDArray[np.uint8], wanted: ObjectId) -> int:
-    """Return the first row of a sorted column that is not less than an id."""
+    """Return the first row of a sorted column of object ids that is not less than an id."""
     # A few steps in Python are faster than viewing the column as keys.
     return bisect_left(range(len(ids)), bytes(wanted), key=lambda row: ids[row].tobytes())
 
 
 def find_id(ids: NDArray[np.uint8], wanted: ObjectId) -> int | None:
-    """Return the row of an id in a sorted column; None if it is not there."""
+    """Return the row of an id in a sorted column of object ids; None if it is not there."""
     row = find_id_row(ids, wanted)
     return row if row < len(ids) and ids[row].tobytes() == wanted.__bytes__() else None
 
 
 def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return a mask of the ids that are among the known ids, which are sorted."""
+    """Return a mask of the object ids that are in a sorted column of ids."""
     if len(ids) > max(_MANY, len(known) // _MANY):
         return IdIndex(known).has(ids)
     if not len(known):
@@ -70,27 +70,42 @@ def is_member(ids: NDArray[np.uint8], known: NDArray[np.uint8]) -> NDArray[np.bo
 
 
 class IdIndex:
-    """An index of a sorted column of ids for many lookups.
+    """An index of a sorted column of object ids, for many lookups.
 
     The first eight bytes are stored as numbers, which numpy finds six times as fast as strings.
     """
 
     def __init__(self, ids: NDArray[np.uint8]) -> None:
-        self._heads, self._tails = _get_heads(ids), ids[:, _HEAD:].copy()
+        self.heads, self.tails = _get_heads(ids), ids[:, _HEAD:].copy()
+
+    @staticmethod
+    def of_columns(heads: NDArray[np.uint64], tails: NDArray[np.uint8]) -> IdIndex:
+        """Create an index of object ids from its own two columns, without copying them."""
+        index = object.__new__(IdIndex)
+        index.heads, index.tails = heads, tails
+        return index
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def ids(self) -> NDArray[np.uint8]:
+        """Return the indexed column of object ids."""
+        heads = self.heads.astype(">u8").view(np.uint8).reshape(-1, _HEAD)
+        return np.concatenate([heads, self.tails], axis=1)
 
     def has(self, ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """Return a mask of the ids that are in the column."""
+        """Return a mask of the object ids that are in an indexed column of ids."""
         found = np.zeros(len(ids), np.bool_)
-        if not len(self._heads):
+        if not len(self.heads):
             return found
         heads = _get_heads(ids)
-        places = self._heads.searchsorted(heads)
-        rows = np.flatnonzero(places < len(self._heads))
+        places = self.heads.searchsorted(heads)
+        rows = np.flatnonzero(places < len(self.heads))
         # Several iterations only for ids that differ just in their last bytes: bad luck, or an attack.
-        while len(rows := rows[self._heads[places[rows]] == heads[rows]]):
-            found[rows] |= (self._tails[places[rows]] == ids[rows, _HEAD:]).all(axis=1)
+        while len(rows := rows[self.heads[places[rows]] == heads[rows]]):
+            found[rows] |= (self.tails[places[rows]] == ids[rows, _HEAD:]).all(axis=1)
             places[rows] += 1
-            rows = rows[~found[rows] & (places[rows] < len(self._heads))]
+            rows = rows[~found[rows] & (places[rows] < len(self.heads))]
         return found
 
 
@@ -99,14 +114,16 @@ def _get_heads(ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def sort_ids(ids: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return ids in ascending order, without duplicates."""
+    """Sort a column of object ids, and drop duplicates."""
     if len(ids) < 2:
         return ids
     return to_id_bytes(sort_distinct(view_id_keys(ids)))
 
 
 def sort_distinct(items: NDArray[Any]) -> NDArray[Any]:
-    """Return items in ascending order, without duplicates, in half the time and memory of `np.unique`."""
+    """Sort the keys of a column of object ids and drop duplicates, in half the time and memory of
+    `np.unique`.
+    """
     items = np.sort(items)
     if len(items) < 2:
         return items

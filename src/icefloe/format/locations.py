@@ -22,7 +22,10 @@ _DEFAULT_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LocationCompression:
-    """The settings for the compression of locations in manifests. The defaults are the official ones."""
+    """The settings for compressing virtual chunk locations in manifest files.
+
+    The defaults are the official ones.
+    """
 
     min_num_chunks: int = 1000
     dictionary_max_training_samples: int = 100
@@ -30,7 +33,7 @@ class LocationCompression:
     compression_level: int = 3
 
     def train(self, locations: Blobs, num_virtual: int) -> Dictionary | None:
-        """Train a dictionary for some locations; None if it would not pay off."""
+        """Train a zstd dictionary for virtual chunk locations; None if it would not pay off."""
         if num_virtual < self.min_num_chunks or not len(locations):
             return None
         wanted = min(self.dictionary_max_training_samples, len(locations))
@@ -55,20 +58,20 @@ class LocationCompression:
 
 @dataclass(frozen=True, slots=True)
 class Dictionary:
-    """A trained zstd dictionary, as stored in a manifest."""
+    """A trained zstd dictionary for virtual chunk locations, as stored in a manifest."""
 
     data: bytes
     level: int = 3
 
     def compress(self, locations: Blobs) -> Blobs:
-        """Compress each location to its own frame."""
+        """Compress each virtual chunk location to a zstd frame of its own."""
         dictionary = zstandard.ZstdCompressionDict(self.data)
         dictionary.precompute_compress(level=self.level)
         compressor = zstandard.ZstdCompressor(level=self.level, dict_data=dictionary)
         return Blobs.from_list([compressor.compress(location) for location in locations.tolist()])
 
     def decompress(self, frames: Blobs, place: str) -> Blobs:
-        """Decompress frames to locations."""
+        """Decompress one zstd frame per virtual chunk location."""
         frames = frames.compact()
         try:
             sizes = read_frame_sizes(frames)
@@ -110,7 +113,8 @@ def _decompress_one(decompressor: zstandard.ZstdDecompressor, frame: bytes, plac
 
 
 def read_frame_sizes(frames: Blobs) -> I64 | None:
-    """Return the content sizes that zstd frames declare; None if one does not.
+    """Read the sizes that the zstd frames of compressed virtual chunk locations declare; None if one does
+    not.
 
     Reads the frame headers (RFC 8878, 3.1.1.1) of all rows at once. Only one- and two-byte sizes are
     supported.
@@ -133,7 +137,7 @@ def read_frame_sizes(frames: Blobs) -> I64 | None:
 
 
 def encode_runs(blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """Return a code per row and the strings for the codes; equal neighbours share a code.
+    """Deduplicate neighbouring virtual chunk locations: return a code per row and the strings for the codes.
 
     Chunks of the same file are usually neighbours, so it suffices to find runs; nothing is sorted or hashed.
     """
@@ -172,7 +176,7 @@ def _equal_neighbours(blobs: Blobs) -> NDArray[np.bool_]:
 
 
 def _equal_to_next(blobs: Blobs) -> I64:
-    """Return the rows that equal the row after them: compare eight bytes of all rows at a time."""
+    """Return the rows that equal the next row, comparing eight bytes of all rows at a time."""
     starts, lengths = blobs.starts, blobs.lengths
     alike = np.flatnonzero(lengths[1:] == lengths[:-1])
     length = lengths[alike]
@@ -187,7 +191,7 @@ def _equal_to_next(blobs: Blobs) -> I64:
 
 
 def drop_unused(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uint32], Blobs]:
-    """Remove strings that no row uses, and deduplicate the rest if they are few."""
+    """Remove virtual chunk locations that no row uses, and deduplicate the rest if they are few."""
     used = np.zeros(len(blobs), np.bool_)
     used[codes] = True
     if not used.all():
@@ -204,5 +208,5 @@ def drop_unused(codes: NDArray[np.uint32], blobs: Blobs) -> tuple[NDArray[np.uin
 
 
 def join(parts: Sequence[Blobs]) -> Blobs:
-    """Concatenate the strings of several arrays."""
+    """Concatenate columns of virtual chunk locations."""
     return Blobs.concat(list(parts)) if parts else Blobs.empty(0)

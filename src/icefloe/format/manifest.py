@@ -30,14 +30,15 @@ _REPEATS: Final = 0.99
 
 @dataclass(frozen=True, slots=True)
 class ETag:
-    """A checksum: the etag that the external object must have."""
+    """A checksum of a virtual reference in a manifest: the etag that the external object must have."""
 
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class LastModified:
-    """A checksum: the time after which the external object must not have changed."""
+    """A checksum of a virtual reference in a manifest: the time after which the file must not have
+    changed."""
 
     seconds: int
     """Seconds since 1970-01-01 UTC."""
@@ -48,19 +49,19 @@ Checksum: TypeAlias = ETag | LastModified
 
 @dataclass(frozen=True, slots=True)
 class InlineRef:
-    """A chunk that is stored in the manifest."""
+    """An inline chunk reference: the bytes of the chunk are stored in the manifest itself."""
 
     data: bytes
 
     @property
     def length(self) -> int:
-        """The number of bytes of the chunk."""
+        """The number of bytes of a chunk that is stored inline in a manifest."""
         return len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class NativeRef:
-    """A chunk in the repository's storage: a byte range of a chunk object."""
+    """A native chunk reference in a manifest: a byte range of a chunk object of the repository."""
 
     chunk_id: ChunkId
     offset: int
@@ -69,7 +70,7 @@ class NativeRef:
 
 @dataclass(frozen=True, slots=True)
 class VirtualRef:
-    """A chunk in a file outside the repository: a byte range of it."""
+    """A virtual chunk reference in a manifest: a byte range of a file outside the repository."""
 
     location: str
     offset: int
@@ -82,7 +83,7 @@ ChunkRef: TypeAlias = InlineRef | NativeRef | VirtualRef
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayManifest:
-    """The references of one array, or of a window of its chunk grid, sorted by unique coordinates.
+    """The part of a manifest for one array: chunk references as columns, sorted by unique coordinates.
 
     A column is meaningful only in rows of the kinds that its description names.
     """
@@ -113,9 +114,8 @@ class ArrayManifest:
 
     @staticmethod
     def of(coords: ArrayLike, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """Create references in any order from the columns that their kinds need. Of equal coordinates, the
-        last wins.
-        """
+        """Create the manifest columns of one array from references in any order. Of equal coordinates, the
+        last wins."""
         manifest = ArrayManifest.of_sorted(
             to_unsigned(coords, np.uint32, "chunk coordinates"), kind, **columns
         )
@@ -124,7 +124,8 @@ class ArrayManifest:
 
     @staticmethod
     def of_sorted(coords: Coords, kind: ArrayLike, **columns: Any) -> ArrayManifest:
-        """Create references whose coordinates are known to be ascending and unique."""
+        """Create the manifest columns of one array from references in ascending order of unique
+        coordinates."""
         count = len(coords)
         codes = np.asarray(kind, np.uint8)
         defaults = {
@@ -146,7 +147,7 @@ class ArrayManifest:
     def native(
         coords: ArrayLike, chunk_ids: NDArray[np.uint8], lengths: ArrayLike, offsets: Any = None
     ) -> ArrayManifest:
-        """Create references to chunk objects of the repository. Without offsets, they are whole objects."""
+        """Create manifest columns with references to chunk objects; without offsets, to whole objects."""
         columns = {"chunk_ids": chunk_ids, "lengths": to_unsigned(lengths, np.uint64, "lengths")}
         if offsets is not None:
             columns["offsets"] = to_unsigned(offsets, np.uint64, "offsets")
@@ -162,7 +163,7 @@ class ArrayManifest:
         etags: Sequence[str] | None = None,
         last_modified: ArrayLike | None = None,
     ) -> ArrayManifest:
-        """Create references to byte ranges of other files, with at most one kind of checksum."""
+        """Create manifest columns with virtual references, which have at most one kind of checksum."""
         codes, blobs = factorize(locations)
         columns: dict[str, Any] = {
             "location_codes": codes,
@@ -181,7 +182,7 @@ class ArrayManifest:
 
     @staticmethod
     def from_refs(refs: Mapping[tuple[int, ...], ChunkRef], rank: int) -> ArrayManifest:
-        """Create columns from single references, such as the latest writes of a session."""
+        """Create manifest columns from single references, such as the latest writes of a session."""
         coords = np.array(list(refs), np.uint32).reshape(len(refs), rank)
         values = list(refs.values())
         native = [ref if isinstance(ref, NativeRef) else None for ref in values]
@@ -245,19 +246,19 @@ class ArrayManifest:
 
     @property
     def rank(self) -> int:
-        """The number of dimensions."""
+        """The rank of the array in a manifest: the number of dimensions of its chunk coordinates."""
         return int(self.coords.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """The memory of the columns."""
+        """The memory of the manifest columns of an array."""
         columns = [getattr(self, column.name) for column in fields(self)]
         return sum(
             column.nbytes if isinstance(column, Blobs) else count_held_bytes(column) for column in columns
         )
 
     def ref(self, row: int) -> ChunkRef:
-        """Return one reference as a value."""
+        """Return one chunk reference of the manifest columns as a value."""
         kind = int(self.kind[row])
         if kind == INLINE:
             return InlineRef(self.inline[row])
@@ -275,30 +276,34 @@ class ArrayManifest:
         return LastModified(seconds) if seconds else None
 
     def find(self, coords: Sequence[int]) -> ChunkRef | None:
-        """Return the reference at some coordinates, if there is one."""
+        """Find the chunk reference at some coordinates in the manifest columns of an array; None if there is
+        none."""
         row = coordinates.find(self.coords, coords)
         return None if row is None else self.ref(row)
 
     def take(self, rows: Any) -> ArrayManifest:
-        """Return some rows (a slice, a mask or indices) in ascending order."""
+        """Return some rows of the manifest columns of an array (a slice, a mask or indices) in ascending
+        order."""
         columns = {name: take(getattr(self, name), rows) for name in PER_ROW}
         return ArrayManifest(**columns, locations=self.locations, etags=self.etags)
 
     def within(self, extents: Sequence[range]) -> ArrayManifest:
-        """Return the references inside a window of the chunk grid."""
+        """Return the manifest columns of an array restricted to a window of the chunk grid."""
         return self.take(coordinates.are_inside(self.coords, extents))
 
     def without(self, coords: Coords) -> ArrayManifest:
-        """Return all references except those at some coordinates."""
+        """Return the manifest columns of an array without the references at some coordinates."""
         gone = coordinates.contains(self.coords, coordinates.keep_last_of_equal(coords)[0])
         return self.take(~gone) if gone.any() else self
 
     def merge(self, newer: ArrayManifest) -> ArrayManifest:
-        """Return the references of both. At equal coordinates, `newer` wins."""
+        """Merge the manifest columns of an array with newer ones, which win at equal coordinates."""
         return ArrayManifest.concat([self, newer])
 
     def equal_rows(self, other: ArrayManifest) -> NDArray[np.bool_]:
-        """Return a mask of the rows that have the same reference in another manifest."""
+        """Return a mask of the rows of a manifest that have the same reference in another manifest of the
+        array.
+        """
         same = self.kind == other.kind
         native, virtual, inline = (
             np.flatnonzero(same & (self.kind == kind)) for kind in (NATIVE, VIRTUAL, INLINE)
@@ -324,27 +329,24 @@ class ArrayManifest:
         return [texts[code] for code in codes.tolist()]
 
     def split(self, windows: Sequence[Sequence[range]]) -> list[ArrayManifest]:
-        """Return the references of several windows of the chunk grid."""
+        """Split the manifest columns of an array by windows of the chunk grid."""
         return [self.within(extents) for extents in windows]
 
     def extents(self) -> tuple[range, ...]:
-        """Return the smallest window of the chunk grid that contains all references."""
+        """Return the manifest extents: the smallest window of the chunk grid that contains all references."""
         return coordinates.find_bounding_box(self.coords)
 
     @staticmethod
     def concat(parts: Sequence[ArrayManifest]) -> ArrayManifest:
-        """Return the references of all parts, sorted once. At equal coordinates, the later part wins."""
+        """Concatenate and sort the manifest columns of an array. At equal coordinates, the later
+        part wins."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]
         columns = {name: concat([getattr(part, name) for part in parts]) for name in PER_ROW}
-        columns["location_codes"] = _join_codes(parts, "location_codes", "locations")
-        columns["etag_codes"] = _join_codes(parts, "etag_codes", "etags")
-        whole = ArrayManifest(
-            **columns,
-            locations=Blobs.concat([part.locations for part in parts]),
-            etags=Blobs.concat([part.etags for part in parts]),
-        )
+        columns["location_codes"], locations = _join_texts(parts, "location_codes", "locations")
+        columns["etag_codes"], etags = _join_texts(parts, "etag_codes", "etags")
+        whole = ArrayManifest(**columns, locations=locations, etags=etags)
         _, rows = coordinates.keep_last_of_equal(whole.coords)
         return whole if rows is None else whole.take(rows)
 
@@ -352,22 +354,32 @@ class ArrayManifest:
 PER_ROW: Final = tuple(c.name for c in fields(ArrayManifest) if c.name not in ("locations", "etags"))
 
 
-def _join_codes(parts: Sequence[ArrayManifest], codes: str, values: str) -> Any:
-    """Return codes for the joined values: those of each part are shifted by the number of earlier values."""
+def _join_texts(parts: Sequence[ArrayManifest], codes: str, texts: str) -> tuple[Any, Blobs]:
+    """Join the texts of parts, and return the codes for the joined texts.
+
+    Parts that were taken from the same references share their texts. If each brought a copy, the texts would
+    multiply whenever references are taken apart and put together again.
+    """
     shifted = []
-    before = 0
+    starts: dict[int, int] = {}
+    tables: list[Blobs] = []
+    count = 0
     for part in parts:
-        column = getattr(part, codes)
-        if before and len(getattr(part, values)):
-            column = np.where(column == NO_ETAG, column, column + np.uint32(before))
+        column, table = getattr(part, codes), getattr(part, texts)
+        if id(table) not in starts:
+            starts[id(table)] = count
+            tables.append(table)
+            count += len(table)
+        start = starts[id(table)]
+        if start and len(table):
+            column = np.where(column == NO_ETAG, column, column + np.uint32(start))
         shifted.append(column)
-        before += len(getattr(part, values))
-    return concat(shifted)
+    return concat(shifted), Blobs.concat(tables)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The content of a manifest file: the references of one or more arrays."""
+    """A manifest, decoded from its file: the chunk references of one or more arrays."""
 
     id: ManifestId
     arrays: Mapping[NodeId, ArrayManifest]
@@ -377,9 +389,7 @@ class Manifest:
 
 
 def to_unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
-    """Convert integers to a column; raise InvalidInputError if one is negative, too large or not an
-    integer.
-    """
+    """Convert integers to an unsigned manifest column; raise InvalidInputError if one does not fit."""
     try:
         given = np.asarray(values)
         if given.dtype == dtype:
@@ -397,7 +407,7 @@ def to_unsigned(values: ArrayLike, dtype: Any, what: str) -> NDArray[Any]:
 
 
 def factorize(texts: Sequence[str]) -> tuple[NDArray[np.uint32], Blobs]:
-    """Return codes and distinct texts. Texts that rarely repeat are not deduplicated.
+    """Return codes and distinct texts for a manifest column. Texts that rarely repeat are not deduplicated.
 
     Looking up a million different URLs costs more than writing them; a sample decides.
     """

@@ -28,7 +28,7 @@ _NO_TABLES: Final = Blocks(b"", np.zeros(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RefBlocks:
-    """The encoded references of one array, and their coordinates."""
+    """Encoded blocks of a manifest: the tables of one array's chunk references, and their coordinates."""
 
     coords: Coords
     """(n, dimensions), sorted and unique."""
@@ -38,7 +38,7 @@ class RefBlocks:
 
     @staticmethod
     def none(rank: int) -> RefBlocks:
-        """Return the references of an array without chunks."""
+        """Return manifest blocks without references, for an array without chunks."""
         return RefBlocks(np.zeros((0, rank), np.uint32), (range(0),) * rank, _NO_TABLES)
 
     def __len__(self) -> int:
@@ -46,11 +46,11 @@ class RefBlocks:
 
     @property
     def needs_rebuild(self) -> bool:
-        """True if most of the buffer is unused, so that the tables should be encoded again."""
+        """True if the buffer of encoded manifest blocks is mostly unused and worth encoding again."""
         return self.blocks.dropped > len(self)
 
     def upsert(self, refs: FewRefs, place: str) -> RefBlocks:
-        """Return a copy with some references added or replaced."""
+        """Return a copy of encoded manifest blocks with a few references added or replaced."""
         ordered = sorted(refs)
         rows, over = [], []
         for target in ordered:
@@ -72,7 +72,7 @@ class RefBlocks:
         return row, row < len(coords) and tuple(coords[row].tolist()) == target
 
     def payload(self, id: ManifestId, node: NodeId, place: str) -> bytes:
-        """Encode a manifest file with only these references."""
+        """Encode the payload of a manifest file from the encoded blocks of one array's references."""
         root = {"id": id, "arrays": [{"node_id": node, "refs": self.blocks}], "compression_algorithm": 0}
         return build_row(MANIFEST, root, place)
 

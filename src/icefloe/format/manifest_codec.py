@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -57,7 +58,7 @@ from icefloe.format.spec import Spec
 PLAIN: Final = 0
 ZSTD_DICTIONARY: Final = 1
 _KINDS: Final = {"chunk_id": NATIVE, "location": VIRTUAL, "compressed_location": VIRTUAL, "inline": INLINE}
-_CHUNK_ID_ALONE: Final = fb.Table(CHUNK_REF.name, {"chunk_id": CHUNK_REF.fields["chunk_id"]})
+_CHUNK_ID_ALONE: Final = fb.TableSchema(CHUNK_REF.name, {"chunk_id": CHUNK_REF.fields["chunk_id"]})
 _SMALLEST_REF: Final = 12
 """The minimal size of a reference: its slot, the head of its table and the offset of its index."""
 _MANY_REFS: Final = 1 << 14
@@ -69,8 +70,9 @@ memory.
 def encode_manifest(
     manifest: Manifest, spec: Spec, place: str, compression: LocationCompression | None = None
 ) -> U8:
-    """Encode the payload of a manifest file. Locations are compressed if requested, supported and
-    worthwhile.
+    """Encode a manifest file from columns: the codec's payload.
+
+    Locations are compressed if requested and worthwhile.
     """
     nodes = sorted(manifest.arrays)
     parts = [manifest.arrays[node] for node in nodes]
@@ -82,10 +84,8 @@ def encode_manifest(
         _make_ref_tables(part, dictionary, f"{place}: array {node}")
         for node, part in zip(nodes, parts, strict=True)
     ]
-    arrays: dict[str, Any] = {
-        "node_id": np.frombuffer(b"".join(nodes), np.uint8).reshape(-1, 8),
-        "refs": Ragged(_join_refs(refs), to_splits(np.array([len(part) for part in refs], np.int64))),
-    }
+    counts = np.array([len(part) for part in refs], np.int64)
+    arrays = _make_array_columns(nodes, _join_refs(refs), counts)
     present = {}
     if manifest.array_extras:
         arrays["extra"] = Blobs.from_list([manifest.array_extras.get(node, b"") for node in nodes])
@@ -102,6 +102,38 @@ def encode_manifest(
     if manifest.extra is not None:
         columns["extra"] = Blobs.from_list([manifest.extra])
     return build(MANIFEST, Tables(1, columns, {}), place)
+
+
+def encode_numbered_refs(
+    id: ManifestId, nodes: Sequence[NodeId], parts: Sequence[ArrayManifest], place: str
+) -> U8:
+    """Encode the payload of a manifest file of many arrays, without a Python loop over the arrays.
+
+    Each part contains the references of all arrays of one rank. Their first coordinate is the row of the
+    array in `nodes`, which are sorted and all have references.
+    """
+    rows = np.concatenate([part.coords[:, 0] for part in parts]).astype(np.int64)
+    tables = [
+        _make_ref_tables(replace(part, coords=part.coords[:, 1:]), None, place, ordered=False)
+        for part in parts
+    ]
+    joined = _join_refs(tables)
+    if len(parts) > 1:
+        joined = joined.take(rows.argsort(kind="stable"))
+    arrays = _make_array_columns(nodes, joined, np.bincount(rows, minlength=len(nodes)))
+    columns: dict[str, Any] = {
+        "id": np.frombuffer(id, np.uint8)[None],
+        "arrays": Ragged(Tables(len(nodes), arrays, {}), to_splits(np.array([len(nodes)]))),
+        "compression_algorithm": np.array([PLAIN], np.uint8),
+    }
+    return build(MANIFEST, Tables(1, columns, {}), place)
+
+
+def _make_array_columns(nodes: Sequence[NodeId], refs: Tables, counts: NDArray[np.int64]) -> dict[str, Any]:
+    return {
+        "node_id": np.frombuffer(b"".join(nodes), np.uint8).reshape(-1, 8),
+        "refs": Ragged(refs, to_splits(counts)),
+    }
 
 
 def _join_refs(refs: Sequence[Tables]) -> Tables:
@@ -121,9 +153,11 @@ def _join_refs(refs: Sequence[Tables]) -> Tables:
     return Tables.concat(loose) if loose else Tables(0, {}, {})
 
 
-def _make_ref_tables(refs: ArrayManifest, dictionary: Dictionary | None, place: str) -> Tables:
+def _make_ref_tables(
+    refs: ArrayManifest, dictionary: Dictionary | None, place: str, *, ordered: bool = True
+) -> Tables:
     """Convert the references of one array to columns of `ChunkRef` tables."""
-    check_refs(refs, place)
+    (check_refs if ordered else check_columns)(refs, place)
     columns: dict[str, Any] = {"index": refs.coords}
     present: dict[str, NDArray[np.bool_]] = {}
 
@@ -171,8 +205,8 @@ def _add_locations(
 
 
 def check_refs(refs: ArrayManifest, place: str) -> None:
-    """Raise FormatError for references that violate the specification, or columns that do not fit
-    together.
+    """Raise FormatError if the chunk references that a manifest codec has decoded violate the
+    specification.
     """
     check_columns(refs, place)
     unsorted = coordinates.find_unsorted_rows(refs.coords)
@@ -185,7 +219,9 @@ def check_refs(refs: ArrayManifest, place: str) -> None:
 
 
 def check_columns(refs: ArrayManifest, place: str) -> None:
-    """Raise FormatError if the columns of references, sorted or not, do not fit together."""
+    """Raise FormatError if the columns of references in an encoded manifest, sorted or not, do not fit
+    together.
+    """
     odd = next((name for name in PER_ROW if len(getattr(refs, name)) != len(refs)), None)
     if odd is not None:
         count = len(getattr(refs, odd))
@@ -214,7 +250,8 @@ def check_columns(refs: ArrayManifest, place: str) -> None:
 
 
 class PackedManifest:
-    """A manifest file in encoded form: finds single references quickly, and converts to columns on demand.
+    """A manifest file in encoded form, which finds single references quickly and converts to columns on
+    demand.
 
     A lookup checks the tables that it touches; the order of all references is checked when columns are built.
 
@@ -255,36 +292,36 @@ class PackedManifest:
 
     @property
     def nodes(self) -> tuple[NodeId, ...]:
-        """The arrays that have references in this manifest."""
+        """The arrays that have references in an encoded manifest."""
         return tuple(self._arrays)
 
     @property
     def nbytes(self) -> int:
-        """The memory of the manifest."""
+        """The memory of an encoded manifest."""
         return self._payload.size
 
     @property
     def payload(self) -> U8:
-        """The content of the file, without header and compression."""
+        """The content of an encoded manifest file, without header and compression."""
         return self._payload.data
 
     @property
     def location_dictionary(self) -> bytes | None:
-        """The dictionary of compressed locations; None if locations are not compressed."""
+        """The zstd dictionary for locations in an encoded manifest; None if they are not compressed."""
         return self._dictionary.data if self._algorithm == ZSTD_DICTIONARY and self._dictionary.data else None
 
     def count_compressed(self, node: NodeId) -> int:
-        """Return the number of references of an array with a compressed location."""
+        """Return the number of references of an array with a compressed location in an encoded manifest."""
         tables = read_tables(self._payload, CHUNK_REF, self._slots[node].positions())
         there = "compressed_location" in tables.columns
         return int(np.count_nonzero(tables.has("compressed_location"))) if there else 0
 
     def count(self, node: NodeId) -> int:
-        """Return the number of references of an array."""
+        """Return the number of references of an array in an encoded manifest."""
         return len(self._slots[node]) if node in self._slots else 0
 
     def find(self, node: NodeId, coords: Sequence[int]) -> ChunkRef | None:
-        """Find the reference of one chunk by binary search."""
+        """Find the reference of one chunk in an encoded manifest by binary search."""
         refs = self._slots.get(node)
         if refs is None:
             return None
@@ -341,7 +378,7 @@ class PackedManifest:
         self._payload.fail(f"{which} has {has}; exactly one is allowed")
 
     def array(self, node: NodeId, rank: int | None = None) -> ArrayManifest:
-        """Return all references of an array as columns.
+        """Decode all references of one array of an encoded manifest to columns.
 
         Old writers left references of other ranks under the id of an array. With a `rank`, these are dropped.
         """
@@ -360,8 +397,35 @@ class PackedManifest:
             coords = tables["index"].items.reshape(len(tables), rank)
         return self._read_columns(node, coords, tables)
 
+    @property
+    def has_extras(self) -> bool:
+        """True if the encoded manifest contains content of a later version in addition to the references."""
+        return self.extra is not None or any(
+            array.bytes("extra") is not None for array in self._arrays.values()
+        )
+
+    def numbered_refs(self, nodes: Sequence[NodeId], rank: int) -> ArrayManifest:
+        """Return the references of several arrays of one rank in an encoded manifest, without a loop over
+        their references.
+
+        The first coordinate is the row of the array in `nodes`, which are in the order of the file.
+        """
+        slots = [self._slots[node].positions() for node in nodes]
+        rows = np.repeat(np.arange(len(nodes), dtype=np.uint32), [len(each) for each in slots])
+        tables = read_tables(self._payload, CHUNK_REF, np.concatenate(slots))
+        if not len(tables):
+            return ArrayManifest.of_sorted(np.zeros((0, rank + 1), np.uint32), NATIVE)
+        coords = tables["index"].rectangle(rank)
+        if coords is None:
+            fits = tables["index"].lengths == rank
+            tables, rows = tables.take(fits), rows[fits]
+            coords = tables["index"].items.reshape(len(tables), rank)
+        return self._read_columns("several arrays", np.concatenate([rows[:, None], coords], axis=1), tables)
+
     def blocks(self, node: NodeId, rank: int) -> RefBlocks | None:
-        """Return the encoded references of the only array; None if the file contains anything else."""
+        """Return the encoded manifest as blocks if it contains references of one array only; None
+        otherwise.
+        """
         if self._blocks is not None and not self._blocks.needs_rebuild:
             return self._blocks
         if tuple(self._arrays) != (node,) or self.count(node) > _MANY_REFS:
@@ -378,7 +442,7 @@ class PackedManifest:
         self._blocks = RefBlocks(refs.coords, refs.extents(), blocks)
         return self._blocks
 
-    def _read_columns(self, node: NodeId, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
+    def _read_columns(self, node: NodeId | str, coords: NDArray[np.uint32], tables: Tables) -> ArrayManifest:
         unsorted = coordinates.find_unsorted_rows(coords)
         if unsorted.any():
             row = int(np.flatnonzero(unsorted)[0]) + 1
@@ -433,7 +497,8 @@ class PackedManifest:
         return {"etag_codes": codes, "etags": etags, "last_modified": np.where(tagged, 0, seconds)}
 
     def chunk_ids(self) -> NDArray[np.uint8]:
-        """Return the ids of all referenced chunk objects: (n, 12), sorted and unique."""
+        """Return the ids of all chunk objects that an encoded manifest refers to, sorted and unique:
+        (n, 12)."""
         parts = []
         for node in self._arrays:
             tables = read_tables(self._payload, _CHUNK_ID_ALONE, self._slots[node].positions())
@@ -442,7 +507,7 @@ class PackedManifest:
         return sort_ids(np.concatenate(parts)) if parts else np.zeros((0, OBJECT_ID), np.uint8)
 
     def unpack(self) -> Manifest:
-        """Decode the whole file."""
+        """Decode a whole manifest file from its encoded form."""
         arrays = {node: self.array(node) for node in self._arrays}
         extras = {
             node: extra

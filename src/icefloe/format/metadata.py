@@ -19,7 +19,7 @@ Metadata: TypeAlias = Mapping[str, Any]
 
 
 def normalize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata as it would be read back; raise TypeError if a value cannot be stored."""
+    """Return user metadata as it would be read back; raise TypeError if a value cannot be stored."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"'{type(metadata).__name__}' object is not an instance of 'dict'")
     plain: Any = canonicalize(metadata)
@@ -27,18 +27,18 @@ def normalize_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def make_metadata_rows(metadata: Metadata, spec: Spec) -> list[Row]:
-    """Return `MetadataItem` tables, sorted by the bytes of their names."""
+    """Encode user metadata as `MetadataItem` tables, sorted by the bytes of their names."""
     names = sorted(metadata, key=encode_text)
     return [{"name": name, "value": spec.dump_metadata(metadata[name])} for name in names]
 
 
 def make_single_list(items: Tables | NDArray[Any]) -> Ragged:
-    """Return the column of a single row that contains all items."""
+    """Return the column of a single row whose list contains all items of user metadata."""
     return Ragged(items, to_splits(np.array([len(items)])))
 
 
 def read_metadata(items: Sequence[Row], spec: Spec, place: str) -> dict[str, Any]:
-    """Return the values of `MetadataItem` tables by name."""
+    """Decode user metadata from `MetadataItem` tables, by name."""
     metadata: dict[str, Any] = {}
     for item in items:
         name = item["name"]

@@ -19,7 +19,7 @@ _LOGS = "pruned_ancestor_tx_logs"
 
 
 def list_ancestors(parents: Sequence[int], row: int) -> list[int]:
-    """Return the rows of the ancestors of a snapshot, nearest first."""
+    """Return the rows of a snapshot's ancestors in the history to prune, nearest first."""
     found = []
     while (row := parents[row]) != NO_PARENT:
         found.append(row)
@@ -27,7 +27,8 @@ def list_ancestors(parents: Sequence[int], row: int) -> list[int]:
 
 
 def shorten_history(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> SnapshotInfos:
-    """Keep some snapshots. Each gets its nearest kept ancestor as parent, and the logs removed in between."""
+    """Prune a history to some snapshots: each gets its nearest kept ancestor as parent, and the logs removed
+    in between."""
     parents = snapshots.parents.tolist()
     onto: dict[int, int] = {}
     skipped: dict[int, list[int]] = {}
@@ -42,7 +43,7 @@ def shorten_history(snapshots: SnapshotInfos, keep: NDArray[np.bool_]) -> Snapsh
 
 
 def get_inherited_logs(snapshots: SnapshotInfos, rows: Any = slice(None)) -> NDArray[np.uint8]:
-    """Return the logs that snapshots inherited from expired ones: (n, 12), in no particular order."""
+    """Return the logs that snapshots inherited from pruned ones: (n, 12), in no particular order."""
     if _LOGS not in snapshots.columns.columns:
         return snapshots.ids[:0]
     logs: NDArray[np.uint8] = snapshots.columns[_LOGS].take(rows).items.view(np.uint8)
@@ -55,7 +56,9 @@ def prune_snapshots(
     parents: Mapping[int, int],
     skipped: Mapping[int, Sequence[int]],
 ) -> SnapshotInfos:
-    """Keep some snapshots. `parents` assigns other parents, `skipped` the logs of removed snapshots.
+    """Prune a history: remove all other snapshots.
+
+    `parents` assigns new parents, `skipped` the logs of pruned snapshots.
 
     Skipped rows are listed nearest first. Each passes on the logs that it inherited.
     """

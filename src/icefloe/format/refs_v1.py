@@ -1,4 +1,4 @@
-"""References of V1 repositories: one JSON file per branch and tag, and an empty file beside a deleted tag."""
+"""References of V1 repositories: one JSON file per branch and tag, and an empty file for a deleted tag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOMBSTONE_FILE: Final = "ref.json.deleted"
 
 
 class RefKind(StrEnum):
-    """The kind of a reference."""
+    """The kind of a V1 ref file: branch or tag."""
 
     BRANCH = "branch"
     TAG = "tag"
@@ -24,7 +24,7 @@ class RefKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RefFile:
-    """The file of a reference, or the tombstone of a deleted tag."""
+    """The file of a V1 branch or tag, or the tombstone of a deleted tag."""
 
     kind: RefKind
     name: str
@@ -32,12 +32,12 @@ class RefFile:
 
     @property
     def path(self) -> str:
-        """The path below the root of the repository."""
+        """The path of a V1 ref file below the root of the repository."""
         return f"{REFS}/{self.kind}.{self.name}/{TOMBSTONE_FILE if self.deleted else REF_FILE}"
 
     @staticmethod
     def parse(path: str) -> RefFile | None:
-        """Parse a path below the root; return None if it is not that of a reference."""
+        """Parse the path of a V1 ref file below the root; return None for other paths."""
         parts = path.split("/")
         if len(parts) != 3 or parts[0] != REFS or parts[2] not in (REF_FILE, TOMBSTONE_FILE):
             return None
@@ -48,12 +48,12 @@ class RefFile:
 
 
 def encode_ref(snapshot: SnapshotId) -> bytes:
-    """Encode a reference file exactly like official releases."""
+    """Encode the JSON file of a V1 branch or tag exactly like official releases."""
     return f'{{"snapshot":"{snapshot}"}}'.encode()
 
 
 def decode_ref(data: bytes, place: str) -> SnapshotId:
-    """Decode the snapshot id in a reference file."""
+    """Decode the snapshot id in the JSON file of a V1 branch or tag."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -68,7 +68,6 @@ def decode_ref(data: bytes, place: str) -> SnapshotId:
 
 
 def respell(data: bytes, number: int) -> bytes:
-    """Return a reference file with the same meaning and other bytes: a number encoded in trailing white
-    space.
-    """
+    """Return a V1 ref file with the same meaning and other bytes: a number encoded in trailing white
+    space."""
     return data.rstrip() + bin(number)[2:].encode().translate(bytes.maketrans(b"01", b" \t"))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from icefloe._internal.ids import SnapshotId
+from icefloe.branch_checks import BranchCheck, decode_checks
 from icefloe.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -23,13 +24,45 @@ from icefloe.ops import UpdateType
 
 PROTECTED: Final = "icefloe_protected_branches"
 """The key of the names of protected branches in the metadata of a repository."""
+CHECKS: Final = "icefloe_branch_checks"
+"""The key of the checks of protected branches, by branch, in the metadata of a repository."""
 
 Changed: TypeAlias = tuple[RepoInfo, StoredUpdate]
 Change: TypeAlias = Callable[[RepoInfo], Changed]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedMove:
+    """A change of the repo info that moves a protected branch to a snapshot which has to pass the checks of
+    the branch.
+    """
+
+    branch: str
+    tip: SnapshotInfo
+    checks: tuple[BranchCheck, ...]
+    is_new: bool
+    """False if the branch stays where it is, and gets other checks."""
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Identify a change of the repo info that moves a protected branch."""
+        return self.branch, self.tip.id, self.checks
+
+
+class ChecksRequiredError(Exception):
+    """The signal that a change of the repo info moves a protected branch to a snapshot that was not
+    checked.
+    """
+
+    def __init__(self, move: CheckedMove, *, is_listed: bool) -> None:
+        super().__init__(move)
+        self.move = move
+        self.is_listed = is_listed
+        """True if the repo info lists the snapshot already."""
+
+
 def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
-    """Create a branch at a known snapshot."""
+    """Return the repo info with a new branch at a known snapshot, and the ops log entry of this change."""
     if name in info.branches:
         raise AlreadyExistsError(f"branch already exists: {name}", kind=ErrorKind.BRANCH_ALREADY_EXISTS)
     _check_listed(info, snapshot)
@@ -37,10 +70,9 @@ def create_branch(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 
 def delete_branch(info: RepoInfo, name: str) -> Changed:
-    """Delete a branch. Its snapshots remain."""
+    """Return the repo info without a branch, whose snapshots remain, and the ops log entry of this change."""
     if name == MAIN:
         raise SessionStateError("main branch cannot be deleted", kind=ErrorKind.CANNOT_DELETE_MAIN)
-    _check_unprotected(info, name, "deleted")
     previous = get_branch_tip(info, name)
     kept = {branch: tip for branch, tip in info.branches.items() if branch != name}
     return replace(info, branches=kept), UpdateType.BranchDeleted(name, str(previous))
@@ -49,20 +81,17 @@ def delete_branch(info: RepoInfo, name: str) -> Changed:
 def reset_branch(
     info: RepoInfo, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None
 ) -> Changed:
-    """Move a branch to any known snapshot, optionally only from an expected tip."""
+    """Return the repo info with a branch at another known snapshot, optionally only from an expected tip."""
     previous = get_branch_tip(info, name)
     if expected is not None and previous != expected:
         raise ConflictError(str(expected), str(previous), kind=ErrorKind.BRANCH_UPDATE_CONFLICT)
     _check_listed(info, snapshot)
-    tip = info.snapshots.row(previous)
-    if name in list_protected(info) and all(row != tip for row in info.snapshots.walk(snapshot)):
-        _check_unprotected(info, name, f"reset to {snapshot}, which does not follow its tip {previous}")
     changed = replace(info, branches={**info.branches, name: snapshot})
     return changed, UpdateType.BranchReset(name, str(previous))
 
 
 def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
-    """Create a tag. The name of a deleted tag cannot be used again."""
+    """Return the repo info with a new tag. The name of a deleted tag cannot be used again."""
     if name in info.tags:
         raise AlreadyExistsError(f"tag already exists: {name}", kind=ErrorKind.TAG_ALREADY_EXISTS)
     if name in info.deleted_tags:
@@ -75,7 +104,7 @@ def create_tag(info: RepoInfo, name: str, snapshot: SnapshotId) -> Changed:
 
 
 def delete_tag(info: RepoInfo, name: str) -> Changed:
-    """Delete a tag, and reserve its name forever."""
+    """Return the repo info without a tag, whose name is reserved forever."""
     previous = get_tag_target(info, name)
     kept = {tag: target for tag, target in info.tags.items() if tag != name}
     changed = replace(info, tags=kept, deleted_tags=info.deleted_tags | {name})
@@ -83,19 +112,21 @@ def delete_tag(info: RepoInfo, name: str) -> Changed:
 
 
 def add_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
-    """Add a snapshot to a branch. The caller checks that the branch is at the parent of the snapshot."""
+    """Return the repo info with a new commit. The caller checks that the branch is at the parent of its
+    snapshot."""
     return _with_tip(info, branch, snapshot), UpdateType.NewCommit(branch, str(snapshot.id))
 
 
 def amend_commit(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> Changed:
-    """Replace the tip of a branch. The old tip stays in the list of snapshots."""
-    _check_unprotected(info, branch, "amended or squashed")
+    """Return the repo info with another snapshot at a branch tip. The old tip stays in the list of
+    snapshots."""
     update = UpdateType.CommitAmended(branch, str(info.branches[branch]), str(snapshot.id))
     return _with_tip(info, branch, snapshot), update
 
 
 def add_detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
-    """Add a snapshot that no branch points to. Its parent must still be in the repository."""
+    """Return the repo info with a snapshot that no branch points to. Its parent must still be in the
+    repository."""
     if snapshot.parent_id is not None and info.snapshots.row(snapshot.parent_id) is None:
         raise make_lost_base_error(snapshot.parent_id)
     changed = replace(info, snapshots=info.snapshots.with_entry(snapshot))
@@ -103,45 +134,117 @@ def add_detached_snapshot(info: RepoInfo, snapshot: SnapshotInfo) -> Changed:
 
 
 def set_config(info: RepoInfo, config: bytes) -> Changed:
-    """Replace the stored configuration."""
+    """Return the repo info with a changed configuration."""
     return replace(info, config=config), UpdateType.ConfigChanged()
 
 
 def set_metadata(info: RepoInfo, metadata: Mapping[str, Any]) -> Changed:
-    """Replace the metadata of the repository."""
+    """Return the repo info with changed metadata of the repository.
+
+    The protection of branches stays, unless the new metadata contains another one.
+    """
+    kept = {name: info.metadata[name] for name in (PROTECTED, CHECKS) if name in info.metadata}
+    return replace(info, metadata={**kept, **metadata}), UpdateType.MetadataChanged()
+
+
+def protect(info: RepoInfo, branch: str, sql: Sequence[str] | None, python: Sequence[str] | None) -> Changed:
+    """Return the repo info changed so that a branch is protected. None keeps the checks of one kind."""
+    get_branch_tip(info, branch)
+    stored = _get_stored_checks(info)
+    given: dict[str, Sequence[str] | None] = {"sql": sql, "python": python}
+    own: list[dict[str, str]] = []
+    for kind, texts in given.items():
+        if texts is None:
+            texts = [each.text for each in list_checks(info, branch) if each.kind == kind]
+        own += [{kind: text} for text in texts]
+    names = sorted({*list_protected(info), branch})
+    return _with_protection(info, names, {**stored, branch: own})
+
+
+def unprotect(info: RepoInfo, branch: str) -> Changed:
+    """Return the repo info changed so that a branch and its checks are not protected any more."""
+    get_branch_tip(info, branch)
+    names = [name for name in list_protected(info) if name != branch]
+    return _with_protection(info, names, {**_get_stored_checks(info), branch: []})
+
+
+def _with_protection(info: RepoInfo, names: Sequence[str], checks: Mapping[str, Any]) -> Changed:
+    metadata = {name: value for name, value in info.metadata.items() if name not in (PROTECTED, CHECKS)}
+    if names:
+        metadata[PROTECTED] = list(names)
+    if stored := {branch: own for branch, own in checks.items() if own}:
+        metadata[CHECKS] = stored
     return replace(info, metadata=metadata), UpdateType.MetadataChanged()
 
 
-def protect(info: RepoInfo, branch: str, *, protected: bool) -> Changed:
-    """Protect a branch, or end its protection."""
-    get_branch_tip(info, branch)
-    others = [name for name in list_protected(info) if name != branch]
-    names = sorted([*others, branch] if protected else others)
-    metadata = {name: value for name, value in info.metadata.items() if name != PROTECTED}
-    return set_metadata(info, {**metadata, PROTECTED: names} if names else metadata)
-
-
 def list_protected(info: RepoInfo) -> list[str]:
-    """Return the names of protected branches."""
+    """Return the names of the protected branches in a repo info."""
     names = info.metadata.get(PROTECTED)
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def _check_unprotected(info: RepoInfo, branch: str, what: str) -> None:
-    if branch in list_protected(info):
-        raise SessionStateError(
-            f"branch {branch} is protected, so it cannot be {what}; its history may only be extended",
-            kind=ErrorKind.NOT_ALLOWED,
-        ).with_hint(Hint("{function} ends the protection", function="Repository.unprotect"))
+def list_checks(info: RepoInfo, branch: str) -> tuple[BranchCheck, ...]:
+    """Return the checks of a branch in a repo info."""
+    return decode_checks(branch, _get_stored_checks(info).get(branch, []))
+
+
+def _get_stored_checks(info: RepoInfo) -> Mapping[str, Any]:
+    found = info.metadata.get(CHECKS)
+    return found if isinstance(found, Mapping) else {}
+
+
+def guard_branches(before: RepoInfo, changed: Changed, passed: Container[tuple[object, ...]]) -> Changed:
+    """Return a change of the repo info if it respects the protection of all branches; raise an error
+    otherwise.
+
+    Raises SessionStateError if it rewrites the history of a protected branch, and ChecksRequiredError if the
+    move of a branch has checks and its key is not one of those that `passed`.
+    """
+    after, update = changed
+    for branch in list_protected(before):
+        tip = before.branches.get(branch)
+        if tip is not None and tip != after.branches.get(branch):
+            _check_extended(after, branch, tip, update)
+    for branch in _get_stored_checks(after):
+        tip = after.branches.get(branch)
+        is_new = tip != before.branches.get(branch)
+        checks = list_checks(after, branch) if is_new or _have_other_checks(before, after, branch) else ()
+        if tip is not None and checks:
+            move = CheckedMove(branch, get_snapshot_info(after, tip), checks, is_new)
+            if move.key not in passed:
+                raise ChecksRequiredError(move, is_listed=before.snapshots.row(tip) is not None)
+    return changed
+
+
+def _have_other_checks(before: RepoInfo, after: RepoInfo, branch: str) -> bool:
+    return bool(_get_stored_checks(before).get(branch) != _get_stored_checks(after).get(branch))
+
+
+def _check_extended(after: RepoInfo, branch: str, tip: SnapshotId, update: StoredUpdate) -> None:
+    """Raise an error unless a protected branch was moved to a descendant of its tip."""
+    moved = after.branches.get(branch)
+    row = after.snapshots.row(tip)
+    if moved is not None and row is not None and row in after.snapshots.walk(moved):
+        return
+    if moved is None:
+        what = "deleted"
+    elif isinstance(update, UpdateType.CommitAmended):
+        what = "amended or squashed"
+    else:
+        what = f"reset to {moved}, which does not follow its tip {tip}"
+    raise SessionStateError(
+        f"branch {branch} is protected, so it cannot be {what}; its history may only be extended",
+        kind=ErrorKind.NOT_ALLOWED,
+    ).with_hint(Hint("{function} ends the protection", function="Repository.unprotect"))
 
 
 def set_status(info: RepoInfo, status: RepoStatus) -> Changed:
-    """Change the status of the repository."""
+    """Return the repo info with a changed status of the repository."""
     return replace(info, status=status), RepoStatusChanged(status)
 
 
 def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed:
-    """Set a feature flag, or reset it to its default."""
+    """Return the repo info with a changed feature flag, which is set or reset to its default."""
     if not 0 <= flag < 1 << 16:
         raise InvalidInputError(
             f"invalid feature flag {flag}: expected a number below 2**16", kind=ErrorKind.INVALID_FEATURE_FLAG
@@ -157,7 +260,7 @@ def set_feature_flag(info: RepoInfo, flag: int, setting: bool | None) -> Changed
 def add_log_entry(
     info: RepoInfo, update: StoredUpdate, now_us: int, backup_path: str, limit: int
 ) -> RepoInfo:
-    """Add an entry to the ops log; the previous entry gets the name of its backup.
+    """Return the repo info with one more ops log entry; the entry before gets the name of its backup.
 
     A list with more than `limit` entries is cut at an entry with a backup, which contains the older entries.
     """
@@ -175,7 +278,7 @@ def add_log_entry(
 
 
 def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | None = None) -> bool:
-    """Return whether a change was already written, recognized by its backups or by its snapshot."""
+    """Return whether a change of the repo info was already written, recognized by its backups or snapshot."""
     if snapshot is not None and info.snapshots.row(snapshot) is not None:
         return True
     if info.repo_before_updates in backups:
@@ -184,26 +287,28 @@ def was_written(info: RepoInfo, backups: Container[str], snapshot: SnapshotId | 
 
 
 def choose_later_time(previous_us: int, now_us: int) -> int:
-    """Return a time after the previous one, as the format requires, even if clocks differ."""
+    """Return a time after the last change of the repo info, as the format requires, even if clocks differ."""
     return max(now_us, previous_us + 1)
 
 
 def get_branch_tip(info: RepoInfo, name: str) -> SnapshotId:
-    """Return the tip of a branch; raise RefNotFoundError if it does not exist."""
+    """Return the tip of the branch to change in a repo info; raise RefNotFoundError if it does not exist."""
     if name not in info.branches:
         raise RefNotFoundError(f"ref not found: there is no branch `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.branches[name]
 
 
 def get_tag_target(info: RepoInfo, name: str) -> SnapshotId:
-    """Return the target of a tag; raise RefNotFoundError if it does not exist."""
+    """Return the target of the tag to change in a repo info; raise RefNotFoundError if it does not exist."""
     if name not in info.tags:
         raise RefNotFoundError(f"ref not found: there is no tag `{name}`", kind=ErrorKind.REF_NOT_FOUND)
     return info.tags[name]
 
 
 def get_snapshot_info(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
-    """Return the entry of a snapshot; raise SnapshotNotFoundError if it does not exist."""
+    """Return the entry of the snapshot to change in a repo info; raise SnapshotNotFoundError if it does not
+    exist.
+    """
     found = info.snapshots.find(snapshot)
     if found is None:
         raise SnapshotNotFoundError(f"snapshot not found: {snapshot}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
@@ -211,7 +316,7 @@ def get_snapshot_info(info: RepoInfo, snapshot: SnapshotId) -> SnapshotInfo:
 
 
 def make_lost_base_error(snapshot: SnapshotId) -> SnapshotNotFoundError:
-    """Return the error for a session whose base was deleted."""
+    """Return the error for a change of the repo info whose base snapshot was deleted."""
     return SnapshotNotFoundError(
         f"snapshot not found: {snapshot}, which this session is based on, has expired and may be deleted;"
         " nothing was committed. Write the data again in a new session",
@@ -225,6 +330,6 @@ def _check_listed(info: RepoInfo, snapshot: SnapshotId) -> None:
 
 
 def _with_tip(info: RepoInfo, branch: str, snapshot: SnapshotInfo) -> RepoInfo:
-    return replace(
-        info, snapshots=info.snapshots.with_entry(snapshot), branches={**info.branches, branch: snapshot.id}
-    )
+    known = info.snapshots.row(snapshot.id) is not None  # detached until its branch was checked
+    snapshots = info.snapshots if known else info.snapshots.with_entry(snapshot)
+    return replace(info, snapshots=snapshots, branches={**info.branches, branch: snapshot.id})

@@ -28,7 +28,7 @@ _PARENT_SLOT: Final = SNAPSHOT_INFO.fields["parent_offset"].slot
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInfo:
-    """The entry of a snapshot in the repo info file."""
+    """The entry of a snapshot in the repo info."""
 
     id: SnapshotId
     parent_id: SnapshotId | None
@@ -41,7 +41,7 @@ class SnapshotInfo:
 
 
 class SnapshotInfos:
-    """All snapshots of a repository, sorted by id.
+    """All snapshots in the repo info, sorted by id.
 
     Raises FormatError if ids are not ascending or a parent is missing.
     """
@@ -71,7 +71,8 @@ class SnapshotInfos:
         self._check_ancestry(parents)
 
     def _check_ancestry(self, parents: NDArray[np.int32]) -> None:
-        """Raise an error if a snapshot is its own ancestor: follow all parents at once, in doubling steps."""
+        """Raise an error if a snapshot is its own ancestor. All parents are followed at once, in doubling
+        steps."""
         count = len(parents)
         if count == 1 and parents[0] == NO_PARENT:
             return
@@ -89,7 +90,7 @@ class SnapshotInfos:
 
     @staticmethod
     def of(infos: Iterable[SnapshotInfo]) -> SnapshotInfos:
-        """Create the list from individual entries, in any order."""
+        """Create the snapshot list of a repo info from single entries, in any order."""
         ordered = sorted(infos, key=lambda info: info.id)
         rows = {info.id: row for row, info in enumerate(ordered)}
         if len(rows) != len(ordered):
@@ -116,22 +117,22 @@ class SnapshotInfos:
 
     @property
     def columns(self) -> Tables:
-        """All columns except the parents, which are in `parents`."""
+        """All columns of the snapshot list in a repo info, except `parents`."""
         return self._records.columns
 
     @property
     def blocks(self) -> Blocks:
-        """The encoded tables."""
+        """The encoded tables of the snapshot list in a repo info."""
         if self._parent_positions is None:
             self._parent_positions = self._records.number_positions("parent_offset")
         return self._records.blocks.with_numbers(self._parent_positions, self.parents)
 
     def row(self, snapshot: SnapshotId) -> int | None:
-        """Return the row of a snapshot; None if it is not in the list."""
+        """Return the row of a snapshot in the repo info; None if it is not listed."""
         return find_id(self.ids, snapshot)
 
     def rows(self, snapshots: Sequence[SnapshotId]) -> list[int | None]:
-        """Return the rows of many snapshots; None for those that are not in the list."""
+        """Return the rows of many snapshots in the repo info; None for those that are not listed."""
         if len(snapshots) <= FEW or not len(self):
             return [self.row(each) for each in snapshots]
         known = view_id_keys(self.ids)
@@ -141,16 +142,16 @@ class SnapshotInfos:
         return [row if found else None for row, found in zip(rows.tolist(), listed, strict=True)]
 
     def find(self, snapshot: SnapshotId) -> SnapshotInfo | None:
-        """Return the entry of a snapshot, if there is one."""
+        """Return the entry of a snapshot in the repo info, if it is listed."""
         row = self.row(snapshot)
         return None if row is None else self[row]
 
     def id_at(self, row: int) -> SnapshotId:
-        """Return the id in a row."""
+        """Return the snapshot id in a row of the repo info's snapshot list."""
         return SnapshotId(self.ids[row].tobytes())
 
     def with_entry(self, info: SnapshotInfo) -> SnapshotInfos:
-        """Return a copy with one more snapshot, whose parent is in the list."""
+        """Return a copy of the repo info's snapshot list with one more snapshot, whose parent is listed."""
         parent = NO_PARENT if info.parent_id is None else self.row(info.parent_id)
         if parent is None:
             self._refuse(f"{info.parent_id}, the parent of {info.id}, is not listed")
@@ -174,7 +175,7 @@ class SnapshotInfos:
         return added
 
     def ancestry(self, snapshot: SnapshotId) -> list[int]:
-        """Return the rows of a snapshot and all its ancestors, newest first."""
+        """Return the rows of a snapshot and all its ancestors in the repo info, newest first."""
         row = self.row(snapshot)
         if row is None:
             return []
@@ -187,14 +188,15 @@ class SnapshotInfos:
         return rows
 
     def walk(self, snapshot: SnapshotId) -> Iterator[int]:
-        """Yield the rows of a snapshot and its ancestors, newest first. The first rows cost O(1) each."""
+        """Yield the rows of a snapshot and its ancestors in the repo info, newest first. The first rows cost
+        O(1) each."""
         row = self.row(snapshot)
         while row is not None and row != NO_PARENT:
             yield row
             row = int(self.parents[row])
 
     def mark_ancestry(self, tips: Iterable[SnapshotId]) -> NDArray[np.bool_]:
-        """Mark some snapshots and all their ancestors."""
+        """Return a mask of some snapshots and all their ancestors in the repo info."""
         parents, seen = self.parents.tolist(), [False] * len(self)
         for tip in tips:
             row = self.row(tip)
@@ -219,7 +221,8 @@ class SnapshotInfos:
 
 
 def make_info_row(info: SnapshotInfo, parent: int) -> Row:
-    """Return an entry as a `SnapshotInfo` table, with the row of its parent."""
+    """Return the entry of a snapshot in the repo info as a `SnapshotInfo` table, with the row of its
+    parent."""
     return {
         "id": info.id,
         "parent_offset": parent,
@@ -232,7 +235,8 @@ def make_info_row(info: SnapshotInfo, parent: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class RepoInfo:
-    """The only mutable object of a V2 repository. A change is a new value that is written conditionally."""
+    """The repo info: the only mutable object of a V2 repository. A change is a new value that is written
+    conditionally."""
 
     snapshots: SnapshotInfos
     branches: Mapping[str, SnapshotId]

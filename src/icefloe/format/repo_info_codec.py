@@ -23,7 +23,7 @@ _LOG: Final = ("spec_version", "latest_updates", "repo_before_updates")
 
 
 def decode_repo_info(payload: Payload) -> RepoInfo:
-    """Decode a repo info file."""
+    """Decode the payload of a repo info file."""
     place = payload.place
     root = read_row(payload, REPO, _MANY)
     spec = get_spec(root["spec_version"], place)
@@ -49,7 +49,7 @@ def decode_repo_info(payload: Payload) -> RepoInfo:
 
 
 def decode_ops_log(payload: Payload) -> tuple[Updates, str | None]:
-    """Decode only the ops log in a repo info file, and where it continues."""
+    """Decode only the ops log in the payload of a repo info file, and the backup in which it continues."""
     root = read_row(payload, REPO, ("latest_updates",), REPO.fields.keys() - set(_LOG))
     return Updates(root["latest_updates"]), root["repo_before_updates"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from icefloe.encoding.flatbuffers.schema import (
-    Table,
+    TableSchema,
     blob,
     child,
     children,
@@ -33,11 +33,11 @@ MANIFEST_FILE_V1: Final = [
 ]
 """The struct `ManifestFileInfo` with explicit padding."""
 
-METADATA_ITEM = Table("MetadataItem", {"name": text(0, required=True), "value": blob(1, required=True)})
+METADATA_ITEM = TableSchema("MetadataItem", {"name": text(0, required=True), "value": blob(1, required=True)})
 
 # manifest.fbs
 
-CHUNK_REF = Table(
+CHUNK_REF = TableSchema(
     "ChunkRef",
     {
         "index": vector(0, "<u4", 4, required=True),
@@ -53,7 +53,7 @@ CHUNK_REF = Table(
     },
 )
 
-ARRAY_MANIFEST = Table(
+ARRAY_MANIFEST = TableSchema(
     "ArrayManifest",
     {
         "node_id": struct(0, NODE_ID, required=True),
@@ -62,7 +62,7 @@ ARRAY_MANIFEST = Table(
     },
 )
 
-MANIFEST = Table(
+MANIFEST = TableSchema(
     "Manifest",
     {
         "id": struct(0, OBJECT_ID, required=True),
@@ -75,10 +75,10 @@ MANIFEST = Table(
 
 # snapshot.fbs
 
-DIMENSION_SHAPE_V2 = Table("DimensionShapeV2", {"array_length": u64(0), "num_chunks": u32(1)})
-DIMENSION_NAME = Table("DimensionName", {"name": text(0)})
+DIMENSION_SHAPE_V2 = TableSchema("DimensionShapeV2", {"array_length": u64(0), "num_chunks": u32(1)})
+DIMENSION_NAME = TableSchema("DimensionName", {"name": text(0)})
 
-MANIFEST_REF = Table(
+MANIFEST_REF = TableSchema(
     "ManifestRef",
     {
         "object_id": struct(0, OBJECT_ID, required=True),
@@ -86,7 +86,7 @@ MANIFEST_REF = Table(
     },
 )
 
-ARRAY_NODE_DATA = Table(
+ARRAY_NODE_DATA = TableSchema(
     "ArrayNodeData",
     {
         "shape": vector(0, [("array_length", "<u8"), ("chunk_length", "<u8")], 8, required=True),
@@ -96,12 +96,12 @@ ARRAY_NODE_DATA = Table(
     },
 )
 
-GROUP_NODE_DATA = Table("GroupNodeData", {})
+GROUP_NODE_DATA = TableSchema("GroupNodeData", {})
 
 ARRAY_NODE: Final = 1
 GROUP_NODE: Final = 2
 
-NODE_SNAPSHOT = Table(
+NODE_SNAPSHOT = TableSchema(
     "NodeSnapshot",
     {
         "id": struct(0, NODE_ID, required=True),
@@ -112,12 +112,12 @@ NODE_SNAPSHOT = Table(
     },
 )
 
-MANIFEST_FILE_INFO = Table(
+MANIFEST_FILE_INFO = TableSchema(
     "ManifestFileInfoV2",
     {"id": struct(0, OBJECT_ID), "size_bytes": u64(1), "num_chunk_refs": u32(2), "extra": blob(3)},
 )
 
-SNAPSHOT = Table(
+SNAPSHOT = TableSchema(
     "Snapshot",
     {
         "id": struct(0, OBJECT_ID, required=True),
@@ -134,18 +134,18 @@ SNAPSHOT = Table(
 
 # transaction_log.fbs
 
-CHUNK_INDICES = Table("ChunkIndices", {"coords": vector(0, "<u4", 4, required=True)})
+CHUNK_INDICES = TableSchema("ChunkIndices", {"coords": vector(0, "<u4", 4, required=True)})
 
-ARRAY_UPDATED_CHUNKS = Table(
+ARRAY_UPDATED_CHUNKS = TableSchema(
     "ArrayUpdatedChunks",
     {"node_id": struct(0, NODE_ID, required=True), "chunks": children(1, CHUNK_INDICES, required=True)},
 )
 
-MOVE_OPERATION = Table(
+MOVE_OPERATION = TableSchema(
     "MoveOperation", {"from": text(0), "to": text(1), "node_id": struct(2, NODE_ID), "node_type": u8(3)}
 )
 
-TRANSACTION_LOG = Table(
+TRANSACTION_LOG = TableSchema(
     "TransactionLog",
     {
         "id": struct(0, OBJECT_ID, required=True),
@@ -163,9 +163,9 @@ TRANSACTION_LOG = Table(
 
 # repo.fbs
 
-REF = Table("Ref", {"name": text(0, required=True), "snapshot_index": u32(1)})
+REF = TableSchema("Ref", {"name": text(0, required=True), "snapshot_index": u32(1)})
 
-SNAPSHOT_INFO = Table(
+SNAPSHOT_INFO = TableSchema(
     "SnapshotInfo",
     {
         "id": struct(0, OBJECT_ID, required=True),
@@ -177,7 +177,7 @@ SNAPSHOT_INFO = Table(
     },
 )
 
-REPO_STATUS = Table(
+REPO_STATUS = TableSchema(
     "RepoStatus", {"availability": u8(0), "set_at": u64(1), "limited_availability_reason": text(2)}
 )
 
@@ -185,17 +185,17 @@ _NAME = text(0, required=True)
 _PREVIOUS = struct(1, OBJECT_ID, required=True)
 
 UPDATE_KINDS: Final = {
-    1: Table("RepoInitializedUpdate", {}),
-    2: Table("RepoMigratedUpdate", {"from_version": u8(0), "to_version": u8(1)}),
-    3: Table("ConfigChangedUpdate", {}),
-    4: Table("MetadataChangedUpdate", {}),
-    5: Table("TagCreatedUpdate", {"name": _NAME}),
-    6: Table("TagDeletedUpdate", {"name": _NAME, "previous_snap_id": _PREVIOUS}),
-    7: Table("BranchCreatedUpdate", {"name": _NAME}),
-    8: Table("BranchDeletedUpdate", {"name": _NAME, "previous_snap_id": _PREVIOUS}),
-    9: Table("BranchResetUpdate", {"name": _NAME, "previous_snap_id": _PREVIOUS}),
-    10: Table("NewCommitUpdate", {"branch": _NAME, "new_snap_id": struct(1, OBJECT_ID, required=True)}),
-    11: Table(
+    1: TableSchema("RepoInitializedUpdate", {}),
+    2: TableSchema("RepoMigratedUpdate", {"from_version": u8(0), "to_version": u8(1)}),
+    3: TableSchema("ConfigChangedUpdate", {}),
+    4: TableSchema("MetadataChangedUpdate", {}),
+    5: TableSchema("TagCreatedUpdate", {"name": _NAME}),
+    6: TableSchema("TagDeletedUpdate", {"name": _NAME, "previous_snap_id": _PREVIOUS}),
+    7: TableSchema("BranchCreatedUpdate", {"name": _NAME}),
+    8: TableSchema("BranchDeletedUpdate", {"name": _NAME, "previous_snap_id": _PREVIOUS}),
+    9: TableSchema("BranchResetUpdate", {"name": _NAME, "previous_snap_id": _PREVIOUS}),
+    10: TableSchema("NewCommitUpdate", {"branch": _NAME, "new_snap_id": struct(1, OBJECT_ID, required=True)}),
+    11: TableSchema(
         "CommitAmendedUpdate",
         {
             "branch": _NAME,
@@ -203,19 +203,19 @@ UPDATE_KINDS: Final = {
             "new_snap_id": struct(2, OBJECT_ID, required=True),
         },
     ),
-    12: Table("NewDetachedSnapshotUpdate", {"new_snap_id": struct(0, OBJECT_ID, required=True)}),
-    13: Table("GCRanUpdate", {}),
-    14: Table("ExpirationRanUpdate", {}),
-    15: Table("FeatureFlagChangedUpdate", {"id": u16(0), "new_value": u8(1), "is_set": u8(2)}),
-    16: Table("RepoStatusChangedUpdate", {"status": child(0, REPO_STATUS)}),
+    12: TableSchema("NewDetachedSnapshotUpdate", {"new_snap_id": struct(0, OBJECT_ID, required=True)}),
+    13: TableSchema("GCRanUpdate", {}),
+    14: TableSchema("ExpirationRanUpdate", {}),
+    15: TableSchema("FeatureFlagChangedUpdate", {"id": u16(0), "new_value": u8(1), "is_set": u8(2)}),
+    16: TableSchema("RepoStatusChangedUpdate", {"status": child(0, REPO_STATUS)}),
 }
 
-UPDATE = Table(
+UPDATE = TableSchema(
     "Update",
     {"update_type": union(0, UPDATE_KINDS, required=True), "updated_at": u64(2), "backup_path": text(3)},
 )
 
-REPO = Table(
+REPO = TableSchema(
     "Repo",
     {
         "spec_version": u8(0),

@@ -19,18 +19,18 @@ from icefloe.encoding.columns import Blobs
 from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.records import FEW, Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row
-from icefloe.encoding.flatbuffers.schema import Table
-from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
+from icefloe.encoding.flatbuffers.schema import TableSchema
+from icefloe.encoding.flatbuffers.tables import Tables, Union, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
 from icefloe.format.extents import find_overlapping
-from icefloe.format.id_columns import are_ids_ascending, find_id, is_member, to_ids, view_id_keys
+from icefloe.format.id_columns import are_ids_ascending, find_id, is_member, sort_ids, to_ids, view_id_keys
 from icefloe.format.metadata import Metadata
 from icefloe.format.schema import ARRAY_NODE, ARRAY_NODE_DATA, GROUP_NODE, MANIFEST_FILE_INFO, NODE_SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestRef:
-    """A reference to the manifest that covers one region of an array's chunk grid."""
+    """A snapshot's reference to the manifest that covers one region of an array's chunk grid."""
 
     id: ManifestId
     extents: tuple[range, ...]
@@ -39,7 +39,7 @@ class ManifestRef:
 
 @dataclass(frozen=True, slots=True)
 class DimensionShape:
-    """The length of one dimension of an array, in elements and in chunks."""
+    """The length of one dimension of an array in a snapshot, in elements and in chunks."""
 
     array_length: int
     num_chunks: int
@@ -47,7 +47,8 @@ class DimensionShape:
 
 @dataclass(frozen=True, slots=True)
 class ArrayNodeData:
-    """The part of an array that is not in its Zarr metadata."""
+    """The data of an array in a snapshot that are not in its zarr.json: shape, dimension names and
+    manifests."""
 
     shape: tuple[DimensionShape, ...]
     manifests: tuple[ManifestRef, ...] = ()
@@ -55,18 +56,18 @@ class ArrayNodeData:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The shape of the array, in elements."""
+        """The shape of an array in a snapshot, in elements."""
         return tuple(dimension.array_length for dimension in self.shape)
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The name of each dimension, None if it has none."""
+        """The dimension names of an array in a snapshot; None for a dimension without a name."""
         return self.dimension_names or (None,) * len(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupNodeData:
-    """The part of a group that is not in its Zarr metadata: nothing."""
+    """The data of a group in a snapshot that are not in its zarr.json: none."""
 
 
 NodeData: TypeAlias = ArrayNodeData | GroupNodeData
@@ -74,7 +75,7 @@ NodeData: TypeAlias = ArrayNodeData | GroupNodeData
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A group or an array in a snapshot."""
+    """A node in a snapshot: a group or an array."""
 
     id: NodeId
     path: str
@@ -85,7 +86,7 @@ class NodeSnapshot:
 
     @property
     def array(self) -> ArrayNodeData:
-        """The data of the array; TypeError if the node is a group."""
+        """The array data of a node in a snapshot; TypeError if the node is a group."""
         if not isinstance(self.node_data, ArrayNodeData):
             raise TypeError(f"{self.path} is a group")
         return self.node_data
@@ -93,7 +94,7 @@ class NodeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFileInfo:
-    """A manifest file that a snapshot uses."""
+    """The entry of a manifest file in the list of a snapshot."""
 
     id: ManifestId
     size_bytes: int
@@ -102,16 +103,16 @@ class ManifestFileInfo:
 
 
 _NO_NODES: Final = Tables(0, {}, {})
-_TODAYS_ARRAY: Final = Table(
+_TODAYS_ARRAY: Final = TableSchema(
     "ArrayNodeData", {name: field for name, field in ARRAY_NODE_DATA.fields.items() if name != "shape"}
 )
-_TODAYS_NODE: Final = Table(
+_TODAYS_NODE: Final = TableSchema(
     "NodeSnapshot",
     {
         **NODE_SNAPSHOT.fields,
         "node_data": replace(
             NODE_SNAPSHOT.fields["node_data"],  # type: ignore[call-arg]
-            tables={GROUP_NODE: Table("GroupNodeData", {}), ARRAY_NODE: _TODAYS_ARRAY},
+            tables={GROUP_NODE: TableSchema("GroupNodeData", {}), ARRAY_NODE: _TODAYS_ARRAY},
         ),
     },
 )
@@ -160,7 +161,7 @@ class Nodes:
 
     @property
     def columns(self) -> Tables:
-        """The columns of `NodeSnapshot`."""
+        """The nodes of a snapshot as columns of `NodeSnapshot` tables."""
         return self._list_all().columns
 
     @property
@@ -174,7 +175,7 @@ class Nodes:
 
     @staticmethod
     def of(nodes: Iterable[NodeSnapshot], place: str = "snapshot") -> Nodes:
-        """Create nodes from single ones, in any order."""
+        """Create the nodes of a snapshot from single ones, in any order."""
         given = list(nodes)
         if len(given) > FEW:
             return Nodes(from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in given]), place)
@@ -203,18 +204,18 @@ class Nodes:
     __hash__ = None  # type: ignore[assignment]
 
     def paths(self) -> list[str]:
-        """Return all paths, in order."""
+        """Return the paths of all nodes of a snapshot, in order."""
         return list(self._rows)
 
     def find(self, path: str) -> NodeSnapshot | None:
-        """Return the node at a path, if there is one."""
+        """Return the node at a path of a snapshot, if there is one."""
         if self.few is not None:
             return self.few.get(path)
         row = self._rows.get(path)
         return None if row is None else get_node_at(self.columns, row, self._place)
 
     def updated(self, put: Iterable[NodeSnapshot], remove: Iterable[str] = ()) -> Nodes:
-        """Return a copy with some nodes added or replaced by path, and others removed."""
+        """Return a copy of a snapshot's nodes with some added or replaced by path, and others removed."""
         fresh = list(put)
         gone = {*remove, *(node.path for node in fresh)}
         if self.few is not None:
@@ -226,9 +227,75 @@ class Nodes:
         parts = [self.columns.take(keep), from_rows(NODE_SNAPSHOT, [make_node_row(node) for node in fresh])]
         return Nodes(Tables.concat([part for part in parts if len(part)] or parts[:1]), self._place)
 
+    def find_arrays_of(self, manifests: Collection[ManifestId]) -> list[tuple[str, NodeId, int, ManifestId]]:
+        """Find the arrays of a snapshot with exactly one manifest, which is one of some: path, id,
+        dimensions, manifest.
+        """
+        if self.few is not None:
+            return [
+                (path, node.id, len(node.array.shape), node.array.manifests[0].id)
+                for path, node in self.few.items()
+                if isinstance(node.node_data, ArrayNodeData)
+                and len(node.array.manifests) == 1
+                and node.array.manifests[0].id in manifests
+            ]
+        rows, arrays, single = self._find_single_manifests()
+        if arrays is None or not len(rows) or not manifests:
+            return []
+        used = arrays["manifests"].items["object_id"][arrays["manifests"].splits[:-1][single]]
+        wanted = is_member(used, sort_ids(np.frombuffer(b"".join(manifests), np.uint8).reshape(-1, 12)))
+        shapes, paths, ids = arrays.columns.get("shape_v2"), self.paths(), self.columns["id"]
+        ranks = np.zeros(len(rows), np.int64) if shapes is None else shapes.lengths[single]
+        return [
+            (paths[row], NodeId(ids[row].tobytes()), rank, ManifestId(id.tobytes()))
+            for row, rank, id in zip(rows[wanted].tolist(), ranks[wanted].tolist(), used[wanted], strict=True)
+        ]
+
+    def _find_single_manifests(self) -> tuple[NDArray[np.int64], Tables | None, NDArray[np.bool_]]:
+        """Return the rows of arrays that have exactly one manifest, all arrays, and a mask of them."""
+        union = self.columns["node_data"] if len(self) else None
+        arrays = None if union is None else union.tables.get(ARRAY_NODE)
+        if union is None or arrays is None:
+            return np.zeros(0, np.int64), None, np.zeros(0, np.bool_)
+        single = arrays["manifests"].lengths == 1
+        return np.flatnonzero(union.kinds == ARRAY_NODE)[single], arrays, single
+
+    def with_manifests(self, ids: Mapping[str, ManifestId]) -> Nodes:
+        """Return a copy of a snapshot's nodes in which some arrays with exactly one manifest refer to another
+        one.
+        """
+        if not ids:
+            return self
+        if self.few is not None:
+            changed = []
+            for path, id in ids.items():
+                node = self.few[path]
+                refs = (replace(node.array.manifests[0], id=id),)
+                changed.append(replace(node, node_data=replace(node.array, manifests=refs)))
+            return self.updated(changed)
+        rows, arrays, single = self._find_single_manifests()
+        if arrays is None:
+            raise KeyError(next(iter(ids)))
+        manifests, paths = arrays["manifests"], self.paths()
+        column = manifests.items["object_id"].copy()
+        places = dict(zip(rows.tolist(), manifests.splits[:-1][single].tolist(), strict=True))
+        chosen = [(places[self._rows[path]], id) for path, id in ids.items()]
+        column[[place for place, _ in chosen]] = np.frombuffer(
+            b"".join(id for _, id in chosen), np.uint8
+        ).reshape(-1, 12)
+        items = replace(manifests.items, columns={**manifests.items.columns, "object_id": column})
+        union = self.columns["node_data"]
+        data = replace(arrays, columns={**arrays.columns, "manifests": replace(manifests, items=items)})
+        tables = {**self.columns.columns, "node_data": Union(union.kinds, {**union.tables, ARRAY_NODE: data})}
+        copy = object.__new__(Nodes)
+        copy.few = copy.written = None
+        copy._place, copy._load = self._place, self._load
+        copy._sorted = _Sorted(replace(self.columns, columns=tables), {p: row for row, p in enumerate(paths)})
+        return copy
+
 
 class SplicedNodes(Nodes):
-    """Many nodes with a few changes. The encoded tables of unchanged nodes are reused."""
+    """The nodes of a large snapshot with a few changes. The encoded tables of unchanged nodes are reused."""
 
     __slots__ = ("_paths", "used")
 
@@ -248,7 +315,8 @@ class SplicedNodes(Nodes):
     def over(
         base: Nodes, written: Blocks, fresh: Sequence[NodeSnapshot], gone: Collection[str]
     ) -> SplicedNodes:
-        """Create nodes from other nodes and their tables, without some paths and with some new nodes."""
+        """Create the nodes of a snapshot from the nodes of another snapshot, without some paths and with some
+        new nodes."""
         used = Counter(base.used if isinstance(base, SplicedNodes) else _count_manifests(base))
         for path in gone:
             used.subtract(_get_manifests(base.find(path)))
@@ -313,7 +381,7 @@ def _count_manifests(nodes: Nodes) -> dict[ManifestId, int]:
 
 
 def _table_row(node: NodeSnapshot) -> Row:
-    """Return a node as a table of the current format, in which the old form of the shape is empty."""
+    """Return a node as a table of the current format, which leaves the old form of the shape empty."""
     row = make_node_row(node)
     kind, data = row["node_data"]
     return row if kind == GROUP_NODE else {**row, "node_data": (kind, {**data, "shape": ()})}
@@ -369,9 +437,8 @@ def _check_extents(columns: Tables, paths: Sequence[str], place: str) -> None:
 
 
 def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
-    """Return the same list if all paths are canonical; otherwise drop `.` and empty names, like official
-    readers.
-    """
+    """Drop `.` and empty names from node paths of a snapshot, like official readers. Canonical paths are
+    returned as they are."""
     if _is_all_canonical([path for path in paths if path != ROOT]):
         return paths
     try:
@@ -381,9 +448,7 @@ def canonicalize_paths(paths: Sequence[str], place: str) -> Sequence[str]:
 
 
 def _is_all_canonical(paths: Sequence[str]) -> bool:
-    """Return whether all paths look canonical when they are examined as one text; False may be a false
-    alarm.
-    """
+    """Return whether all paths look canonical when examined as one text; False may be a false alarm."""
     whole = "/".join(paths) + "/"
     suspicious = "///" in whole or "/./" in whole or "/../" in whole
     starts = {path[:1] for path in paths}
@@ -391,12 +456,12 @@ def _is_all_canonical(paths: Sequence[str]) -> bool:
 
 
 def get_node_at(columns: Tables, row: int, place: str) -> NodeSnapshot:
-    """Return one node of a column."""
+    """Return one node of a snapshot from its columns."""
     return make_node(to_rows(NODE_SNAPSHOT, columns.take(slice(row, row + 1)), place)[0])
 
 
 def make_node_row(node: NodeSnapshot) -> dict[str, Any]:
-    """Return a node as a `NodeSnapshot` table."""
+    """Return a node of a snapshot as a `NodeSnapshot` table."""
     row = {"id": node.id, "path": node.path, "user_data": node.user_data, "extra": node.extra}
     if isinstance(node.node_data, GroupNodeData):
         return row | {"node_data": (GROUP_NODE, {})}
@@ -414,7 +479,7 @@ def make_node_row(node: NodeSnapshot) -> dict[str, Any]:
 
 
 def make_node(row: Row) -> NodeSnapshot:
-    """Return the node in a `NodeSnapshot` table."""
+    """Return the node of a snapshot in a `NodeSnapshot` table."""
     kind, data = row["node_data"]
     node_data: NodeData = GroupNodeData()
     if kind == ARRAY_NODE:
@@ -431,7 +496,7 @@ def make_node(row: Row) -> NodeSnapshot:
 
 
 class ManifestFiles:
-    """The manifest files of a snapshot, sorted by id."""
+    """The list of manifest files in a snapshot, sorted by id."""
 
     __slots__ = ("ids", "records")
 
@@ -452,12 +517,13 @@ class ManifestFiles:
 
     @staticmethod
     def of(infos: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Create the list from individual entries, in any order."""
+        """Create a snapshot's list of manifest files from single entries, in any order."""
         ordered = sorted({info.id: info for info in infos}.items())
         return ManifestFiles(_make_file_records([_make_file_row(info) for _, info in ordered]))
 
     def keep(self, used: Collection[ManifestId], written: Iterable[ManifestFileInfo]) -> ManifestFiles:
-        """Return the entries of used manifests, and those of new ones."""
+        """Return a snapshot's list of manifest files with the entries that are still used, and entries of new
+        files."""
         new = sorted(written, key=attrgetter("id"))
         if self.records.few:
             kept = {bytes(row["id"]): row for row in self.records.rows() if ManifestId(row["id"]) in used}
@@ -485,12 +551,12 @@ class ManifestFiles:
     __hash__ = None  # type: ignore[assignment]
 
     def find(self, manifest_id: ManifestId) -> ManifestFileInfo | None:
-        """Return the entry of a manifest, if there is one."""
+        """Return the entry of a manifest in a snapshot, if it is listed."""
         row = self.row(manifest_id)
         return None if row is None else _make_file_info(self.records.row(row))
 
     def row(self, manifest_id: ManifestId) -> int | None:
-        """Return the row of a manifest; None if it is not in the list."""
+        """Return the row of a manifest in a snapshot; None if it is not listed."""
         return find_id(self.ids, manifest_id)
 
 
@@ -515,7 +581,7 @@ def _make_file_info(row: Row) -> ManifestFileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a repository at one commit."""
+    """A snapshot: the state of a repository at one commit."""
 
     id: SnapshotId
     parent_id: SnapshotId | None
@@ -530,7 +596,7 @@ class Snapshot:
 
 
 def list_used_manifests(nodes: Nodes) -> list[ManifestId]:
-    """Return the manifests that arrays of a snapshot refer to, sorted and unique."""
+    """List the manifests to which the arrays of a snapshot refer, sorted and unique."""
     if isinstance(nodes, SplicedNodes):
         return sorted(nodes.used)
     if nodes.few is not None:

@@ -17,7 +17,7 @@ from icefloe.encoding.flatbuffers.reader import Payload, read_tables
 from icefloe.encoding.flatbuffers.records import FEW, Records
 from icefloe.encoding.flatbuffers.row_builder import Blocks, Row, build_row
 from icefloe.encoding.flatbuffers.row_reader import read_row
-from icefloe.encoding.flatbuffers.schema import Table
+from icefloe.encoding.flatbuffers.schema import TableSchema
 from icefloe.encoding.flatbuffers.tables import Tables, Union
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.id_columns import is_member
@@ -47,17 +47,17 @@ from icefloe.format.spec import Spec
 LAZY_FROM: Final = 1000
 """Snapshots with at least this many nodes are decoded lazily, by lookups of single nodes."""
 
-_HEAD: Final = Table("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
+_HEAD: Final = TableSchema("Snapshot", {name: f for name, f in SNAPSHOT.fields.items() if name != "nodes"})
 _INFO_FIELDS: Final = ("id", "parent_id", "flushed_at", "message", "metadata")
-_INFO: Final = Table("Snapshot", {name: SNAPSHOT.fields[name] for name in _INFO_FIELDS})
-_NODES: Final = Table("Snapshot", {"nodes": SNAPSHOT.fields["nodes"]})
-_PATHS: Final = Table("NodeSnapshot", {"path": NODE_SNAPSHOT.fields["path"]})
+_INFO: Final = TableSchema("Snapshot", {name: SNAPSHOT.fields[name] for name in _INFO_FIELDS})
+_NODES: Final = TableSchema("Snapshot", {"nodes": SNAPSHOT.fields["nodes"]})
+_PATHS: Final = TableSchema("NodeSnapshot", {"path": NODE_SNAPSHOT.fields["path"]})
 _SHAPE_V1: Any = ARRAY_NODE_DATA.fields["shape"].dtype  # type: ignore[attr-defined]
 _U32_MAX = np.uint64(0xFFFFFFFF)
 
 
 def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
-    """Decode a snapshot file of either version."""
+    """Decode the payload of a snapshot file, of version 1 or 2."""
     place = payload.place
     root = read_row(payload, _HEAD, ("manifest_files_v2",))
     parent = root["parent_id"]
@@ -75,7 +75,7 @@ def decode_snapshot(payload: Payload, spec: Spec) -> Snapshot:
 
 
 def decode_snapshot_info(payload: Payload, spec: Spec) -> SnapshotInfo:
-    """Decode the entry of a snapshot from its file, without nodes and manifests."""
+    """Decode the entry of a snapshot from the payload of its file, without nodes and manifests."""
     root = read_row(payload, _INFO)
     parent = root["parent_id"]
     return SnapshotInfo(
@@ -107,8 +107,8 @@ def _read_nodes(payload: Payload, files: ManifestFiles) -> Nodes:
 
 
 class PackedNodes(Nodes):
-    """The nodes of a large snapshot in encoded form: finds single ones quickly, converts to columns on
-    demand.
+    """The nodes of a large snapshot in encoded form, which finds single ones quickly and converts to columns
+    on demand.
 
     A lookup checks the tables that it touches; all nodes are checked when columns are built.
     """
@@ -297,7 +297,7 @@ def _count_chunks(shape: Ragged, payload: Payload) -> Ragged:
 
 
 def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
-    """Return nodes with their shapes in the form that files of version `spec` have."""
+    """Return nodes with their shapes in the form that files of version `spec` use."""
     if not len(nodes):
         return nodes
     union = nodes["node_data"]
@@ -321,7 +321,7 @@ def _with_shapes(nodes: Tables, spec: Spec) -> Tables:
 
 
 def _convert_row_shape(row: Row, spec: Spec) -> Row:
-    """Return a single node with its shape in the form that files of version `spec` have."""
+    """Return a single node with its shape in the form that files of version `spec` use."""
     kind, data = row["node_data"]
     if kind != ARRAY_NODE:
         return row

@@ -12,9 +12,7 @@ from icefloe.errors import ErrorKind, FormatError
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A version of the format. Files are read according to their header and written according to the
-    repository.
-    """
+    """The capabilities of one version of the specification, which code checks instead of version numbers."""
 
     number: int
     """The byte in the header of a file; 0 for the formats before version 1, which have none."""
@@ -67,7 +65,7 @@ _BY_NUMBER: Final = {spec.number: spec for spec in (V1, V2)}
 
 
 def get_spec(number: int, place: str) -> Spec:
-    """Return the version for the byte in a header."""
+    """Return the capabilities of a specification version, given its byte in a file header."""
     if number not in _BY_NUMBER:
         raise FormatError(
             f"{place}: version {number} of the Icechunk format is not supported, only "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from icefloe._internal.ids import NodeId, SnapshotId
 from icefloe._internal.paths import make_component_key
 from icefloe.format import coordinates
+from icefloe.format.chunk_regions import BLOCK_CHUNKS, ChunkRegions
 from icefloe.format.coordinates import Coords
-from icefloe.format.id_columns import find_id, is_member, sort_ids
+from icefloe.format.id_columns import is_member, sort_ids
 
 NodeIds = NDArray[np.uint8]
 """(n, 8), sorted and unique."""
@@ -30,7 +31,7 @@ LISTS: Final = (
 
 
 class NodeType(IntEnum):
-    """The type of a moved node."""
+    """The type of a moved node in a transaction log: group or array."""
 
     GROUP = 0
     ARRAY = 1
@@ -38,7 +39,7 @@ class NodeType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MoveOperation:
-    """A node that was moved."""
+    """The move of a node in a transaction log."""
 
     from_path: str
     to_path: str
@@ -48,9 +49,10 @@ class MoveOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UpdatedChunks:
-    """The sorted coordinates of chunks that were written or deleted, by array in ascending order of node ids.
+    """The written and deleted chunks in a transaction log: sorted coordinates by array, in order of node ids.
 
-    An array whose rank changed in the commit has one list per rank, one after the other.
+    An array whose rank changed in the commit has one list per rank, one after the other. A list may consist
+    of regions of the chunk grid instead of coordinates.
     """
 
     node_ids: NodeIds
@@ -59,36 +61,41 @@ class UpdatedChunks:
     ranks: NDArray[np.int64]
     """The number of coordinates per chunk of each array."""
     numbers: NDArray[np.uint32]
-    """All coordinates, one after the other."""
+    """All coordinates, one after the other, without the coordinates of `regions`."""
+    regions: Mapping[int, ChunkRegions] = field(default_factory=dict)
+    """The chunks of arrays whose coordinates are not listed, by row."""
 
     @staticmethod
     def of(chunks: Mapping[NodeId, ArrayLike]) -> UpdatedChunks:
-        """Create from (n, dimensions) coordinates per array, in any order."""
+        """Create the changed chunks of a transaction log from (n, dimensions) coordinates per array, in any
+        order."""
         return UpdatedChunks.of_lists(
             [(node, np.asarray(coords, np.uint32)) for node, coords in chunks.items()]
         )
 
     @staticmethod
-    def of_lists(lists: Sequence[tuple[NodeId, Coords]]) -> UpdatedChunks:
-        """Create from lists of coordinates, several of which may belong to one array."""
+    def of_lists(lists: Sequence[tuple[NodeId, Coords | ChunkRegions]]) -> UpdatedChunks:
+        """Create the changed chunks of a transaction log from lists of coordinates or regions, of which one
+        array may have several."""
         if not lists:
             return _NO_CHUNKS
-        if len(lists) == 1:
-            ((node, coords),) = lists
-            return UpdatedChunks._make_of_one(node, coordinates.keep_last_of_equal(coords)[0])
-        joined: dict[tuple[NodeId, int], list[Coords]] = {}
-        for node, coords in lists:
-            joined.setdefault((node, coords.shape[1]), []).append(coords)
+        if len(lists) == 1 and not isinstance(only := lists[0][1], ChunkRegions):
+            return UpdatedChunks._make_of_one(lists[0][0], coordinates.keep_last_of_equal(only)[0])
+        joined: dict[tuple[NodeId, int], list[Coords | ChunkRegions]] = {}
+        for node, chunks in lists:
+            joined.setdefault((node, _get_rank(chunks)), []).append(chunks)
         empty = {node for node, _ in joined} - {
             node for (node, _), parts in joined.items() if any(map(len, parts))
         }
         keys = sorted(key for key, parts in joined.items() if any(map(len, parts)) or key[0] in empty)
-        columns = [coordinates.keep_last_of_equal(_join(joined[key]))[0] for key in keys]
+        columns = [_join(joined[key], key[1]) for key in keys]
+        listed = [column.reshape(-1) for column in columns if not isinstance(column, ChunkRegions)]
         return UpdatedChunks(
             np.frombuffer(b"".join(node for node, _ in keys), np.uint8).reshape(-1, 8),
             np.array([len(column) for column in columns], np.int64),
-            np.array([column.shape[1] for column in columns], np.int64),
-            np.concatenate([column.reshape(-1) for column in columns] or [np.zeros(0, np.uint32)]),
+            np.array([rank for _, rank in keys], np.int64),
+            np.concatenate(listed or [np.zeros(0, np.uint32)]),
+            {row: column for row, column in enumerate(columns) if isinstance(column, ChunkRegions)},
         )
 
     @staticmethod
@@ -107,34 +114,55 @@ class UpdatedChunks:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UpdatedChunks):
             return NotImplemented
+        if not np.array_equal(self.node_ids, other.node_ids):
+            return False
+        if not np.array_equal(self.counts, other.counts):
+            return False
         return all(
-            np.array_equal(getattr(self, name), getattr(other, name))
-            for name in ("node_ids", "counts", "numbers")
+            np.array_equal(mine.reshape(-1), theirs.reshape(-1))
+            for (_, mine), (_, theirs) in zip(self, other, strict=True)
         )
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __iter__(self) -> Iterator[tuple[NodeId, Coords]]:
+    def lists(self) -> Iterator[tuple[NodeId, Coords | ChunkRegions]]:
+        """Yield each array with changed chunks in a transaction log, with its coordinates or regions."""
         start = 0
         for row, (count, rank) in enumerate(zip(self.counts.tolist(), self.ranks.tolist(), strict=True)):
-            yield (
-                NodeId(self.node_ids[row].tobytes()),
-                self.numbers[start : start + count * rank].reshape(count, rank),
-            )
+            node = NodeId(self.node_ids[row].tobytes())
+            if row in self.regions:
+                yield node, self.regions[row]
+                continue
+            yield node, self.numbers[start : start + count * rank].reshape(count, rank)
             start += count * rank
 
-    def find(self, node: NodeId) -> Coords | None:
-        """Return the coordinates of one array; None if the commit changed none of its chunks."""
-        row = find_id(self.node_ids, node)
-        if row is None:
-            return None
-        start = int((self.counts[:row] * self.ranks[:row]).sum())
-        count, rank = int(self.counts[row]), int(self.ranks[row])
-        return self.numbers[start : start + count * rank].reshape(count, rank)
+    def __iter__(self) -> Iterator[tuple[NodeId, Coords]]:
+        for node, chunks in self.lists():
+            yield node, chunks.coords() if isinstance(chunks, ChunkRegions) else chunks
 
 
-def _join(parts: list[Coords]) -> Coords:
-    return np.concatenate(parts) if len(parts) > 1 else parts[0]
+def _get_rank(chunks: Coords | ChunkRegions) -> int:
+    return chunks.rank if isinstance(chunks, ChunkRegions) else chunks.shape[1]
+
+
+def _join(parts: Sequence[Coords | ChunkRegions], rank: int) -> Coords | ChunkRegions:
+    """Join lists of one array. Few chunks are listed even if they were given as regions."""
+    if any(isinstance(part, ChunkRegions) for part in parts) and sum(map(len, parts)) > BLOCK_CHUNKS:
+        return ChunkRegions(
+            rank,
+            tuple(
+                region
+                for part in parts
+                for region in (
+                    part.regions
+                    if isinstance(part, ChunkRegions)
+                    else (coordinates.keep_last_of_equal(part)[0],)
+                )
+                if len(region) or not rank
+            ),
+        )
+    columns = [part.coords() if isinstance(part, ChunkRegions) else part for part in parts]
+    return coordinates.keep_last_of_equal(np.concatenate(columns) if len(columns) > 1 else columns[0])[0]
 
 
 _NO_IDS: Final = np.zeros((0, NodeId.SIZE), np.uint8)
@@ -145,7 +173,7 @@ _NO_CHUNKS: Final = UpdatedChunks(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransactionLog:
-    """The changes of one commit.
+    """A transaction log: the changes of one commit.
 
     Official writers may list a node of an amended commit as new and also as updated or deleted.
     """
@@ -171,7 +199,7 @@ class TransactionLog:
         extra: bytes | None = None,
         **lists: Sequence[NodeId],
     ) -> TransactionLog:
-        """Create a log from single ids, in any order.
+        """Create a transaction log from single node ids, in any order.
 
         A node that is created and deleted in one commit is in no list, a new node only in the list of new
         nodes, a deleted node only in the list of deleted nodes (spec, TransactionLog).
@@ -214,12 +242,12 @@ def _separate_ids(columns: dict[str, Any], new: str, deleted: str, updated: str)
 
 
 def make_id_column(ids: Sequence[NodeId]) -> NodeIds:
-    """Return ids as a sorted column."""
+    """Return the node ids of a transaction log as a sorted column."""
     if not ids:
         return _NO_IDS
     return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, NodeId.SIZE))
 
 
 def sort_moves(moves: Iterable[MoveOperation]) -> tuple[MoveOperation, ...]:
-    """Sort moves in the order of the specification."""
+    """Sort the moves of a transaction log in the order of the specification."""
     return tuple(sorted(moves, key=lambda move: make_component_key(move.to_path)))

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icefloe._internal.ids import NodeId, SnapshotId
-from icefloe.encoding.columns import U8, Blobs, Ragged, Rectangles, to_splits
-from icefloe.encoding.flatbuffers.builder import build
+from icefloe.encoding.columns import U8, Blobs, Ragged, Rectangles, StreamedLists, to_splits
+from icefloe.encoding.flatbuffers.builder import PayloadParts, build, build_parts
 from icefloe.encoding.flatbuffers.cursor import Cursor
 from icefloe.encoding.flatbuffers.reader import Payload, read_root
 from icefloe.encoding.flatbuffers.row_builder import Row, build_row
 from icefloe.encoding.flatbuffers.tables import Tables, from_rows, to_rows
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format import coordinates
+from icefloe.format.chunk_regions import BLOCK_CHUNKS, ChunkRegions
 from icefloe.format.id_columns import are_ids_ascending, sort_ids, view_id_keys
 from icefloe.format.metadata import make_single_list
 from icefloe.format.schema import MOVE_OPERATION, TRANSACTION_LOG
@@ -33,15 +34,22 @@ from icefloe.format.transaction_log import (
 
 _MANY_NUMBERS: Final = 256
 """The number of coordinates above which a log is written from columns."""
+_LEAST_CHUNK_BYTES: Final = 16
+"""The smallest size of a changed chunk in a log."""
+_FEW_ARRAYS: Final = 1000
 
 
 def decode_transaction_log(payload: Payload) -> TransactionLog:
-    """Decode a transaction log file. Lists that some releases wrote unsorted are sorted."""
+    """Decode the payload of a transaction log file. Lists that some releases wrote unsorted are sorted."""
+    large = _take_large_lists(payload)
     root = read_root(payload, TRANSACTION_LOG)
     lists: dict[str, Any] = {name: _read_ids(root[name].items) for name in LISTS}
+    chunks = _read_updated_chunks(root["updated_chunks"].items, payload)
+    if large:
+        chunks = UpdatedChunks.of_lists([(node, large.get(node, coords)) for node, coords in chunks])
     return TransactionLog(
         id=SnapshotId(root["id"][0].tobytes()),
-        updated_chunks=_read_updated_chunks(root["updated_chunks"].items, payload),
+        updated_chunks=chunks,
         moved_nodes=_read_moves(root, payload),
         extra=root["extra"][0] if "extra" in root.columns else None,
         **lists,
@@ -49,7 +57,7 @@ def decode_transaction_log(payload: Payload) -> TransactionLog:
 
 
 def rename_transaction_log(payload: Payload, id: SnapshotId) -> None:
-    """Change the snapshot id of an encoded log in place. Nothing else is decoded."""
+    """Change the snapshot id of an encoded transaction log in place, without decoding anything else."""
     place = Cursor.root(payload, TRANSACTION_LOG).place_of("id")
     if place is None or place + SnapshotId.SIZE > payload.size:
         payload.fail("has no snapshot id")
@@ -57,12 +65,12 @@ def rename_transaction_log(payload: Payload, id: SnapshotId) -> None:
 
 
 def has_moves(payload: Payload) -> bool:
-    """Return whether a log contains moves."""
+    """Return whether an encoded transaction log contains moves."""
     return bool(len(Cursor.root(payload, TRANSACTION_LOG).children("moved_nodes") or ()))
 
 
-def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes | U8:
-    """Encode the payload of a transaction log file."""
+def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes | U8 | PayloadParts:
+    """Encode the payload of a transaction log file. Regions of chunks are listed while it is written."""
     if log.moved_nodes and not spec.moves:
         raise FormatError(
             f"{place}: version {spec.number} of the format cannot record moved nodes",
@@ -73,7 +81,7 @@ def encode_transaction_log(log: TransactionLog, spec: Spec, place: str) -> bytes
         {"from": m.from_path, "to": m.to_path, "node_id": m.node_id, "node_type": m.node_type}
         for m in log.moved_nodes
     ]
-    if len(log.updated_chunks.numbers) > _MANY_NUMBERS:
+    if log.updated_chunks.regions or len(log.updated_chunks.numbers) > _MANY_NUMBERS:
         return _encode_columns(log, from_rows(MOVE_OPERATION, moves) if spec.moves else None, spec, place)
     root = {
         "id": log.id,
@@ -92,16 +100,21 @@ def _make_chunk_rows(chunks: UpdatedChunks) -> list[Row]:
     return [{"node_id": node, "chunks": each} for node, each in rows.items()]
 
 
-def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place: str) -> U8:
+def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place: str) -> U8 | PayloadParts:
     """Encode a log with many chunks."""
     chunks = log.updated_chunks
     keys = view_id_keys(chunks.node_ids)
     first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))  # lists of one array are adjacent
-    counts = np.add.reduceat(chunks.counts, first)
-    arrays = {
-        "node_id": chunks.node_ids[first],
-        "chunks": Ragged(_make_chunk_indices(chunks), to_splits(counts)),
-    }
+    lists: Ragged | StreamedLists
+    if chunks.regions:
+        items = [
+            each if isinstance(each, ChunkRegions) else ChunkRegions(each.shape[1], (each,))
+            for _, each in chunks.lists()
+        ]
+        lists = StreamedLists(items, np.append(first, len(items)))
+    else:
+        lists = Ragged(_make_chunk_indices(chunks), to_splits(np.add.reduceat(chunks.counts, first)))
+    arrays = {"node_id": chunks.node_ids[first], "chunks": lists}
     columns: dict[str, Any] = {
         "id": np.frombuffer(log.id, np.uint8)[None],
         "updated_chunks": make_single_list(Tables(len(first), arrays, {})),
@@ -111,7 +124,10 @@ def _encode_columns(log: TransactionLog, moves: Tables | None, spec: Spec, place
         columns["moved_nodes"] = make_single_list(moves)
     if log.extra is not None and spec.extras:
         columns["extra"] = Blobs.from_list([log.extra])
-    return build(TRANSACTION_LOG, Tables(1, columns, {}), place)
+    root = Tables(1, columns, {})
+    if chunks.regions:
+        return build_parts(TRANSACTION_LOG, root, place)
+    return build(TRANSACTION_LOG, root, place)
 
 
 def _make_structs(ids: U8) -> NDArray[Any]:
@@ -131,6 +147,40 @@ def _make_chunk_indices(chunks: UpdatedChunks) -> Tables:
     else:
         coords = Rectangles(tuple(each for _, each in chunks if len(each)))
     return Tables(count, {"coords": coords} if count else {}, {})
+
+
+def _take_large_lists(payload: Payload) -> dict[NodeId, ChunkRegions]:
+    """Read the long lists of sorted chunks of a log, and empty them in the payload.
+
+    Writers place the chunks of an array at a constant distance. They are viewed where they are, so that no
+    column of positions is necessary. All other lists stay in the payload.
+    """
+    if payload.size < BLOCK_CHUNKS * _LEAST_CHUNK_BYTES or not payload.data.flags.writeable:
+        return {}
+    slots = Cursor.root(payload, TRANSACTION_LOG).children("updated_chunks")
+    if slots is None or len(slots) > _FEW_ARRAYS:
+        return {}
+    arrays = [slots[row] for row in range(len(slots))]
+    names = [array.bytes("node_id") for array in arrays]
+    if len(set(names)) < len(names):
+        return {}
+    found: dict[NodeId, ChunkRegions] = {}
+    for name, array in zip(names, arrays, strict=True):
+        chunks = array.children("chunks")
+        if name is None or chunks is None or len(chunks) <= BLOCK_CHUNKS:
+            continue
+        coords = chunks.view_vectors("coords")
+        if coords is not None and _is_sorted_in_blocks(coords):
+            found[NodeId(name)] = ChunkRegions.of_sorted(coords)
+            chunks.clear()
+    return found
+
+
+def _is_sorted_in_blocks(coords: NDArray[np.uint32]) -> bool:
+    return all(
+        coordinates.is_strictly_sorted(coords[start : start + BLOCK_CHUNKS + 1])
+        for start in range(0, len(coords), BLOCK_CHUNKS)
+    )
 
 
 def _read_updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
@@ -159,7 +209,7 @@ def _read_updated_chunks(arrays: Tables, payload: Payload) -> UpdatedChunks:
 
 
 def _ascend(coords: Ragged, owners: NDArray[np.int64], rank: int) -> bool:
-    """Return whether the coordinates of each array of a rank are ascending."""
+    """Return whether the coordinates of each array of one rank are ascending."""
     rows = coords.lengths == rank
     every = bool(rows.all())
     numbers = coords.items if every else coords.take(rows).items

@@ -18,7 +18,7 @@ from icefloe.ops import AnyUpdateType, UpdateType
 
 
 class RepoAvailability(IntEnum):
-    """The operations that a repository allows: reads and writes, only reads, or none."""
+    """The availability of a repository in its updates: reads and writes, only reads, or none."""
 
     ONLINE = 0
     READ_ONLY = 1
@@ -37,7 +37,10 @@ class RepoStatus:
 
 @dataclass(frozen=True, slots=True)
 class RepoStatusChanged:
-    """A change of the status. Unlike the public type, it can hold times that a datetime cannot represent."""
+    """The update of the repository status in the ops log.
+
+    It can contain times that a datetime cannot represent.
+    """
 
     status: RepoStatus | None
 
@@ -72,7 +75,7 @@ _CODES: Final = {kind: code for code, kind in enumerate(UPDATE_TYPES, start=1)}
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One entry of the ops log."""
+    """One update of a repository: an entry of the ops log."""
 
     update_type: StoredUpdate
     updated_at_us: int
@@ -82,7 +85,7 @@ class Update:
 
 
 class Updates:
-    """The ops log of one repo info file, newest first.
+    """The updates in one repo info file, its part of the ops log, newest first.
 
     The newest entry is kept separately, because the next change writes it again with its backup.
     """
@@ -100,7 +103,7 @@ class Updates:
 
     @staticmethod
     def of(updates: Sequence[Update]) -> Updates:
-        """Create a log from individual entries, newest first."""
+        """Create the updates of an ops log from single entries, newest first."""
         return Updates(Records(UPDATE, "repo", rows=[_update_row(update) for update in updates]))
 
     def __len__(self) -> int:
@@ -125,32 +128,32 @@ class Updates:
 
     @property
     def older(self) -> Records:
-        """All entries except the newest."""
+        """All updates of the ops log except the newest."""
         return self._older if self._newest is not None else self._older.without_first()
 
     @property
     def blocks(self) -> Blocks:
-        """The encoded tables."""
+        """The encoded tables of the updates in an ops log."""
         if self._newest is None:
             return self._older.blocks
         return self._older.blocks.insert(0, UPDATE, _update_row(self._newest), self._older.place)
 
     @property
     def newest_at_us(self) -> int:
-        """The time of the newest entry."""
+        """The time of the newest update in the ops log, in microseconds."""
         return int(self._times[0])
 
     @property
     def times_us(self) -> NDArray[np.uint64]:
-        """The times of all entries."""
+        """The times of all updates in the ops log, in microseconds."""
         return self._times
 
     def in_order(self) -> bool:
-        """Return whether each entry is newer than the next one."""
+        """Return whether each update of the ops log is newer than the next one."""
         return not (self._times[1:] >= self._times[:-1]).any()
 
     def with_entry(self, update: Update, backup_path: str) -> Updates:
-        """Return a copy with a new entry; the previous newest entry gets the backup of its file."""
+        """Return a copy of the ops log with a new update; the update before gets the backup of its file."""
         older = self._older
         if len(self):
             older = self.older.insert(0, _update_row(replace(self[0], backup_path=backup_path)))
@@ -159,14 +162,17 @@ class Updates:
         return added
 
     def in_backup(self, backup_path: str) -> Updates:
-        """Return the log of a backup file. Its newest entry gets this backup path unless it has one."""
+        """Return the updates in the ops log of a backup file.
+
+        The newest gets the path of this backup unless it has one.
+        """
         newest = self[0] if len(self) else None
         if newest is None or newest.backup_path is not None:
             return self
         return self._match_columns(replace(newest, backup_path=backup_path), self.older)
 
     def first(self, count: int) -> Updates:
-        """Return the newest entries."""
+        """Return the newest updates of the ops log."""
         kept = self._match_columns(self._newest, self._older.first(count - (self._newest is not None)))
         kept._times = self._times[:count]
         return kept
@@ -178,7 +184,7 @@ class Updates:
 
 
 def make_status_row(status: RepoStatus) -> dict[str, Any]:
-    """Return the columns of a `RepoStatus` table."""
+    """Encode an update of the repository status as the columns of a `RepoStatus` table."""
     return {
         "availability": status.availability,
         "set_at": status.set_at_us,
@@ -187,7 +193,10 @@ def make_status_row(status: RepoStatus) -> dict[str, Any]:
 
 
 def read_status(row: Row) -> RepoStatus:
-    """Decode a `RepoStatus` table. An unknown availability counts as offline, to be safe."""
+    """Decode an update of the repository status from a `RepoStatus` table.
+
+    An unknown availability counts as offline.
+    """
     known = row["availability"] in RepoAvailability.__members__.values()
     availability = RepoAvailability(row["availability"]) if known else RepoAvailability.OFFLINE
     return RepoStatus(availability, row["set_at"], row["limited_availability_reason"])
@@ -209,7 +218,7 @@ def _to_stored(name: str, value: Any) -> Any:
 
 
 def read_update(row: Row) -> Update:
-    """Decode an `Update` table."""
+    """Decode an update, an entry of the ops log, from an `Update` table."""
     code, values = row["update_type"]
     kind = UPDATE_TYPES[code - 1]
     if kind is UpdateType.FeatureFlagChanged:

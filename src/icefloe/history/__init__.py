@@ -1,1 +1,1 @@
-"""The history of a repository as public values: snapshots, ancestry, the ops log, versions."""
+"""The history of a repository as public values: snapshots, ancestry, the ops log and versions."""

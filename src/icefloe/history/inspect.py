@@ -1,4 +1,4 @@
-"""The content of metadata files as dictionaries in the official form."""
+"""Inspect metadata files: return their content as dictionaries, in the form of the official package."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _FILE_TYPES = {1: "snapshot", 2: "manifest", 4: "transaction-log", 6: "repo-info
 
 
 def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
-    """Return the nodes and manifests of a snapshot file."""
+    """Inspect a snapshot of the history: return the content of its file as a dictionary, with nodes and
+    manifests.
+    """
     path = f"{SNAPSHOTS}/{id}"
     data = _decode_contents(assets, path)
     snapshot = read_snapshot(data, id)
@@ -56,7 +58,9 @@ def inspect_snapshot(assets: AssetStore, id: SnapshotId) -> dict[str, Any]:
 
 
 def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
-    """Return the refs, snapshots and newest operations of the repo info file."""
+    """Inspect the repo info: return the content of its file as a dictionary, with refs, history and newest
+    operations.
+    """
     data, _ = assets.storage.get(REPO_PATH)
     info = read_repo_info(data)
     header = _read_header(data, REPO_PATH)
@@ -74,7 +78,9 @@ def inspect_repo_info(assets: AssetStore) -> dict[str, Any]:
 
 
 def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
-    """Return the numbers of references in a manifest file, by array and kind."""
+    """Inspect a manifest of the history: return the content of its file as a dictionary, with numbers of
+    references.
+    """
     path = f"{MANIFESTS}/{id}"
     data = _decode_contents(assets, path)
     manifest = read_manifest(data, id)
@@ -101,7 +107,9 @@ def inspect_manifest(assets: AssetStore, id: ManifestId) -> dict[str, Any]:
 def inspect_transaction_log(
     assets: AssetStore, id: SnapshotId, pruned: Iterable[SnapshotId] = ()
 ) -> dict[str, Any]:
-    """Return a transaction log, merged with those of the expired snapshots before it."""
+    """Inspect a transaction log of the history: return its content as a dictionary, merged with logs of
+    expired snapshots.
+    """
     path = f"{TRANSACTIONS}/{id}"
     data = _decode_contents(assets, path)
     logs = [read_transaction_log(data, id)]
@@ -124,7 +132,7 @@ def inspect_transaction_log(
 
 
 def _decode_contents(assets: AssetStore, path: str) -> bytes:
-    if not assets.spec.writable:  # before version 1, files had other names and headers
+    if not assets.spec.writable:  # before version 1, files had different names and headers
         raise read_only_format("inspecting files")
     return assets.storage.get(path)[0]
 
@@ -217,7 +225,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _drop_unset(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None. The official form omits the others."""
+    """Return the values that are not None. The official form omits other values."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""The ops log as public values, converted from the columns of a file page by page."""
+"""Convert the ops log to public values, page by page from the columns of a file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from icefloe.history.snapshots import to_public_status
 from icefloe.ops import Update, UpdateType
 
 _STORED_OTHERWISE: Final = (UpdateType.FeatureFlagChanged, updates.RepoStatusChanged)
-"""Kinds whose public values differ from the stored columns."""
+"""The kinds of entries whose public values differ from the stored columns."""
 
 
 def iterate_ops_log(refs: RefStore) -> Iterator[Update]:
-    """Iterate over the operations on a repository, newest first. Older files are read on demand."""
+    """Iterate over the ops log of a repository as public values, newest first.
+
+    Older files are read on demand.
+    """
     if not isinstance(refs, RefStoreV2):
         return map(to_public_update, refs.ops_log())
     return chain.from_iterable(map(iterate_entries, refs.ops_log_files()))
 
 
 def iterate_entries(log: updates.Updates) -> Iterator[Update]:
-    """Iterate over the entries of one file of the ops log."""
+    """Iterate over the operations in one file of the ops log, as public values."""
     return chain.from_iterable(_log_pages(log))
 
 
@@ -49,14 +52,14 @@ def to_public_update(update: updates.Update) -> Update:
 def _log_pages(log: updates.Updates) -> Iterator[Sequence[Update]]:
     if not len(log):
         return
-    yield (to_public_update(log[0]),)  # often only the newest entry is needed
+    yield (to_public_update(log[0]),)  # often only the newest entry is used
     older = log.older
     for start in range(0, len(older), PAGE):
         yield _convert_updates(older.columns.take(slice(start, start + PAGE)), older.place)
 
 
 def _convert_updates(page: Tables, place: str) -> list[Update]:
-    """Convert a page of entries."""
+    """Convert a page of entries to public values."""
     what = page["update_type"]
     kinds = np.empty(len(page), object)
     for code, tables in what.tables.items():
@@ -72,7 +75,7 @@ def _convert_updates(page: Tables, place: str) -> list[Update]:
 
 
 def _convert_kinds(code: int, tables: Tables, place: str) -> list[Any]:
-    """Convert the details of entries of one kind."""
+    """Convert the details of all entries of one kind."""
     table = UPDATE_KINDS[code]
     kind = updates.UPDATE_TYPES[code - 1]
     columns = []

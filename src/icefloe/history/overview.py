@@ -1,4 +1,4 @@
-"""The overview of a repository: `icefloe info`, and the HTML of a Repository in notebooks."""
+"""The overview of a repository, for `icefloe info` and the HTML of a Repository in notebooks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAIN: Final = "main"
 _SHOWN_COMMITS: Final = 10
 _MOST_COMMITS: Final = 10_000
 _MOST_COMMIT_FILES: Final = 100
-"""The maximum number of commits that a notebook counts. Before version 2 each commit is a file to read."""
+"""The maximum number of commits that a notebook counts. Before version 2, each commit is a separate file."""
 
 
 def collect_overview(refs: RefStore, storage: Storage, most_commits: int | None = None) -> dict[str, Any]:
-    """Collect the facts about a repository that `icefloe info` prints.
+    """Collect the facts for the overview of a repository, which `icefloe info` prints.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def collect_overview(refs: RefStore, storage: Storage, most_commits: int | None 
 
 
 def get_status(refs: RefStore) -> dict[str, Any]:
-    """Return the status of a repository, which formats before version 2 do not store."""
+    """Return the status of a repository for its overview. Formats before version 2 do not store one."""
     if refs.spec.refs_in_repo_info:
         now = to_public_status(refs.status())
         return {
@@ -68,7 +68,7 @@ def get_status(refs: RefStore) -> dict[str, Any]:
 
 
 def format_version(refs: RefStore) -> str:
-    """Return the version of the format of a repository as text."""
+    """Format the version of a repository's format for its overview."""
     return f"version {refs.spec.number}" if refs.spec.number else "a draft"
 
 
@@ -96,7 +96,7 @@ def render_overview(refs: RefStore, assets: AssetStore, storage: Storage) -> str
                 is_open=False,
             ),
         ]
-    except (IcechunkError, OSError) as error:  # a notebook shows something in any case
+    except (IcechunkError, OSError) as error:  # a notebook always shows something
         facts, parts = {**storage.describe(), "not readable": error}, []
     shown = {"storage" if name == "type" else name: fact for name, fact in facts.items()}
     return html.render_card(display.PACKAGE, title, note, html.render_facts(shown), *parts)

@@ -1,4 +1,4 @@
-"""Ancestries as public values, converted from the columns of the repo info file page by page."""
+"""Convert ancestries to public values, page by page from the columns of the repo info file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def iterate_ancestry(refs: RefStore, tip: SnapshotId) -> Iterator[SnapshotInfo]:
-    """Iterate over a snapshot and its ancestors, newest first.
+    """Iterate over the history (a snapshot and its ancestors) page by page, as public values, newest first.
 
     The snapshot must have been looked up before, so that the repo info file is loaded.
     """
@@ -52,7 +52,7 @@ def _ancestry_pages(infos: SnapshotInfos, rows: list[int]) -> Iterator[list[Snap
 
 
 def _snapshots(infos: SnapshotInfos, rows: list[int], after: list[int]) -> list[SnapshotInfo]:
-    """Convert consecutive snapshots; `after` is the row of the parent of the last one, if there is one."""
+    """Convert consecutive snapshots. `after` is the row of the last snapshot's parent, if it has one."""
     columns = infos.columns
     line = np.array(rows + after, np.int64)
     which = line[: len(rows)]
@@ -70,7 +70,7 @@ def _snapshots(infos: SnapshotInfos, rows: list[int], after: list[int]) -> list[
 
 
 def build_all(kind: type[T], count: int, *columns: Iterable[Any]) -> list[T]:
-    """Build frozen dataclasses with slots from one column per field, much faster than their constructors."""
+    """Build one public value per row of a page of history, much faster than with constructors."""
     built = list(map(object.__new__, repeat(kind, count)))
     slots = vars(kind)
     for field, column in zip(fields(kind), columns, strict=True):  # type: ignore[arg-type]  # T is a dataclass

@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 def to_public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
-    """Convert a stored snapshot to its public form."""
+    """Convert a stored snapshot to its public form (`SnapshotInfo`), for histories."""
     parent_id = None if info.parent_id is None else str(info.parent_id)
     return SnapshotInfo(
         str(info.id), parent_id, from_microseconds(info.flushed_at_us), info.message, dict(info.metadata)
@@ -33,7 +33,7 @@ def to_public_snapshot(info: repo_info.SnapshotInfo) -> SnapshotInfo:
 
 
 def to_public_status(status: updates.RepoStatus) -> RepoStatus:
-    """Convert a stored status to its public form."""
+    """Convert a stored repository status to its public form (`RepoStatus`)."""
     return RepoStatus(
         RepoAvailability(int(status.availability)),
         from_microseconds(status.set_at_us),
@@ -42,7 +42,7 @@ def to_public_status(status: updates.RepoStatus) -> RepoStatus:
 
 
 def to_stored_status(status: RepoStatus) -> updates.RepoStatus:
-    """Convert a public status to its stored form."""
+    """Convert a public repository status to its stored form."""
     return updates.RepoStatus(
         updates.RepoAvailability(int(status.availability)),
         to_microseconds(status.set_at),
@@ -51,7 +51,7 @@ def to_stored_status(status: RepoStatus) -> updates.RepoStatus:
 
 
 def find_snapshot_at(refs: RefStore, branch: str, at_us: int) -> SnapshotId:
-    """Return the newest snapshot of a branch that is not later than a time."""
+    """Find the newest snapshot in the history of a branch that is not later than a time."""
     for info in refs.ancestry(refs.branch(branch)):
         if info.flushed_at_us <= at_us:
             return info.id
@@ -88,14 +88,15 @@ def _logs(assets: AssetStore, newest_first: list[repo_info.SnapshotInfo]) -> Ite
                 yield assets.transaction_log(pruned)
             except ObjectNotFoundError:
                 _logger.warning(
-                    "the transaction log of the expired snapshot %s is missing; the diff lacks its changes",
+                    "the transaction log of the expired snapshot %s is missing, so the diff does not"
+                    " contain its changes",
                     pruned,
                 )
         yield assets.transaction_log(info.id)
 
 
 def read_pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
-    """Return the transaction logs that a snapshot inherited from expired ones."""
+    """Return the transaction logs that a snapshot in a history inherited from expired snapshots."""
     try:
         return refs.snapshot(id).pruned_ancestor_tx_logs
     except SnapshotNotFoundError:
@@ -103,7 +104,9 @@ def read_pruned_logs(refs: RefStore, id: SnapshotId) -> tuple[SnapshotId, ...]:
 
 
 def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGraph:
-    """Draw the history of a snapshot or of all branches, including merged commits."""
+    """Draw the history of a snapshot or of all branches: collect its snapshots, including merged commits,
+    for the graph.
+    """
     from icefloe.ancestry_graph import AncestryGraph, GraphCommit
     from icefloe.core.merge.lineage import get_merged_tips
 
@@ -126,7 +129,7 @@ def draw(refs: RefStore, tip: SnapshotId | None, *, plain: bool) -> AncestryGrap
 
 
 def _with_merged(refs: RefStore, tips: Iterable[SnapshotId]) -> dict[SnapshotId, repo_info.SnapshotInfo]:
-    """Return all ancestors of some snapshots, through parents and merges."""
+    """Return all ancestors of the given snapshots, through parents and merges."""
     from icefloe.core.merge.lineage import get_merged_tips
 
     found: dict[SnapshotId, repo_info.SnapshotInfo] = {}

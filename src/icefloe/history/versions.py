@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_VERSION: Final = "branch:main"
 """The default version, unambiguous even if there is a tag called main."""
-_BEFORE: Final = re.compile(r"(.+)~(\d*)")
+_BEFORE: Final = re.compile(r"(.+)~([0-9]{0,9})")
 _SHORTEST_ID: Final = 4
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -25,15 +25,15 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True)
 class ResolvedVersion:
-    """The snapshot that a version selects."""
+    """The resolved version of a repository: the snapshot that a branch, tag, snapshot id or time selects."""
 
     snapshot_id: str
     is_fixed: bool
-    """True for tags and whole snapshot ids. All other versions can select another snapshot later."""
+    """True for tags and complete snapshot ids. All other versions can select another snapshot later."""
 
 
 def resolve_version(repo: Repository, version: str) -> str:
-    """Return the id of the snapshot that a version selects.
+    """Return the id of the snapshot that a version selects: a branch, a tag, a snapshot id or a time.
 
     Parameters
     ----------
@@ -89,14 +89,15 @@ def find_version(repo: Repository, version: str) -> ResolvedVersion:
         found = repo.readonly_session(branch, as_of=parse_time(time)).snapshot_id
         return ResolvedVersion(found, is_fixed=False)
     if colon and kind == "branch":
-        repo.lookup_branch(rest)  # raises
+        repo.lookup_branch(rest)  # raises an error
     if colon and kind == "tag":
-        repo.lookup_tag(rest)  # raises
+        repo.lookup_tag(rest)  # raises an error
     return _find_snapshot(repo, version, [*branches, *tags])
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time such as 2024-05-01 or 2024-05-01T12:00Z (UTC by default), or an age such as 7d.
+    """Parse the time that selects a version, such as 2024-05-01T12:00Z (UTC by default), or an age such as
+    7d.
 
     Parameters
     ----------
@@ -113,22 +114,25 @@ def parse_time(text: str) -> datetime:
         If the text is neither.
     """
     age = parse_duration(text)
-    if age is not None:
-        return datetime.now(UTC) - age
     try:
+        if age is not None:
+            return datetime.now(UTC) - age
         time = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # OverflowError: before the year 1
         raise InvalidInputError(
             f"{text!r} is not a time: expected 2024-05-01, 2024-05-01T12:00Z, or an age such as 12h or 7d",
             kind=ErrorKind.INVALID_REF_NAME,
         ) from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Parse a duration such as 12h or 7d; None if the text is not a duration."""
+    """Parse the age of a version, such as 12h or 7d; None for other text, and for ages that are too long."""
     found = _AGE.fullmatch(text.strip())
-    return None if found is None else timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    try:
+        return None if found is None else timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    except OverflowError:
+        return None
 
 
 def _find_ancestor(repo: Repository, version: str, back: int) -> str:

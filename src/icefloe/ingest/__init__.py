@@ -2,7 +2,7 @@
 
 The stages are `discover`, `inspect`, `combine`, `plan`, `write` and `publish`; `job` runs them in this order.
 A ledger in the repository records the region of each file. Users call `icefloe.ingest_files`. Names are
-loaded when they are first used.
+loaded on first use.
 """
 
 from icefloe._internal.lazy import attach_stub

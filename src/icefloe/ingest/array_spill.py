@@ -1,12 +1,12 @@
 """Spill blocks of an array to storage, and read them back in blocks of another shape.
 
-To turn maps into time series, every new chunk needs a part of every old one. If tasks read what their new
-chunks need, each old chunk is decoded many times. So a first pass reads blocks of old chunks, each once, and
-stores them as plain bytes, split at the borders of the new blocks; a second pass reads its pieces as byte
-ranges.
+To convert maps to time series, every new chunk needs a part of every old chunk. If each task read the old
+chunks that its new chunks need, each old chunk would be decoded many times. A first pass therefore reads
+every old chunk once and stores it as plain bytes, split at the borders of the new blocks. A second pass
+assembles the new blocks from these pieces, with range reads.
 
-Spilled data is stored in chunk objects that no snapshot refers to. They are deleted when the job ends,
-whether it succeeds or not. Objects of a killed job are garbage, which `garbage_collect` removes.
+Spilled data is stored in chunk objects that no snapshot references. They are deleted at the end of the job,
+even if it fails. Objects of a killed job are garbage, which `garbage_collect` deletes.
 """
 
 from __future__ import annotations
@@ -30,85 +30,90 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ArraySpill:
-    """The layout of one spilled array. Object names follow from numbers, so tasks exchange no messages."""
+    """The layout of one spilled array in an ingest or rechunk. Object names are computed from block
+    numbers."""
 
     name: str
     dtype: str
     rows: tuple[Column, ...]
-    """Edges of the blocks that are read, along each dimension."""
+    """The edges of the blocks that the first pass reads and spills, along each dimension."""
     columns: tuple[Column, ...]
-    """Edges of the blocks that are written. A piece is the intersection of two blocks."""
+    """The edges of the blocks that the second pass writes. A piece is the intersection of a spilled block
+    with a written block."""
     together: int
-    """The number of pieces of a block that share an object."""
+    """The number of pieces of a spilled block that are stored in one object."""
     seed: str
-    """Part of the object names: different in each run, equal if a task runs twice."""
+    """A part of the object names that differs between runs, but not between two attempts of a task."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of blocks to read along each dimension."""
+        """The number of spilled blocks of an array along each dimension."""
         return tuple(len(edges) - 1 for edges in self.rows)
 
     @property
     def blocks(self) -> int:
-        """The number of blocks to read."""
+        """The number of spilled blocks of an array."""
         return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
-        """Bytes per cell."""
+        """The number of bytes per cell of a spilled array."""
         return np.dtype(self.dtype).itemsize
 
-    def get_row(self, number: int) -> Row:
-        """Return a block to read."""
+    def get_block(self, number: int) -> SpilledBlock:
+        """Return a block of a spilled array by number."""
         index = np.unravel_index(number, self.shape)
         box = tuple((int(edges[i]), int(edges[i + 1])) for edges, i in zip(self.rows, index, strict=True))
         cuts = tuple(_list_cuts(edges, span) for edges, span in zip(self.columns, box, strict=True))
-        return Row(box, cuts)
+        return SpilledBlock(box, cuts)
 
     def make_path(self, number: int, part: int) -> str:
-        """Return the path of the object with some pieces of a block."""
+        """Return the path of the object that contains some pieces of a spilled block."""
         digest = hashlib.sha256(f"{self.seed}/{self.name}/{number}/{part}".encode()).digest()
         return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
 
     def list_paths(self) -> Iterator[str]:
-        """Yield the paths of all objects."""
+        """Yield the paths of all objects of the spilled array."""
         for number in range(self.blocks):
             yield from (
                 self.make_path(number, part)
-                for part in range(-(-self.get_row(number).pieces // self.together))
+                for part in range(-(-self.get_block(number).pieces // self.together))
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A block to read, and the positions at which it is split into pieces."""
+class SpilledBlock:
+    """A block of a spilled array, and the positions at which it is cut into pieces."""
 
     box: tuple[Span, ...]
     cuts: tuple[tuple[int, ...], ...]
-    """Positions along each dimension, including both ends of the block."""
+    """The positions along each dimension, including both ends of the block."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of pieces along each dimension."""
+        """The number of pieces of a spilled block of an array along each dimension."""
         return tuple(len(cuts) - 1 for cuts in self.cuts)
 
     @property
     def pieces(self) -> int:
-        """The number of pieces."""
+        """The number of pieces of a spilled block of an array."""
         return math.prod(self.shape)
 
     def get_piece(self, number: int) -> tuple[Span, ...]:
-        """Return the box of a piece."""
+        """Return the box of a piece of a spilled block by number."""
         index = np.unravel_index(number, self.shape)
         return tuple((cuts[i], cuts[i + 1]) for cuts, i in zip(self.cuts, index, strict=True))
 
     def find_piece(self, piece: Sequence[Span]) -> int:
-        """Return the number of the piece with this box."""
+        """Return the number of the piece of a spilled block with the given box."""
         index = [cuts.index(start) for cuts, (start, _) in zip(self.cuts, piece, strict=True)]
         return int(np.ravel_multi_index(index, self.shape))
 
     def count_cells_before(self, piece: Sequence[Span]) -> int:
-        """Count the cells in all earlier pieces. Pieces are stored in C order, without gaps."""
+        """Count the cells of all pieces of a spilled block that are stored before a piece.
+
+        They are in C order, without gaps.
+        """
         lengths = [stop - start for start, stop in self.box]
         own = [stop - start for start, stop in piece]
         return sum(
@@ -118,13 +123,13 @@ class Row:
 
 
 def _list_cuts(edges: Column, span: Span) -> tuple[int, ...]:
-    """Return both ends of an interval and the edges inside it."""
+    """Return both ends of an interval, and the edges inside it."""
     return (span[0], *edges[(edges > span[0]) & (edges < span[1])].tolist(), span[1])
 
 
 def spill_block(spill: ArraySpill, number: int, values: Any, storage: Storage) -> None:
-    """Write the pieces of a block, in the order of the blocks that will read them."""
-    row = spill.get_row(number)
+    """Spill a block of an array: write its pieces to storage."""
+    row = spill.get_block(number)
     for part, first in enumerate(range(0, row.pieces, spill.together)):
         boxes = [row.get_piece(each) for each in range(first, min(first + spill.together, row.pieces))]
         buffer = np.empty(sum(map(_count_cells, boxes)), spill.dtype)
@@ -135,16 +140,16 @@ def spill_block(spill: ArraySpill, number: int, values: Any, storage: Storage) -
             filled += place.size
         data: Any = buffer.view("u1")
         storage.put(spill.make_path(number, part), memoryview(data), kind=ObjectKind.CHUNK)
-        del buffer, data, place  # before the next buffer is allocated
+        del buffer, data, place  # free the buffer before the next one is allocated
 
 
 def read_block(spill: ArraySpill, box: Sequence[Span], storage: Storage) -> Any:
-    """Assemble a block from the pieces of all spilled blocks that it overlaps."""
+    """Read a block of an array from the spilled pieces that it overlaps."""
     values = np.empty([stop - start for start, stop in box], spill.dtype)
     touched = [_find_touched(edges, span) for edges, span in zip(spill.rows, box, strict=True)]
     for index in product(*touched):
         number = int(np.ravel_multi_index(index, spill.shape))
-        row = spill.get_row(number)
+        row = spill.get_block(number)
         piece = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, row.box, strict=True)]
         part = row.find_piece(piece) // spill.together
         begin = row.count_cells_before(piece) - row.count_cells_before(row.get_piece(part * spill.together))
@@ -155,7 +160,7 @@ def read_block(spill: ArraySpill, box: Sequence[Span], storage: Storage) -> Any:
 
 
 def delete_spills(spills: Iterable[ArraySpill], storage: Storage) -> None:
-    """Delete the objects of spilled arrays. Objects that remain are garbage, which gc removes."""
+    """Delete the objects of spilled arrays. Objects that remain after a crash are garbage."""
     storage.delete(path for spill in spills for path in spill.list_paths())
 
 
@@ -164,11 +169,11 @@ def _count_cells(box: Sequence[Span]) -> int:
 
 
 def _make_key(inner: Sequence[Span], outer: Sequence[Span]) -> tuple[slice, ...]:
-    """Return the slices that select a box inside another one."""
+    """Return the slices that select the inner box within the outer box."""
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(inner, outer, strict=True))
 
 
 def _find_touched(edges: Column, span: Span) -> range:
-    """Return the numbers of the intervals between edges that overlap a span."""
+    """Return the indices of the intervals between edges that overlap a range."""
     first = int(edges.searchsorted(span[0], "right")) - 1
     return range(first, int(edges.searchsorted(span[1], "left")))

@@ -1,18 +1,28 @@
-"""Combine the files of a batch, group by group, and compute the hashes that this needs."""
+"""Combine the files of a batch group by group, and hash values where files must be compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from icefloe._internal.executor import Executor
-from icefloe.errors import InvalidInputError
+from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
+from icefloe.ingest.bad_files import BadFile, ProblemsError
 from icefloe.ingest.combine.existing import TargetState, find_remaining
 from icefloe.ingest.combine.grid import Combined, DigestRequest, Misfits, combine_files
 from icefloe.ingest.combine.static_fields import find_static_groups
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.inspect_files import Inspected, digest_values
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, drop_bad_files, split_by_group
+from icefloe.ingest.records import FileSchema, drop_bad_files, split_by_group
+
+_LOST: Final = (ErrorKind.VIRTUAL_CHUNK_MODIFIED, ErrorKind.VIRTUAL_CHUNK_FETCH)
+_OVERRIDE: Final = Hint(
+    "{compat} ingests files without a comparison of their static fields with those of the repository",
+    compat="override",
+)
+"""The remedy if static fields in the repository refer to files that were changed or deleted."""
 
 
 def combine_batch(
@@ -22,10 +32,10 @@ def combine_batch(
     executor: Executor,
     known: Sequence[BadFile] = (),
 ) -> tuple[list[Combined], list[BadFile]]:
-    """Combine the files of each group. A file that does not fit in one group is excluded from all groups.
+    """Combine the files of one batch of an ingest group by group, and return the results and the bad files.
 
-    Return the bad files as well. Unless bad files are skipped, raise ProblemsError with them and the `known`
-    bad files.
+    A file that does not fit into one group is excluded from all groups. Unless bad files are skipped, raise
+    ProblemsError with these and the `known` bad files.
     """
     bad: list[BadFile] = []
     while True:
@@ -42,9 +52,14 @@ def combine_batch(
         except InvalidInputError as error:
             if not (bad or known) or options.on_bad_file == "skip":
                 raise
-            named = BadFile(Source("", 0, 0), error.message, error.hint or "")
+            named = BadFile(IngestSource("", 0, 0), error.message, error.hint or "")
             raise ProblemsError([*known, *bad, named]) from error
-        misfits = [each for one in found if isinstance(one, Misfits) for each in one.bad]
+        misfits = [
+            replace(each, variable=f"{path}/{each.variable}".strip("/"))
+            for path, one in zip(groups, found, strict=True)
+            if isinstance(one, Misfits)
+            for each in one.bad
+        ]
         if not misfits:
             break
         bad += misfits
@@ -70,15 +85,20 @@ def _combine_group(
     while isinstance(
         found := combine_files(files, state, options, digests, is_static=is_static), DigestRequest
     ):
-        more = digest_values(found.names, found.sources, options.reading, executor)
+        try:
+            more = digest_values(found.names, found.sources, options.reading, executor)
+        except StorageError as error:
+            if error.kind in _LOST:
+                error.with_hint(_OVERRIDE)
+            raise
         digests = found.merge_digests(digests, more)
     return found
 
 
 def refuse_problems(inspected: Inspected, state: TargetState, options: Options, executor: Executor) -> None:
-    """Raise ProblemsError with the problems of all files, unless bad files are skipped.
+    """Raise ProblemsError with the bad files of a batch to combine, unless they are skipped.
 
-    Without this, a job with several commits would report a batch at a time.
+    Otherwise a job with several commits would report the problems of one batch at a time.
     """
     if options.on_bad_file == "stop" and (inspected.bad or options.commit_every):
         combine_batch(inspected.files, state, options, executor, inspected.bad)

@@ -1,8 +1,8 @@
-"""The ledger: the table of sources that were already ingested, and the comparison of sources with it.
+"""The ledger, a table of the sources that were already ingested. New sources are compared with it.
 
-The ledger is stored in the group `_icefloe/ledger` of the repository (for another target group, below it, at
-the path of that group) and committed together with the data. It has one array per column and one row per
-source. The batch of a row is also in the metadata of the commit that added the row.
+The ledger is stored in the group `_icefloe/ledger` of the repository (for another target group, at the path
+of that group below it) and committed together with the data. It has one array per column and one row per
+source. The metadata of the commit that added a row contains the row's batch id, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zarr.errors import GroupNotFoundError
 
 from icefloe._internal.amounts import counted
 from icefloe._internal.warnings import ignore_warnings
-from icefloe.ingest.discover.sources import Discovered, Source
+from icefloe.ingest.discover.sources import Discovered, IngestSource
 from icefloe.ingest.options import Options
 from icefloe.ingest.records import FileSchema
 from icefloe.repository import Repository
@@ -31,46 +31,46 @@ HIDDEN = "_icefloe"
 _GROUP = f"{HIDDEN}/ledger"
 _CHUNK = 4096
 _FOR_GROUPS = ("target_group", "source_group")
-"""Columns that exist only if sources have groups."""
+"""The columns that exist only if some sources have groups."""
 _ABOUT = "which sources were ingested into this repository, where to, and by which batch (see docs/ingest.md)"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """A source that was ingested, with its region."""
+    """A row of the ledger: an ingested source and its region in the arrays."""
 
     source: str
     size_bytes: int
-    """0 for a Zarr store."""
+    """The size of the file; 0 for a Zarr store."""
     modified_us: int
     content_id: str
     region: str
-    """The region of the source as JSON: start and stop, by dimension."""
+    """The region of the source, as JSON: start and stop by dimension."""
     variables: str
     """The names of the data variables, as JSON."""
     batch: str
     mode: str
-    """`native`, `virtual`, or `hybrid` for a file that was copied in part."""
+    """`native`, `virtual`, or `hybrid` for a file of which some variables were copied."""
     etag: str = ""
     """The entity tag that the server reported."""
     target_group: str = ""
-    """The group of the data, relative to the target group. A source has one row for each group."""
+    """The path of the group with the data, relative to the target group. A source has one row per group."""
     source_group: str = ""
-    """The group of the source that was read."""
+    """The group that was read in the source."""
 
     @property
     def box(self) -> Mapping[str, tuple[int, int]]:
-        """Return the region by dimension."""
+        """The start and the stop of a source's region in the arrays, by dimension, as the ledger lists it."""
         return _parse_region(self.region)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the variables."""
+        """The names of a source's data variables, as the ledger lists them."""
         return _parse_names(self.variables)
 
-    def to_source(self) -> Source:
-        """Return the source as it was when it was ingested."""
-        return Source(
+    def to_source(self) -> IngestSource:
+        """Return the source of a ledger row as it was when it was ingested."""
+        return IngestSource(
             self.source,
             self.size_bytes,
             self.modified_us,
@@ -79,8 +79,8 @@ class LedgerRow:
             group=self.source_group,
         )
 
-    def matches(self, source: Source) -> bool:
-        """Return whether a source is unchanged since it was ingested."""
+    def matches(self, source: IngestSource) -> bool:
+        """Return whether a source is unchanged, compared with its ledger row."""
         return self.to_source().version.is_same(source.version)
 
 
@@ -97,19 +97,19 @@ class Ledger:
         return Ledger(session.snapshot_id, read_ledger(session, group))
 
     def find_rows_since(self, before: Ledger) -> list[LedgerRow]:
-        """Return the rows that an earlier ledger does not have."""
+        """Return the ledger rows that an earlier ledger does not contain."""
         known = {(row.source, row.batch) for row in before.rows}
         return [row for row in self.rows if (row.source, row.batch) not in known]
 
     def rename_sources(self, names: Mapping[str, str]) -> Ledger:
-        """Return the ledger with new names for some sources."""
+        """Return a ledger with new names for some sources."""
         if not names:
             return self
         rows = [replace(row, source=names.get(row.source, row.source)) for row in self.rows]
         return replace(self, rows=rows)
 
 
-# Each batch of an ingest reads the region of every row several times.
+# Cached, because each batch of an ingest reads the region of every row several times.
 
 
 @lru_cache(1 << 16)
@@ -125,12 +125,12 @@ def _parse_names(variables: str) -> tuple[str, ...]:
 
 
 def encode_region(box: Mapping[str, Sequence[int]]) -> str:
-    """Encode a region for the ledger."""
+    """Encode the region of a source as JSON for its ledger row."""
     return json.dumps({dim: list(span) for dim, span in box.items()}, sort_keys=True)
 
 
 def read_ledger(session: Session, group: str) -> list[LedgerRow]:
-    """Read the rows of a target group, in the order in which they were written."""
+    """Read the rows of the ledger of a target group, in the order in which they were written."""
     with ignore_warnings():
         try:
             table = zarr.open_group(session.store, path=_make_path(group), mode="r")
@@ -139,14 +139,14 @@ def read_ledger(session: Session, group: str) -> list[LedgerRow]:
         arrays = dict(table.arrays())
         if LedgerRow.__slots__[0] not in arrays:
             return []
-        # Older ledgers have no etags and no groups.
+        # Older ledgers lack the columns for etags and groups.
         named = [arrays[field.name] for field in fields(LedgerRow) if field.name in arrays]
         columns = [np.asarray(array[...]).tolist() for array in named]
     return [LedgerRow(*row) for row in zip(*columns, strict=True)]
 
 
 def split_rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Split rows by their group, sorted by path."""
+    """Group ledger rows by their target group, sorted by path."""
     found: dict[str, list[LedgerRow]] = {}
     for row in rows:
         found.setdefault(row.target_group, []).append(row)
@@ -156,7 +156,7 @@ def split_rows_by_group(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]
 def write_ledger(
     session: Session, group: str, rows: Sequence[LedgerRow], before: Sequence[LedgerRow]
 ) -> None:
-    """Write the rows. Only chunks with rows that differ from `before` are written."""
+    """Write the rows of the ledger. Only chunks with rows that differ from `before` are written."""
     pairs = enumerate(zip(rows, before, strict=False))
     same = next((i for i, (new, old) in pairs if new is not old and new != old), len(before))
     first = min(same, len(rows)) // _CHUNK * _CHUNK
@@ -179,7 +179,7 @@ def write_ledger(
 
 
 def _replace_column(array: Any, is_number: bool, values: Sequence[Any], first: int) -> None:
-    """Replace the values of a column from its `first` row on."""
+    """Replace the values of a ledger column from row `first` on."""
     shape = (first + len(values),)
     if array.shape != shape:
         array.resize(shape)
@@ -193,19 +193,19 @@ def _make_path(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SortedSources:
-    """Sources, sorted by comparison with the ledger."""
+    """The new, changed and already ingested sources of a run, according to the ledger."""
 
-    new: tuple[Source, ...]
-    changed: tuple[Source, ...]
-    known: tuple[Source, ...]
+    new: tuple[IngestSource, ...]
+    changed: tuple[IngestSource, ...]
+    known: tuple[IngestSource, ...]
 
 
-def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> SortedSources:
-    """Sort sources into new, changed and known ones."""
+def sort_sources(sources: Iterable[IngestSource], rows: Sequence[LedgerRow]) -> SortedSources:
+    """Sort sources into new, changed and already ingested ones, by comparison with the ledger."""
     ledger = {row.source: row for row in rows}
-    new: list[Source] = []
-    changed: list[Source] = []
-    known: list[Source] = []
+    new: list[IngestSource] = []
+    changed: list[IngestSource] = []
+    known: list[IngestSource] = []
     for source in sources:
         row = ledger.get(source.url)
         (new if row is None else known if row.matches(source) else changed).append(source)
@@ -214,24 +214,24 @@ def sort_sources(sources: Iterable[Source], rows: Sequence[LedgerRow]) -> Sorted
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A file that was ingested under another name."""
+    """A file that the ledger lists under another name."""
 
-    source: Source
+    source: IngestSource
     was: str
     is_referenced: bool
-    """True if references point to the old name, and the current run has no file with that name."""
+    """True if references point to the old name and the current run has no file with that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The sources of a run, and those that it ingests."""
+    """The result of comparing sources with the ledger, including the sources to ingest."""
 
     sources: SortedSources
-    wanted: tuple[Source, ...]
+    wanted: tuple[IngestSource, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Sources that were ingested under other names."""
-    changed_references: tuple[Source, ...] = ()
-    """Changed sources that arrays reference."""
+    """Files that the ledger lists under other names."""
+    changed_references: tuple[IngestSource, ...] = ()
+    """Changed sources whose old content is still referenced by arrays."""
 
     def __str__(self) -> str:
         found = self.sources
@@ -240,8 +240,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Sources compared with the ledger of one snapshot."""
+class RunSources:
+    """The sources to ingest in a run, and the ledger that they were compared with."""
 
     found: Discovered
     ledger: Ledger
@@ -249,11 +249,11 @@ class Selection:
 
     @property
     def urls(self) -> set[str]:
-        """The names of all sources of the run."""
+        """The URLs of all sources of a run that were compared with the ledger."""
         return {source.url for source in self.found.sources}
 
 
-def compare_with_ledger(repo: Repository, found: Discovered, options: Options) -> Selection:
+def compare_with_ledger(repo: Repository, found: Discovered, options: Options) -> RunSources:
     """Compare sources with the ledger of the target branch. No file is opened."""
     ledger = Ledger.read(repo.readonly_session(branch=options.branch), options.group)
     return select_sources(found, ledger, replace_changed=options.on_change == "ingest")
@@ -261,18 +261,18 @@ def compare_with_ledger(repo: Repository, found: Discovered, options: Options) -
 
 def select_sources(
     found: Discovered, ledger: Ledger, *, replace_changed: bool, stale: Collection[str] = ()
-) -> Selection:
-    """Compare sources with a ledger and choose those to ingest.
+) -> RunSources:
+    """Select the sources to ingest by comparing them with a ledger.
 
     Changed sources are ingested again with `replace_changed`, or if they are `stale`: staged by an
-    interrupted run, and never published.
+    interrupted run, but never published.
     """
     by_ledger = sort_sources(found.sources, ledger.rows)
     changed = [each for each in by_ledger.changed if replace_changed or each.url in stale]
     referred = {row.source for row in ledger.rows if row.mode != "native"}
     references = tuple(each for each in by_ledger.changed if each.url in referred)
     outcome = Outcome(by_ledger, (*by_ledger.new, *changed), changed_references=references)
-    return Selection(found, ledger, outcome)
+    return RunSources(found, ledger, outcome)
 
 
 def find_renamed(
@@ -281,10 +281,10 @@ def find_renamed(
     rows: Sequence[LedgerRow],
     given: Collection[str],
 ) -> list[Renamed]:
-    """Find new files whose content was ingested under other names, with all their groups.
+    """Find new files whose content the ledger lists under another name, with all their groups.
 
-    `stored` are the schemas of the target group and of all groups below it, and `given` are the names of all
-    sources of the run.
+    `stored` contains the schemas of the target group and all groups below it. `given` contains the names of
+    all sources of the run.
     """
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""Options of an ingest: how to read, combine, lay out and check the data."""
+"""The options of an ingest: how data is read, combined, stored and checked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from icefloe.core.merge.row_placement import AppendOrder
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.ingest.records import Reading
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import RESERVED_NAMES
 
 Mode = Literal["native", "virtual", "hybrid"]
 OnBadFile = Literal["stop", "skip"]
@@ -20,7 +22,7 @@ OnChange = Literal["report", "ingest"]
 DEFAULT_MEMORY_BYTES = 256 << 20
 DEFAULT_CHECKS = ("monotone", "source")
 SHORT_FORM = {"range": "variable", "nulls": "variable", "python": "call", "sql": "query"}
-"""The argument that a recipe may give without its name, by check."""
+"""The argument of each check whose name may be omitted in a recipe."""
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "monotone": (),
@@ -32,14 +34,14 @@ NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sql": ("query",),
     }
 )
-"""The names of the arguments of each check."""
+"""The required arguments of each check."""
 _COMBINING = {
     "compat": ("identical", "equals", "broadcast_equals", "no_conflicts", "override", "minimal"),
     "data_vars": ("minimal", "different", "all"),
     "coords": ("minimal", "different", "all"),
     "join": ("outer", "inner", "left", "right", "exact", "override"),
 }
-"""The values that xarray accepts."""
+"""The values that xarray accepts for each option."""
 _TEXTS = frozenset({"message", "engine", "source_group", "concat_dim", "codec", *_COMBINING})
 _DECODING = (
     *("decode_cf", "decode_times", "decode_timedelta", "decode_coords"),
@@ -50,10 +52,11 @@ _MAPPINGS = frozenset({"metadata", "open_options", "storage_options"})
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How files are combined, as in `xarray.open_mfdataset`, with its future defaults.
+    """The options of an ingest for combining files, as in `xarray.open_mfdataset`, with xarray's future
+    defaults.
 
-    They are `data_vars=None`, `coords="minimal"` and `join="exact"`. `compat` differs: files must agree in
-    the values of variables without the concatenation dimension, unless it is "override".
+    These are `data_vars=None`, `coords="minimal"` and `join="exact"`. `compat` differs from xarray: variables
+    without the concatenation dimension must be equal in all files, unless `compat` is "override".
     """
 
     concat_dim: str | None = None
@@ -70,7 +73,7 @@ class Combining:
                 raise _make_error(f"{name} must be one of {', '.join(known)}, not {given!r}")
 
     def to_arguments(self) -> dict[str, Any]:
-        """Return the arguments for xarray's combine functions."""
+        """Return the options as arguments of xarray's combine functions."""
         return {
             "compat": self.compat or "no_conflicts",
             "data_vars": self.data_vars,
@@ -81,19 +84,23 @@ class Combining:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How arrays are chunked and compressed. A dimension without a size is not divided."""
+class ArrayLayout:
+    """The options of an ingest for chunks and compression of new arrays.
+
+    A dimension without a size is not divided.
+    """
 
     chunks: Mapping[str, int] | None = None
-    """Cells per chunk by dimension, -1 for all; None for the chunks of the files, within limits."""
+    """The number of cells per chunk by dimension, or -1 for all cells. None keeps the chunks of the files,
+    within limits."""
     shards: Mapping[str, int] | None = None
-    """Cells per shard by dimension."""
+    """The number of cells per shard by dimension."""
     codec: str = "zstd"
     """`zstd`, `zstd:9`, `blosc`, `blosc:lz4:5`, `gzip:6` or `none`."""
 
     def __post_init__(self) -> None:
         for what in ("chunks", "shards"):
-            given: Any = getattr(self, what)  # a recipe may contain any type
+            given: Any = getattr(self, what)  # the value may have any type in a recipe
             if given is None:
                 continue
             if not isinstance(given, Mapping) or not all(type(size) is int for size in given.values()):
@@ -106,7 +113,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition that staged data must meet before it is published.
+    """An option of an ingest: a check that staged data must pass before it is published.
 
     `monotone`: coordinates along which files are concatenated are strictly increasing or decreasing; others
     may repeat values. `gaps`: steps are about equal. `source`: samples equal the files. `range`: values of
@@ -126,9 +133,7 @@ class Check:
 
     def __post_init__(self) -> None:
         if self.name not in NEEDS:
-            raise _make_error(
-                f"there is no check {self.name!r}; {suggest_name(self.name, NEEDS, 'checks are')}"
-            )
+            raise _make_error(f"unknown check {self.name!r}; {suggest_name(self.name, NEEDS, 'checks are')}")
         for need in ("variable", "call", "query"):
             if not isinstance(getattr(self, need), str):
                 raise self._make_error(f"{need} must be text, not {getattr(self, need)!r}")
@@ -136,59 +141,62 @@ class Check:
             if not isinstance(getattr(self, bound), int | float):
                 raise self._make_error(f"{bound} must be a number, not {getattr(self, bound)!r}")
         if self.low > self.high:
-            raise self._make_error(f"low is {self.low:g}, more than high, {self.high:g}")
+            raise self._make_error(f"low ({self.low:g}) must not exceed high ({self.high:g})")
         if not 0 <= self.most <= 1:
             raise self._make_error(f"most must be between 0 and 1, not {self.most:g}")
         if self.name in ("range", "nulls") and not self.variable:
-            raise self._make_error("it needs a variable")
+            raise self._make_error("a variable is required")
         if self.name == "range" and math.isinf(self.low) and math.isinf(self.high):
-            raise self._make_error("it needs low, high, or both")
+            raise self._make_error("low or high is required")
         if self.name == "python" and ":" not in self.call:
-            raise self._make_error("it needs a function to call, as module:function")
+            raise self._make_error("a function is required, as module:function")
         if self.name == "sql" and not self.query.strip():
-            raise self._make_error("it needs a query")
+            raise self._make_error("a query is required")
 
     def _make_error(self, text: str) -> InvalidInputError:
         return make_check_error(f"the check {self.name}: {text}")
 
     @property
     def title(self) -> str:
-        """The name of the check and its subject."""
+        """The title of a check in the options, with its variable or query."""
         return " ".join(each for each in (self.name, self.variable, self.call, *self.query.split()) if each)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All options of an ingest. `icefloe.ingest_files` documents them."""
+    """All options of an ingest. See `icefloe.ingest_files` for their documentation."""
 
     group: str = ""
-    """The group for the arrays."""
+    """The target group."""
     branch: str = "main"
-    """The branch to publish to."""
+    """The branch on which data is published."""
     message: str | None = None
     """The commit message."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Commit metadata, in addition to that of the ingest."""
-    reading: Reading = field(default_factory=Reading)
+    """Metadata of the commits, in addition to the metadata that the ingest adds."""
+    reading: ReadOptions = field(default_factory=ReadOptions)
     """How files are opened."""
     combining: Combining = field(default_factory=Combining)
     """How files are combined."""
-    layout: Layout = field(default_factory=Layout)
+    layout: ArrayLayout = field(default_factory=ArrayLayout)
     """Chunks, shards and codec of new arrays."""
     mode: Mode = "native"
-    """Copy data, refer to it in the files, or both."""
+    """Whether to copy the data, to reference it in the files, or both."""
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     """The memory that a task may use, in addition to the interpreter and its modules."""
     manifest_references: int = 500_000
     """The maximum number of references in one manifest of a virtual array."""
     commit_every: int | None = None
-    """The number of files per commit; None: one commit for all files."""
+    """The number of files per commit; None for a single commit."""
     on_bad_file: OnBadFile = "stop"
-    """The treatment of files that cannot be read or combined."""
+    """What to do with files that cannot be read or combined."""
     on_change: OnChange = "report"
-    """The treatment of files that changed since they were ingested."""
+    """What to do with files that changed since they were ingested."""
+    append_order: AppendOrder | None = None
+    """The order of rows if other writers extended the same arrays meanwhile; None to combine the files with
+    their rows again."""
     checks: tuple[Check, ...] = tuple(map(Check, DEFAULT_CHECKS))
-    """Conditions for publishing."""
+    """The checks that staged data must pass before it is published."""
 
     def __post_init__(self) -> None:
         for name, kind in (("mode", Mode), ("on_bad_file", OnBadFile), ("on_change", OnChange)):
@@ -196,6 +204,10 @@ class Options:
                 raise _make_error(
                     f"{name} must be one of {', '.join(get_args(kind))}, not {getattr(self, name)!r}"
                 )
+        if self.append_order not in (None, *get_args(AppendOrder)):
+            raise _make_error(
+                f"append_order must be one of {', '.join(get_args(AppendOrder))}, not {self.append_order!r}"
+            )
         for name in ("memory_bytes", "commit_every", "manifest_references"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
@@ -211,18 +223,19 @@ class Options:
             )
         try:
             json.dumps(dict(self.metadata))
-        except TypeError as error:  # such as a date in YAML
+        except TypeError as error:  # for example a date in YAML
             raise _make_error(f"metadata must be valid JSON: {error}") from error
 
 
 def _refuse_decoding(open_options: Mapping[str, Any]) -> None:
-    """Refuse options that control decoding: an ingest copies stored values, so they would have no effect."""
+    """Raise an error for options that control decoding. They would have no effect, because an ingest copies
+    stored values."""
     for name in _DECODING:
         if name in open_options:
             raise _make_error(
-                f"{name} is not an option of an ingest, which copies stored values without decoding them: "
-                "use it when you read the arrays. The option drop_variables leaves out variables that xarray "
-                "cannot decode"
+                f"{name} is not an option of an ingest, which copies stored values without decoding them;"
+                " use it when you read the arrays. The option drop_variables omits variables that xarray"
+                " cannot decode"
             )
 
 
@@ -230,24 +243,28 @@ def _check_group(group: str) -> None:
     parts = [part for part in group.split("/") if part]
     if any(part in (".", "..") for part in parts):
         raise _make_error(
-            f"the group {group!r} contains . or ..: give a path from the root, such as air/surface"
+            f"the group {group!r} contains . or ..; pass a path from the root, such as air/surface"
         )
-    if parts[:1] == ["_icefloe"]:
-        raise _make_error("the group _icefloe is reserved for the ledger: choose another one")
+    for part in parts:
+        if part in RESERVED_NAMES:
+            raise _make_error(
+                f"the group {part} is reserved for {RESERVED_NAMES[part]}; choose another group"
+            )
 
 
-_PARTS: Mapping[str, Any] = {"reading": Reading, "combining": Combining, "layout": Layout}
+_PARTS: Mapping[str, Any] = {"reading": ReadOptions, "combining": Combining, "layout": ArrayLayout}
 _RENAMED = {"group": "reading_group"}
 
 
 def list_options() -> frozenset[str]:
-    """Return the names that `make_options` accepts."""
+    """Return the names of all options that `make_options` accepts."""
     inside = {each.name for kind in _PARTS.values() for each in fields(kind)} - set(_RENAMED)
     return frozenset(inside | {each.name for each in fields(Options)} - set(_PARTS) | {"source_group"})
 
 
 def make_options(**given: Any) -> Options:
-    """Create Options from flat names: the fields of Options, Reading, Combining and Layout.
+    """Create the options of an ingest from keyword arguments: fields of Options, ReadOptions, Combining and
+    Layout.
 
     Parameters
     ----------
@@ -287,7 +304,7 @@ def make_options(**given: Any) -> Options:
 
 
 def parse_arguments(arguments: Mapping[str, Any]) -> Options:
-    """Create Options from the arguments of `icefloe.ingest_files` or `icefloe.spark.ingest`."""
+    """Create options from the arguments of `icefloe.ingest_files` or `icefloe.spark.ingest`."""
     given = {name: arguments[name] for name in list_options() if name in arguments}
     given["storage_options"] = arguments["source_options"] or {}
     checks = [check if isinstance(check, Check) else Check(check) for check in given["checks"]]
@@ -303,7 +320,7 @@ def _parse_names(given: Any) -> tuple[str, ...]:
 
 
 def make_compressors(codec: str) -> Any:
-    """Return zarr's compressors for the name of a codec."""
+    """Return zarr's compressors for the option `codec`, such as `zstd:9`."""
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
     name, *rest = str(codec).split(":")
@@ -316,24 +333,26 @@ def make_compressors(codec: str) -> Any:
             return GzipCodec(level=int(rest[0]) if rest else 5)
         if name == "blosc" and len(rest) < 3:
             level = int(rest[1]) if len(rest) > 1 else 5
-            blosc: Any = BloscCodec  # older releases declare other types for its arguments
+            blosc: Any = BloscCodec  # older releases of zarr declare other types for the arguments
             return blosc(cname=rest[0] if rest else "zstd", clevel=level, shuffle="shuffle")
     except (ValueError, TypeError) as error:
         problem = "the level must be a number" if "int()" in str(error) else str(error)
         raise _make_error(f"codec {codec!r}: {problem}") from error
     raise _make_error(
-        f"there is no codec {codec!r}: choose zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
+        f"unknown codec {codec!r}; choose zstd, zstd:LEVEL, blosc, blosc:NAME:LEVEL, gzip:LEVEL or none"
     )
 
 
 def suggest_name(name: str, known: Any, listing: str) -> str:
-    """Suggest the most similar of the known names, or list all of them."""
+    """Return a sentence that suggests the known option or name most similar to a misspelled one, or lists all
+    known names.
+    """
     near = difflib.get_close_matches(str(name), sorted(known), n=1)
     return f"did you mean {near[0]}?" if near else f"{listing} {', '.join(sorted(known)) or 'none'}"
 
 
 def make_check_error(text: str) -> InvalidInputError:
-    """Return the error about a check that cannot run."""
+    """Create the error for a check in the options that cannot run."""
     return _make_error(text)
 
 

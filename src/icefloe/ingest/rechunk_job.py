@@ -1,6 +1,6 @@
 """Change the chunks, shards or codecs of arrays: tasks read boxes of old chunks and write new chunks.
 
-If old chunks would be read many times over, they are spilled first: see `icefloe.ingest.array_spill`.
+If old chunks would be read many times, they are spilled first: see `icefloe.ingest.array_spill`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ from icefloe.core.commit.limits import check_changed_chunks
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, NodeNotFoundError, RebaseFailedError
 from icefloe.format.snapshot import ArrayNodeData
+from icefloe.ingest.bad_files import explain
 from icefloe.ingest.combine.pieces import PieceArray, Pieces
 from icefloe.ingest.options import DEFAULT_MEMORY_BYTES, make_compressors
 from icefloe.ingest.plan.array_encoding import check_chunk_bytes, choose_shards
-from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
-from icefloe.ingest.records import LOGGER, Reading, Stored, Target, explain
-from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
+from icefloe.ingest.plan.tasks import SourceCut, TaskPlan, make_plan
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import LOGGER, StoredGroup, Target
+from icefloe.ingest.write.chunks import GroupBlocks, WriteResults, write_groups
 from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.repository import Repository
 from icefloe.session import Session
 
 METADATA = "icefloe_rechunk"
-"""The key in the metadata of a commit under which a rechunk is described."""
+"""The key of the commit metadata that describes a rechunk."""
 _SAMPLES = 8
-"""The number of blocks of which a part is read again and compared."""
+"""The number of blocks to sample for comparing new values with old values."""
 _SHARDING = "sharding_indexed"
 _INDEX: dict[str, Any] = {
     "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
@@ -49,12 +51,12 @@ _INDEX: dict[str, Any] = {
 Box = tuple[tuple[int, int], ...]
 """Start and stop along each dimension."""
 Sample = tuple[str, Box]
-"""The path of an array, and a part of it."""
+"""The path of an array, and a box of its cells to compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rechunked:
-    """An array with its old and new chunks."""
+    """The result of a rechunk job for one array: its old and new chunk shapes."""
 
     path: str
     dims: tuple[str, ...]
@@ -69,40 +71,40 @@ class Rechunked:
 
 @dataclass(frozen=True, slots=True)
 class RechunkReport(Report):
-    """The result or the plan of a rechunk."""
+    """The report of a rechunk job, or of its dry run."""
 
     arrays: tuple[Rechunked, ...]
-    """The arrays that get other chunks, shards or codecs."""
+    """The arrays with new chunks, shards or codecs."""
     unchanged: tuple[str, ...]
     """Arrays that already have the requested layout."""
     tasks: int
     """The number of tasks."""
     blocks: int
-    """The number of blocks, each of whole new chunks, that the tasks write."""
+    """The number of blocks that the tasks write. A block consists of whole new chunks."""
     nbytes: int
     """The size of the arrays without compression."""
     memory_bytes: int
-    """The largest memory of a task, in addition to the interpreter and its modules."""
+    """The largest memory that a task needs, in addition to the interpreter and its modules."""
     read_factor: float
     """The average number of times that an old chunk is read."""
     spilled_bytes: int = 0
-    """The number of bytes that are spilled to the storage of the repository, and deleted at the end."""
+    """The number of bytes that are spilled to the storage of the repository and deleted at the end."""
     compared: int = 0
-    """The number of new chunks of which a part was compared with the old values."""
+    """The number of new chunks of which a sample was compared with the old values."""
     commit: str | None = None
     """The new snapshot; None if nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Relayout:
-    """The new chunks, shards and codec. If no shards are given, existing shards are removed."""
+class TargetLayout:
+    """The requested layout of arrays to rechunk. Without shards, existing shards are removed."""
 
     chunks: Mapping[str, int]
     """Cells per chunk by dimension name, or by number for a dimension without a name; -1 for all."""
     shards: Mapping[str, int] | None = None
     """Cells per shard; None: no shards."""
     codec: str | None = None
-    """The codec that replaces all codecs; None to keep them."""
+    """The codec that replaces all existing codecs; None to keep the codecs."""
 
     def __post_init__(self) -> None:
         for what, given in (("chunks", self.chunks), ("shards", self.shards or {})):
@@ -114,17 +116,17 @@ class Relayout:
         elif not self.chunks and not self.shards:
             options = dict.fromkeys(("chunks", "shards", "codec"))
             hint = Hint("give {chunks}, {shards} or {codec}", **options)
-            raise _make_error("there is nothing to change").with_hint(hint)
+            raise _make_error("nothing to change; pass chunks, shards or a codec").with_hint(hint)
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The dimensions that an array must have."""
+        """The names of the dimensions for which a rechunk requests a chunk or shard size."""
         return tuple(dict.fromkeys([*self.chunks, *(self.shards or {})]))
 
 
 @dataclass(frozen=True, slots=True)
-class StoredArray:
-    """An array as described by its zarr.json."""
+class ArrayToRechunk:
+    """An array to rechunk, described by its zarr.json."""
 
     path: str
     document: Mapping[str, Any]
@@ -133,12 +135,12 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
+        """The shape of an array to rechunk."""
         return tuple(self.document["shape"])
 
     @property
     def chunks(self) -> tuple[int, ...]:
-        """Cells per chunk. If the array has shards, these are the chunks inside a shard."""
+        """The current chunk shape of an array to rechunk; the shape of inner chunks if it has shards."""
         found, codecs = self._cells, self.document["codecs"]
         while (inside := _get_sharding(codecs)) is not None:
             found, codecs = tuple(inside["chunk_shape"]), inside["codecs"]
@@ -146,7 +148,7 @@ class StoredArray:
 
     @property
     def shards(self) -> tuple[int, ...] | None:
-        """Cells per shard."""
+        """The current shard shape of an array to rechunk; None without sharding."""
         return self._cells if _get_sharding(self.document["codecs"]) is not None else None
 
     @property
@@ -168,10 +170,10 @@ def rechunk(
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     dry_run: bool = False,
 ) -> RechunkReport:
-    """Change the chunks of an array, or of all arrays of a group that have the dimensions, in one commit.
+    """Rechunk an array, or all arrays of a group: change chunks, shards or codecs in one commit.
 
-    Values, attributes, fill value and dimension names do not change. Commits to other arrays in the meantime
-    are kept.
+    In a group, the arrays that have all named dimensions are rechunked. Values, attributes, fill value and
+    dimension names do not change. Concurrent commits to other arrays are kept.
 
     Parameters
     ----------
@@ -209,7 +211,7 @@ def rechunk(
     RebaseFailedError
         If another writer committed to the same arrays in the meantime. The branch keeps that commit.
     """
-    wanted = Relayout(dict(chunks or {}), dict(shards) if shards else None, codec)
+    wanted = TargetLayout(dict(chunks or {}), dict(shards) if shards else None, codec)
     session = repo.writable_session(branch)
     base = repo.readonly_session(snapshot_id=session.snapshot_id)
     arrays = _find_arrays(base._workspace, normalize("/" + path), wanted)
@@ -258,8 +260,8 @@ def rechunk(
     return replace(report, compared=compared, commit=commit)
 
 
-def _find_arrays(workspace: Workspace, path: str, wanted: Relayout) -> list[StoredArray]:
-    """Find the array at a path, or the arrays of a group that have all dimensions."""
+def _find_arrays(workspace: Workspace, path: str, wanted: TargetLayout) -> list[ArrayToRechunk]:
+    """Return the array at a path, or the arrays of a group that have all named dimensions."""
     node = workspace.node(path)
     if node is None:
         raise NodeNotFoundError(f"there is no array or group at `{path}`", kind=ErrorKind.NODE_NOT_FOUND)
@@ -281,7 +283,9 @@ def _find_arrays(workspace: Workspace, path: str, wanted: Relayout) -> list[Stor
     return fitting
 
 
-def _make_plan(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int, parallelism: int) -> Plan:
+def _make_plan(
+    changed: Sequence[tuple[ArrayToRechunk, Target]], memory_bytes: int, parallelism: int
+) -> TaskPlan:
     pieces = {
         target.name: PieceArray(target.name, target.shape, np.dtype("u1"), Pieces.whole(0, target.shape), {})
         for _, target in changed
@@ -291,7 +295,7 @@ def _make_plan(changed: Sequence[tuple[StoredArray, Target]], memory_bytes: int,
 
 
 def _make_report(
-    changed: Sequence[tuple[StoredArray, Target]], arrays: Sequence[StoredArray], plan: Plan
+    changed: Sequence[tuple[ArrayToRechunk, Target]], arrays: Sequence[ArrayToRechunk], plan: TaskPlan
 ) -> RechunkReport:
     found = tuple(
         Rechunked(
@@ -324,8 +328,8 @@ def _make_report(
 def _write(
     session: Session,
     base: Session,
-    changed: Sequence[tuple[StoredArray, Target]],
-    plan: Plan,
+    changed: Sequence[tuple[ArrayToRechunk, Target]],
+    plan: TaskPlan,
     executor: Executor,
     memory_bytes: int,
 ) -> tuple[int, list[Collected]]:
@@ -338,9 +342,9 @@ def _write(
         session._workspace.set_metadata(array.path, (target.document or "").encode())
     targets = {target.name: target for _, target in changed}
     copied = frozenset((0, name) for name in targets)
-    sources = {0: Stored(base, "")}
-    results = Results()
-    group = GroupBlocks(session.fork(), "", plan, targets, sources, copied, Reading(), memory_bytes)
+    sources = {0: StoredGroup(base, "")}
+    results = WriteResults()
+    group = GroupBlocks(session.fork(), "", plan, targets, sources, copied, ReadOptions(), memory_bytes)
     write_groups([group], executor, results)
     session._merge_receipts(results.receipts)
     samples = list(_select_samples(plan, {array.path: (array, target) for array, target in changed}))
@@ -354,8 +358,8 @@ def _write(
     return len(samples), results.statistics
 
 
-def _select_samples(plan: Plan, arrays: Mapping[str, tuple[StoredArray, Target]]) -> Iterator[Sample]:
-    """Yield the overlap of the last new chunk of some blocks with an old chunk."""
+def _select_samples(plan: TaskPlan, arrays: Mapping[str, tuple[ArrayToRechunk, Target]]) -> Iterator[Sample]:
+    """Yield samples to compare: the overlap of some blocks' last new chunk with an old chunk."""
     count = len(plan.blocks)
     for number in np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(int)).tolist():
         block = plan.blocks[number]
@@ -381,17 +385,17 @@ def _compare(session: Session, base: Session, sample: Sample) -> tuple[str, Box,
     return path, box, bool(np.array_equal(now, before, equal_nan=now.dtype.kind in "fcmM"))
 
 
-def parse_array(path: str, user_data: bytes) -> StoredArray:
-    """Parse the zarr.json of an array."""
+def parse_array(path: str, user_data: bytes) -> ArrayToRechunk:
+    """Parse the zarr.json of an array to rechunk."""
     document = json.loads(user_data)
     names = document.get("dimension_names") or [None] * len(document["shape"])
-    return StoredArray(
+    return ArrayToRechunk(
         path, document, tuple(str(axis) if name is None else name for axis, name in enumerate(names))
     )
 
 
-def design_layout(array: StoredArray, wanted: Relayout) -> Target:
-    """Describe the rechunked array. Arrays without a regular chunk grid are refused."""
+def design_layout(array: ArrayToRechunk, wanted: TargetLayout) -> Target:
+    """Design the new layout of an array to rechunk. Raise an error if its chunk grid is not regular."""
     kind = array.document["chunk_grid"]["name"]
     if kind != "regular":
         raise _make_error(
@@ -414,7 +418,7 @@ def _resolve_size(wanted: int, whole: int) -> int:
 
 
 def _make_document(
-    array: StoredArray, chunks: tuple[int, ...], shards: tuple[int, ...] | None, codec: str | None
+    array: ArrayToRechunk, chunks: tuple[int, ...], shards: tuple[int, ...] | None, codec: str | None
 ) -> str:
     plain, index = _get_codecs(array)
     if codec is not None:
@@ -426,8 +430,8 @@ def _make_document(
     return json.dumps({**array.document, "chunk_grid": grid, "codecs": codecs})
 
 
-def _get_codecs(array: StoredArray) -> tuple[list[Any], dict[str, Any]]:
-    """Return the codecs of a chunk, and the index settings of its shards."""
+def _get_codecs(array: ArrayToRechunk) -> tuple[list[Any], dict[str, Any]]:
+    """Return the codecs of chunks, and the index settings of shards."""
     codecs, index = list(array.document["codecs"]), _INDEX
     if (outside := _get_sharding(codecs)) is not None:
         index = {name: outside[name] for name in _INDEX if name in outside}
@@ -445,8 +449,8 @@ def _get_sharding(codecs: Sequence[Any]) -> Mapping[str, Any] | None:
     return found
 
 
-def _choose_codecs(array: StoredArray, codec: str) -> list[Any]:
-    """Return the codecs that zarr chooses for this type and compressor."""
+def _choose_codecs(array: ArrayToRechunk, codec: str) -> list[Any]:
+    """Return the codecs that zarr chooses for the dtype of the array and a compressor."""
     small = _make_small_array(array, array.document["codecs"])
     metadata: Any = small.metadata
     with ignore_warnings():
@@ -462,8 +466,8 @@ def _choose_codecs(array: StoredArray, codec: str) -> list[Any]:
     return [each if isinstance(each, dict) else each.to_dict() for each in document["codecs"]]
 
 
-def _check_encoding(array: StoredArray, codecs: list[Any]) -> None:
-    """Try to encode one cell: codecs of referenced files may only decode."""
+def _check_encoding(array: ArrayToRechunk, codecs: list[Any]) -> None:
+    """Encode one cell to check that the codecs can encode. Codecs of referenced files may only decode."""
     try:
         with ignore_warnings():
             small: Any = _make_small_array(array, codecs)
@@ -476,8 +480,8 @@ def _check_encoding(array: StoredArray, codecs: list[Any]) -> None:
         ) from error
 
 
-def _make_small_array(array: StoredArray, codecs: Sequence[Any]) -> zarr.Array[Any]:
-    """Create an equal array with one cell in memory, which also writes empty chunks."""
+def _make_small_array(array: ArrayToRechunk, codecs: Sequence[Any]) -> zarr.Array[Any]:
+    """Create an array with one cell in memory, with the same metadata, that also stores empty chunks."""
     ones = [1] * len(array.shape)
     if (inside := _get_sharding(codecs)) is not None:
         return _make_small_array(array, inside["codecs"])

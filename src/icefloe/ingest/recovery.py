@@ -1,7 +1,7 @@
-"""Restore lost chunks from the files that they were ingested from, for `Repository.repair`.
+"""Restore lost chunks from the ingested files, for `Repository.repair`.
 
-A file counts as unchanged if its size and modification time, or its size, first and last bytes, are the same
-as in the ledger.
+A file is considered unchanged if its size and modification time, or its size and its first and last bytes,
+are the same as in the ledger.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import IcechunkError
+from icefloe.ingest.bad_files import explain
 from icefloe.ingest.combine.existing import describe_array
-from icefloe.ingest.discover.sources import Source, find_sources
+from icefloe.ingest.discover.sources import IngestSource, find_sources
 from icefloe.ingest.inspect.open import decode, open_raw
 from icefloe.ingest.inspect.packing import from_zarr_attributes, make_signature
 from icefloe.ingest.inspect.schema import describe_variable, hash_ends
 from icefloe.ingest.ledger import LedgerRow, read_ledger
-from icefloe.ingest.records import Reading, Target, explain
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import Target
 from icefloe.ingest.write.chunks import encode_for_target
 from icefloe.session import Session
 
@@ -32,20 +34,20 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class LedgerChunks:
-    """A source of chunks that reads the files of the ledger."""
+    """A source for the recovery of lost chunks: it reads the ingested files that the ledger lists."""
 
     session: Session
-    """The version whose ledger is read."""
-    reading: Reading = field(default_factory=Reading)
-    """How the files were opened when they were ingested."""
+    """The session whose ledger is read."""
+    reading: ReadOptions = field(default_factory=ReadOptions)
+    """The options with which the files were opened when they were ingested."""
     unusable: dict[str, str] = field(default_factory=dict)
     """Files that are missing or have changed, with the reason."""
     _rows: dict[str, list[LedgerRow]] = field(default_factory=dict, repr=False)
     _targets: dict[str, Target] = field(default_factory=dict, repr=False)
-    _sources: dict[str, Source | None] = field(default_factory=dict, repr=False)
+    _sources: dict[str, IngestSource | None] = field(default_factory=dict, repr=False)
 
     def __call__(self, path: str, coords: tuple[int, ...]) -> NDArray[Any] | None:
-        """Return the values of a chunk; None if no unchanged file is known to contain it."""
+        """Return the values of a chunk; None if no unchanged file in the ledger contains it."""
         group, _, name = path.strip("/").rpartition("/")
         rows = self._find_rows(group, name)
         if not rows:
@@ -71,7 +73,8 @@ class LedgerChunks:
         return found
 
     def _find_rows(self, group: str, name: str) -> list[LedgerRow]:
-        """Return the rows with a variable; coordinates, which the ledger does not list, may be in any row."""
+        """Return the ledger rows that contain a variable. A coordinate may be in any row, because rows do not
+        list coordinates."""
         if group not in self._rows:
             self._rows[group] = list(self._read_rows(group))
         rows = [row for row in self._rows[group] if row.mode != "virtual"]
@@ -79,7 +82,7 @@ class LedgerChunks:
         return named or rows
 
     def _read_rows(self, group: str) -> Iterator[LedgerRow]:
-        """Yield the rows for a group, which may be in the ledger of a group above it."""
+        """Yield the ledger rows of a group. They may be in the ledger of a group above it."""
         parts = group.split("/") if group else []
         for count in range(len(parts), -1, -1):
             path = "/".join(parts[count:])
@@ -104,12 +107,12 @@ class LedgerChunks:
             self.unusable[row.source] = f"{target.name} cannot be read: {explain(error)}"
             return None
 
-    def _get_source(self, row: LedgerRow) -> Source | None:
+    def _get_source(self, row: LedgerRow) -> IngestSource | None:
         if row.source not in self._sources:
             self._sources[row.source] = self._find_source(row)
         return self._sources[row.source]
 
-    def _find_source(self, row: LedgerRow) -> Source | None:
+    def _find_source(self, row: LedgerRow) -> IngestSource | None:
         try:
             (source,) = find_sources(row.source, self.reading.storage_options)
             same = row.matches(source) or (
@@ -139,7 +142,7 @@ def _describe_array(name: str, array: Any) -> Target:
 
 
 def _find_overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[Span] | None:
-    """Return the part of a box that a file covers; None if there is none."""
+    """Return the part of a box that a file covers; None if the file does not cover any of it."""
     whole = {**dict(zip(target.dims, ((0, size) for size in target.shape), strict=True)), **row.box}
     found = [
         (max(start, whole[dim][0]), min(stop, whole[dim][1]))
@@ -149,7 +152,7 @@ def _find_overlap(box: Sequence[Span], target: Target, row: LedgerRow) -> list[S
 
 
 def _read_values(raw: xr.Dataset, target: Target, row: LedgerRow, box: Sequence[Span]) -> NDArray[Any]:
-    """Read a box of the array from its file, encoded as the array stores it."""
+    """Read a box of an array from its source file, encoded like the array."""
     stored = raw.variables[target.name]
     shown = decode(raw).variables[target.name]
     schema = describe_variable(target.name, stored, shown, is_coordinate=False)

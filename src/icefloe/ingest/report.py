@@ -1,4 +1,4 @@
-"""The report of an ingest."""
+"""The report of an ingest: its sources, plan, commits and checks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.table import Table
 from icefloe.core.commit.limits import count_commits
-from icefloe.ingest.discover.sources import Discovered, Source
-from icefloe.ingest.inspect.agreement import Finding
+from icefloe.ingest.bad_files import BadFile, ProblemsError, make_problem_table
+from icefloe.ingest.discover.sources import Discovered, IngestSource
+from icefloe.ingest.inspect.agreement import FileFinding
 from icefloe.ingest.inspect.inspect_files import Inspected
-from icefloe.ingest.ledger import Ledger, Outcome, Selection
+from icefloe.ingest.ledger import Ledger, Outcome, RunSources
 from icefloe.ingest.plan.design import Design, list_changed_chunks
-from icefloe.ingest.records import BadFile, ProblemsError, make_problem_table
 from icefloe.ingest.write.batch import Commit, StagedFiles
 from icefloe.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayReport:
-    """The planned layout of an array."""
+    """The planned layout of one array, for the report."""
 
     name: str
     dims: tuple[str, ...]
@@ -34,7 +34,7 @@ class ArrayReport:
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """The summary of a plan."""
+    """A summary of the plan, for the report."""
 
     files: int
     arrays: tuple[ArrayReport, ...]
@@ -42,10 +42,10 @@ class PlanReport:
     blocks: int
     nbytes: int
     memory_bytes: int
-    """The largest memory of a task, in addition to the interpreter and its modules."""
+    """The largest memory that a task needs, in addition to the interpreter and its modules."""
     read_factor: float
     spilled_bytes: int = 0
-    """Bytes that are spilled to the storage of the repository, and deleted at the end."""
+    """The number of bytes that are spilled to the storage of the repository and deleted at the end."""
     commits: int = 1
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class PlanReport:
 
     @staticmethod
     def add_up(plans: Sequence[PlanReport | None]) -> PlanReport | None:
-        """Add up the plans of several commits."""
+        """Add up the reports of plans for several commits of an ingest. Return None if there are none."""
         there = [plan for plan in plans if plan is not None]
         if not there:
             return None
@@ -80,7 +80,7 @@ class PlanReport:
 
 
 def summarize_plans(designs: Sequence[Design]) -> PlanReport:
-    """Describe the designs of a commit in numbers."""
+    """Summarize the designs of a commit in a PlanReport."""
     arrays = [each for design in designs for each in _describe_arrays(design)]
     plans = [design.plan for design in designs]
     size = sum(plan.nbytes for plan in plans)
@@ -106,7 +106,7 @@ def _describe_arrays(design: Design) -> Iterator[ArrayReport]:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check."""
+    """The result of one check of staged data, for the report of an ingest."""
 
     name: str
     passed: bool
@@ -115,30 +115,30 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """The result of an ingest."""
+    """The report of an ingest, or of its dry run."""
 
     outcome: Outcome
     """The sources that were found, compared with the ledger."""
     bad: tuple[BadFile, ...] = ()
-    """Files that were left out, and why."""
-    findings: tuple[Finding, ...] = ()
+    """The files that were left out, with the reasons."""
+    findings: tuple[FileFinding, ...] = ()
     """Differences between files."""
     plan: PlanReport | None = None
     """The arrays and tasks of all commits; None if there was nothing to write."""
     commits: tuple[str, ...] = ()
-    """The commits of the run, in order. The last one was amended with the results of the checks."""
+    """The commits of the run, in order, before the results of the checks were recorded."""
     checks: tuple[CheckResult, ...] = ()
     """The results of the checks of the staged data."""
     published: str | None = None
-    """The new tip of the branch; None if nothing was published."""
+    """The new tip of the target branch; None if nothing was published."""
     failed_branch: str | None = None
-    """The branch with data that did not pass the checks."""
+    """The branch that contains the data that did not pass the checks; None if all checks passed."""
 
     @staticmethod
     def of(
-        selection: Selection, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()
+        selection: RunSources, inspected: Inspected | None = None, bad: Sequence[BadFile] = ()
     ) -> IngestReport:
-        """Report which sources were selected, and what their inspection found.
+        """Create the report of an ingest from the selected sources and the result of inspecting them.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class IngestReport:
         return IngestReport(outcome, (*inspected.bad, *bad), inspected.findings)
 
     def with_plan(self, designs: Sequence[Design]) -> IngestReport:
-        """Add the plan for a commit that is not made.
+        """Return the report of an ingest with the plan of a dry run.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class IngestReport:
         return replace(self, findings=(*self.findings, *findings), plan=summarize_plans(designs))
 
     def with_commit(self, commit: Commit) -> IngestReport:
-        """Add a commit and its plan.
+        """Return the report of an ingest with one more commit and its plan.
 
         Parameters
         ----------
@@ -190,11 +190,11 @@ class IngestReport:
         IngestReport
             The report with the commit.
         """
-        notes: list[Finding] = []
+        notes: list[FileFinding] = []
         for design in commit.designs:
             copied = design.referral.reasons
             notes += design.combined.findings
-            notes += [Finding(file, name, f"is copied: {why}", "note") for file, name, why in copied]
+            notes += [FileFinding(file, name, f"is copied: {why}", "note") for file, name, why in copied]
             notes += design.referral.notes
         # Findings about existing arrays are repeated with each commit.
         findings = dict.fromkeys((*self.findings, *notes))
@@ -203,7 +203,7 @@ class IngestReport:
         return replace(self, findings=tuple(findings), plan=plan, commits=commits)
 
     def complete(self, found: Discovered) -> IngestReport:
-        """Add the names without a source.
+        """Return the complete report of an ingest with the names that matched no source.
 
         Parameters
         ----------
@@ -223,17 +223,22 @@ class IngestReport:
         known = (*self.outcome.sources.known, *self.outcome.sources.changed, *self.outcome.renamed)
         if self.bad and self.plan is None and not known and self.published is None:
             raise ProblemsError(self.bad)
-        unfound = [BadFile(Source(each.url, -1, 0), each.reason) for each in found.unfound]
+        unfound = [BadFile(IngestSource(each.url, -1, 0), each.reason) for each in found.unfound]
         return replace(self, bad=(*unfound, *self.bad))
 
     @property
     def problems(self) -> Table:
-        """The problems of files that were left out, as a table: file, variable, problem and remedy."""
+        """The problems of files that were left out, as a table for the report: file, variable, problem and
+        remedy.
+        """
         return make_problem_table(self.bad)
 
     @property
-    def broken(self) -> tuple[Source, ...]:
-        """Changed sources that arrays still reference: their data cannot be read."""
+    def broken(self) -> tuple[IngestSource, ...]:
+        """The changed sources in the report of an ingest that arrays still reference.
+
+        Their data cannot be read any more.
+        """
         taken = self.published is not None or self.plan is not None
         bad = {each.source.url for each in self.bad}
         again = {source.url for source in self.outcome.wanted} - bad if taken else set()
@@ -241,11 +246,11 @@ class IngestReport:
 
     @property
     def ok(self) -> bool:
-        """True if all checks passed, and no array references a file that has changed."""
+        """True if the ingest report shows that all checks passed and no array references a changed file."""
         return self.failed_branch is None and not self.broken
 
     def to_html(self) -> str:
-        """Return the report as an HTML document that loads nothing from elsewhere.
+        """Return the ingest report as a self-contained HTML document.
 
         Returns
         -------
@@ -261,7 +266,7 @@ class IngestReport:
         return render_report(self.to_dict(), ok=self.ok)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as values that can be represented as JSON.
+        """Return the ingest report as JSON-compatible values.
 
         Returns
         -------
@@ -291,17 +296,19 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class StagedRun:
-    """The commits of a run on the staging branch, before they are checked and published."""
+    """The commits on a staging branch that the report of an ingest lists."""
 
     report: IngestReport
     repo: Repository
-    """The repository, with access to all referenced files."""
+    """The repository, authorized to read all referenced files."""
     staged: tuple[StagedFiles, ...]
     ledger: Ledger
     """The ledger after the last commit."""
 
     def extend(self, commit: Commit | None, bad: Sequence[BadFile]) -> StagedRun:
-        """Add a commit, and files that were left out of it."""
+        """Add one more commit to the report of a staged run, and the files that were left out of this
+        commit.
+        """
         report = replace(self.report, bad=(*self.report.bad, *bad))
         if commit is None:
             return replace(self, report=report)

@@ -1,6 +1,6 @@
-"""Open or create the repository of an ingest, and authorize it to reference the files.
+"""Open or create the target repository of an ingest, and authorize it to reference the source files.
 
-A new repository that stays empty is removed.
+A newly created repository that is still empty at the end is deleted.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from typing import Any
 from icefloe.credentials import AnyCredential, make_credential_from_env
 from icefloe.errors import ConflictError, IcechunkError
 from icefloe.format.files import REPO_PATH, is_own_path
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.discover.urls import make_reference_url
-from icefloe.ingest.records import FileSchema, Reading
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import FileSchema
 from icefloe.repository import Repository
 from icefloe.storage import storage_from_url
 from icefloe.storage.base import Storage
 from icefloe.storage.external.access import Access, refuse_secrets
-from icefloe.storage.external.endpoints import is_same_server
+from icefloe.storage.external.trusted_endpoints import is_same_server
 from icefloe.storage.memory import MemoryStorage
 from icefloe.virtual import VirtualChunkContainer
 from icefloe.virtual.sources import get_container_prefix, make_container, to_location
 
 _MOST_FOLDERS = 8
-"""Files of this machine in more folders than this get one container for their common folder."""
+"""The number of local folders up to which each folder gets its own virtual chunk container. More folders
+share a container for their common parent."""
 
 
 def open_target(
     repo: Repository | str | os.PathLike[str], options: Mapping[str, Any] | None, *, dry_run: bool
 ) -> AbstractContextManager[Repository]:
-    """Return the repository of an ingest as a context manager; a path or URL is opened or created."""
+    """Open the target repository of an ingest as a context manager. A path or URL is opened, or created if it
+    does not exist."""
     if isinstance(repo, Repository):
         return nullcontext(repo)
     return open_or_create(storage_from_url(repo, **(options or {})), dry_run=dry_run)
@@ -42,9 +45,11 @@ def open_target(
 
 @contextmanager
 def open_or_create(storage: Storage, *, dry_run: bool) -> Iterator[Repository]:
-    """Open the repository at a location, or create it. A new one that stays empty is removed at the end.
+    """Open the target repository at a location, or create it.
 
-    A dry run creates it in memory.
+    A new repository that stays empty is deleted at the end.
+
+    In a dry run the repository is created in memory.
     """
     if Repository.exists(storage):
         yield Repository.open(storage)
@@ -54,18 +59,18 @@ def open_or_create(storage: Storage, *, dry_run: bool) -> Iterator[Repository]:
         return
     try:
         repo = Repository.create(storage)
-    except ConflictError:  # another process created it first
+    except ConflictError:  # another process created the repository first
         yield Repository.open(storage)
         return
     try:
         yield repo
     finally:
-        with suppress(IcechunkError):  # the result of the job matters more
+        with suppress(IcechunkError):  # an error here must not hide the result of the job
             _remove_if_empty(storage)
 
 
 def _remove_if_empty(storage: Storage) -> None:
-    """Delete a repository with only its first snapshot: no other branch, no tag, no data."""
+    """Delete a repository that has no data: only the first snapshot, no other branch and no tag."""
     repo = Repository.open(storage)
     commits = list(islice(repo.ancestry(branch="main"), 2))
     if len(commits) > 1 or repo.list_branches() != {"main"} or repo.list_tags():
@@ -73,20 +78,21 @@ def _remove_if_empty(storage: Storage) -> None:
     keys = [key for key, _ in storage.list_objects() if is_own_path(key)]
     folders = {key.partition("/")[0] for key in keys if "/" in key}
     if folders & {"chunks", "manifests"}:
-        return  # an interrupted job left them, or another writer is active
-    storage.delete([REPO_PATH])  # first, so that no reader opens the rest
+        return  # an interrupted job left objects, or another writer is active
+    storage.delete([REPO_PATH])  # delete this file first, so that readers cannot open the rest
     storage.delete(keys)
     for folder in (*folders, ""):
         storage.remove_empty_folder(folder)
 
 
-def authorize_sources(repo: Repository, sources: Iterable[Source], reading: Reading) -> Repository:
-    """Authorize a repository to reference the locations of the sources, and store them in its configuration.
+def authorize_sources(repo: Repository, sources: Iterable[IngestSource], reading: ReadOptions) -> Repository:
+    """Configure the virtual chunk containers of the target repository for all sources, and authorize it to
+    read them.
 
-    Credentials are kept by this process and its tasks; the configuration contains none.
+    The configuration is stored without credentials. These stay in this process and its tasks.
     """
 
-    def places() -> Iterator[_Place]:
+    def places() -> Iterator[_LocationAccess]:
         for source in sources:
             url = make_reference_url(source.address) if source.is_remote else source.url
             yield to_location(url), partial(reading.find_access, source)
@@ -94,19 +100,20 @@ def authorize_sources(repo: Repository, sources: Iterable[Source], reading: Read
     return _authorize(repo, list(places()))
 
 
-def authorize_locations(repo: Repository, files: Iterable[FileSchema], reading: Reading) -> Repository:
-    """Authorize the locations of the files that sources with references point to."""
+def authorize_locations(repo: Repository, files: Iterable[FileSchema], reading: ReadOptions) -> Repository:
+    """Authorize the target repository of an ingest to read the files that sources reference."""
     locations = dict.fromkeys(location for file in files for location in file.places)
     if not locations:
         return repo
     return _authorize(repo, [(each, partial(reading.find_access_at, each)) for each in locations])
 
 
-_Place = tuple[str, Callable[[], Access | None]]
-"""A location, and a function that returns the access to it, called once per container."""
+_LocationAccess = tuple[str, Callable[[], Access | None]]
+"""A location, and a function that returns its store and credentials. The function is called once per
+container."""
 
 
-def _authorize(repo: Repository, places: Sequence[_Place]) -> Repository:
+def _authorize(repo: Repository, places: Sequence[_LocationAccess]) -> Repository:
     config = repo.config
     stored = Repository.fetch_config(
         repo.storage
@@ -146,9 +153,10 @@ def _authorize(repo: Repository, places: Sequence[_Place]) -> Repository:
 
 
 def _find_common_folder(locations: Sequence[str]) -> str | None:
-    """Return the common folder of local files, if they are in too many folders for one container each."""
+    """Return the common parent folder of local files, if they are in too many folders for one container each;
+    otherwise None."""
     folders = {get_container_prefix(location) for location in locations}
     if len(folders) <= _MOST_FOLDERS:
         return None
     common = os.path.commonpath([folder.removeprefix("file://") for folder in folders])
-    return f"file://{common}/" if common.count("/") > 1 else None  # never authorize the root
+    return f"file://{common}/" if common.count("/") > 1 else None  # the root is never authorized

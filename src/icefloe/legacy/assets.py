@@ -29,7 +29,7 @@ from icefloe.legacy.codec.ids import SUFFIXES, LongId, parse_file_name
 from icefloe.legacy.codec.manifest import ArraysByRank, read_manifest
 from icefloe.legacy.codec.refs import is_ref, list_first_files
 from icefloe.legacy.codec.snapshot import StoredSnapshot, read_snapshot
-from icefloe.legacy.codec.structures import LONG_ID, Findings
+from icefloe.legacy.codec.structures import LONG_ID, LegacyFindings
 from icefloe.legacy.codec.transaction_log import read_transaction_log
 from icefloe.storage.base import Buffer, ObjectNotFoundError, Storage
 
@@ -43,7 +43,7 @@ BACKUP: Final = f"{MIGRATION}/replaced"
 
 
 def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
-    """Return the folders of the old layout at a location; raise FormatError if there are two.
+    """Find the folders of a legacy repository's assets; raise FormatError if there are two layouts.
 
     The first file of main has a known name. Files are listed only if it is missing, because web servers
     cannot list files, and never with `by_name`.
@@ -65,13 +65,16 @@ def find_folders(storage: Storage, *, by_name: bool = False) -> Folders | None:
 
 
 class LegacyAssets(AssetStore):
-    """An `AssetStore` for files of old formats. Tolerated problems are logged and collected in `findings`."""
+    """The assets of a legacy repository, of a format before version 1.
+
+    Tolerated problems are logged and kept in `findings`.
+    """
 
     def __init__(
         self, storage: Storage, config: EffectiveConfig, virtual: VirtualReader | None = None
     ) -> None:
         super().__init__(storage, SPEC, config, virtual)
-        self.findings = Findings(lambda text: _logger.warning("%s", escape_control(text)))
+        self.findings = LegacyFindings(lambda text: _logger.warning("%s", escape_control(text)))
         self._suffixes: dict[str, str] = {}
         self._listings: dict[str, dict[bytes, str]] = {}
         self._aliases: dict[SnapshotId, SnapshotId] | None = None
@@ -83,13 +86,16 @@ class LegacyAssets(AssetStore):
 
     @cached_property
     def folders(self) -> Folders:
-        """The folders of this repository."""
+        """The names of the folders with a legacy repository's assets."""
         return find_folders(self.storage) or ALPHA
 
     # Files
 
     def listing(self, folder: str) -> dict[bytes, str]:
-        """Return the files of a folder that are named after ids, by id. They are listed once."""
+        """List the assets in a folder of a legacy repository, by the id in their name.
+
+        They are listed once.
+        """
         if folder not in self._listings:
             found: dict[bytes, str] = {}
             for info in self.storage.list_prefix(f"{folder}/"):
@@ -105,7 +111,9 @@ class LegacyAssets(AssetStore):
         return self._listings[folder]
 
     def at(self, folder: str, id: ObjectId, read: Callable[[str], Result]) -> Result:
-        """Read the file of an id, with any suffix; raise ObjectNotFoundError if there is none."""
+        """Read an asset of a legacy repository by id, with any suffix; raise ObjectNotFoundError if there
+        is none.
+        """
         long = self.findings.long_ids.get(bytes(id))
         name = str(id) if long is None else str(LongId(long))
         usual = self._suffixes.get(folder, SUFFIXES[0])
@@ -122,7 +130,7 @@ class LegacyAssets(AssetStore):
         return read(path)
 
     def get(self, folder: str, id: ObjectId) -> tuple[bytes, str]:
-        """Return content and path of the file of an id, or of its backup if it was upgraded."""
+        """Return content and path of a legacy asset by id, or of its backup if it was upgraded."""
 
         def read(path: str) -> tuple[bytes, str]:
             data, _ = self.storage.get(path)
@@ -133,7 +141,9 @@ class LegacyAssets(AssetStore):
     # Reading
 
     def stored(self, id: SnapshotId) -> StoredSnapshot:
-        """Return a snapshot with all information in its file, or raise SnapshotNotFoundError."""
+        """Return a legacy snapshot asset with all information in its file; raise SnapshotNotFoundError if
+        there is none.
+        """
 
         def load() -> StoredSnapshot:
             try:
@@ -195,7 +205,7 @@ class LegacyAssets(AssetStore):
         return self._manifests.get(id, load)
 
     def arrays(self, id: ManifestId) -> ArraysByRank:
-        """Return all references of a manifest, including those of wrong rank."""
+        """Return all references of a legacy manifest asset, including references of wrong rank."""
         try:
             data, path = self.get(self.folders.manifests, id)
         except ObjectNotFoundError as error:
@@ -221,7 +231,10 @@ class LegacyAssets(AssetStore):
         return by_rank[fitting[0]]
 
     def transaction_log(self, id: SnapshotId) -> TransactionLog:
-        """Return the transaction log of a snapshot. If its writer wrote none, it is reconstructed."""
+        """Return the transaction log of a legacy snapshot asset.
+
+        If its writer wrote none, it is reconstructed.
+        """
 
         def load() -> TransactionLog:
             try:
@@ -271,7 +284,7 @@ class LegacyAssets(AssetStore):
         return self._chunks.get((ref.chunk_id, first, last), load)
 
     def chunk_path(self, id: ChunkId) -> str | None:
-        """Return the path of a chunk object; None if it is missing."""
+        """Return the path of a chunk asset in a legacy repository; None if it is missing."""
         return self.listing(self.folders.chunks).get(bytes(id))
 
     def write_chunk(self, data: Buffer) -> NoReturn:

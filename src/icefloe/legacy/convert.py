@@ -28,19 +28,23 @@ from icefloe.legacy.inventory import ManifestUse
 
 @dataclass(frozen=True, slots=True)
 class NewManifest:
-    """The new location of the references of an array. `extents` is None if they could not be read."""
+    """The manifest to which the references of an array in a legacy repository are converted."""
 
     info: ManifestFileInfo
     extents: tuple[range, ...] | None
 
 
 def make_lost_manifest_id(use: ManifestUse) -> ManifestId:
-    """Return the id for a manifest that cannot be created because the old ones are unreadable."""
+    """Return the id for a converted manifest that cannot be created because the legacy ones are
+    unreadable."""
     return _derived(b"".join((*use.manifests, use.node)))
 
 
 def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dict[ManifestUse, ArrayManifest]:
-    """Return all references of arrays with the same manifests. The first manifest with a chunk wins."""
+    """Collect the references of arrays in legacy manifests to convert.
+
+    The first manifest with a chunk wins.
+    """
     files = [assets.arrays(id) for id in reversed(uses[0].manifests)]
     found = {}
     for use in uses:
@@ -51,7 +55,7 @@ def collect_references(assets: LegacyAssets, uses: Sequence[ManifestUse]) -> dic
 
 
 def encode_manifest_file(use: ManifestUse, found: ArrayManifest, level: int) -> tuple[ManifestId, bytes]:
-    """Encode the manifest of version 2 for an array.
+    """Convert the references of an array in legacy manifests to a manifest file of version 2.
 
     Its id is derived from its content, so that an interrupted upgrade can be resumed, and snapshots in which
     the array is unchanged share the manifest.
@@ -66,7 +70,7 @@ def _derived(contents: bytes) -> ManifestId:
 
 
 def find_chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
-    """Return the referenced chunk objects, with the end of the last referenced range."""
+    """Find the chunk objects in a legacy manifest to convert, with the end of the last range in each."""
     native = found.kind == NATIVE
     ids: NDArray[np.void] = np.ascontiguousarray(found.chunk_ids[native]).view("V12").reshape(-1)
     ends = found.offsets[native] + found.lengths[native]
@@ -79,7 +83,7 @@ def find_chunk_ends(found: ArrayManifest) -> Mapping[bytes, int]:
 def convert_snapshot(
     assets: LegacyAssets, id: SnapshotId, made: Mapping[ManifestUse, NewManifest]
 ) -> Snapshot:
-    """Return a snapshot of version 2, without its parent."""
+    """Convert a legacy snapshot to one of version 2, without its parent."""
     old = assets.snapshot(id)
     nodes, files = [], {}
     for node in old.nodes:

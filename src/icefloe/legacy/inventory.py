@@ -18,7 +18,9 @@ _MAIN_IS_MISSING: Final = "the repository has no readable branch main, which ver
 
 @dataclass(frozen=True, slots=True)
 class ManifestUse:
-    """The manifests of an array in a snapshot, in the order in which they are searched."""
+    """The manifests of an array in the inventory of a legacy snapshot, in the order in which they are
+    searched.
+    """
 
     manifests: tuple[ManifestId, ...]
     node: NodeId
@@ -26,7 +28,7 @@ class ManifestUse:
 
     @staticmethod
     def of(node: NodeSnapshot) -> ManifestUse | None:
-        """Return the manifests of a node; None if it has none."""
+        """Return the manifests of a node for the inventory of a legacy snapshot; None if it has none."""
         data = node.node_data
         if not isinstance(data, ArrayNodeData) or not data.manifests:
             return None
@@ -35,7 +37,7 @@ class ManifestUse:
 
 @dataclass(slots=True)
 class Inventory:
-    """The snapshots, refs and manifests to upgrade."""
+    """The inventory of a legacy repository: the snapshots, refs and manifests to upgrade."""
 
     snapshots: dict[SnapshotId, SnapshotInfo] = field(default_factory=dict)
     """Readable snapshots, each with a readable parent."""
@@ -51,7 +53,7 @@ class Inventory:
 
 
 def take_inventory(refs: RefStoreLegacy, assets: LegacyAssets) -> Inventory:
-    """Read every snapshot and every reference."""
+    """Take the inventory of a legacy repository: read every snapshot and every ref."""
     found = Inventory()
     listed: dict[SnapshotId, SnapshotInfo] = {}
     damage: dict[SnapshotId, str] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LegacyLayout:
-    """The read-only layout with branches in numbered files. Docstrings are those of `Layout`."""
+    """The read-only layout with branches in numbered files. See `Layout` for the docstrings."""
 
     @property
     def spec(self) -> Spec:

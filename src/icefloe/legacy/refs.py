@@ -29,7 +29,7 @@ class RefStoreLegacy(RefStore):
         self._findings = assets.findings
 
     def files(self) -> RefFiles:
-        """Return the files of all branches and tags, and report missing ones."""
+        """List the files of all branches and tags of a legacy repository, and report missing ones."""
         folders = self._assets.folders
         keys = (info.key for info in self._storage.list_prefix(f"{folders.refs}/"))
         found = collect(keys, folders)
@@ -43,11 +43,11 @@ class RefStoreLegacy(RefStore):
         return found
 
     def target(self, path: str) -> SnapshotId:
-        """Return the snapshot that a reference file points to."""
+        """Return the snapshot to which a legacy ref points."""
         return decode_ref(self._storage.get(path)[0], path, self._findings)[0]
 
     def properties(self, path: str) -> Mapping[str, Any]:
-        """Return the additional content of a reference file."""
+        """Return the additional content of a legacy ref."""
         return decode_ref(self._storage.get(path)[0], path, self._findings)[1]
 
     def branches(self) -> Mapping[str, SnapshotId]:

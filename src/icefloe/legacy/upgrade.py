@@ -74,7 +74,7 @@ _KEPT: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class MigrationReport(Report):
-    """The result of an upgrade or of its dry run."""
+    """The result of upgrading a legacy repository, or of a dry run."""
 
     source_format: str
     """The name of the old format."""
@@ -112,7 +112,7 @@ def migrate(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> MigrationReport:
-    """Upgrade a repository of a format before version 1 to version 2.
+    """Upgrade a legacy repository, of a format before version 1, to version 2.
 
     Ids of snapshots, branches, tags and deleted tags, messages, times and metadata are kept. No file that the
     upgrade reads is replaced before everything else is written, and at the end every snapshot is compared
@@ -171,7 +171,7 @@ def migrate(
 
 
 def is_interrupted(storage: Storage) -> bool:
-    """Return whether there is an interrupted upgrade."""
+    """Return whether an upgrade of a legacy repository was interrupted."""
     return storage.exists(_PLAN)
 
 
@@ -394,7 +394,7 @@ class _Migration:
         self.target.put(path, data, metadata=make_object_metadata(V2, file_type))
 
     def _to_copy(self, plan: _Plan) -> Iterator[tuple[bytes, str]]:
-        """Yield the chunk objects that must be copied to the folder of version 2."""
+        """Yield the chunk objects to copy to the folder of version 2."""
         for id, path in plan.chunk_paths.items():
             if not self.in_place or path != f"{CHUNKS}/{ChunkId(id)}":
                 yield id, path
@@ -456,7 +456,7 @@ class _Migration:
     # Verification
 
     def _verify(self, found: Inventory, plan: _Plan) -> None:
-        """Read all written files, and compare them with their source."""
+        """Read back all written files, and compare them with their source."""
         opened = make_parts(self.target, LAYOUT_V2, RepositoryConfig())
         report = verify_graph(opened.refs, opened.assets, self._verifying, Level.OBJECTS)
         if report.findings and not found.gaps:

@@ -1,7 +1,8 @@
 """Clone a repository to another storage, with its whole history or the newest part, or update a clone.
 
-Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last. An interrupted
-clone is therefore not a repository yet, or still the old one, and the next call copies only missing objects.
+Chunks are copied first, then manifests, transaction logs and snapshots, and the refs last. If a clone is
+interrupted, the target is not a repository yet, or is unchanged, and the next call copies only missing
+objects.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from icefloe._internal.executor import Executor, Progress, ThreadExecutor
 from icefloe._internal.ids import SnapshotId
 from icefloe._internal.report import Report
 from icefloe.config import RepositoryConfig
-from icefloe.core.open import Layout, Opened, make_parts, open_parts
+from icefloe.core.open import Layout, RepositoryParts, make_parts, open_parts
 from icefloe.core.refs.base import read_only_format
 from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
@@ -37,8 +38,8 @@ from icefloe.format.repo_changes import Changed
 from icefloe.format.repo_info import MAIN, RepoInfo, SnapshotInfo, SnapshotInfos
 from icefloe.format.updates import RepoStatus, Update, Updates
 from icefloe.maintenance.commit_graph import History, load_history
-from icefloe.maintenance.copy_objects import Copier, Limits, find_missing, find_needed_rows
-from icefloe.maintenance.listings import Ids, Listing, list_folder, to_column
+from icefloe.maintenance.copy_objects import Copier, CopyLimits, find_missing, find_needed_rows
+from icefloe.maintenance.listings import Ids, ObjectListing, list_folder, to_column
 from icefloe.maintenance.reachable import list_chunks_used, list_manifests_used
 from icefloe.maintenance.statistics.lifecycle import copy_statistics
 from icefloe.ops import UpdateType
@@ -46,12 +47,12 @@ from icefloe.storage.base import Storage
 
 _FOLDERS: Final = (CHUNKS, MANIFESTS, TRANSACTIONS, SNAPSHOTS)
 _BEFORE_MAIN: Final = (REFS, CONFIG_PATH, OVERWRITTEN)
-"""Files that version 1 writes before the main branch, which makes the location a repository."""
+"""Files that version 1 writes before the branch `main`, whose file makes the location a repository."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloneReport(Report):
-    """The objects that a clone copied, or would copy with `dry_run`."""
+    """The result of a clone: the objects that it copied, or would copy with `dry_run`."""
 
     dry_run: bool
     """True if nothing was written."""
@@ -68,14 +69,14 @@ class CloneReport(Report):
     objects_there: int = 0
     """Number of objects that already existed at the target."""
     branches: tuple[str, ...] = ()
-    """Branches that were created or moved at the target."""
+    """The branches that were created or moved at the target."""
     tags: tuple[str, ...] = ()
-    """Tags that were created at the target."""
+    """The tags that were created at the target."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The part of a history to copy."""
+class CloneSelection:
+    """A choice of branches and snapshots: the part of a history to clone."""
 
     branches: Collection[str] | None = None
     tags: Collection[str] | None = None
@@ -83,20 +84,20 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.depth is not None and self.depth < 1:
-            raise ValueError(f"depth must be at least 1, but is {self.depth}")
+            raise ValueError(f"depth must be at least 1, not {self.depth}")
 
     def select(self, whole: History) -> History:
-        """Return the selected part of a history, which always includes main."""
+        """Select the part of a history to clone, which always includes main."""
         names = None if self.branches is None else {*self.branches, MAIN}
         part = whole.with_refs(names, self.tags)
         return part if self.depth is None else part.newest(self.depth)
 
 
 def clone(
-    source: Opened,
+    source: RepositoryParts,
     target: Storage,
-    choice: Choice,
-    limits: Limits,
+    choice: CloneSelection,
+    limits: CopyLimits,
     *,
     layouts: Sequence[Layout],
     read_back: bool = False,
@@ -105,7 +106,7 @@ def clone(
     progress: Progress | None = None,
     executor: Executor | None = None,
 ) -> CloneReport:
-    """Copy an open repository to another storage; see `Repository.clone_to`."""
+    """Clone an open repository to another storage; see `Repository.clone_to`."""
     if not source.refs.spec.writable:
         copy = Hint("{function} with {target} copies it", function="icefloe.migrate", target=None)
         raise read_only_format("a clone", copy)
@@ -141,7 +142,9 @@ def clone(
     return report
 
 
-def _open_target(target: Storage, source: Opened, layouts: Sequence[Layout]) -> tuple[Opened, bool]:
+def _open_target(
+    target: Storage, source: RepositoryParts, layouts: Sequence[Layout]
+) -> tuple[RepositoryParts, bool]:
     """Open the repository at the target, or prepare to create it. Also return whether it exists."""
     try:
         opened = open_parts(target, layouts, None)
@@ -155,23 +158,28 @@ def _open_target(target: Storage, source: Opened, layouts: Sequence[Layout]) -> 
         return make_parts(target, source.layout, RepositoryConfig()), False
     if type(opened.refs) is not type(source.refs):
         raise InvalidInputError(
-            f"the repository in {target.place} has format version {opened.refs.spec.number}, the source has "
-            f"version {source.refs.spec.number}; upgrade one of them, or choose another location",
+            f"the repository in {target.place} has format version {opened.refs.spec.number}, but the"
+            f" source has version {source.refs.spec.number}; upgrade one of them, or choose another location",
             kind=ErrorKind.NOT_ALLOWED,
         )
     return opened, True
 
 
 def _is_ours(key: str) -> bool:
-    """Return True if an interrupted clone may have left this file."""
+    """Return True if an interrupted clone may have left a file."""
     return key.partition("/")[0] in (*_FOLDERS, *_BEFORE_MAIN)
 
 
 class _Work:
-    """The objects and refs that the target lacks, computed from one state of source and target."""
+    """The objects and refs that are missing at the target, computed from one state of source and target."""
 
     def __init__(
-        self, source: Opened, there: Opened, before: History | None, choice: Choice, executor: Executor
+        self,
+        source: RepositoryParts,
+        there: RepositoryParts,
+        before: History | None,
+        choice: CloneSelection,
+        executor: Executor,
     ) -> None:
         self.source, self.there, self.before, self.executor = source, there, before, executor
         self.whole = load_history(source.refs)
@@ -182,7 +190,7 @@ class _Work:
         self.rows = np.flatnonzero(~is_member(snapshots.ids, known))
         self.new = {info.id: info for info in self._list_new_snapshots(known)}
         self.count = 0
-        self._wanted: dict[str, Listing] = {}
+        self._wanted: dict[str, ObjectListing] = {}
 
     @property
     def exists(self) -> bool:
@@ -190,7 +198,8 @@ class _Work:
         return self.before is not None
 
     def _list_new_snapshots(self, known: Ids) -> Iterator[SnapshotInfo]:
-        """Yield the new snapshots. Their parent is the nearest ancestor that the target has or will get."""
+        """Yield the new snapshots. Their parent is the nearest ancestor that exists or will exist at the
+        target."""
         snapshots = self.whole.snapshots
         stays = is_member(snapshots.ids, known) | is_member(snapshots.ids, self.part.snapshots.ids)
         tied = self.whole.keep(stays).snapshots
@@ -206,10 +215,10 @@ class _Work:
             else:
                 yield info
 
-    def missing(self) -> dict[str, Listing]:
-        """Return the objects to copy, by folder."""
+    def missing(self) -> dict[str, ObjectListing]:
+        """Return the objects to copy by folder."""
         here, there = self.source.assets.storage, self.there.assets.storage
-        # List objects before reading snapshots: an object that is collected meanwhile then raises an error.
+        # List objects before reading snapshots, so that an object that is deleted meanwhile raises an error.
         listed = {folder: list_folder(here, folder) for folder in _FOLDERS}
         needed = self._find_needed(listed[TRANSACTIONS].ids)
         missing = {}
@@ -227,7 +236,7 @@ class _Work:
         required = [*(log for info in self.new.values() for log in info.pruned_ancestor_tx_logs)]
         required += [info.id for info in self.new.values() if info.parent_id is not None]
         wanted = to_column([] if self._is_v1 else required)
-        # First snapshots may have no log, and the logs of version 1 may be missing.
+        # First snapshots may have no transaction log, and logs of version 1 may be missing.
         more = to_column([*required, *self.new])
         logs = sort_ids(np.concatenate([wanted, more[is_member(more, logs_there)]]))
         return {
@@ -258,7 +267,7 @@ class _Work:
             wanted = self._wanted[folder]
             found = find_needed_rows(list_folder(storage, folder), wanted.ids, storage)
             if folder == SNAPSHOTS and self._is_v1:
-                continue  # some were rewritten
+                continue  # some snapshot files were rewritten
             short = found.sizes != wanted.sizes
             if short.any():
                 raise ConflictError(
@@ -282,7 +291,7 @@ class _Work:
         return ((name, id) for name, id in sorted(self.part.tags.items()) if name not in known)
 
     def move_refs(self) -> None:
-        """Publish the copy: at once in a new repository, ref by ref in an existing one."""
+        """Publish the copy: atomically in a new repository, ref by ref in an existing one."""
         here, there = self.source.refs, self.there.refs
         if isinstance(there, RefStoreV2) and isinstance(here, RefStoreV2):
             if not self.exists:
@@ -348,7 +357,7 @@ class _Work:
             there.save_config(config)
         for name, tip in self.moved_branches():
             if name == MAIN and not self.exists:
-                continue  # main is created last: it makes the target a repository
+                continue  # main is created last, because it makes the target a repository
             self._move_file(there, name, tip)
         for name, target in self.new_tags():
             _create_tag(there, name, target)
@@ -395,8 +404,8 @@ def _check_branches(work: _Work, *, overwrite: bool) -> None:
         known |= {log for row in line for log in snapshots[row].pruned_ancestor_tx_logs}
         if at_target not in known:
             raise ConflictError(
-                message=f"branch {name} of the target is at {at_target}, which is not in the history of the "
-                "branch at the source; commits of the target would be lost",
+                message=f"branch {name} of the target is at {at_target}, which is not in the history of"
+                " the branch at the source, so commits of the target would be lost",
                 kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
             ).with_hint(Hint("{overwrite} moves it anyway", overwrite=True))
     for name, target in work.part.tags.items():

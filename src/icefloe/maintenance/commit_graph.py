@@ -1,4 +1,4 @@
-"""The history of a repository as one value, independent of the version of the format."""
+"""The history of a repository as a value that does not depend on the version of the format."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ from icefloe.core.refs.v1 import RefStoreV1
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ErrorKind, RefNotFoundError
 from icefloe.format.pruning import shorten_history
+from icefloe.format.repo_changes import list_protected
 from icefloe.format.repo_info import NO_PARENT, SnapshotInfo, SnapshotInfos
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The snapshots of a repository, and the branches and tags that lead to them."""
+    """The commit graph of a repository: its snapshots, branches and tags."""
 
     snapshots: SnapshotInfos
     branches: Mapping[str, SnapshotId]
     tags: Mapping[str, SnapshotId]
     deleted_tags: frozenset[str] = frozenset()
+    protected: frozenset[str] = frozenset()
+    """The protected branches, which are never deleted."""
 
     @property
     def tips(self) -> set[SnapshotId]:
-        """The snapshots that branches and tags point to."""
+        """The tips of the commit graph: snapshots to which branches and tags point."""
         return {*self.branches.values(), *self.tags.values()}
 
     def reached(self) -> NDArray[np.bool_]:
-        """Mark the snapshots that a branch or tag leads to."""
+        """A mask of the snapshots in the commit graph to which a branch or tag leads."""
         return self.snapshots.mark_ancestry(self.tips)
 
     def with_refs(self, branches: Iterable[str] | None, tags: Iterable[str] | None) -> History:
-        """Return the history of some branches and tags; None selects all of them."""
+        """Return the commit graph of some branches and tags; None selects all of them."""
         selected = replace(
             self,
             branches=_select("branch", self.branches, branches),
@@ -46,14 +49,15 @@ class History:
         return selected.keep(selected.reached())
 
     def newest(self, depth: int) -> History:
-        """Return the newest `depth` snapshots of each branch and tag, and the first snapshot."""
+        """Return the commit graph of the newest `depth` snapshots of each branch and tag, and the first
+        snapshot."""
         keep = self.snapshots.parents == NO_PARENT
         for tip in self.tips:
             keep[list(islice(self.snapshots.walk(tip), depth))] = True
         return self.keep(keep & self.reached())
 
     def keep(self, keep: NDArray[np.bool_]) -> History:
-        """Return a history without some snapshots; the others get their nearest kept ancestor as parent.
+        """Return the commit graph of some snapshots, each with its nearest kept ancestor as parent.
 
         The tips of all branches and tags must be kept.
         """
@@ -63,11 +67,13 @@ class History:
 
 
 def load_history(refs: RefStore) -> History:
-    """Load the snapshots that branches and tags lead to now."""
+    """Load the commit graph of a repository: the snapshots to which branches and tags lead now."""
     if isinstance(refs, RefStoreV2):
         info = refs.load()
-        found = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
+        protected = frozenset(list_protected(info))
+        found = History(info.snapshots, info.branches, info.tags, info.deleted_tags, protected)
         return found.keep(found.reached())
+    refs.forget_history()
     branches, tags = refs.branches(), refs.tags()
     seen: dict[SnapshotId, SnapshotInfo] = {}
     for tip in {*branches.values(), *tags.values()}:

@@ -13,39 +13,39 @@ from icefloe.errors import ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS, SNAPSHOTS, TRANSACTIONS
 from icefloe.format.id_columns import is_member, view_id_keys
 from icefloe.format.spec import Spec
-from icefloe.maintenance.listings import Ids, Listing
+from icefloe.maintenance.listings import Ids, ObjectListing
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 
 _FILE_TYPES: Final = {SNAPSHOTS: "snapshot", MANIFESTS: "manifest", TRANSACTIONS: "transaction-log"}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for concurrent copies."""
+class CopyLimits:
+    """The limits for copying objects concurrently between storages, by number and memory."""
 
     max_concurrent_requests: int = 64
     max_memory_bytes: int = 512 << 20
 
-    def threads_for(self, listing: Listing) -> int:
-        """Return the maximum number of threads whose objects and copies fit in memory."""
+    def threads_for(self, listing: ObjectListing) -> int:
+        """Return how many threads may copy objects at the same time, so that the objects fit in memory."""
         largest = int(listing.sizes.max(initial=1))
         return max(1, min(self.max_concurrent_requests, self.max_memory_bytes // (2 * largest)))
 
 
 @dataclass(frozen=True, slots=True)
 class Copier:
-    """The source and target of copies."""
+    """A copier of objects from one storage to another."""
 
     source: Storage
     target: Storage
     spec: Spec
     read_back: bool
-    """Read each copy again and compare it."""
+    """True to read each copy again and compare it."""
 
     def copy_all(
-        self, listing: Listing, executor: Executor | None, limits: Limits, progress: Progress | None
+        self, listing: ObjectListing, executor: Executor | None, limits: CopyLimits, progress: Progress | None
     ) -> None:
-        """Copy all objects of a listing."""
+        """Copy all objects of a listing to another storage."""
         batches = list(listing.batches())
         running = executor or ThreadExecutor(limits.threads_for(listing), "copies")
         results = running.map(Task(partial(_copy_batch, self), "batches of objects"), batches)
@@ -56,7 +56,7 @@ class Copier:
                 progress(listing.folder, done, len(listing))
 
     def copy(self, folder: str, path: str) -> None:
-        """Copy one object."""
+        """Copy one object to another storage."""
         try:
             data, _ = self.source.get(path)
         except ObjectNotFoundError:
@@ -72,22 +72,22 @@ class Copier:
             )
 
 
-def _copy_batch(copier: Copier, batch: Listing) -> None:
+def _copy_batch(copier: Copier, batch: ObjectListing) -> None:
     for path in batch.paths():
         copier.copy(batch.folder, path)
-    copier.target.sync()  # another process may move the refs
+    copier.target.sync()  # another process may have moved the refs
 
 
-def find_needed_rows(listed: Listing, needed: Ids, storage: Storage) -> Listing:
-    """Return the rows of a sorted listing with some ids; StorageError if one is missing."""
+def find_needed_rows(listed: ObjectListing, needed: Ids, storage: Storage) -> ObjectListing:
+    """Return the rows of objects to copy in a sorted listing; raise StorageError if one is missing."""
     missing = needed[~is_member(needed, listed.ids)]
     if len(missing):
         raise _make_missing_error(f"{listed.folder}/{encode_column(missing[:1])[0]}", storage)
     return listed.take(view_id_keys(listed.ids).searchsorted(view_id_keys(needed)))
 
 
-def find_missing(wanted: Listing, existing: Listing) -> Listing:
-    """Return the rows of objects that do not exist with the same size in another listing."""
+def find_missing(wanted: ObjectListing, existing: ObjectListing) -> ObjectListing:
+    """Return the rows of objects to copy: those that do not exist with the same size in another listing."""
     same, sizes = existing.find(wanted.ids)
     same[same] = sizes == wanted.sizes[same]
     return wanted.take(~same)

@@ -12,7 +12,7 @@ from icefloe.core.refs.base import RefStore
 from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import list_ancestors, prune_snapshots
-from icefloe.format.repo_changes import Changed
+from icefloe.format.repo_changes import Changed, list_protected
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo, SnapshotInfo
 from icefloe.maintenance.listings import NO_IDS, Ids, to_column
 from icefloe.ops import UpdateType
@@ -20,17 +20,18 @@ from icefloe.ops import UpdateType
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """The arguments of `Repository.expire_snapshots`."""
+    """The arguments of an expiration, as of `Repository.expire_snapshots`."""
 
     older_than_us: int
     delete_branches: bool = False
-    """Delete branches, other than main, whose tip expires."""
+    """True to delete branches other than `main` whose tip expires."""
     delete_tags: bool = False
-    """Delete tags whose snapshot expires."""
+    """True to delete tags whose snapshot expires."""
 
 
 def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
-    """Remove snapshots that were written before a time from the history, and return their ids."""
+    """Expire snapshots that were written before a time: remove them from the history, and return
+    their ids."""
     if not isinstance(refs, RefStoreV2):
         return to_column(_expire_v1(refs, assets, rules))
     removed = NO_IDS
@@ -46,11 +47,11 @@ def expire(refs: RefStore, assets: AssetStore, rules: Expiration) -> Ids:
 
 
 def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
-    """Return a repo info without expired snapshots, and the ids of the expired snapshots.
+    """Expire snapshots in a repo info: return it without them, and their ids.
 
-    First snapshots and the tip of main are kept, and so are the tips of other branches and of tags unless
-    these may be deleted. As in the official library, a snapshot whose parent expires gets the first snapshot
-    of its history as parent, and inherits the transaction logs of all snapshots in between.
+    First snapshots and the tip of `main` are kept. The tips of other branches and tags are kept unless these
+    may be deleted. As in the official library, a snapshot whose parent expires gets the first snapshot of its
+    history as its parent, and inherits the transaction logs of all snapshots in between.
     """
     snapshots = info.snapshots
     parents = snapshots.parents.tolist()
@@ -60,16 +61,14 @@ def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
         dict(zip(refs, snapshots.rows(list(refs.values())), strict=True))
         for refs in (info.branches, info.tags)
     )
-    tips = [branches.get(MAIN)]
-    tips += [] if rules.delete_branches else list(branches.values())
+    kept_branches = {MAIN, *list_protected(info)} if rules.delete_branches else branches.keys()
+    tips = [row for name, row in branches.items() if name in kept_branches]
     tips += [] if rules.delete_tags else list(tags.values())
     keep[[row for row in tips if row is not None]] = True
     orphans = np.flatnonzero(keep & (snapshots.parents != NO_PARENT) & ~keep[snapshots.parents]).tolist()
     lines = {row: list_ancestors(parents, row) for row in orphans}
     gone_branches = {
-        name
-        for name, row in branches.items()
-        if rules.delete_branches and name != MAIN and row is not None and old[row]
+        name for name, row in branches.items() if name not in kept_branches and row is not None and old[row]
     }
     gone_tags = {name for name, row in tags.items() if rules.delete_tags and row is not None and old[row]}
     changed = replace(
@@ -88,7 +87,9 @@ def drop_expired(info: RepoInfo, rules: Expiration) -> tuple[RepoInfo, Ids]:
 
 
 def _expire_v1(refs: RefStore, assets: AssetStore, rules: Expiration) -> set[SnapshotId]:
-    """Expire branch by branch and tag by tag: snapshot files of version 1 name their parents."""
+    """Expire branch by branch and tag by tag, because snapshot files of version 1 contain the id of their
+    parent."""
+    refs.forget_history()
     removed: set[SnapshotId] = set()
     tips = {*refs.tags().values(), *refs.branches().values()}
     for lookup, may_delete, delete in (
@@ -106,9 +107,9 @@ def _expire_v1(refs: RefStore, assets: AssetStore, rules: Expiration) -> set[Sna
 def _shorten(
     assets: AssetStore, line: list[SnapshotInfo], older_than_us: int, tips: set[SnapshotId]
 ) -> set[SnapshotId]:
-    """Rewrite the oldest kept snapshot of a line with the first snapshot as parent.
+    """Rewrite the oldest kept snapshot of a branch or tag with the first snapshot as its parent.
 
-    Returns the ids of the old snapshots, except the first. An old tip stays while its branch or tag exists,
+    Returns the ids of the old snapshots, except the first. An old tip is kept while its branch or tag exists,
     but is part of the result, as in the official library.
     """
     young = sum(info.flushed_at_us >= older_than_us for info in line)
@@ -116,7 +117,7 @@ def _shorten(
     if last.parent_id in (None, line[-1].id):
         return set()
     removed = {info.id for info in line[young:-1]}
-    expendable = sorted(removed - {last.id} - tips)  # another branch or tag may be at an old snapshot
+    expendable = sorted(removed - {last.id} - tips)  # another branch or tag may point to an old snapshot
     with assets.storage.make_room(lambda: (f"{TRANSACTIONS}/{id}" for id in expendable)):
         assets.write_snapshot(replace(assets.snapshot(last.id), parent_id=line[-1].id))
     return removed

@@ -1,10 +1,11 @@
 """Garbage collection: delete objects that no snapshot uses and that are older than a given time.
 
-Sessions write chunks and manifests long before a commit refers to them, and branches may move while a
-collection runs. Three rules keep such objects safe. Objects that the storage dates at or after the cutoff are
-never deleted. Objects are listed before refs are read for the last time, so that an old listed object is
-either referred to by then or garbage. The collection is recorded (in the ops log, or a marker file in
-version 1) before anything is deleted, so that commits in progress notice it; see `core/commit/gc_race.py`.
+Sessions write chunks and manifests long before a commit refers to them, and branches may move during a
+collection. Three rules protect such objects. First, objects whose time in the storage is at or after the
+cutoff are never deleted. Second, objects are listed before refs are read for the last time, so by then an old
+listed object is either referenced or garbage. Third, the collection is recorded (in the ops log, or in a
+marker file in version 1) before anything is deleted, so that commits in progress notice it; see
+`core/commit/gc_race.py`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from icefloe.format.files import CHUNKS, MANIFESTS, OWN_FOLDERS, SNAPSHOTS, TRAN
 from icefloe.format.id_columns import IdIndex, is_member, sort_ids
 from icefloe.format.pruning import get_inherited_logs, list_ancestors, prune_snapshots
 from icefloe.format.repo_info import NO_PARENT, RepoInfo
-from icefloe.maintenance.listings import NO_IDS, Ids, Listing, filter_folder, list_folder
+from icefloe.maintenance.listings import NO_IDS, Ids, ObjectListing, filter_folder, list_folder
 from icefloe.maintenance.reachable import (
     list_chunks_used,
     list_manifests_used,
     list_reachable_snapshots,
     mark_reachable,
 )
+from icefloe.maintenance.reachable_index import NO_INDEX, add_mark, read_index, write_index
 from icefloe.maintenance.statistics.lifecycle import find_orphans
 from icefloe.ops import GCSummary, UpdateType
 from icefloe.storage.base import DeleteReport, Storage, StorageObjectInfo, SweepReport
@@ -55,25 +57,27 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Garbage:
-    """Unused objects by folder, in the order in which they are deleted."""
+    """The garbage in a repository that a collection (gc) deletes: unused objects by folder, in the order
+    of deletion.
+    """
 
-    snapshots: Listing
-    transaction_logs: Listing
-    manifests: Listing
-    chunks: Listing
+    snapshots: ObjectListing
+    transaction_logs: ObjectListing
+    manifests: ObjectListing
+    chunks: ObjectListing
     begun_us: int | None = None
-    """The time at which the collection was announced to other writers of a version 1 repository."""
+    """The time at which the collection was announced to other writers, in version 1."""
 
-    def phases(self) -> Iterator[tuple[str, Listing]]:
-        """Yield the listing of each folder, with the name of its count in a summary."""
+    def phases(self) -> Iterator[tuple[str, ObjectListing]]:
+        """Yield the garbage to collect in each folder, with the name of its count in a summary."""
         return (
             (name, getattr(self, name)) for name in ("snapshots", "transaction_logs", "manifests", "chunks")
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits for the requests of a collection."""
+class GCLimits:
+    """The limits for the requests of a garbage collection (gc)."""
 
     max_concurrent_deletes: int = 10
     max_consecutive_delete_failures: int = 50
@@ -86,12 +90,13 @@ def collect(
     executor: Executor,
     *,
     dry_run: bool,
-    limits: Limits,
+    limits: GCLimits,
 ) -> GCSummary:
-    """Delete unused objects that the storage dates before a time, snapshots first and chunks last.
+    """Collect garbage: delete unused objects that were created before a time, snapshots first and chunks
+    last.
 
-    In this order, a collection that is interrupted never leaves a snapshot without its manifests or chunks.
-    Equally old temporary files of killed writers are also deleted. If a reachable snapshot or manifest
+    Because of this order, an interrupted collection never leaves a snapshot without its manifests or chunks.
+    Temporary files of killed writers that are as old are also deleted. If a reachable snapshot or manifest
     cannot be read, the collection fails before anything is deleted.
     """
     storage = assets.storage
@@ -120,12 +125,12 @@ def collect(
 
 
 def find_temporary_files(storage: Storage, older_than_us: int) -> SweepReport:
-    """Find temporary files that killed writers left before a time."""
+    """Find garbage to collect: temporary files that killed writers left before a time."""
     return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path, dry_run=True)
 
 
 def sweep(storage: Storage, older_than_us: int) -> SweepReport:
-    """Delete temporary files that killed writers left before a time."""
+    """Collect garbage: delete temporary files that killed writers left before a time."""
     return storage.sweep(from_microseconds(older_than_us), OWN_FOLDERS, is_own_path)
 
 
@@ -139,65 +144,65 @@ def find_garbage(
     when_found: Callable[[], None] = lambda: None,
     dated: bool = False,
 ) -> Garbage:
-    """Find the objects that a collection would delete.
+    """Find the garbage that a garbage collection (gc) would delete.
 
-    With `release`, the snapshots among them are removed from the repository, and the collection is recorded.
+    With `release`, garbage snapshots are removed from the repository, and the collection is recorded.
     If the disk is full, garbage is deleted first to make room for that record. `when_found` is called before
-    the repository changes. With `dated`, listings include the times of objects.
+    the repository changes. With `dated`, the listings include the times of objects.
     """
     for _ in iterate_attempts(_TRIES, 0.05, 0.5):
         try:
             plan = _Plan(refs, assets, older_than_us, executor, dated=dated)
             when_found()
+            mark = plan.write_index() if release else None
             with assets.storage.make_room(plan.expendable):
-                garbage = plan.release() if release else plan.garbage
+                garbage = plan.release(mark) if release else plan.garbage
         except _RefMovedError:
             continue
         return garbage
     raise ConflictError(
-        message=f"refs moved to snapshots that were about to be deleted, in {_TRIES} attempts; try again",
+        message=f"in each of {_TRIES} attempts, refs moved to snapshots that were about to be deleted;"
+        " try again",
         kind=ErrorKind.UPDATE_ATTEMPTS_EXHAUSTED,
     )
 
 
 class _RefMovedError(Exception):
-    """A branch, tag or commit started to use a snapshot that was about to be deleted."""
+    """The error for a branch, tag or commit that started to use a snapshot about to be deleted."""
 
 
 class _Plan:
     """The objects to delete, computed from one state of the refs.
 
-    Objects that are reachable at the beginning are filtered out while folders are listed, which bounds the
-    memory. The refs are read again after everything was listed: an object that was written in between is
-    either not listed or too new, and one that became reachable in between is spared.
+    Objects that are reachable at the beginning are filtered out while folders are listed, which limits the
+    memory. The refs are read again after all folders were listed. An object written in between is either not
+    listed or too new, and an object that became reachable in between is kept.
     """
 
     def __init__(
         self, refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor, *, dated: bool
     ) -> None:
         self._refs, self._assets, self._executor = refs, assets, executor
+        self._older_than_us, self._dated = older_than_us, dated
         storage = assets.storage
+        # First find reachable objects, then list existing objects, then find newly reachable objects. An
+        # object that is first referenced after the first step belongs to a commit that the last step finds.
         before = list_reachable_snapshots(refs)
-        manifests = list_manifests_used(storage, before, executor)
-
-        def list_old(folder: str, kept: IdIndex) -> Listing:
-            def select(part: Listing) -> Listing:
-                return part.take((part.times_us < older_than_us) & ~kept.has(part.ids))
-
-            return filter_folder(storage, folder, select, dated=dated)
-
-        self._chunks = list_old(CHUNKS, IdIndex(list_chunks_used(storage, manifests, executor)))
-        self._manifests = list_old(MANIFESTS, IdIndex(manifests))
-        self._logs = list_old(TRANSACTIONS, IdIndex(before))
+        self._index = read_index(storage, refs.seen(), before) if isinstance(refs, RefStoreV2) else NO_INDEX
+        if not self._list_objects(before):
+            self._index = NO_INDEX  # a file that was read earlier is now missing: report it
+            self._list_objects(before)
         listed = list_folder(storage, SNAPSHOTS)
         young = listed.times_us >= older_than_us
-        # A recent snapshot that no ref leads to may belong to a commit in progress: spare its objects.
+        # A recent unreachable snapshot may belong to a commit in progress, so keep its objects.
         recent = listed.ids[young]
         self._snapshots = listed.take(~young)
         del listed
         if isinstance(refs, RefStoreV2):
             info = refs.load()
             self._known = info.snapshots.ids
+            # An unreachable snapshot that is not listed or too new belongs to a commit or reset in progress.
+            # Keep its entry, because its writer may still need it.
             listed_and_old = is_member(self._known, self._snapshots.ids)
             kept = self._known[mark_reachable(info) | ~listed_and_old]
         else:
@@ -208,24 +213,55 @@ class _Plan:
         # Parts of a failed commit may be missing: an earlier or concurrent collection may have deleted them.
         self._spare(recent[~is_member(recent, sort_ids(kept))], may_miss=True)
 
+    def _list_objects(self, reachable: Ids) -> bool:
+        """List old objects that reachable snapshots do not use. Return whether all manifests of these
+        snapshots exist."""
+        manifests, added = self._read(reachable)
+        self._walked = self._index.extend(reachable, manifests, added)
+        present = 0
+
+        def list_old(folder: str, *kept: IdIndex) -> ObjectListing:
+            def select(part: ObjectListing) -> ObjectListing:
+                nonlocal present
+                used = np.logical_or.reduce([index.has(part.ids) for index in kept])
+                present += int(used.sum())
+                return part.take((part.times_us < self._older_than_us) & ~used)
+
+            return filter_folder(self._assets.storage, folder, select, dated=self._dated)
+
+        self._chunks = list_old(CHUNKS, self._index.chunks, IdIndex(added))
+        present = 0
+        self._manifests = list_old(MANIFESTS, IdIndex(manifests))
+        complete = present == len(manifests)
+        self._logs = list_old(TRANSACTIONS, IdIndex(reachable))
+        return complete
+
+    def _read(self, snapshots: Ids, *, may_miss: bool = False) -> tuple[Ids, Ids]:
+        """Return all manifests of the index and of the given snapshots, and the chunks of manifests outside
+        the index."""
+        storage, executor, index = self._assets.storage, self._executor, self._index
+        unread = snapshots[~is_member(snapshots, index.snapshots)]
+        manifests = list_manifests_used(storage, unread, executor, may_miss=may_miss)
+        unread = manifests[~is_member(manifests, index.manifests)]
+        chunks = list_chunks_used(storage, unread, executor, may_miss=may_miss)
+        return sort_ids(np.concatenate([index.manifests, unread])), chunks
+
     def _spare(self, snapshots: Ids, *, may_miss: bool = False) -> None:
-        """Do not delete the manifests and chunks of some snapshots."""
+        """Keep the manifests and chunks of some snapshots."""
         if not len(snapshots):
             return
-        storage, executor = self._assets.storage, self._executor
-        manifests = list_manifests_used(storage, snapshots, executor, may_miss=may_miss)
+        manifests, chunks = self._read(snapshots, may_miss=may_miss)
         self._manifests = _find_unused(self._manifests, manifests)
-        chunks = list_chunks_used(storage, manifests, executor, may_miss=may_miss)
         self._chunks = _find_unused(self._chunks, chunks)
 
     @property
     def garbage(self) -> Garbage:
-        """Return the objects to delete, in the current state of the plan."""
+        """Return the objects to delete, according to the current state of the plan."""
         info = self._remove_garbage(self._refs.load()) if isinstance(self._refs, RefStoreV2) else None
         return self._garbage(info)
 
     def expendable(self) -> Iterator[str]:
-        """Yield the paths of all garbage in the order of deletion, then those of old backups."""
+        """Yield the paths of all garbage in the order of deletion, followed by old backups."""
         for _, listing in self.garbage.phases():
             yield from listing.paths()
         if isinstance(self._refs, RefStoreV2):
@@ -237,23 +273,37 @@ class _Plan:
             logs = sort_ids(np.concatenate([logs, get_inherited_logs(info.snapshots)]))
         return Garbage(self._snapshots, _find_unused(self._logs, logs), self._manifests, self._chunks)
 
-    def release(self) -> Garbage:
+    def release(self, mark: bytes | None) -> Garbage:
         """Record the collection, remove its snapshots from the repository, and return the objects to delete.
 
-        A commit may have been added since the refs were read: its snapshot and its objects are spared.
+        The mark of a new index is stored in the repo info.
+
+        If a commit was added since the refs were read, its snapshot and its objects are kept.
         """
         refs = self._refs
         if isinstance(refs, RefStoreV1):
             return self._release_v1(refs)
         after = None
         if isinstance(refs, RefStoreV2):
-            after = refs.update(lambda info: (self._remove_garbage(info), UpdateType.GCRan()))
+            # The entry in the ops log comes before the first deletion. A session that started earlier finds
+            # it when it commits, and copies its chunks (`core.commit.gc_race`). Commits that came before the
+            # entry are spared below.
+            after = refs.update(lambda info: (add_mark(self._remove_garbage(info), mark), UpdateType.GCRan()))
             self._spare_snapshots(after.snapshots.ids[~is_member(after.snapshots.ids, self._known)])
         return self._garbage(after)
 
+    def write_index(self) -> bytes | None:
+        """Write an index for the next collection if it helps, and return the mark for the repo info."""
+        if isinstance(self._refs, RefStoreV1) or self._walked is None:
+            return None
+        return write_index(self._assets.storage, self._walked)
+
     def _release_v1(self, refs: RefStoreV1) -> Garbage:
         if not any(len(listing) for _, listing in self.garbage.phases()):
-            return self.garbage  # nothing to announce
+            return self.garbage  # there is nothing to delete
+        # Version 1 has no operations log, so the collection is announced in a file of its own. Announce first
+        # and then read the refs again: a commit that did not see the announcement moved its branch before,
+        # and is found here.
         begun_us = refs.note_collection()
         try:
             reached = list_reachable_snapshots(refs)
@@ -269,9 +319,10 @@ class _Plan:
         self._snapshots = _find_unused(self._snapshots, self._kept)
 
     def _remove_garbage(self, info: RepoInfo) -> RepoInfo:
-        """Return a repo info without unused snapshots; the others get their nearest kept ancestor as parent.
+        """Remove unused snapshots from a repo info. Other snapshots get their nearest kept ancestor as
+        parent.
 
-        Raises _RefMovedError if a branch, a tag or a new commit uses one of them now.
+        Raises _RefMovedError if a branch, a tag or a new commit now uses one of the removed snapshots.
         """
         snapshots = info.snapshots
         appeared = ~is_member(snapshots.ids, self._known)
@@ -285,6 +336,8 @@ class _Plan:
         for row in np.flatnonzero(keep).tolist():
             if parents[row] == NO_PARENT or keep[parents[row]]:
                 continue
+            # A commit was added on top of a snapshot that is about to be deleted. Start again with the
+            # current refs, which protect that snapshot.
             if appeared[row]:
                 raise _RefMovedError
             line = list_ancestors(parents, row)
@@ -296,7 +349,7 @@ class _Plan:
         )
 
 
-def _find_unused(listing: Listing, kept: Ids) -> Listing:
+def _find_unused(listing: ObjectListing, kept: Ids) -> ObjectListing:
     return listing.take(~is_member(listing.ids, kept)) if len(kept) and len(listing) else listing
 
 
@@ -335,13 +388,15 @@ def _with_statistics(
     )
 
 
-def _delete_all(storage: Storage, garbage: Garbage, limits: Limits, executor: Executor) -> GCSummary:
+def _delete_all(storage: Storage, garbage: Garbage, limits: GCLimits, executor: Executor) -> GCSummary:
     """Delete folder by folder. After failures in a folder, later folders are left to the next collection."""
     counts: dict[str, Any] = {}
     failed: list[tuple[str, StorageError]] = []
     skipped: list[str] = []
     size = 0
     for name, listing in garbage.phases():
+        # A snapshot or manifest that could not be deleted must stay readable, so everything that it may refer
+        # to is left to the next collection.
         if failed:
             skipped.append(name)
             continue
@@ -360,7 +415,7 @@ def _delete_all(storage: Storage, garbage: Garbage, limits: Limits, executor: Ex
 
 
 def _delete(
-    storage: Storage, listing: Listing, limits: Limits, executor: Executor
+    storage: Storage, listing: ObjectListing, limits: GCLimits, executor: Executor
 ) -> list[tuple[str, StorageError]]:
     def delete_some(start: int) -> DeleteReport:
         return storage.delete(listing.take(slice(start, start + _DELETE_BATCH)).paths())
@@ -368,19 +423,21 @@ def _delete(
     failed: list[tuple[str, StorageError]] = []
     in_a_row = 0
     threads = 1 if storage.answers_at_once else limits.max_concurrent_deletes
-    here = ThreadExecutor(threads, "delete", executor.progress)  # never on Spark: only this process deletes
+    here = ThreadExecutor(
+        threads, "delete", executor.progress
+    )  # never on Spark, because only this process may delete objects
     for report in here.map(Task(delete_some, "delete requests"), range(0, len(listing), _DELETE_BATCH)):
         in_a_row = in_a_row + 1 if report.failed and not report.deleted else 0
         failed += report.failed
         if in_a_row >= limits.max_consecutive_delete_failures:
             raise StorageError(
-                f"{in_a_row} consecutive delete requests failed, the last one with: {failed[-1][1]}",
+                f"{in_a_row} consecutive delete requests failed, the last with: {failed[-1][1]}",
                 kind=ErrorKind.GC_DELETES_FAILING,
             )
     return failed
 
 
-def _find_rows(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
+def _find_rows(listing: ObjectListing, keys: list[str]) -> NDArray[np.bool_]:
     wanted = set(keys)
     return np.array([key in wanted for key in listing.paths()], np.bool_)
 
@@ -389,7 +446,7 @@ def _find_rows(listing: Listing, keys: list[str]) -> NDArray[np.bool_]:
 
 
 def list_garbage(refs: RefStore, assets: AssetStore, older_than_us: int, executor: Executor) -> Table:
-    """Return a table of the objects that a collection would delete, in the order of deletion."""
+    """Return a table of the garbage that a garbage collection (gc) would delete, in the order of deletion."""
     garbage = find_garbage(refs, assets, older_than_us, executor, dated=True)
     temporary = find_temporary_files(assets.storage, older_than_us).deleted
     now_us = time.time_ns() // 1000

@@ -24,67 +24,68 @@ NO_IDS: Final = np.zeros((0, OBJECT_ID), np.uint8)
 
 
 def to_column(ids: Iterable[bytes]) -> Ids:
-    """Return ids as a sorted column without duplicates."""
+    """Return object ids as a sorted column without duplicates, to compare it with listings."""
     return sort_ids(np.frombuffer(b"".join(ids), np.uint8).reshape(-1, OBJECT_ID))
 
 
 def iterate_ids(ids: Ids) -> list[bytes]:
-    """Return the ids of a column one by one."""
+    """Return the ids of a column or listing one by one."""
     data = ids.tobytes()
     return [data[start : start + OBJECT_ID] for start in range(0, len(data), OBJECT_ID)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listing:
-    """The objects of one folder."""
+class ObjectListing:
+    """A listing of the objects in one folder of a repository."""
 
     folder: str
     ids: NDArray[np.uint8]
-    """Ids of the objects, of shape (n, 12)."""
+    """The ids of the objects, of shape (n, 12)."""
     sizes: NDArray[np.int64]
     times_us: NDArray[np.int64]
-    """Times of the last modification by the clock of the storage, in microseconds since 1970-01-01 UTC;
-    empty if they were not requested."""
+    """The times of the last modification by the clock of the storage, in microseconds since 1970-01-01 UTC;
+    empty if not requested."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def take(self, rows: Any) -> Self:
-        """Return the listing of some rows."""
+        """Return some rows of a listing of objects."""
         times = self.times_us[rows] if len(self.times_us) else self.times_us
         return type(self)(self.folder, self.ids[rows], self.sizes[rows], times)
 
     def paths(self) -> list[str]:
-        """Return the paths of the objects in the storage."""
+        """Return the paths of listed objects in the storage."""
         return [f"{self.folder}/{name}" for name in encode_column(self.ids)]
 
     def find(self, ids: NDArray[np.uint8]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Return a mask of the ids that a sorted listing contains, and the sizes of these objects."""
+        """Find ids in a listing. Return a mask of the listed ids, and the sizes of their objects."""
         found = is_member(ids, self.ids)
         return found, self.sizes[view_id_keys(self.ids).searchsorted(view_id_keys(ids[found]))]
 
     def batches(self) -> Iterator[Self]:
-        """Split the listing into parts, one per task, limited by count and total size."""
+        """Split a listing into parts, one per task, limited by count and total size."""
         number = np.maximum(np.cumsum(self.sizes) // _BATCH_BYTES, np.arange(len(self)) // _BATCH_OBJECTS)
         for rows in np.split(np.arange(len(self)), np.flatnonzero(np.diff(number)) + 1):
             if len(rows):
                 yield self.take(rows)
 
 
-def list_folder(storage: Storage, folder: str) -> Listing:
+def list_folder(storage: Storage, folder: str) -> ObjectListing:
     """List the objects of a folder, sorted by id. Files whose names are not ids are ignored."""
     found = filter_folder(storage, folder, lambda part: part)
     return found.take(view_id_keys(found.ids).argsort(kind="stable"))
 
 
 def filter_folder(
-    storage: Storage, folder: str, select: Callable[[Listing], Listing], *, dated: bool = True
-) -> Listing:
-    """List a folder part by part, and keep the rows that `select` returns for each part, in any order.
+    storage: Storage, folder: str, select: Callable[[ObjectListing], ObjectListing], *, dated: bool = True
+) -> ObjectListing:
+    """List a folder of objects part by part, and keep the rows that `select` returns for each part, in any
+    order.
 
     Only selected rows are held in memory, so that a folder with many million objects can be listed.
     """
-    # Buffers that grow in place: concatenating columns would hold all parts twice.
+    # Buffers that grow in place, because concatenating columns would need twice the memory.
     ids, sizes, times = bytearray(), bytearray(), bytearray()
     for part in storage.list_columns(f"{folder}/"):
         selected = select(_with_ids(folder, part))
@@ -92,7 +93,7 @@ def filter_folder(
         sizes += selected.sizes.tobytes()
         if dated:
             times += selected.times_us.tobytes()
-    return Listing(
+    return ObjectListing(
         folder,
         np.frombuffer(ids, np.uint8).reshape(-1, OBJECT_ID),
         np.frombuffer(sizes, np.int64),
@@ -100,7 +101,7 @@ def filter_folder(
     )
 
 
-def _with_ids(folder: str, part: ListedObjects) -> Listing:
+def _with_ids(folder: str, part: ListedObjects) -> ObjectListing:
     """Parse the names of listed files as ids, and skip other files."""
     start = len(folder) + 1
     width = start + count_characters(OBJECT_ID)
@@ -109,4 +110,4 @@ def _with_ids(folder: str, part: ListedObjects) -> Listing:
         rows = [row for row, key in enumerate(keys) if len(key) == width]
         keys, sizes, times = [keys[row] for row in rows], sizes[rows], times[rows]
     ids, valid = decode_names(keys, OBJECT_ID, start)
-    return Listing(folder, ids, sizes[valid], times[valid])
+    return ObjectListing(folder, ids, sizes[valid], times[valid])

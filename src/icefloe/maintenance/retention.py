@@ -20,11 +20,12 @@ from icefloe.core.refs.v2 import RefStoreV2
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.files import TRANSACTIONS
 from icefloe.format.pruning import shorten_history
-from icefloe.format.repo_changes import Changed
+from icefloe.format.repo_changes import Changed, list_protected
 from icefloe.format.repo_info import MAIN, NO_PARENT, RepoInfo
 from icefloe.maintenance.commit_graph import History, load_history
 from icefloe.maintenance.expire import Expiration, drop_expired, expire
-from icefloe.ops import OpsLogTrim, UpdateType
+from icefloe.maintenance.ops_log import OpsLogTrim
+from icefloe.ops import UpdateType
 
 _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "hourly": lambda time: (time.date(), time.hour),
@@ -33,12 +34,12 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], object]]] = {
     "monthly": lambda time: (time.year, time.month),
     "yearly": lambda time: time.year,
 }
-"""For each rule, a function that returns the UTC period of a time."""
+"""The function that returns the UTC period of a time, by rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """The rules that decide which snapshots to keep.
+    """A retention policy: the rules that decide which snapshots to keep.
 
     A snapshot is kept if any rule keeps it. The tips of branches and the first snapshot of a history are
     always kept.
@@ -79,17 +80,17 @@ class RetentionPolicy:
     def __post_init__(self) -> None:
         for name in ("last", *_PERIODS):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+                raise ValueError(f"{name} must not be negative: {getattr(self, name)}")
         for name in ("within", "operations"):
             age = getattr(self, name)
             if age is not None and age < timedelta(0):
-                raise ValueError(f"{name} must not be negative, but is {age}")
+                raise ValueError(f"{name} must not be negative: {age}")
         nested = next((name for name, rules in self.branches.items() if rules.branches), None)
         if nested is not None:
             raise ValueError(f"the policy of branch {nested} must not have policies for branches")
 
     def reasons(self, times: list[datetime], now: datetime) -> Iterator[tuple[int, str]]:
-        """Yield the positions of snapshots to keep, each with the reason.
+        """Yield the positions of snapshots that a retention policy keeps, each with the reason.
 
         Parameters
         ----------
@@ -134,7 +135,7 @@ class _Reasons:
             self._texts[row].add(text)
 
     def keep(self) -> NDArray[np.bool_]:
-        """Mark the snapshots that have a reason."""
+        """Return a mask of the snapshots that have a reason."""
         return np.array([bool(each) for each in self._texts], np.bool_)
 
     def texts(self) -> tuple[str, ...]:
@@ -143,24 +144,24 @@ class _Reasons:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
-    """The snapshots of a history that a policy keeps."""
+class KeptSnapshots:
+    """The snapshots of a history that a retention policy keeps."""
 
     keep: NDArray[np.bool_]
     reasons: tuple[str, ...]
     """The reason for each kept snapshot."""
     gone_tags: frozenset[str]
-    """Tags that are deleted."""
+    """The tags to delete."""
 
 
-def select_kept(rules: RetentionPolicy | Expiration, history: History, now: datetime) -> Kept:
-    """Decide which snapshots of a history to keep."""
+def select_kept(rules: RetentionPolicy | Expiration, history: History, now: datetime) -> KeptSnapshots:
+    """Select the snapshots of a history that a retention policy keeps."""
     if isinstance(rules, RetentionPolicy):
         return _keep_by_policy(rules, history, now)
     return _keep_by_time(rules, history)
 
 
-def _keep_by_policy(policy: RetentionPolicy, history: History, now: datetime) -> Kept:
+def _keep_by_policy(policy: RetentionPolicy, history: History, now: datetime) -> KeptSnapshots:
     unknown = sorted(set(policy.branches) - set(history.branches))
     if unknown:
         raise InvalidInputError(
@@ -181,15 +182,15 @@ def _keep_by_policy(policy: RetentionPolicy, history: History, now: datetime) ->
     keep = reasons.keep() | ~history.reached()
     rows = {tag: snapshots.row(target) for tag, target in history.tags.items()}
     gone = frozenset(tag for tag, row in rows.items() if row is None or not keep[row])
-    return Kept(keep, reasons.texts(), gone)
+    return KeptSnapshots(keep, reasons.texts(), gone)
 
 
-def _keep_by_time(rules: Expiration, history: History) -> Kept:
+def _keep_by_time(rules: Expiration, history: History) -> KeptSnapshots:
     snapshots, reasons, times = history.snapshots, _Reasons(history), _get_times(history)
     for young in np.flatnonzero(times >= rules.older_than_us).tolist():
         reasons.add(young, "young")
     for name, tip in history.branches.items():
-        if name == MAIN or not rules.delete_branches:
+        if name == MAIN or name in history.protected or not rules.delete_branches:
             reasons.add(tip, f"tip of {name}")
     gone: set[str] = set()
     for name, target in history.tags.items():
@@ -198,13 +199,13 @@ def _keep_by_time(rules: Expiration, history: History) -> Kept:
             reasons.add(target, f"tag {name}")
         elif row is not None and times[row] < rules.older_than_us:
             gone.add(name)
-    return Kept(reasons.keep(), reasons.texts(), frozenset(gone))
+    return KeptSnapshots(reasons.keep(), reasons.texts(), frozenset(gone))
 
 
 def mark_kept_snapshots(
     history: History, rules: RetentionPolicy | Expiration | set[str]
 ) -> NDArray[np.bool_]:
-    """Mark the snapshots of a history that rules keep, or those with some ids."""
+    """Mark the snapshots of a history that a retention policy keeps, or those with some ids."""
     if not isinstance(rules, set):
         return select_kept(rules, history, datetime.now(UTC)).keep
     names = [str(history.snapshots.id_at(row)) for row in range(len(history.snapshots))]
@@ -213,7 +214,7 @@ def mark_kept_snapshots(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetentionReport(Report):
-    """The snapshots that `Repository.retain` kept and removed or, with `dry_run`, would remove."""
+    """The result of retention: the snapshots that were kept and removed or, with `dry_run`, would be."""
 
     table: Table
     """One row per snapshot on a branch or tag, newest first: snapshot, written_at, message, kept, reason."""
@@ -224,12 +225,12 @@ class RetentionReport(Report):
 
     @property
     def kept(self) -> int:
-        """Number of kept snapshots."""
+        """The number of snapshots that a retention policy keeps."""
         return int(self.table["kept"].sum())
 
     @property
     def removed(self) -> int:
-        """Number of removed snapshots."""
+        """The number of snapshots that a retention policy removes."""
         return len(self.table) - self.kept
 
     def __repr__(self) -> str:
@@ -240,7 +241,7 @@ class RetentionReport(Report):
 def retain(
     refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, *, dry_run: bool
 ) -> RetentionReport:
-    """Remove the snapshots that a policy does not keep from the history; see `Repository.retain`."""
+    """Apply a retention policy: remove all other snapshots from the history; see `Repository.retain`."""
     now = datetime.now(UTC)
     if dry_run:
         history = load_history(refs)
@@ -250,8 +251,9 @@ def retain(
     done: list[Table] = []
 
     def change(info: RepoInfo) -> Changed:
-        # Called again if another writer was faster: the decision is made for the newest state.
-        history = History(info.snapshots, info.branches, info.tags, info.deleted_tags)
+        # Called again if another writer was faster, to decide based on the newest state.
+        protected = frozenset(list_protected(info))
+        history = History(info.snapshots, info.branches, info.tags, info.deleted_tags, protected)
         kept = select_kept(rules, history, now)
         done[:] = [_table(history, kept).take(history.reached()[_sort_newest_first(history)])]
         if isinstance(rules, Expiration):
@@ -272,7 +274,8 @@ def retain(
 def _retain_v1(
     refs: RefStore, assets: AssetStore, rules: RetentionPolicy | Expiration, now: datetime
 ) -> Table:
-    """Delete tags, then rewrite snapshots whose parent is removed, with their nearest kept ancestor."""
+    """Delete tags, then rewrite snapshots whose parent is removed with their nearest kept ancestor as
+    parent."""
     history = load_history(refs)
     kept = select_kept(rules, history, now)
     if isinstance(rules, Expiration):
@@ -289,7 +292,7 @@ def _retain_v1(
     return _table(history, kept)
 
 
-def _table(history: History, kept: Kept) -> Table:
+def _table(history: History, kept: KeptSnapshots) -> Table:
     """Return one row per snapshot, newest first."""
     order = _sort_newest_first(history)
     infos = [history.snapshots[row] for row in order.tolist()]

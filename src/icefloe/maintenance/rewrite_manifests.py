@@ -11,6 +11,7 @@ from icefloe._internal.ids import SnapshotId
 from icefloe.config import ManifestSplittingConfig
 from icefloe.core.commit.flush import OWN_METADATA
 from icefloe.core.commit.manifests import Place, Rewritten, Sources, make_manifests, plan
+from icefloe.core.commit.packs import select_small_arrays
 from icefloe.core.handle import Handle
 from icefloe.core.workspace import Workspace
 from icefloe.format.snapshot import ManifestRef, NodeSnapshot
@@ -27,9 +28,9 @@ def rewrite_manifests(
     metadata: Mapping[str, Any] | None,
     commit_method: str,
 ) -> str:
-    """Rewrite all manifests of the branch of a session, and commit; see `Repository.rewrite_manifests`."""
+    """Rewrite all manifests of a session's branch, and commit; see `Repository.rewrite_manifests`."""
     workspace = session._workspace
-    workspace.all_anew = True
+    workspace.rewrites_all = True
     if executor is not None:
         _rewrite_ahead(workspace, handle, executor)
     properties = dict(metadata or {})
@@ -47,7 +48,7 @@ def rewrite_manifests(
 def _rewrite_ahead(workspace: Workspace, handle: Handle, executor: Executor) -> None:
     """Write the manifests for the commit of a workspace, which finds them by their content."""
     nodes = workspace.arrays_with_chunks(workspace.paths())
-    plans = [plan(workspace, node) for node in nodes]
+    _, plans = select_small_arrays(workspace, [plan(workspace, node) for node in nodes])
     items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
     workspace.rewritten = dict(
         executor.map(Task(partial(_write, handle, workspace.base.id), "manifests"), items)

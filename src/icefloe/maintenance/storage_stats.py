@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from hashlib import blake2b
 from typing import Any, Final
@@ -15,6 +15,7 @@ from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe._internal.report import Report
 from icefloe._internal.table import Table
+from icefloe.config.display import Shown, Tree, qualify_name
 from icefloe.core.assets import AssetStore
 from icefloe.core.refs.base import RefStore
 from icefloe.encoding.columns import Blobs
@@ -23,7 +24,7 @@ from icefloe.format.id_columns import is_member, sort_ids, view_id_keys
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.schema import ARRAY_NODE
 from icefloe.maintenance.commit_graph import History
-from icefloe.maintenance.listings import Ids, Listing, iterate_ids, list_folder
+from icefloe.maintenance.listings import Ids, ObjectListing, iterate_ids, list_folder
 from icefloe.maintenance.reachable import (
     DistinctItems,
     list_chunks_used,
@@ -31,7 +32,6 @@ from icefloe.maintenance.reachable import (
     list_reachable_snapshots,
     read_manifest_ids,
 )
-from icefloe.ops import ChunkStorageStats
 from icefloe.storage.base import Storage
 
 _HASH: Final = 16
@@ -48,21 +48,56 @@ _UNIT: Final = np.dtype(
         ("last", "<u4"),
     ]
 )
-"""A chunk of one array, with the positions of the first and last snapshot that refer to it."""
+"""A chunk of an array, with the positions of the first and the last snapshot that refer to it."""
 _AT_LEAST: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counted:
-    """The chunks of one manifest: native and virtual ones may occur in others, inline ones do not."""
+    """The chunks of one manifest. Native and virtual chunks may also occur in other manifests, but inline
+    chunks do not."""
 
     native: NDArray[np.void]
     virtual: NDArray[np.void]
     inline_bytes: int
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class ChunkStorageStats(Shown, Report):
+    """Storage statistics: the size of chunks in bytes, by chunk objects, external files and manifests."""
+
+    native_bytes: int = 0
+    """Bytes in chunk objects of the repository."""
+    virtual_bytes: int = 0
+    """Bytes in files outside the repository."""
+    inlined_bytes: int = 0
+    """Bytes in manifests."""
+
+    def non_virtual_bytes(self) -> int:
+        """Return the storage of chunks in the repository itself, in bytes."""
+        return self.native_bytes + self.inlined_bytes
+
+    def total_bytes(self) -> int:
+        """Return the storage of all chunks, native and virtual, in bytes."""
+        return self.native_bytes + self.virtual_bytes + self.inlined_bytes
+
+    def __add__(self, other: ChunkStorageStats) -> ChunkStorageStats:
+        if not isinstance(other, ChunkStorageStats):
+            return NotImplemented
+        return ChunkStorageStats(
+            self.native_bytes + other.native_bytes,
+            self.virtual_bytes + other.virtual_bytes,
+            self.inlined_bytes + other.inlined_bytes,
+        )
+
+    def tree(self) -> Tree:
+        # docstring inherited
+        rows = tuple((item.name, str(getattr(self, item.name))) for item in fields(self))
+        return Tree(qualify_name("stats", "ChunkStorageStats"), rows)
+
+
 def sum_chunk_storage(refs: RefStore, assets: AssetStore, executor: Executor) -> ChunkStorageStats:
-    """Sum the bytes of all chunks that reachable snapshots refer to.
+    """Compute storage statistics: sum the bytes of all chunks to which reachable snapshots refer.
 
     Each native chunk object counts once, each virtual chunk once per location and range, and each inline
     chunk once per manifest.
@@ -120,7 +155,8 @@ def _location_hashes(locations: Blobs) -> NDArray[np.bytes_]:
 
 
 def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor) -> Table:
-    """Return the bytes that each snapshot refers to, and how many of them no other snapshot refers to.
+    """Compute storage statistics by snapshot: the bytes of its chunks, and how many of them no other snapshot
+    uses.
 
     A chunk that several references use counts once per snapshot.
     """
@@ -154,10 +190,11 @@ def measure_by_snapshot(assets: AssetStore, history: History, executor: Executor
 def measure_by_array(
     assets: AssetStore, history: History, only: SnapshotId | None, executor: Executor
 ) -> Table:
-    """Return the bytes that each array refers to, in one snapshot or in all, and how many it does not share.
+    """Compute storage statistics by array: the bytes of its chunks, in one snapshot or in all, and what it
+    does not share.
 
-    The path of an array is that at the tip of a branch or tag, or in the given snapshot. A deleted array is
-    identified by its node id.
+    An array has the path that it has at the tip of a branch or tag, or in the given snapshot. A deleted array
+    is identified by its node id.
     """
     snapshots = history.snapshots.ids
     if only is not None:
@@ -192,7 +229,7 @@ def measure_by_array(
 
 @dataclass(frozen=True, slots=True)
 class ReclaimableStorage(Report):
-    """The objects that a garbage collection could delete after snapshots have expired."""
+    """A storage estimate: the bytes that a garbage collection could free after snapshots have expired."""
 
     snapshots: int
     """Number of snapshots."""
@@ -207,7 +244,7 @@ class ReclaimableStorage(Report):
 def measure_reclaimable(
     assets: AssetStore, history: History, keep: NDArray[np.bool_], executor: Executor
 ) -> ReclaimableStorage:
-    """Count the objects that no kept snapshot refers to."""
+    """Compute storage statistics of objects to which no kept snapshot refers."""
     storage = assets.storage
     ids = history.snapshots.ids
     stay, go = ids[keep], ids[~keep]
@@ -226,15 +263,15 @@ def measure_reclaimable(
     return ReclaimableStorage(len(go), len(manifests), len(chunks), size)
 
 
-def _sum_bytes(listed: Listing, wanted: Ids) -> int:
+def _sum_bytes(listed: ObjectListing, wanted: Ids) -> int:
     return int(listed.sizes[is_member(listed.ids, sort_ids(wanted))].sum())
 
 
-# What snapshots use
+# The manifests that snapshots use
 
 
 class _Uses:
-    """The manifests that snapshots use, and the positions of the snapshots that use each."""
+    """The manifests that snapshots use, with the positions of the snapshots that use each of them."""
 
     def __init__(self, manifests: Ids, owners: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         self.manifests = manifests
@@ -296,7 +333,7 @@ class _Units:
         self._waiting = 0
 
     def add(self, units: NDArray[np.void], snapshots: NDArray[np.int64]) -> None:
-        """Add the chunks of a manifest that the snapshots at some positions use."""
+        """Add the chunks of a manifest, which the snapshots at the given positions use."""
         units["first"], units["last"] = snapshots.min(), snapshots.max()
         self._pending.append(units)
         self._waiting += len(units)
@@ -314,7 +351,8 @@ class _Units:
 
 
 def _merge_rows(rows: NDArray[np.void], names: Iterable[str]) -> NDArray[np.void]:
-    """Merge adjacent rows that are equal in some fields: the greatest length, the union of snapshots."""
+    """Merge adjacent rows that are equal in some fields. Keep the greatest length, and the union of
+    snapshots."""
     if not len(rows):
         return rows
     starts = np.flatnonzero(_changes(rows, names))

@@ -1,6 +1,6 @@
 """Upgrade repositories of version 1 of the format to version 2.
 
-Branches, tags, history and configuration move into one new repo info file; all other objects are unchanged.
+Branches, tags, history and configuration move to a new repo info file. All other objects are unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOMENT_US: Final = 1000
 def upgrade(
     refs: RefStore, assets: AssetStore, executor: Executor, *, dry_run: bool, delete_old_files: bool
 ) -> bool:
-    """Write the repo info file of a version 1 repository, and leave its ref files in place.
+    """Upgrade a version 1 repository: write its repo info file, and leave its ref files in place.
 
     Returns True if the file was written. For a repository that was upgraded before, delete files of version 1
     that are left. Raises ConflictError, and removes the new file, if a branch or tag moved meanwhile.
@@ -67,7 +67,7 @@ def upgrade(
     storage.check_writable()
     before = refs.all_refs()
     data = write_repo_info(_repo_info(assets, refs, before, executor), V2, assets.config.compression_level)
-    read_repo_info(data)  # fails before anything is written
+    read_repo_info(data)  # raise errors before anything is written
     if dry_run:
         return False
     try:
@@ -79,14 +79,15 @@ def upgrade(
     if refs.all_refs() != before:
         storage.delete([REPO_PATH])
         raise ConflictError(
-            message="a branch or tag changed during the upgrade, which was undone: stop all writers first",
+            message="a branch or tag changed during the upgrade, which was undone; stop all writers and"
+            " try again",
             kind=ErrorKind.BRANCH_UPDATE_CONFLICT,
         )
     return True
 
 
 def delete_files_of_version_1(storage: Storage) -> None:
-    """Delete files that version 2 does not use, starting with main, so that no reader finds version 1."""
+    """Delete files of version 1 (V1) that an upgraded repository does not use, starting with main."""
     main = RefFile(RefKind.BRANCH, MAIN).path
     storage.delete([main])
     report = storage.delete(list(_list_ref_files(storage)))
@@ -100,7 +101,7 @@ def delete_files_of_version_1(storage: Storage) -> None:
 
 
 def has_files_of_version_1(storage: Storage) -> bool:
-    """Return True if files of version 1 are left."""
+    """Return True if an upgraded repository still has files of version 1 (V1)."""
     return next(_list_ref_files(storage), None) is not None or storage.exists(CONFIG_PATH)
 
 
@@ -150,7 +151,7 @@ def _list_new_ancestors(
 
 
 def _snapshots(assets: AssetStore, executor: Executor) -> dict[SnapshotId, SnapshotInfo]:
-    """Read all existing snapshots in parallel. Following parents would read them one by one."""
+    """Read all existing snapshots in parallel, which is faster than following parents one by one."""
     ids = iterate_ids(list_folder(assets.storage, SNAPSHOTS).ids)
     infos = executor.map(Task(partial(_read_info, assets.storage), "snapshots"), ids)
     return {info.id: info for info in infos if info is not None}
@@ -176,10 +177,13 @@ def make_first_repo_info(
     metadata: Mapping[str, Any],
     config: bytes | None,
 ) -> RepoInfo:
-    """Return the repo info of an upgraded repository, with an ops log that is inferred from its history."""
+    """Create the repo info when a version 1 repository is upgraded, with an ops log inferred from its
+    history.
+    """
     events = sorted(_events(snapshots, branches, tags, deleted_tags), key=lambda event: event[0])
     first = events[0][0] if events else now_us
-    # Times must ascend strictly and lie in the past: writers refuse to add an entry before the newest one.
+    # Times must be strictly ascending and in the past, because writers refuse to add an entry before the
+    # newest one.
     times, last = [], 0
     for at_us, _ in events:
         last = max(last + 1, at_us)

@@ -34,7 +34,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class WindowReport(Report):
-    """The rows that were dropped to keep a window."""
+    """The result of keeping a window: the rows that were dropped."""
 
     snapshot_id: str | None
     """The id of the new snapshot; None if nothing was dropped."""
@@ -49,10 +49,10 @@ class WindowReport(Report):
 
 
 class Sessions(Protocol):
-    """The part of a repository that opens a session for each attempt."""
+    """The part of a repository that keeping a window requires: a session for each attempt."""
 
     def writable_session(self, branch: str) -> Session:
-        """Open a session at the tip of a branch."""
+        """Open a session at the tip of a branch for one attempt to drop the labels before a moving window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,10 @@ def keep_window(
     *,
     dry_run: bool,
 ) -> WindowReport:
-    """Drop the oldest rows along a dimension in one commit; see `Repository.keep_window`."""
+    """Keep a moving window: drop the oldest rows along a dimension in one commit; see
+    `Repository.keep_window`."""
+    if not (keep >= timedelta(0) if isinstance(keep, timedelta) else keep >= 0):
+        raise _make_error(f"its length must not be negative, which would drop every label: {keep}")
     for attempt in range(_TRIES):
         began = time.monotonic()
         session = repo.writable_session(branch)
@@ -97,7 +100,7 @@ def keep_window(
         try:
             made = session.commit(text, metadata)
         except ConflictError:
-            # Others appended in the meantime: also cut their rows.
+            # Other writers may have appended in the meantime: also cut their rows.
             if attempt + 1 == _TRIES:
                 raise
             give_way(attempt, time.monotonic() - began)
@@ -134,7 +137,7 @@ def _find_cuts(session: Session, dim: str, keep: timedelta | float, *, exact: bo
 
 
 def _align(nodes: Sequence[NodeSnapshot], dim: str, row: int) -> int:
-    """Return the last row up to the given one that starts a chunk in every large array."""
+    """Return the last row, up to the given one, at which a chunk starts in every large array."""
     step = 1
     for node in nodes:
         if _count_decoded_bytes(node) < SMALL_ARRAY_BYTES:
@@ -163,9 +166,11 @@ def _read_labels(session: Session, path: str, keep: timedelta | float) -> NDArra
     elif coding is not None:
         values = coding.microseconds(values)
     if values.dtype.kind not in "iuf":
-        raise _make_error(f"the labels of {path} are neither times nor numbers")
+        raise _make_error(f"the labels of {path} are not times or numbers")
     if (values[1:] <= values[:-1]).any():
-        raise _make_error(f"the labels of {path} are not strictly ascending, so the oldest are not the first")
+        raise _make_error(
+            f"the labels of {path} are not strictly ascending, so the first labels are not the oldest"
+        )
     return values
 
 
@@ -177,7 +182,7 @@ def _document(node: NodeSnapshot) -> Mapping[str, Any]:
 def _get_chunk_size(node: NodeSnapshot, dim: str) -> int:
     grid = _document(node)["chunk_grid"]
     if grid["name"] != "regular":
-        raise _make_error(f"{node.path} has a {grid['name']} chunk grid, in which chunks cannot move")
+        raise _make_error(f"{node.path} has a {grid['name']} chunk grid, in which chunks cannot be moved")
     return int(grid["configuration"]["chunk_shape"][find_axis(node, dim) or 0])
 
 
@@ -207,11 +212,11 @@ def _drop_rows(session: Session, path: str, dim: str, row: int) -> None:
         array.resize(tuple(shape))
         return
     lead = (slice(None),) * axis
-    # Blocks of whole chunks, from the first to the last: each is read before its place is overwritten.
+    # Copy blocks of whole chunks from the first to the last, so each is read before it is overwritten.
     for start in range(0, shape[axis], size):
         stop = min(start + size, shape[axis])
         array[(*lead, slice(start, stop))] = array[(*lead, slice(start + row, stop + row))]
-    # A later append must not find old values behind the end of the last chunk.
+    # A later append must not find old values in the unused part of the last chunk.
     end = min(-(-shape[axis] // size) * size, array.shape[axis])
     if end > shape[axis]:
         array[(*lead, slice(shape[axis], end))] = array.fill_value

@@ -1,1 +1,2 @@
-"""Arrays as tables, for any query engine: schema, SQL analysis, scans and writes. Does not import pyspark."""
+"""Query arrays as tables, from any engine: schemas, SQL analysis, scans and writes. Does not import
+pyspark."""

@@ -1,4 +1,4 @@
-"""Decode the stored values of an array as xarray does, and choose the type of its column.
+"""Decode the stored values of an array like xarray, and choose the type of its column.
 
 Fill values and NaN become null. Types that Spark lacks are widened: see docs/reference/tables.md.
 """
@@ -42,18 +42,20 @@ INTERVAL: Final = pa.duration("us")
 
 @dataclass(frozen=True, slots=True)
 class Coding(ValueCoding):
-    """The rule that turns the stored values of an array into a column."""
+    """The decoding of an array in a query: how its stored values become a column of a table."""
 
     arrow: pa.DataType = field(kw_only=True)
-    """Arrow type of the column."""
+    """The Arrow type of the column."""
 
     def decode(self, raw: Values) -> tuple[Values, Mask | None]:
-        """Decode stored values, and return a mask of the missing ones, or None if there are none."""
+        """Decode stored values. Also return a mask of missing values, or None if no value is missing."""
         viewed = self.view(raw)
         return self.decode_viewed(viewed), self.find_missing(viewed)
 
     def decode_viewed(self, viewed: Values) -> Values:
-        """Decode stored values that have the sign which attributes declare."""
+        """Decode stored values of an array whose dtype already has the signedness that the attributes
+        declare.
+        """
         if self.times is not None:
             return self._decode_times(viewed, self.times)
         if viewed.dtype.kind in "mM":
@@ -67,7 +69,10 @@ class Coding(ValueCoding):
         return since.view("m8[us]" if self.arrow == INTERVAL else "M8[us]")
 
     def fit_values(self, raw: Values) -> Coding:
-        """Return the coding for these values. Times before 1582 become text: Spark cannot represent them."""
+        """Return a decoding that can represent the given values.
+
+        Times before 1582 become text, because Spark cannot represent them.
+        """
         if self.times is None or self.arrow != TIMESTAMP:
             return self
         missing = self.find_missing(self.view(raw))
@@ -75,17 +80,17 @@ class Coding(ValueCoding):
         return self if self.times.is_timestamp(since) else replace(self, arrow=pa.string())
 
     def to_column(self, raw: Values) -> pa.Array:
-        """Decode one-dimensional stored values into an Arrow array."""
+        """Decode one-dimensional stored values to an Arrow array, the column of a table."""
         return to_arrow(*self.decode(raw), self.arrow)
 
 
 def is_number(arrow: pa.DataType) -> bool:
-    """Check whether a column has integers or floats."""
+    """Return whether the Arrow type of a decoded column is an integer or a float."""
     return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
 def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Array:
-    """Convert one-dimensional decoded values to an Arrow array of a type."""
+    """Convert one-dimensional decoded values to an Arrow array of the given type."""
     kind = values.dtype.kind
     if kind == "c":
         parts = [pa.array(np.ascontiguousarray(part)) for part in (values.real, values.imag)]
@@ -101,10 +106,7 @@ def to_arrow(values: Values, missing: Mask | None, arrow: pa.DataType) -> pa.Arr
 
 
 def find_coding(stored: np.dtype[Any], attributes: Mapping[str, Any], name: str) -> Coding:
-    """Find the coding of an array from its data type and attributes.
-
-    Raises InvalidInputError for a data type that no column can represent.
-    """
+    """Choose how to decode an array for queries, from its dtype and attributes."""
     values = find_value_coding(stored, attributes)
     if values.times is not None:
         arrow = TIMESTAMP if values.times.has_timestamps else pa.string()

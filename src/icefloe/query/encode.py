@@ -1,4 +1,4 @@
-"""Encode columns of rows in the form of stored arrays, and convert coordinates to keys for lookups."""
+"""Encode the columns of rows as values of arrays, and convert coordinates to keys for lookups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from icefloe.query.decode import INTERVAL, Coding, Values
 
 
 def make_invalid_rows_error(sentence: str) -> InvalidInputError:
-    """Return the error for rows that cannot be written."""
+    """Create the error for rows of a query that cannot be encoded as values of arrays."""
     return InvalidInputError(sentence, kind=ErrorKind.INVALID_ARRAY_METADATA)
 
 
 def to_keys(column: pa.Array, name: str) -> Values:
-    """Convert a coordinate column to integers, floats or text; times to microseconds since 1970."""
+    """Encode a coordinate column of a query as keys: integers, floats or text.
+
+    Times become microseconds since 1970.
+    """
     if column.null_count:
         raise make_invalid_rows_error(
             f"{column.null_count} rows have no {name}; drop rows without coordinates"
@@ -52,7 +55,7 @@ def _to_microseconds(column: pa.Array) -> Values:
 
 
 def encode_values(column: pa.Array, coding: Coding, name: str) -> Values:
-    """Encode a column in the stored form of an array. Nulls become the fill value."""
+    """Encode a column of a query like the stored values of an array. Nulls become the fill value."""
     missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False), np.bool_)
     stored = coding.stored
     try:
@@ -123,7 +126,7 @@ def _find_fill(coding: Coding, name: str) -> Any:
 
 
 def merge_keys(parts: list[Values]) -> Values:
-    """Merge lists of keys into one without duplicates, in ascending order."""
+    """Merge lists of encoded coordinate keys into one sorted list without duplicates."""
     full = [part for part in parts if len(part)] or parts  # an empty part may have another type
     whole = np.concatenate(full) if full else np.zeros(0)
     return np.array(sorted(set(whole.tolist())), object) if whole.dtype == object else np.unique(whole)

@@ -1,6 +1,6 @@
 """Metadata tables of a repository: refs, snapshots, ops, nodes, manifests, chunks, diff, storage, lineage.
 
-A table is divided into units of work. A task reads one unit as Arrow record batches.
+Each table is divided into units of work. A task reads one unit and returns Arrow record batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from icefloe._internal.ids import encode_column
-from icefloe.core.virtual_refs import to_absolute_locations
+from icefloe.core.reference_columns import to_absolute_locations
 from icefloe.derive.lineage import find_lineage, list_derived
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
@@ -35,9 +35,9 @@ _REFS_PER_TASK: Final = 1_000_000
 _ARRAYS_PER_TASK: Final = 100
 
 Item: TypeAlias = Any
-"""One unit of work, which a task receives."""
+"""A unit of work, which one task reads."""
 Row: TypeAlias = tuple[Any, ...]
-"""The values of the columns, in order. Trailing columns may be omitted and are then null."""
+"""The values of a row in the order of the columns. Trailing columns may be omitted and are then null."""
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -48,26 +48,26 @@ class View:
     repo: Repository
     session: Session
     earlier: Session | None = None
-    """The earlier version of a diff."""
+    """The earlier version, for a diff."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """A table about a repository."""
+    """A metadata table of a repository, such as refs, snapshots, nodes or chunks."""
 
     schema: pa.Schema
     read: Callable[[View, Item], Batches]
-    """Read the rows of one unit of work."""
+    """A function that reads the rows of one unit of work."""
     tasks: Callable[[View], Sequence[Item]]
-    """List the units of work, one per task."""
+    """A function that lists the units of work, one per task."""
 
 
 TABLES: Final[dict[str, MetadataTable]] = {}
-"""Metadata tables by name, as the option `table` and SQL use it."""
+"""The metadata tables by the name that SQL and the option `table` use."""
 
 
 def get_metadata_table(name: str) -> MetadataTable:
-    """Return the metadata table of a name, in any case."""
+    """Return a metadata table by name. The name is case-insensitive."""
     found = TABLES.get(name.lower())
     if found is None:
         raise make_unknown_name_error("table", name, list(TABLES), kind=ErrorKind.NODE_NOT_FOUND)
@@ -80,7 +80,7 @@ Rows: TypeAlias = Callable[[View, Item], Iterator[Row]]
 def _table(
     table: str, tasks: Callable[[View], Sequence[Item]] = lambda _: [None], /, **columns: pa.DataType
 ) -> Callable[[Rows], Rows]:
-    """Register a function that generates the rows of a metadata table."""
+    """Return a decorator that registers a function, which yields rows, as a metadata table."""
 
     def register(rows: Rows) -> Rows:
         schema = pa.schema(list(columns.items()))
@@ -203,7 +203,10 @@ def _list_arrays(session: Session) -> list[NodeSnapshot]:
 
 
 def _list_chunk_tasks(view: View) -> list[list[tuple[str, int]]]:
-    """List manifests by array and number. Small ones share a task; a large one has its own."""
+    """List the units of work of the table `chunks`: pairs of array and manifest number.
+
+    Small manifests share a task; a large one has its own.
+    """
     sizes = {info.id: info.num_chunk_refs for info in view.repo.list_manifest_files(view.session.snapshot_id)}
     tasks: list[list[tuple[str, int]]] = []
     room = 0
@@ -234,7 +237,9 @@ def _chunks(view: View, item: Item) -> Batches:
 
 
 def make_chunk_batch(path: str, refs: ArrayManifest, locations: pa.Array, etags: pa.Array) -> pa.RecordBatch:
-    """Describe references of an array, one row each."""
+    """Return a record batch with one row per chunk reference of an array, for the metadata table of
+    chunks.
+    """
     count = len(refs)
     native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
     ends = np.arange(0, count * refs.rank + 1, max(refs.rank, 1), dtype=np.int32)
@@ -287,7 +292,8 @@ TABLES["chunks"] = MetadataTable(CHUNKS, _chunks, _list_chunk_tasks)
 def _diff(view: View, _: Item) -> Iterator[Row]:
     if view.earlier is None:
         raise InvalidInputError(
-            "the table diff needs a version to begin with: the option fromVersion, a branch, tag or snapshot",
+            "the table diff needs the earlier version; set the option fromVersion to a branch, tag or"
+            " snapshot",
             kind=ErrorKind.INVALID_REF_NAME,
         )
     start, end = view.earlier.snapshot_id, view.session.snapshot_id
@@ -304,7 +310,7 @@ def _diff(view: View, _: Item) -> Iterator[Row]:
 
 
 def _list_storage_tasks(view: View) -> list[list[str]]:
-    """Divide arrays among tasks. An array is never in two, so its sums are complete."""
+    """Divide arrays among tasks. All chunks of an array belong to one task, which can compute its sums."""
     paths = [node.path for node in _list_arrays(view.session)]
     return [paths[start : start + _ARRAYS_PER_TASK] for start in range(0, len(paths), _ARRAYS_PER_TASK)]
 
@@ -348,7 +354,7 @@ def _storage(view: View, item: Item) -> Iterator[Row]:
     versions=_TEXT,
 )
 def _lineage(view: View, _: Item) -> Iterator[Row]:
-    """Generate one row per derived array and input."""
+    """Yield one row for each input of each derived array."""
     for path in list_derived(view.session):
         found = find_lineage(view.repo, view.session, path)
         if found is not None:

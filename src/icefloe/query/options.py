@@ -1,4 +1,4 @@
-"""Parse the options of the Spark data source, in any spelling, and open the repository that they name."""
+"""Parse the options of the Spark data source, in any spelling, and open the repository that they select."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from icefloe.credentials import AnyCredential, make_credential_from_env
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
@@ -21,7 +21,8 @@ from icefloe.query.schema import find_tables, make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.storage import factories
-from icefloe.storage.external.endpoints import is_same_endpoint
+from icefloe.storage.external.trusted_endpoints import is_same_endpoint
+from icefloe.storage.memory import MemoryStorage
 from icefloe.storage.urls import SECRETS, storage_from_url
 
 _STREAM_NAMES: Final = (
@@ -32,6 +33,7 @@ _NAMES: Final = (
     *("sel", "isel", "table", "fromVersion", "maxPartitionBytes", "batchRows", "statistics"),
     *("commitMessage", "userMetadata", "txnAppId", "txnVersion", "solver", "dims", "chunks", "dtype"),
     *("fillValue", "appendDim", "late", "maxFragmentBytes", "virtualChunks", "credentialsProvider"),
+    *("create", "diskCache"),
     *_STREAM_NAMES,
 )
 _ALIASES: Final = {
@@ -53,25 +55,33 @@ _ALIASES: Final = {
 _REFS: Final = ("branch", "tag", "snapshot", "versionAsOf")
 _SECRET_WORDS: Final = ("secret", "password", "token", "accesskey", "sastoken", "credentials")
 _BEFORE_ENDPOINT: Final = re.compile(r"@(?=https?://)")
-_MEANT_FOR_SPARK: Final = ("checkpointlocation",)
-"""Options that Spark adds for itself."""
+_MEANT_FOR_SPARK: Final = ("checkpointlocation", "queryname")
+"""Options that Spark adds for its own use."""
+_NO_CATALOG: Final = (
+    "Spark's catalog does not pass the options of a table to Python sources; create views with"
+    " icefloe.spark.register, or with CREATE TEMPORARY VIEW ... USING icechunk OPTIONS (path '...')"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The parsed options of one read or write."""
+class QueryOptions:
+    """The parsed options of a query: a read or write through the Spark data source."""
 
     given: Mapping[str, str]
-    """Options by their canonical names."""
+    """The options that were set, by canonical name."""
     storage: Mapping[str, str] = field(default_factory=dict)
-    """Arguments of the storage factory."""
+    """The arguments of the storage factory."""
+    repo: Repository | None = None
+    """An open repository, used instead of the option `path`."""
 
     def text(self, name: str) -> str | None:
-        """Return an option as text; None if it is not given."""
+        """Return an option of the Spark data source as text; None if it is not given."""
         return self.given.get(name)
 
     def names(self, name: str) -> list[str] | None:
-        """Return an option that lists names, separated by commas or as JSON."""
+        """Return an option of the Spark data source with a list of names, separated by commas or as JSON;
+        None if not given.
+        """
         value = self.given.get(name)
         if value is None:
             return None
@@ -81,7 +91,9 @@ class Options:
         return [each.strip() for each in value.split(",") if each.strip()]
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Return an option that is a JSON object; empty if it is not given."""
+        """Return an option of the Spark data source with a JSON object; an empty dictionary if it is not
+        given.
+        """
         value = self.given.get(name)
         if value is None:
             return {}
@@ -93,12 +105,14 @@ class Options:
         return found
 
     def value(self, name: str) -> Any:
-        """Return an option that is a JSON object or plain text; None if it is not given."""
+        """Return an option of the Spark data source with a JSON object or plain text; None if it is not
+        given.
+        """
         text = self.text(name)
         return self.mapping(name) if text is not None and text.lstrip().startswith("{") else text
 
     def count(self, name: str, default: int) -> int:
-        """Return an option that is a number of bytes or rows, such as 64m."""
+        """Return an option of the Spark data source with a number of bytes or rows, such as 64m."""
         value = self.given.get(name)
         if value is None:
             return default
@@ -109,44 +123,55 @@ class Options:
 
     @property
     def is_stream(self) -> bool:
-        """True if an option is given that only streaming reads have."""
+        """True if an option of the Spark data source is given that only streaming reads have."""
         return any(name in self.given for name in _STREAM_NAMES)
 
     @property
     def group(self) -> str:
-        """Path of the group that contains the arrays."""
+        """The option of a query with the path of the group to read or write."""
         return "/" + (self.text("group") or "").strip("/")
 
     @property
     def partition_bytes(self) -> int:
-        """Approximate number of bytes that one task reads."""
+        """The option with the approximate number of bytes that one task of a query reads."""
         return self.count("maxPartitionBytes", PARTITION_BYTES)
 
     @property
     def batch_rows(self) -> int:
-        """Number of rows that are passed to Spark at a time."""
+        """The option of a query with the number of rows that are passed to Spark at a time."""
         return self.count("batchRows", BATCH_ROWS)
 
     @property
     def uses_statistics(self) -> bool:
-        """True unless the option `statistics` is off."""
-        word = (self.text("statistics") or "on").lower()
+        """True unless the option `statistics` of a query is off."""
+        return self._is_on("statistics", default="on")
+
+    def _is_on(self, name: str, default: str) -> bool:
+        word = (self.text(name) or default).lower()
         if word not in ("on", "off", "true", "false"):
-            raise _make_invalid_option_error("statistics", word, "on or off")
+            raise _make_invalid_option_error(name, word, "true or false")
         return word in ("on", "true")
 
-    def open(self) -> Repository:
-        """Open the repository that the options name."""
+    def open(self, *, to_write: bool = False) -> Repository:
+        """Open the repository in the options of a query. A write may create it."""
+        if self.repo is not None:
+            return self.repo
         path = self.text("path")
         if not path:
             raise InvalidInputError(
-                "no repository given; pass its path or URL with the option path",
+                f"no repository given; pass its path or URL with the option path. {_NO_CATALOG}",
                 kind=ErrorKind.STORAGE_CONFIG,
             )
         extra = dict(self.storage)
         provider = self.text("credentialsProvider")
         storage = storage_from_url(path, **extra, **_import_provider(provider))
-        repo = Repository.open(storage, authorize_virtual_chunk_access=self._find_credentials())
+        creates = self._is_on("create", default="off") and to_write
+        open_storage = Repository.open_or_create if creates else Repository.open
+        repo = open_storage(
+            storage,
+            authorize_virtual_chunk_access=self._find_credentials(),
+            disk_cache=self.text("diskCache"),
+        )
         withheld = repo._assets.virtual.withheld
         named = {prefix.rstrip("/"): endpoint for prefix, endpoint in self._parse_containers().items()}
         trusted = [
@@ -155,7 +180,7 @@ class Options:
         return repo._reopen(None, None, frozenset(trusted)) if trusted else repo
 
     def _parse_containers(self) -> dict[str, str]:
-        """Map URL prefixes of virtual chunk containers to the endpoint after an @, or to ""."""
+        """Return the virtual chunk containers to authorize: the endpoint after an @, or "", by URL prefix."""
         pairs = [_BEFORE_ENDPOINT.split(text, maxsplit=1) for text in self.names("virtualChunks") or []]
         return {prefix: "".join(endpoint) for prefix, *endpoint in pairs}
 
@@ -165,7 +190,7 @@ class Options:
         return {prefix: make_credential_from_env(prefix, anonymous=anonymous) for prefix in prefixes}
 
     def scan(self) -> TableScan:
-        """Scan the table that the options select, at the version that they name."""
+        """Return a scan of the table that the options of a query select, at the version that they name."""
         session = self.session(self.open())
         table = find_tables(session, self.group).choose(self.names("variables"))
         scan = scan_table(session, table, statistics=self.uses_statistics)
@@ -176,19 +201,25 @@ class Options:
         return replace(scan, partition_bytes=self.partition_bytes, batch_rows=self.batch_rows)
 
     def session(self, repo: Repository) -> Session:
-        """Open a read-only session on the version that the options name: by default the tip of main."""
+        """Open a read-only session on the version in the options of a query; by default on the tip of
+        main.
+        """
         return open_session(repo, {name: self.given[name] for name in self.given if name in _REF_WORDS})
 
 
 _REF_WORDS: Final = (*_REFS, "timestampAsOf")
+S = TypeVar("S", bound=TableScan)
 AnyRepository: TypeAlias = Repository | Session | str | os.PathLike[str]
-"""A repository, a session of one, or the path or URL of one."""
+"""A repository, one of its sessions, or its path or URL."""
 
 
 def open_repository(
     repo: Repository | str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> Repository:
-    """Open the repository at a path or URL. An open repository is returned unchanged."""
+    """Open the repository that the options of a query name by path or URL.
+
+    An open repository is returned unchanged.
+    """
     if isinstance(repo, Repository):
         return repo
     words = {name: str(value) for name, value in (storage_options or {}).items()}
@@ -201,7 +232,10 @@ def resolve_session(
     open_at: Callable[[Repository, Mapping[str, Any]], Session],
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[Session, str]:
-    """Open a read-only session on a version, and describe repository and version for titles."""
+    """Open a read-only session on the version in the options of a query.
+
+    Return it with a description for titles.
+    """
     if isinstance(repo, Session):
         if version:
             raise InvalidInputError(
@@ -213,21 +247,59 @@ def resolve_session(
     return open_at(opened, version), f"{describe_location(opened)} {next(iter(version.values()), 'main')}"
 
 
+def open_scan(
+    kind: type[S],
+    repo: AnyRepository,
+    *,
+    group: str,
+    variables: Iterable[str] | str | None,
+    version: Mapping[str, Any],
+    storage_options: Mapping[str, Any] | None,
+    statistics: bool,
+    **fields: Any,
+) -> S:
+    """Open a scan of the table that the variables of a group form, given the options of `icefloe.scan`."""
+    chosen = {name: value for name, value in version.items() if value is not None}
+    if chosen.keys() <= {"as_of"} and not isinstance(repo, Session):
+        chosen = {"branch": "main", **chosen}
+    session, location = resolve_session(repo, chosen, _open_chosen, storage_options)
+    names = [variables] if isinstance(variables, str) else variables
+    table = find_tables(session, group).choose(None if names is None else list(names))
+    found = scan_table(session, table, location, statistics=statistics)
+    parts = (session, table, found.coordinates, found.selection, location)
+    return kind(*parts, statistics=found.statistics, **fields)
+
+
+def _open_chosen(repo: Repository, version: Mapping[str, Any]) -> Session:
+    return repo.readonly_session(**version)
+
+
 def describe_location(repo: Repository) -> str:
-    """Describe the location of a repository for titles, without secrets."""
+    """Return the location of the repository in a query's options without secrets, for titles."""
     shown = repo.storage.describe()
     parts = [shown[key] for key in ("bucket", "container", "path", "prefix") if key in shown]
     return "/".join(parts) or repo.storage.place
 
 
-def parse_options(options: Mapping[str, str]) -> Options:
-    """Parse options as Spark passes them.
-
-    Raises InvalidInputError for an unknown option, with the nearest name.
+def refuse_memory(repo: Repository) -> None:
+    """Raise an error if a query's options name a repository in the memory of this process, where Spark cannot
+    read it.
     """
+    if isinstance(repo.storage, MemoryStorage):
+        raise InvalidInputError(
+            "a repository in memory exists only in this process and cannot be read by Spark's workers;"
+            " use a folder",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+
+
+def parse_options(options: Mapping[str, str]) -> QueryOptions:
+    """Parse the options of a query that Spark passes to the data source."""
     known = _list_known_names()
     given: dict[str, str] = {}
     storage: dict[str, str] = {}
+    if "owner" in options:  # Spark passes the table properties for CREATE TABLE, but not for SELECT
+        raise InvalidInputError(_NO_CATALOG, kind=ErrorKind.NOT_ALLOWED)
     for spelled, value in options.items():
         folded = _fold_name(spelled)
         if folded in _MEANT_FOR_SPARK:
@@ -243,11 +315,13 @@ def parse_options(options: Mapping[str, str]) -> Options:
                 f"the option {name} is given twice with different values", kind=ErrorKind.STORAGE_CONFIG
             )
         target[name] = value
-    return Options(given, storage)
+    return QueryOptions(given, storage)
 
 
 def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
-    """Open a read-only session on the version that Spark options name."""
+    """Open a read-only session on the version in the options branch, tag, snapshot, versionAsOf or
+    timestampAsOf.
+    """
     refs = [name for name in _REFS if version.get(name)]
     moment = version.get("timestampAsOf")
     if len(refs) > 1 or (moment and refs not in ([], ["branch"])):
@@ -269,7 +343,7 @@ def open_session(repo: Repository, version: Mapping[str, str]) -> Session:
 
 
 def open_version(repo: Repository, name: str) -> Session:
-    """Open a read-only session on the version with a name (see `resolve_version`)."""
+    """Open a read-only session on a version in the options of a query by name (see `resolve_version`)."""
     try:
         return repo.readonly_session(snapshot_id=versions.resolve_version(repo, name))
     except RefNotFoundError:
@@ -281,7 +355,7 @@ def open_version(repo: Repository, name: str) -> Session:
 
 
 def parse_time(text: str) -> datetime:
-    """Parse a time as `icefloe.history.versions.parse_time` does, or as milliseconds since 1970."""
+    """Parse a time in the options of a query: ISO 8601, or milliseconds since 1970."""
     if re.fullmatch(r"\d{9,}", text.strip()):
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     return versions.parse_time(text)
@@ -302,7 +376,7 @@ def _list_known_names() -> Mapping[str, str]:
 
 @cache
 def _list_storage_names() -> Mapping[str, str]:
-    """List the plain arguments of all storage factories."""
+    """Return the names of the plain arguments of all storage factories, indexed by normalized name."""
     makers = (
         factories.s3_storage,
         factories.gcs_storage,
@@ -321,7 +395,8 @@ def _list_storage_names() -> Mapping[str, str]:
 
 
 def _refuse_secret(folded: str, spelled: str) -> None:
-    """Raise an error for an option with a secret, because Spark shows options. The error omits its value."""
+    """Raise an error if an option is a secret, because Spark displays options. The message omits the
+    value."""
     if folded in {_fold_name(name) for name in SECRETS} or any(word in folded for word in _SECRET_WORDS):
         raise InvalidInputError(
             f"{spelled} is a secret, which Spark would show in plans and logs; set it in the environment of"
@@ -344,7 +419,7 @@ def _make_invalid_option_error(name: str, value: str, expected: str) -> InvalidI
 
 
 def _import_provider(provider: str | None) -> dict[str, Any]:
-    """Import the function `package.module:function` that provides credentials."""
+    """Import the function `package.module:function`, which returns credentials."""
     if provider is None:
         return {}
     module, colon, name = provider.partition(":")

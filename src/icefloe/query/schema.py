@@ -1,4 +1,4 @@
-"""Describe a group of arrays as tables: one row per cell, a column per coordinate and per variable.
+"""Describe the arrays of a group as tables, with one row per cell and one column per coordinate and variable.
 
 Variables with the same dimensions form one table.
 """
@@ -23,57 +23,57 @@ from icefloe.query.spark_types import to_ddl
 from icefloe.session import Session
 
 NUMERIC: Final = "_numeric"
-"""Suffix of the column that contains the stored numbers of times in other calendars."""
+"""The suffix of columns with the stored numbers of times in non-standard calendars."""
 
 
 class Role(Enum):
-    """The role of a column in its table."""
+    """The role of a column in the schema of a table: dimension, coordinate or variable."""
 
     DIMENSION = "dimension"
-    """The coordinate of a dimension, or its index if it has no coordinate."""
+    """The coordinate of a dimension, or its index if there is no coordinate."""
     AUXILIARY = "auxiliary coordinate"
     VARIABLE = "variable"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """The description of an array, from its metadata."""
+    """The array behind a column in the schema of a table, with its metadata."""
 
     name: str
     path: str
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """Chunk borders, including both ends, per dimension."""
+    """The chunk borders along each dimension, including both ends."""
     coding: Coding
     attributes: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table."""
+    """A column in the schema of a table: a coordinate, an index or a variable."""
 
     name: str
     role: Role
     axes: tuple[int, ...]
     """The dimensions of the table along which the column varies, in the order of the array."""
     array: ArrayInfo | None
-    """None for an index column."""
+    """The array with the values; None for an index column."""
     coding: Coding | None
     numeric: bool = False
-    """True if the column contains the stored numbers of times that another column shows as text."""
+    """True if the column contains stored numbers of times, which another column shows as text."""
 
     @property
     def arrow(self) -> pa.DataType:
-        """Arrow type of the column."""
+        """The Arrow type of a column in the schema of a table."""
         if self.numeric:
             return pa.float64()
         return pa.int64() if self.coding is None else self.coding.arrow
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Rows over the cells of some dimensions."""
+class ArrayTable:
+    """The schema of a table over arrays with the same dimensions: one row per cell, one column per array."""
 
     group: str
     dims: tuple[str, ...]
@@ -82,21 +82,21 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns as an Arrow schema."""
+        """The schema of a table as an Arrow schema."""
         return pa.schema([(column.name, column.arrow) for column in self.columns])
 
     @property
     def ddl(self) -> str:
-        """Columns as Spark SQL DDL."""
+        """The schema of a table as Spark SQL DDL."""
         return to_ddl(self.schema)
 
     @property
     def variables(self) -> tuple[Column, ...]:
-        """Columns that are not coordinates."""
+        """The columns in the schema of a table that are variables."""
         return tuple(column for column in self.columns if column.role is Role.VARIABLE)
 
     def column(self, name: str) -> Column:
-        """Find a column by name, in any case if only one matches. Errors suggest the nearest name."""
+        """Return a column in the schema of a table by name, case-insensitive if only one column matches."""
         for column in self.columns:
             if column.name == name:
                 return column
@@ -107,13 +107,15 @@ class Table:
             "column", name, [column.name for column in self.columns], f"in group {self.group}"
         )
 
-    def select_columns(self, names: Iterable[str]) -> Table:
-        """Return the table with some of its columns, in the given order."""
+    def select_columns(self, names: Iterable[str]) -> ArrayTable:
+        """Return the schema of a table with some of its columns, in the given order."""
         found = (self.column(name) for name in names)
         return replace(self, columns=tuple({column.name: column for column in found}.values()))
 
     def edges(self) -> list[NDArray[np.int64]]:
-        """Find, per dimension, the chunk borders that all variables share, and both ends."""
+        """Return the chunk borders that all variables of a table's schema share along each dimension,
+        including both ends.
+        """
         return share_edges(
             self.shape, [(c.axes, c.array.edges) for c in self.variables if c.array is not None]
         )
@@ -122,7 +124,9 @@ class Table:
 def share_edges(
     shape: Sequence[int], arrays: Iterable[tuple[Sequence[int], Sequence[NDArray[np.int64]]]]
 ) -> list[NDArray[np.int64]]:
-    """Find, per dimension, the chunk borders that arrays share, given the axes and borders of each."""
+    """Return the chunk borders that the arrays in the schema of a table share, given their axes and
+    borders.
+    """
     borders: dict[int, NDArray[np.int64]] = {}
     for axes, edges in arrays:
         for axis, own in zip(axes, edges, strict=True):
@@ -137,7 +141,9 @@ def make_unknown_name_error(
     where: str = "",
     kind: ErrorKind = ErrorKind.NODE_NOT_FOUND,
 ) -> InvalidInputError:
-    """Create the error for an unknown name, with the nearest known one."""
+    """Create the error for a name that is not in the schema of a table, which suggests the nearest known
+    name.
+    """
     folded = {each.lower(): each for each in known}
     begun = [
         each for each in folded if each and (each.startswith(name.lower()) or name.lower().startswith(each))
@@ -150,7 +156,9 @@ def make_unknown_name_error(
 
 
 def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], Mapping[str, Any]]:
-    """List the arrays directly in a group by name, and return the attributes of the group."""
+    """List the arrays directly in a group by name, to find the schemas of its tables, and the attributes of
+    the group.
+    """
     path = "/" + group.strip("/")
     workspace = session._workspace
     node = workspace.node(path)
@@ -176,15 +184,17 @@ def list_arrays(session: Session, group: str) -> tuple[dict[str, NodeSnapshot], 
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:
-    """The tables of a group, one per set of variables with the same dimensions, largest first."""
+    """The schemas of the tables of a group, one per set of dimensions, largest first."""
 
     group: str
-    tables: tuple[Table, ...]
+    tables: tuple[ArrayTable, ...]
     refused: Mapping[str, InvalidInputError]
-    """Arrays that cannot be a column, by name, with the error that explains why."""
+    """The errors for arrays that cannot be columns, by array name."""
 
-    def choose(self, variables: Sequence[str] | None) -> Table:
-        """Choose the table with these variables; without names, the only table of the group."""
+    def choose(self, variables: Sequence[str] | None) -> ArrayTable:
+        """Return the table with the given variables in its schema; without names, the only table of the
+        group.
+        """
         if not variables:
             return self._get_only_table()
         known = {column.name for table in self.tables for column in table.columns}
@@ -194,7 +204,7 @@ class GroupTables:
             if name not in known:
                 raise make_unknown_name_error("variable", name, sorted(known), f"in group {self.group}")
         fitting = [t for t in self.tables if {column.name for column in t.columns}.issuperset(variables)]
-        if len(fitting) > 1:  # only coordinates were named, and each table has different rows
+        if len(fitting) > 1:  # only coordinates are selected, and each table has different rows
             raise make_ambiguous_table_error(self.group, fitting)
         for table in fitting:
             kept = [column.name for column in table.columns if column.role is not Role.VARIABLE]
@@ -205,7 +215,7 @@ class GroupTables:
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
 
-    def _get_only_table(self) -> Table:
+    def _get_only_table(self) -> ArrayTable:
         for problem in self.refused.values():
             raise problem
         if len(self.tables) == 1:
@@ -218,8 +228,8 @@ class GroupTables:
         raise make_ambiguous_table_error(self.group, self.tables)
 
 
-def make_ambiguous_table_error(group: str, tables: Sequence[Table]) -> InvalidInputError:
-    """Create the error for a group with several tables when none was chosen."""
+def make_ambiguous_table_error(group: str, tables: Sequence[ArrayTable]) -> InvalidInputError:
+    """Create the error for a group with several tables if the variables do not identify one of them."""
     array = next((column.name for table in tables for column in table.variables), "name")
     return InvalidInputError(
         f"group {group} has {len(tables)} tables, because its variables have different dimensions: "
@@ -230,7 +240,10 @@ def make_ambiguous_table_error(group: str, tables: Sequence[Table]) -> InvalidIn
 
 
 def find_tables(session: Session, group: str = "/") -> GroupTables:
-    """Find the tables of a group. A group of coordinates alone forms one table of them."""
+    """Find the tables of a group and their schemas.
+
+    A group that contains only coordinates forms one table.
+    """
     path = "/" + group.strip("/")
     nodes, attributes = list_arrays(session, group)
     metadata = {name: json.loads(node.user_data) for name, node in nodes.items()}
@@ -254,8 +267,8 @@ def find_tables(session: Session, group: str = "/") -> GroupTables:
     return GroupTables(path, tuple(ordered), refused)
 
 
-def describe_tables(tables: Sequence[Table]) -> str:
-    """List dimensions and variables of tables, for error messages."""
+def describe_tables(tables: Sequence[ArrayTable]) -> str:
+    """Describe the schemas of tables by their dimensions and variables, for error messages."""
     return "; ".join(
         f"({', '.join(table.dims)}): {', '.join(column.name for column in table.variables)}"
         for table in tables
@@ -263,14 +276,18 @@ def describe_tables(tables: Sequence[Table]) -> str:
 
 
 def get_dims(name: str, metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of an array's dimensions. Those without a name are called dim_0, dim_1, ..."""
+    """Return the dimensions of an array in the schema of a table.
+
+    Unnamed ones are called dim_0, dim_1, ...
+    """
     rank = len(metadata["shape"])
     names = metadata.get("dimension_names") or [None] * rank
     return tuple(given or f"dim_{axis}" for axis, given in enumerate(names))
 
 
 def _find_coordinates(metadata: Mapping[str, Mapping[str, Any]], attributes: Mapping[str, Any]) -> set[str]:
-    """Find coordinates as xarray does: named like their dimension, or in an attribute `coordinates`."""
+    """Return the names of coordinates, like xarray: variables named like their dimension, or listed in a
+    `coordinates` attribute."""
     found = {name for name, document in metadata.items() if get_dims(name, document) == (name,)}
     for owner in (attributes, *(document.get("attributes", {}) for document in metadata.values())):
         named = owner.get("coordinates")
@@ -280,7 +297,7 @@ def _find_coordinates(metadata: Mapping[str, Mapping[str, Any]], attributes: Map
 
 
 def describe_array(path: str, metadata: Mapping[str, Any], session: Session) -> ArrayInfo:
-    """Describe an array from its metadata."""
+    """Describe an array by its metadata for the schema of a table."""
     name = path.rpartition("/")[2]
     attributes = metadata.get("attributes", {})
     shape = tuple(metadata["shape"])
@@ -331,7 +348,7 @@ _PLAIN_TYPES: Final = frozenset(
 
 
 class _Group:
-    """The arrays of a group, from which its tables are built."""
+    """The arrays of a group, from which tables are built."""
 
     def __init__(
         self,
@@ -348,8 +365,8 @@ class _Group:
         self._coordinates = sorted(coordinates)
         self._infos: dict[str, ArrayInfo] = {}
 
-    def table(self, names: Sequence[str], dims: frozenset[str]) -> Table:
-        """Build the table of some variables with these dimensions."""
+    def table(self, names: Sequence[str], dims: frozenset[str]) -> ArrayTable:
+        """Build the table of some variables with the given dimensions."""
         infos = [self.info(name) for name in names]
         order = infos[0].dims if infos else self._find_order(dims)
         sizes = self._check_sizes(infos, order)
@@ -360,7 +377,7 @@ class _Group:
                 columns += self._make_columns(self.info(name), Role.AUXILIARY, order)
         for info in infos:
             columns += self._make_columns(info, Role.VARIABLE, order)
-        return Table(self._path, order, tuple(sizes[dim] for dim in order), tuple(columns))
+        return ArrayTable(self._path, order, tuple(sizes[dim] for dim in order), tuple(columns))
 
     def _find_order(self, dims: frozenset[str]) -> tuple[str, ...]:
         return next(
@@ -370,7 +387,7 @@ class _Group:
         )
 
     def info(self, name: str) -> ArrayInfo:
-        """Describe an array. Raises InvalidInputError if it cannot be a column."""
+        """Return the ArrayInfo of an array. Raise InvalidInputError if the array cannot be a column."""
         if name not in self._infos:
             info = describe_array(self._nodes[name].path, self._metadata[name], self._session)
             if len(set(info.dims)) < len(info.dims):
@@ -410,7 +427,7 @@ class _Group:
 
 
 def read_array(session: Session, info: ArrayInfo) -> NDArray[Any]:
-    """Read all stored values of an array."""
+    """Read all stored values of an array in the schema of a table, such as a coordinate."""
     import zarr
 
     array: Any = zarr.open_array(session.store, path=info.path, mode="r")

@@ -1,4 +1,4 @@
-"""Names of Spark SQL: the types of columns, DDL and quoted identifiers."""
+"""Write types and names in Spark SQL: column types, DDL and quoted identifiers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _SPARK_TYPES: Final[Mapping[pa.DataType, str]] = {
 
 
 def to_spark_type(arrow: pa.DataType) -> str:
-    """Convert an Arrow type to the name of a Spark SQL type."""
+    """Return the Spark SQL type for an Arrow type."""
     if pa.types.is_list(arrow):
         return f"array<{to_spark_type(arrow.value_type)}>"
     return _SPARK_TYPES[arrow]
 
 
 def to_ddl(schema: pa.Schema) -> str:
-    """Write the columns of a schema as Spark SQL DDL."""
+    """Return the columns of a schema with their Spark SQL types as DDL."""
     return ", ".join(f"{quote_name(field.name)} {to_spark_type(field.type)}" for field in schema)
 
 
 def quote_name(name: str) -> str:
-    """Quote a name for Spark SQL."""
+    """Quote an identifier for Spark SQL, in a list of columns and types."""
     return "`" + name.replace("`", "``") + "`"

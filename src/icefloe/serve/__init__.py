@@ -23,17 +23,19 @@ __all__ = ["Page", "show"]
 
 
 class Page:
-    """A server that runs in a thread of this process, as returned by `show`."""
+    """The web page of a repository, as returned by `icefloe.serve.show`: a server in a thread of this
+    process.
+    """
 
     def __init__(self, url: str, app: App, server: uvicorn.Server, thread: threading.Thread) -> None:
         self.url = url
-        """The URL of the page, with the token that admits you."""
+        """The URL of the page, including the access token."""
         self._app = app
         self._server = server
         self._thread = thread
 
     def close(self) -> None:
-        """Stop the server. Calling it again does nothing."""
+        """Stop the server that `icefloe.serve.show` started. Calling it again does nothing."""
         self._server.should_exit = True
         self._thread.join()
         self._app.close()
@@ -52,7 +54,7 @@ class Page:
 
 
 def show(repo: Repository, *, port: int = 0, open_browser: bool = False) -> Page:
-    """Serve a repository on this machine, from a thread of this process.
+    """Serve the web page of a repository on this machine, from a thread of this process.
 
     Parameters
     ----------

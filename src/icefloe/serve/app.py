@@ -9,10 +9,10 @@ from typing import Any, Final
 import uvicorn
 
 from icefloe.repository import Repository
+from icefloe.serve.asgi import Receive, Scope, Send
 from icefloe.serve.gateway import Gateway
 from icefloe.serve.guard import Guard
 from icefloe.serve.pages import pages_app
-from icefloe.serve.responses import Receive, Scope, Send
 from icefloe.serve.settings import Settings
 from icefloe.serve.versions import Versions, read_only
 from icefloe.serve.work import Decoders
@@ -22,7 +22,7 @@ _BACKLOG: Final = 2048
 
 
 class App:
-    """An ASGI application for one repository.
+    """The web application (app) for one repository, which routes requests to gateway and pages (ASGI).
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class App:
         self._guard = Guard(self._route, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request."""
         await self._guard(scope, receive, send)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,12 +48,12 @@ class App:
         await (self._gateway if is_gateway else self._pages)(scope, receive, send)
 
     def close(self) -> None:
-        """Stop the threads that decode."""
+        """Close the web application (app): stop its threads that decode."""
         self._decoders.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Listen on a port; 0 picks a free one."""
+    """Open a port for the web application (app); 0 picks a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -67,7 +67,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def server(app: App) -> uvicorn.Server:
-    """Create a server for an application. It uses uvloop and httptools if they are installed."""
+    """Create a server for the web application (app). It uses uvloop and httptools if they are installed."""
     config: Any = uvicorn.Config(
         app,
         log_config=None,
@@ -80,5 +80,5 @@ def server(app: App) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         ws="none",
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the gateway logs aborted responses itself
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # the gateway itself logs aborted responses
     return uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""Maps of the chunks of an array, coloured by kind, size, commit or source file."""
+"""Chunk maps of arrays, coloured by kind, size, commit, source file or missing values."""
 
 from __future__ import annotations
 
@@ -14,38 +14,55 @@ from icefloe.comparison.blame import Blame
 from icefloe.comparison.versions import ChunkDifferences
 from icefloe.format.manifest import INLINE, NATIVE, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.maintenance.statistics.lookup import ChunkStatistics
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
 MOST_BINS: Final = 250
-"""Bins along each side of the map; larger grids are summarized."""
+"""The number of bins along each side of the map. Larger grids are summarized."""
 MOST_CHUNKS_COUNTED: Final = 100_000
-"""Chunks that are counted while a page is made; more are counted on request."""
+"""The maximum number of chunks to count while rendering a page. More are counted on request."""
 KINDS: Final = {NATIVE: "native", VIRTUAL: "virtual", INLINE: "inline"}
 _MOST_CATEGORIES: Final = 12
 _OTHER: Final = "other"
+_SHARES: Final = (0.01, 0.1, 0.5)
+_MISSING: Final = {
+    "none missing": "#b4c3cf",
+    "up to 1 % missing": "#fed976",
+    "up to 10 % missing": "#fd8d3c",
+    "up to 50 % missing": "#e31a1c",
+    "more than 50 % missing": "#99000d",
+    "all missing": "#7a0177",
+    "no statistics": "#79828a",
+}
+"""The classes of chunks by their share of missing values, with colours."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkMap:
-    """A map of chunks. Cells with code 0 have no chunk; others are categories, counted from 1, or sizes."""
+    """The chunk map of an array.
+
+    Cells with code 0 have no chunk; others are categories, counted from 1, or sizes.
+    """
 
     codes: NDArray[np.uint8]
-    """(rows, columns)"""
+    """The code of each cell, of shape `(rows, columns)`."""
     legend: tuple[str, ...]
     """The meaning of each code from 1 on."""
     counts: tuple[int, ...]
-    """Chunks of each category."""
+    """The number of chunks of each category."""
     sizes: tuple[int, ...]
-    """Bytes of each category."""
+    """The number of bytes of each category."""
     grid: tuple[int, ...]
     across: int
     """The horizontal dimension; all others are stacked vertically."""
     ids: tuple[str, ...] = ()
-    """Snapshot ids of the categories, where they are commits."""
+    """The snapshot ids of the categories if they are commits."""
+    colours: tuple[str, ...] = ()
+    """The colours of the categories if they are ordered."""
 
     def facts(self) -> dict[str, Any]:
-        """Return everything except the cells."""
+        """Return everything about a chunk map except its cells."""
         rows, columns = self.codes.shape
         return {
             "rows": rows,
@@ -56,11 +73,12 @@ class ChunkMap:
             "grid": self.grid,
             "across": self.across,
             "ids": self.ids,
+            "colours": self.colours,
         }
 
 
 def count_references(session: Session, node: NodeSnapshot) -> int:
-    """Return how many references the manifests of an array list, without reading them."""
+    """Count the references in the manifests of an array for its chunk map, without reading them."""
     files = session._workspace.base.manifest_files
     if not isinstance(node.node_data, ArrayNodeData):
         return 0
@@ -69,17 +87,17 @@ def count_references(session: Session, node: NodeSnapshot) -> int:
 
 
 def chunk_references(view: ArrayView) -> ArrayManifest:
-    """Return the references of all chunks of an array, as columns."""
+    """Return the references of all chunks to draw in a chunk map on a page, as columns."""
     return view.session._workspace.refs(view.node)
 
 
 def reference_lengths(refs: ArrayManifest) -> NDArray[np.int64]:
-    """Return the stored bytes of each chunk."""
+    """Return the stored bytes of each chunk to draw in a chunk map."""
     return np.where(refs.kind == INLINE, refs.inline.lengths, refs.lengths).astype(np.int64)
 
 
 def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame | None = None) -> ChunkMap:
-    """Draw the chunks of an array.
+    """Draw the chunk map of an array, coloured by kind, size, commit or source file.
 
     Parameters
     ----------
@@ -115,8 +133,40 @@ def draw_chunk_map(view: ArrayView, refs: ArrayManifest, by: str, writers: Blame
     )
 
 
+def draw_missing(found: ChunkStatistics) -> ChunkMap:
+    """Draw a chunk map of the share of missing values in each chunk of an array.
+
+    Chunks that are not stored are counted.
+    """
+    missing = np.where(found.known, found.rows.nulls, 0)
+    cells = np.where(found.known, found.cells, 0)
+    grid = found.chunks.counts or (1,)
+    across = int(np.argmax(grid))
+    drawn = classify_missing(_sum_bins(missing, grid, across), _sum_bins(cells, grid, across))
+    counts = np.bincount(classify_missing(missing, cells), minlength=len(_MISSING))
+    colours = tuple(_MISSING.values())
+    codes = (drawn + 1).astype(np.uint8)
+    return ChunkMap(codes, tuple(_MISSING), tuple(counts.tolist()), (), grid, across, colours=colours)
+
+
+def classify_missing(missing: NDArray[Any], cells: NDArray[Any]) -> NDArray[np.int64]:
+    """Sort chunks into classes of a chunk map by the share of missing values; 0 cells are unknown."""
+    classes = 1 + np.searchsorted(_SHARES, missing / np.maximum(cells, 1))
+    return np.select([cells == 0, missing == 0, missing == cells], [len(_MISSING) - 1, 0, 5], classes)
+
+
+def _sum_bins(values: NDArray[np.int64], grid: tuple[int, ...], across: int) -> NDArray[np.float64]:
+    """Sum numbers of all chunks of a grid in each bin of its map."""
+    table = np.moveaxis(values.reshape(grid), across, -1).reshape(-1, grid[across])
+    rows, columns = table.shape
+    height, width = min(rows, MOST_BINS), min(columns, MOST_BINS)
+    row, column = np.arange(rows) * height // rows, np.arange(columns) * width // columns
+    bins = (row[:, None] * width + column).reshape(-1)
+    return np.asarray(np.bincount(bins, table.reshape(-1), height * width), "f8").reshape(height, width)
+
+
 def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences | None) -> ChunkMap:
-    """Draw the chunks of the later of two versions, and mark those that differ.
+    """Draw a chunk map of the later of two versions that marks the chunks that differ.
 
     Parameters
     ----------
@@ -142,8 +192,8 @@ def draw_changes(view: ArrayView, refs: ArrayManifest, changes: ChunkDifferences
 
 
 def _keep_inside(coords: NDArray[np.uint32], grid: tuple[int, ...]) -> NDArray[np.uint32]:
-    """Keep the chunks that lie in the grid. The other version of the array can be larger."""
-    if coords.shape[1] != len(grid):  # a scalar, or an array of a different number of dimensions
+    """Drop the chunks outside of the grid, because the other version of the array can be larger."""
+    if coords.shape[1] != len(grid):  # a scalar, or an array with a different number of dimensions
         return np.zeros((len(coords) if not coords.shape[1] else 0, len(grid)), np.uint32)
     return coords[(coords < np.array(grid, np.uint32)).all(axis=1)]
 
@@ -164,7 +214,7 @@ def _assign_bins(
     *,
     last_wins: bool = False,
 ) -> NDArray[np.uint8]:
-    """Assign to each bin the most frequent category of its chunks, or the last one that occurs."""
+    """Assign to each bin the most frequent category of its chunks, or the last category."""
     columns = grid[across]
     others = [axis for axis in range(len(grid)) if axis != across]
     rows = math.prod(grid[axis] for axis in others)
@@ -176,7 +226,7 @@ def _assign_bins(
     cell = (row * height // rows) * width + column * width // columns
     counted = np.bincount(cell * categories + codes, minlength=height * width * categories)
     by_cell = counted.reshape(height, width, categories)
-    if not categories:  # nothing was written
+    if not categories:  # no chunk was written
         return np.zeros((height, width), np.uint8)
     last = categories - 1 - (by_cell[..., ::-1] > 0).argmax(axis=2)
     chosen = last if last_wins else by_cell.argmax(axis=2)
@@ -208,7 +258,7 @@ def _format_size(count: int) -> str:
 def _keep_most_frequent(
     codes: NDArray[np.int64], legend: tuple[str, ...], ids: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], tuple[str, ...], tuple[str, ...]]:
-    """Keep at most a dozen of the most frequent categories, and merge the rest."""
+    """Keep at most a dozen of the most frequent categories, and merge the others."""
     counts = np.bincount(codes, minlength=len(legend))
     there = np.flatnonzero(counts)
     kept = there if len(there) <= _MOST_CATEGORIES else np.sort(np.argsort(-counts)[: _MOST_CATEGORIES - 1])

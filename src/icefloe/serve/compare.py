@@ -23,25 +23,25 @@ _MOST_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node that differs between two versions."""
+    """A node that differs between two versions, on the page that compares them."""
 
     path: str
     kind: str
-    """array or group"""
+    """`array` or `group`."""
     status: str
-    """added, removed or changed"""
+    """`added`, `removed` or `changed`."""
     metadata: tuple[tuple[str, str, str], ...] = ()
-    """Name, value before and value after."""
+    """The name, the value before and the value after."""
     changed: int = 0
     added: int = 0
     deleted: int = 0
-    """The number of chunks that were deleted; likewise `changed` and `added`."""
+    """The number of deleted chunks. `changed` and `added` are also numbers of chunks."""
     extent: tuple[tuple[int, int], ...] = ()
-    """The cells that these chunks cover: first and last index along each dimension."""
+    """The cells of these chunks: the first and last index along each dimension."""
 
 
 def compare_nodes(before: Session, after: Session, path: str = ROOT) -> list[NodeChange]:
-    """List the nodes below a path in which two versions differ, sorted, without the ledger of ingests."""
+    """Compare two versions for a page: list the nodes below a path that differ, without the ingest ledger."""
     found = compare(before, after, path=path)
     origins = {new: old for old, new in found.moved_nodes}
     changed = {*found.updated_groups, *found.updated_arrays, *found.chunks, *origins}
@@ -63,7 +63,7 @@ def compare_nodes(before: Session, after: Session, path: str = ROOT) -> list[Nod
 
 
 def _with_chunks(change: NodeChange, found: Comparison, version: Session) -> NodeChange:
-    """Add the numbers of chunks that differ, and the cells that they cover."""
+    """Add the numbers of chunks that differ, and the range of their cells."""
     chunks = found.chunks.get(change.path)
     if chunks is None:
         return change
@@ -91,7 +91,7 @@ def _find_extent(grid: Grid, coords: NDArray[np.uint32]) -> tuple[tuple[int, int
 
 
 def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str, str, str]]:
-    """Yield the members of zarr.json that differ: name, value before and value after."""
+    """Compare two versions of zarr.json for a page: yield the members that differ, with both values."""
     one, other = _flatten(json.loads(old.user_data)), _flatten(json.loads(new.user_data))
     for name in sorted({*one, *other}):
         if one.get(name) != other.get(name):
@@ -99,7 +99,7 @@ def metadata_changes(old: NodeSnapshot, new: NodeSnapshot) -> Iterator[tuple[str
 
 
 def _flatten(document: dict[str, Any]) -> dict[str, str]:
-    """Flatten a zarr.json to texts by name, with one entry per attribute."""
+    """Flatten a zarr.json to a dictionary of texts, with one entry per attribute."""
     attributes = document.pop("attributes", None) or {}
     document.pop("consolidated_metadata", None)
     named = {**document, **{f"attributes.{name}": value for name, value in attributes.items()}}
@@ -111,37 +111,41 @@ def _shorten(text: str) -> str:
 
 
 def changed_chunks(before: Session, after: Session, path: str) -> ChunkDifferences | None:
-    """Find the chunks in which two versions of an array differ; None if there are none."""
+    """Compare two versions of an array for a page: find the chunks that differ; None if there are none."""
     return compare(before, after, path=path).chunks.get(path)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Difference:
-    """The values of a window in two versions, and their differences."""
+    """The comparison of a window in two versions of an array, for a page: both values, and their
+    differences.
+    """
 
     before: NDArray[Any]
     after: NDArray[Any]
     values: NDArray[np.float64]
-    """After minus before; NaN where one of them is missing."""
+    """The later minus the earlier values; NaN where one of them is missing."""
     unequal: NDArray[np.bool_]
-    """A mask of the cells that differ. A number and a missing value differ."""
+    """A mask of the cells that differ. A number differs from a missing value."""
     most: float
     """The largest absolute difference."""
 
     @property
     def differing(self) -> int:
-        """The number of cells that differ."""
+        """The number of cells in a compared window that differ between two versions on a page."""
         return int(np.count_nonzero(self.unequal))
 
 
 def compare_values(before: ArrayView, after: ArrayView, index: Index) -> Difference:
-    """Compare a window of two versions of an array, in the array's own type."""
+    """Compare a window of two versions of an array for a page, in the array's own type."""
     old, new = before.read(index), after.read(index)
     return difference_of(before, old, after, new)
 
 
 def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: NDArray[Any]) -> Difference:
-    """Subtract values that were read: stored values if both versions encode them equally, else unpacked."""
+    """Compare two versions of a window for a page by subtraction: stored values if both are encoded
+    equally.
+    """
     meant = before.numbers(old), after.numbers(new)
     is_stored_alike = not before.is_packed and not after.is_packed and old.dtype == new.dtype
     one, other = (old, new) if is_stored_alike else meant
@@ -153,7 +157,9 @@ def difference_of(before: ArrayView, old: NDArray[Any], after: ArrayView, new: N
 
 
 def common_shape(before: ArrayView, after: ArrayView) -> tuple[int, ...] | None:
-    """Return the common shape of two versions; None if their numbers of dimensions differ."""
+    """Return the common shape of two versions of an array to compare on a page; None if their ranks
+    differ.
+    """
     if len(before.shape) != len(after.shape):
         return None
     return tuple(min(sizes) for sizes in zip(before.shape, after.shape, strict=True))

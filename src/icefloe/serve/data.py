@@ -1,4 +1,4 @@
-"""The data that pages draw: windows as colours, exact values, series and chunk maps."""
+"""The data that pages request: windows as colours, exact values, series and chunk maps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import numpy as np
 
 from icefloe._internal.concurrency import get_pool
 from icefloe.errors import NotFoundError
-from icefloe.serve.chunkmap import chunk_references, draw_changes, draw_chunk_map
+from icefloe.serve.array_plot import PlotStatistics, as_colours, choose_layout, coast
+from icefloe.serve.asgi import Receive, RequestError
+from icefloe.serve.chunkmap import ChunkMap, chunk_references, draw_changes, draw_chunk_map, draw_missing
 from icefloe.serve.compare import changed_chunks, common_shape, compare_values, difference_of
-from icefloe.serve.picture import Statistics, as_colours, choose_layout, coast
 from icefloe.serve.requests import (
     BYTES,
     IMMUTABLE,
     NO_CACHE,
-    Opened,
+    OpenVersions,
     Request,
     Response,
     check_response,
@@ -28,7 +29,6 @@ from icefloe.serve.requests import (
     meta_header,
     required_raw,
 )
-from icefloe.serve.responses import Receive, RequestError
 from icefloe.serve.series import cell_history, read_series
 from icefloe.serve.windows import ArrayView, parse_index
 from icefloe.serve.work import Decoders
@@ -37,7 +37,8 @@ _MOST_STEPS: Final = 64
 
 
 class Data:
-    """A handler for requests for data.
+    """A handler for the data that pages request from the server: windows, exact values, series and chunk
+    maps.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ class Data:
         The threads that decode.
     """
 
-    def __init__(self, opened: Opened, decoders: Decoders) -> None:
+    def __init__(self, opened: OpenVersions, decoders: Decoders) -> None:
         self._opened = opened
         self._decoders = decoders
         self._kinds: dict[str, Callable[[Request], Response]] = {
@@ -60,12 +61,12 @@ class Data:
         }
 
     async def answer(self, request: Request, receive: Receive) -> Response:
-        """Answer one request."""
+        """Answer one request of a page for data: a window, exact values, a series or a chunk map."""
         kind = request.segments[1] if len(request.segments) > 1 else ""
         if kind == "refs":
             return await asyncio.wrap_future(get_pool("serve-refs", 4).submit(self._refs, request))
         if kind not in self._kinds:
-            raise RequestError(404, "there is no such data")
+            raise RequestError(404, "unknown data request")
         found = await self._decoders.run(partial(self._kinds[kind], request), receive)
         if len(found.body) > self._opened.limits.response_bytes:
             raise RequestError(
@@ -74,7 +75,7 @@ class Data:
         return found
 
     def _refs(self, request: Request) -> Response:
-        """Send the number of commits on a branch since a snapshot. Open pages poll this."""
+        """Send the number of commits on a branch since a snapshot, which open pages poll."""
         branch, since = request.query.get("branch", ""), request.query.get("since", "")
         try:
             tip = self._opened.repo.lookup_branch(branch)
@@ -90,7 +91,7 @@ class Data:
         return json_response({"tip": tip, "new": newer}, [NO_CACHE, (b"etag", tag)])
 
     def _window(self, request: Request) -> Response:
-        """Send a window: as colours, or raw in the data type of the array."""
+        """Send a window as colours, or as raw values in the data type of the array."""
         raw, path = required_raw(request, 2), request.node_path(3)
         if b"..." in raw:
             return self._difference_window(request, raw, path)
@@ -112,7 +113,7 @@ class Data:
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         shape = common_shape(old, new)
         if shape is None:
-            raise RequestError(400, "the array has different numbers of dimensions in the two versions")
+            raise RequestError(400, "the array has a different number of dimensions in the two versions")
         index = parse_index(request.query.get("index", ""), shape)
         check_response(index, 8, self._opened.limits.response_bytes)
         found = compare_values(old, new, index)
@@ -121,7 +122,7 @@ class Data:
         return _coloured(new, index, found.values, request, cache, extra)
 
     def _tile(self, request: Request) -> Response:
-        """Send exact values as text, for the cell below the pointer."""
+        """Send exact values as text, to show the cell below the pointer."""
         raw, path = required_raw(request, 2), request.node_path(3)
         shown = [self._opened.show(unquote_to_bytes(part).decode()) for part in raw.split(b"...")]
         found = []
@@ -132,7 +133,7 @@ class Data:
             check_response(index, 32, 1 << 20)
             found.append((view, view.read(index)))
         if view is None:
-            raise RequestError(404, "name a version")
+            raise RequestError(404, "the URL lacks a version")
         body: dict[str, Any] = {"values": [view.texts(values).reshape(-1).tolist() for view, values in found]}
         if len(found) == 2 and found[0][1].shape == found[1][1].shape and view.is_numeric:
             (old, one), (new, other) = found
@@ -160,13 +161,15 @@ class Data:
         path = request.node_path(3)
         view = self._opened.view(shown.snapshot_id, path)
         at = parse_index(request.query.get("index", ""), view.shape)
+        if any(part.stop - part.start != 1 for part in at):
+            raise RequestError(400, "name one cell: one index per dimension")
         commits = iter(self._opened.repo.ancestry(snapshot_id=shown.snapshot_id))
         rows = cell_history(path, at, commits, self._opened.view)
         body = [{name: getattr(row, name) for name in row.__slots__} for row in rows]
         return json_response({"commits": body, "units": view.units}, [NO_CACHE])
 
     def _chunks(self, request: Request) -> Response:
-        """Send the chunk map: one byte per cell, and the meaning of the codes in a header."""
+        """Send a chunk map with one byte per cell, and the meaning of the codes in a header."""
         if b"..." in required_raw(request, 2):
             return self._changed_chunks(request)
         shown = self._opened.show(unquote_to_bytes(required_raw(request, 2)).decode())
@@ -174,11 +177,20 @@ class Data:
         key = ("chunks", shown.snapshot_id, path, by)
         drawn = self._opened.results.get(key)
         if drawn is None:
-            view = self._opened.view(shown.snapshot_id, path)
-            refs = chunk_references(view)
-            writers = self._opened.writers(shown.snapshot_id, path) if by == "commit" else None
-            drawn = self._opened.results.put(key, draw_chunk_map(view, refs, by, writers))
+            drawn = self._opened.results.put(key, self._draw_chunks(shown.snapshot_id, path, by))
         return Response(drawn.codes.tobytes(), [BYTES, NO_CACHE, meta_header(drawn.facts())])
+
+    def _draw_chunks(self, snapshot_id: str, path: str, by: str) -> ChunkMap:
+        view = self._opened.view(snapshot_id, path)
+        if by == "missing":
+            found = self._opened.statistics(snapshot_id, path)
+            if found is None:
+                raise RequestError(
+                    400, f"{path} has no counts of missing values, or too many chunks to draw them"
+                )
+            return draw_missing(found)
+        writers = self._opened.writers(snapshot_id, path) if by == "commit" else None
+        return draw_chunk_map(view, chunk_references(view), by, writers)
 
     def _changed_chunks(self, request: Request) -> Response:
         """Send the map of chunks that differ between two versions."""
@@ -202,13 +214,13 @@ class Data:
 def _coloured(
     view: ArrayView, index: Any, numbers: Any, request: Request, cache: tuple[bytes, bytes], extra: Any = None
 ) -> Response:
-    """Send numbers as colours, with exact statistics of each step along one dimension."""
+    """Send array values as a colour-mapped picture, with exact statistics of each step along an axis."""
     steps = request.number("axis", len(view.shape))
-    whole = Statistics.of(numbers)
+    whole = PlotStatistics.of(numbers)
     meta: dict[str, Any] = {"low": whole.low, "high": whole.high, "shape": numbers.shape, **(extra or {})}
     if steps < numbers.ndim and numbers.shape[steps] <= _MOST_STEPS:
         moved = np.moveaxis(numbers, steps, 0)
-        meta["steps"] = [Statistics.of(each).as_dict() for each in moved]
+        meta["steps"] = [PlotStatistics.of(each).as_dict() for each in moved]
         part = index[steps]
         meta["labels"] = view.coordinate(steps).labels(range(part.start, part.stop, part.step))
         numbers = moved

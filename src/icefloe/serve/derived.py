@@ -11,18 +11,18 @@ import yaml
 
 from icefloe._internal.redaction import redact
 from icefloe.derive.lineage import find_attributes, find_lineage, list_derived
-from icefloe.derive.pyramid import Level
+from icefloe.derive.pyramid import PyramidLevel
 from icefloe.repository import Repository
-from icefloe.serve.picture import MOST_CELLS, Layout, Source, thin_cells
+from icefloe.serve.array_plot import MOST_CELLS, PlotLayout, PlotSource, thin_cells
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
 _MOST_LEVEL_CELLS: Final = 6 * MOST_CELLS
-"""Cells of a level that are sent to a screen with many pixels: 4 MB."""
+"""The maximum number of cells of a level to send to a screen with many pixels: 4 MB."""
 
 
 def lineage_facts(repo: Repository, session: Session, path: str) -> dict[str, Any] | None:
-    """Describe where a derived array comes from; None if it was not derived."""
+    """Describe the lineage of a derived array for its page; None if it was not derived."""
     found = find_lineage(repo, session, path)
     if found is None:
         return None
@@ -37,7 +37,7 @@ def lineage_facts(repo: Repository, session: Session, path: str) -> dict[str, An
 
 
 def list_dependents(session: Session, path: str) -> list[str]:
-    """Return the paths of the arrays that are derived from an array."""
+    """List the arrays that are derived from an array, for its page."""
     return [
         each
         for each in list_derived(session)
@@ -49,12 +49,12 @@ def list_dependents(session: Session, path: str) -> list[str]:
 
 
 def draw_levels(
-    levels: Sequence[Level], view: ArrayView, layout: Layout, open_view: Callable[[str], ArrayView]
-) -> list[Source]:
-    """Return the sources that a picture can be drawn from, from coarse to fine; none without a pyramid.
+    levels: Sequence[PyramidLevel], view: ArrayView, layout: PlotLayout, open_view: Callable[[str], ArrayView]
+) -> list[PlotSource]:
+    """Return the levels of a derived pyramid to draw on the page of an array, from coarse to fine.
 
-    A screen of many pixels needs a finer one than a small window. The coarsest is followed by finer ones as
-    long as a picture of them is not too large to be sent.
+    A screen with many pixels needs a finer level than a small window. The coarsest level is followed by finer
+    levels while their plots are small enough to be sent.
     """
     if layout.y is None or layout.x is None or layout.every == (1, 1):
         return []
@@ -62,12 +62,12 @@ def draw_levels(
     for number, level in enumerate(levels):
         factor = math.ceil(view.shape[layout.y] / max(level.shape[layout.y], 1))
         coarse = tuple(-(-size // factor) if axis in drawn else size for axis, size in enumerate(view.shape))
-        if level.shape != coarse:  # the picture draws other dimensions than those that get coarser
+        if level.shape != coarse:  # the plot draws dimensions that the pyramid does not coarsen
             break
         rows, columns = (level.shape[axis] for axis in drawn)
         is_last = number == len(levels) - 1
         every = thin_cells(rows, columns) if is_last else (1, 1)
         if is_last or rows * columns <= _MOST_LEVEL_CELLS:
             own = view if not number else open_view(level.path)
-            found.append(Source(own, replace(layout, every=every), number, factor))
+            found.append(PlotSource(own, replace(layout, every=every), number, factor))
     return found[::-1] if len(found) > 1 or (found and found[0].level) else []

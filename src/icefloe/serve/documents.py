@@ -1,4 +1,5 @@
-"""Snapshots in the form that the gateway serves: consolidated metadata, and chunks in common codecs."""
+"""Convert snapshots to the form that the gateway serves: consolidated metadata, and chunks in common
+codecs."""
 
 from __future__ import annotations
 
@@ -20,21 +21,22 @@ from icefloe.core.workspace import Workspace
 from icefloe.errors import IcechunkError
 from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
-from icefloe.serve.responses import RequestError
-from icefloe.serve.settings import Limits
+from icefloe.serve.asgi import RequestError
+from icefloe.serve.settings import RequestLimits
 from icefloe.session import Session
 
 MOST_CONSOLIDATED: Final = 50_000
-"""Groups with more nodes below them are served without consolidated metadata."""
+"""The maximum number of nodes below a group for which consolidated metadata is served."""
 _MARK: Final = b'"consolidated_metadata"'
-GDAL_CODECS: Final = frozenset({"blosc", "bytes", "gzip", "transpose", "zstd"})
-"""Codecs of GDAL."""
+GDAL_CODECS: Final = frozenset({"blosc", "bytes", "gzip", "zstd"})
+"""The codecs that GDAL supports. GDAL 3.12 also has transpose, but applies the inverse of some orders: wrong
+values."""
 _ZARRITA: Final = ("bitround", "blosc", "delta", "gzip", "lz4", "shuffle", "zlib", "zstd")
 COMMON_CODECS: Final = frozenset(
-    {*GDAL_CODECS, "crc32c", "sharding_indexed", "vlen-bytes", "vlen-utf8"}
+    {*GDAL_CODECS, "crc32c", "sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8"}
     | {f"numcodecs.{name}" for name in _ZARRITA}
 )
-"""Codecs that clients in other languages support."""
+"""The codecs that clients in other languages support."""
 _ZSTD: Final = {"name": "zstd", "configuration": {"level": 1, "checksum": False}}
 _EMPTY_GROUP: Final = b'{"zarr_format":3,"node_type":"group","attributes":{}}'
 _KEPT_BYTES: Final = 64 << 20
@@ -42,19 +44,21 @@ _KEPT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A zarr.json, and its entity tag."""
+    """A document (zarr.json) in the form that the gateway serves, and its entity tag."""
 
     body: bytes
     e_tag: bytes
 
     @staticmethod
     def of(body: bytes) -> Document:
-        """Derive the entity tag from the content."""
+        """Create a document that the gateway serves, whose entity tag derives from its content."""
         return Document(body, b'"%s"' % hashlib.sha256(body).hexdigest()[:32].encode())
 
 
 class Published:
-    """One snapshot as plain Zarr. Safe for many threads.
+    """The documents and chunks of a snapshot in the form that the gateway serves: plain Zarr.
+
+    Safe for many threads.
 
     Parameters
     ----------
@@ -66,7 +70,9 @@ class Published:
         The codecs of the clients. Chunks of arrays with others are converted.
     """
 
-    def __init__(self, session: Session, limits: Limits, codecs: frozenset[str] = COMMON_CODECS) -> None:
+    def __init__(
+        self, session: Session, limits: RequestLimits, codecs: frozenset[str] = COMMON_CODECS
+    ) -> None:
         self.session = session
         self.workspace: Workspace = session._workspace
         self._limits = limits
@@ -77,11 +83,15 @@ class Published:
         self._lock = threading.Lock()
 
     def is_warm(self, path: str) -> bool:
-        """Return whether chunks of an array were looked up before, so that the next lookup is fast."""
+        """Return whether chunks of an array with a served document were looked up before, so that the next
+        lookup is fast.
+        """
         return path in self._transcoders
 
     def document(self, path: str) -> Document | None:
-        """Return the document of a node, groups with consolidated metadata; None if there is no node."""
+        """Return the document (zarr.json) of a node as the gateway serves it, groups with consolidated
+        metadata; None if missing.
+        """
         kept = self._documents.get(path)
         if kept is not None:
             return kept
@@ -98,7 +108,8 @@ class Published:
         return document
 
     def transcoder(self, node: NodeSnapshot) -> Transcoder | None:
-        """Return the transcoder for chunks of an array; None if stored chunks are served unchanged.
+        """Return the transcoder that the served document of an array announces; None if chunks are served
+        unchanged.
 
         Raises
         ------
@@ -143,7 +154,7 @@ class Published:
                 yield b"%s:%s" % (json.dumps(path[start:]).encode(), body)
 
     def _make_member(self, node: NodeSnapshot) -> bytes | None:
-        """Return the document of a node for consolidated metadata; None for arrays that cannot be served."""
+        """Return the consolidated metadata of a node; None for arrays that cannot be served."""
         if not _is_array(node):
             return _drop_consolidated(node.user_data)
         try:
@@ -153,7 +164,10 @@ class Published:
 
 
 def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
-    """Derive an entity tag from the identity of a chunk, which is the same in every version."""
+    """Derive the entity tag of a served chunk.
+
+    It is equal in every version with this chunk.
+    """
     if isinstance(ref, NativeRef):
         tag = f"{ref.chunk_id}-{ref.offset:x}-{ref.length:x}"
     elif isinstance(ref, InlineRef):
@@ -165,7 +179,7 @@ def chunk_e_tag(ref: ChunkRef, transcoder: Transcoder | None = None) -> bytes:
 
 
 class Transcoder:
-    """A converter of the chunks of one array to codecs that every Zarr client supports.
+    """A transcoder of chunks to the codecs that the served document of their array names.
 
     Parameters
     ----------
@@ -177,7 +191,7 @@ class Transcoder:
         The resources that one chunk may use.
     """
 
-    def __init__(self, array: zarr.Array[Any], document: Mapping[str, Any], limits: Limits) -> None:
+    def __init__(self, array: zarr.Array[Any], document: Mapping[str, Any], limits: RequestLimits) -> None:
         self._array = array
         self._grid: Grid = get_stored_grid(document)
         self._limits = limits
@@ -187,7 +201,7 @@ class Transcoder:
         """The zarr.json with the new codecs."""
 
     def encode(self, coords: tuple[int, ...]) -> bytes:
-        """Decode a chunk, and re-encode it with common codecs.
+        """Decode a chunk, and re-encode it with the codecs that the served document of its array names.
 
         Raises
         ------
@@ -205,7 +219,7 @@ class Transcoder:
             )
         inside = self._grid.inside(coords)
         found = np.asarray(self._array[inside])
-        if found.shape != shape:  # the last chunks extend beyond the array
+        if found.shape != shape:  # the last chunks along a dimension extend beyond the array
             whole = np.full(shape, self._array.fill_value, found.dtype)
             whole[tuple(slice(0, part.stop - part.start) for part in inside)] = found
             found = whole
@@ -221,7 +235,7 @@ class Transcoder:
 
 
 def _find_transcoder(
-    session: Session, node: NodeSnapshot, limits: Limits, known: frozenset[str]
+    session: Session, node: NodeSnapshot, limits: RequestLimits, known: frozenset[str]
 ) -> Transcoder | None:
     document = json.loads(node.user_data)
     unusual = [name for name in _codec_names(document["codecs"]) if name not in known]
@@ -251,7 +265,7 @@ def _codec_names(codecs: Iterable[Any]) -> Iterator[str]:
 
 
 def _serializer(data_type: Any, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Choose the codec that turns values into bytes."""
+    """Choose the codec that serializes values to bytes."""
     if dtype.kind in "OT":
         name = data_type if isinstance(data_type, str) else data_type.get("name")
         return {"name": "vlen-utf8" if name == "string" else "vlen-bytes"}

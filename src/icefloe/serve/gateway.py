@@ -1,11 +1,12 @@
 """Serve any version as plain Zarr over HTTP, and the repository's own files.
 
-A failed read must not look like a missing chunk: clients read 404, and only 404, as "fill value". A chunk key
-is therefore answered with 404 only if the version and the array exist and the manifest has no such chunk.
-GDAL reads every error status as "fill value"; only a response that breaks off is an error for it.
+A failed read must not look like a missing chunk: clients interpret 404, and only 404, as "fill value". A
+request for a chunk is therefore answered with 404 only if the version and the array exist and the manifest
+does not contain the chunk. GDAL interprets every error status as "fill value", and treats only an incomplete
+response as an error.
 
-A reader must not decode chunks of one snapshot with the metadata of another. A version that can select
-another snapshot later serves documents, but no chunks unless the user requested it.
+A reader must not decode chunks of one snapshot with the metadata of another. Chunks are therefore not served
+under versions that can select another snapshot later, unless the user requested it.
 """
 
 from __future__ import annotations
@@ -33,15 +34,7 @@ from icefloe.format.files import CHUNKS, MANIFESTS, REPO_PATH, SNAPSHOTS, TRANSA
 from icefloe.format.manifest import ChunkRef, InlineRef, VirtualRef
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
-from icefloe.serve.documents import (
-    COMMON_CODECS,
-    GDAL_CODECS,
-    Document,
-    Published,
-    Transcoder,
-    chunk_e_tag,
-)
-from icefloe.serve.responses import (
+from icefloe.serve.asgi import (
     NO_STORE,
     Headers,
     Receive,
@@ -53,8 +46,16 @@ from icefloe.serve.responses import (
     respond,
     respond_error,
 )
+from icefloe.serve.documents import (
+    COMMON_CODECS,
+    GDAL_CODECS,
+    Document,
+    Published,
+    Transcoder,
+    chunk_e_tag,
+)
 from icefloe.serve.settings import Settings
-from icefloe.serve.versions import Kept, Versions
+from icefloe.serve.versions import ResultCache, Versions
 from icefloe.serve.work import CancelledError, Decoders, disconnected
 from icefloe.storage.base import ObjectNotFoundError, check_path
 
@@ -77,23 +78,25 @@ _FILES: Final = re.compile(
 )
 _CHUNK: Final = re.compile(rb".*/c(/[0-9]+)*")
 _GDAL: Final = b"GDAL/"
+_PAUSE_S: Final = 1.0
+"""The time between the first byte of an aborted response to GDAL and its end."""
 _STARTED: Final = "icefloe.started"
-"""The key in the scope of a request that marks that its status was sent."""
+"""The key in the scope of a request that is set when the status has been sent."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A stored object to stream."""
+    """The body of a response: a stored object to stream."""
 
     size: int
     e_tag: bytes
     is_quick: bool
-    """True if it can be read quickly, inside the event loop."""
+    """True if the object can be read quickly, inside the event loop."""
 
 
 class Gateway:
-    """An ASGI application for `/zarr/<version>/<key>` and `/icechunk/<file>`.
+    """The gateway: an ASGI application for `/zarr/<version>/<key>` and `/icechunk/<file>`.
 
     Parameters
     ----------
@@ -109,7 +112,7 @@ class Gateway:
         self._versions = versions
         self._settings = settings
         self._decoders = decoders
-        self._published: Kept[Published] = Kept(32)
+        self._published: ResultCache[Published] = ResultCache(32)
         self._paths: dict[bytes, tuple[str, str]] = {}
         self._at_once = versions.answers_at_once
         self._virtual_at_once = versions.repo._assets.virtual.answers_at_once
@@ -127,8 +130,8 @@ class Gateway:
             return
         except Exception as error:  # noqa: BLE001 - the client must see any error
             failed = as_request_error(error, self._settings.explain)
-            if scope.get(_STARTED):  # the server closes the connection, so that the client sees an error
-                _logger.warning("a response was aborted: %s", failed.text)
+            if scope.get(_STARTED):  # the server closes the connection, and the client sees an error
+                _logger.warning("response aborted: %s", failed.text)
                 raise ConnectionAbortedError from None
             if not head and failed.status != 404 and _is_chunk_for_gdal(scope):
                 await _break_off(send, failed)
@@ -159,7 +162,7 @@ class Gateway:
                     raise self._make_moving_error(name, version, scope)
                 await self._serve_chunk(published, path, coords, version, scope, receive, send)
             case LegacyKey():
-                raise RequestError(404, f"{key}: a repository contains Zarr version 3 only")
+                raise RequestError(404, f"{key}: repositories contain only Zarr version 3")
 
     def _split(self, raw: bytes) -> tuple[str, str]:
         """Split a path into a version and a key. A version can contain encoded slashes."""
@@ -169,14 +172,16 @@ class Gateway:
             version, _, key = rest.partition(b"/")
             if (
                 b"%2f" in key.lower()
-            ):  # sent for a node whose name contains "%2F" by clients that do not escape it
+            ):  # clients that do not escape URLs send this for a node whose name contains "%2F"
                 raise _make_malformed_error(key.decode("latin-1"))
             try:
                 found = (unquote_to_bytes(version).decode(), unquote_to_bytes(key).decode())
             except UnicodeDecodeError:
                 raise RequestError(400, "the URL is not UTF-8") from None
             if not found[0]:
-                raise RequestError(400, "name a version: /zarr/main, /zarr/tag:v1 or /zarr/SNAPSHOT_ID")
+                raise RequestError(
+                    400, "the URL lacks a version: expected /zarr/main, /zarr/tag:v1 or /zarr/SNAPSHOT_ID"
+                )
             if len(self._paths) > 50_000:
                 self._paths.clear()
             self._paths[raw] = found
@@ -187,7 +192,7 @@ class Gateway:
             if self._at_once or self._versions.is_fresh():
                 return self._versions.resolve(name)
             return await self._run_in_thread(partial(self._versions.resolve, name))
-        except RepositoryNotFoundError as error:  # the storage is cut off
+        except RepositoryNotFoundError as error:  # the storage is unreachable
             raise RequestError(502, error.message) from None
         except NotFoundError as error:
             raise RequestError(410, error.message) from None
@@ -278,7 +283,9 @@ class Gateway:
             for at in range(start, max(stop, start + 1), _PART_BYTES):
                 end = min(at + _PART_BYTES, stop)
                 if gone is not None:
-                    await asyncio.sleep(0)  # other requests, and the news that this client left
+                    await asyncio.sleep(
+                        0
+                    )  # let other requests run, and notice if this client has disconnected
                     if gone.done():
                         raise CancelledError
                 data = b""
@@ -286,7 +293,7 @@ class Gateway:
                     data = (
                         read(at, end) if body.is_quick else await self._run_in_thread(partial(read, at, end))
                     )
-                if at == start:  # only now is it known that the chunk can be read
+                if at == start:  # it is only known now that the chunk can be read
                     await send(first)
                     scope[_STARTED] = True
                 await send({"type": "http.response.body", "body": data, "more_body": end < stop})
@@ -307,7 +314,7 @@ class Gateway:
     # The repository's own files
 
     async def _serve_file(self, raw: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a file of the repository, for clients that read the format."""
+        """Serve a file of the repository to clients that read the Icechunk format."""
         try:
             path = unquote_to_bytes(raw).decode().removeprefix("/")
         except UnicodeDecodeError:
@@ -333,7 +340,8 @@ class Gateway:
         await self._stream(partial(storage.get_range, path), body, headers, scope, receive, send)
 
     async def _run_in_thread(self, work: Callable[[], R]) -> R:
-        """Run blocking work in the thread pool of the gateway, which pages do not use."""
+        """Run blocking work in the thread pool of the gateway, which is separate from the pool of the
+        pages."""
         return await asyncio.wrap_future(get_pool("serve", _THREADS).submit(work))
 
 
@@ -344,7 +352,7 @@ def _make_malformed_error(key: str) -> RequestError:
 
 
 def _is_chunk_for_gdal(scope: Scope) -> bool:
-    """Return whether GDAL requests a chunk. GDAL reads every error status as a missing chunk."""
+    """Return whether GDAL requests a chunk. GDAL interprets every error status as a missing chunk."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return _is_gdal(scope) and _CHUNK.fullmatch(raw) is not None
 
@@ -354,18 +362,23 @@ def _is_gdal(scope: Scope) -> bool:
 
 
 async def _break_off(send: Send, error: RequestError) -> None:
-    """Begin a response with the text of an error and do not complete it: the transfer fails.
+    """Start a response with one byte, and abort it so that the transfer fails.
+
+    GDAL takes a chunk for missing if the transfer fails before its reading thread has the first byte. It
+    takes more bytes for values if an uncompressed chunk is not longer. The text of the error is therefore
+    in a header.
 
     Raises
     ------
     ConnectionAbortedError
         Always, so that the server closes the connection.
     """
-    body = f"{error.status}: {error.text}\n".encode("utf-8", "backslashreplace")
-    headers = [_BYTES, NO_STORE, (b"content-length", b"%d" % (len(body) + 1)), *error.headers]
+    text = re.sub(rb"[^ -~]+", b" ", f"{error.status}: {error.text}".encode("ascii", "replace"))
+    headers = [_BYTES, NO_STORE, (b"content-length", b"2"), (b"x-icefloe-error", text), *error.headers]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    _logger.warning("a response to GDAL broke off: %s", error.text)
+    await send({"type": "http.response.body", "body": b"-", "more_body": True})
+    await asyncio.sleep(_PAUSE_S)
+    _logger.warning("response to GDAL aborted: %s", error.text)
     raise ConnectionAbortedError
 
 
@@ -383,7 +396,7 @@ def _find_chunk(
     node = workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
         what = "a group" if node is not None else "not in this version"
-        raise RequestError(409, f"no chunk of {path} can be read: it is {what}")
+        raise RequestError(409, f"{path} has no chunks: it is {what}")
     rank = len(node.node_data.shape)
     if len(coords) != rank:
         raise RequestError(400, f"chunk keys of {path} have {rank} indices, not {len(coords)}")
@@ -391,7 +404,7 @@ def _find_chunk(
 
 
 def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None:
-    """Return the start and the stop of the requested range; None for the whole object.
+    """Return the start and stop of the byte range that a client requests; None for the whole object.
 
     Raises
     ------
@@ -402,7 +415,7 @@ def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None
     found = _ONE_RANGE.fullmatch(value) if value is not None else None
     condition = header(scope, b"if-range")
     if found is None or (condition is not None and condition != e_tag):
-        return None  # several ranges, or units that are not bytes, may be answered with the whole
+        return None  # several ranges, or units other than bytes, may be answered with the whole object
     first, last = found[1], found[2]
     if first:
         start, stop = int(first), min(int(last) + 1, size) if last else size
@@ -414,7 +427,7 @@ def asked_range(scope: Scope, size: int, e_tag: bytes) -> tuple[int, int] | None
     if not is_valid:
         return None
     if start >= size or stop <= start:
-        raise RequestError(416, f"there are {size} bytes", [(b"content-range", b"bytes */%d" % size)])
+        raise RequestError(416, f"the object has {size} bytes", [(b"content-range", b"bytes */%d" % size)])
     return start, stop
 
 
@@ -427,7 +440,7 @@ def _make_cache_headers(version: ResolvedVersion) -> Headers:
 
 
 def _is_known(scope: Scope, e_tag: bytes) -> bool:
-    """Return whether the client already has this content."""
+    """Return whether the client has already cached this content."""
     value = header(scope, b"if-none-match")
     return value is not None and (value == b"*" or e_tag in (each.strip() for each in value.split(b",")))
 
@@ -438,7 +451,7 @@ async def _respond_not_modified(send: Send, e_tag: bytes, headers: Headers) -> N
 
 
 async def _serve_bytes(document: Document, headers: Headers, scope: Scope, send: Send) -> None:
-    """Answer with bytes that are in memory, or with a range of them."""
+    """Send bytes in memory, or a range of them."""
     if _is_known(scope, document.e_tag):
         await _respond_not_modified(send, document.e_tag, headers)
         return

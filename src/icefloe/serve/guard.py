@@ -1,4 +1,4 @@
-"""Check host, method and token of every request, and add security headers to every response."""
+"""Check the host, method and token of every request, and add security headers to every response."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-from icefloe.serve.responses import NO_STORE, Headers, Message, Receive, Scope, Send, header, respond
+from icefloe.serve.asgi import NO_STORE, Headers, Message, Receive, Scope, Send, header, respond
 from icefloe.serve.settings import LOOPBACK, Settings
 
 CONTENT_SECURITY_POLICY: Final = (
@@ -36,7 +36,7 @@ _NO_TOKEN: Final = (
 
 
 class Guard:
-    """An ASGI application in front of another one.
+    """A guard in front of another ASGI application, which checks every request and adds security headers.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Guard:
         self._cookie = f"icefloe-{settings.port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -152,10 +152,10 @@ class Guard:
         return any(name == "token" and self._is_token(value) for name, value in _query(scope))
 
     def _cookie_headers(self, scope: Scope) -> Headers:
-        """Put the token into a cookie, and send the browser to the same URL without it."""
+        """Store the token in a cookie, and redirect the browser to the same URL without the token."""
         rest = urlencode([pair for pair in _query(scope) if pair[0] != "token"])
         path: bytes = scope.get("raw_path") or scope["path"].encode()
-        path = b"/" + path.lstrip(b"/\\")  # `//host` would lead elsewhere
+        path = b"/" + path.lstrip(b"/\\")  # `//host` would redirect to another server
         cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         return [
             (b"location", path + (f"?{rest}".encode() if rest else b"")),

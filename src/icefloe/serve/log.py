@@ -1,4 +1,4 @@
-"""The commits that changed one array: its shape, its size and its chunks after each."""
+"""The log of an array: the commits that changed it, with its shape, size and chunks after each commit."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ COMMITS_PER_PAGE: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ArrayChange:
-    """The changes of one commit to an array."""
+    """The changes of one commit to an array, an entry in the array's log on a page."""
 
     id: str
     before_id: str
-    """The snapshot before it; empty if it is the oldest one."""
+    """The id of the previous snapshot; empty for the oldest snapshot."""
     message: str
     written_at: str
     shape: str
     stored_bytes: int | None
-    """None if there are too many chunks to add up."""
+    """The stored size of the array; None if it has too many chunks to sum up."""
     growth: int | None
     """The increase of the stored bytes since the previous commit."""
     changed: int = 0
     added: int = 0
     removed: int = 0
-    """The number of chunks that were removed; likewise `added` and `changed`."""
+    """The number of removed chunks. `added` and `changed` are also numbers of chunks."""
     metadata: tuple[tuple[str, str, str], ...] = ()
-    """Name, value before and value after."""
+    """The name, the value before and the value after."""
     is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLog:
-    """Commits that changed an array, newest first."""
+    """The log of an array for its page: commits that changed it, newest first."""
 
     changes: tuple[ArrayChange, ...]
     examined: int
-    """Commits that were looked at."""
+    """The number of commits that were examined."""
     next_id: str
-    """The snapshot at which to continue; empty at the end of the history."""
+    """The snapshot from which to continue; empty at the end of the history."""
 
 
 def read_log(history: Iterator[SnapshotInfo], path: str, open_session: Callable[[str], Session]) -> ArrayLog:
-    """Find the commits that changed an array, among the first of a history.
+    """Read the log of an array for its page: find the commits that changed it among the first of a history.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _find(open_session: Callable[[str], Session], id: str, path: str) -> _Found 
 def _change(
     info: SnapshotInfo, new: _Found, before: SnapshotInfo | None, old: _Found | None
 ) -> ArrayChange | None:
-    """Compare an array with the version before; None if nothing differs."""
+    """Compare an array with its previous version; None if nothing differs."""
     if old is not None and old[1] == new[1]:
         return None
     size = _sum_stored_bytes(new)

@@ -1,10 +1,11 @@
-"""Pages and the data that they draw: an ASGI application without state-changing routes."""
+"""The pages and the data that they request: an ASGI application without routes that change state."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import mimetypes
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -16,44 +17,28 @@ from typing import Any, Final, TypeVar
 import jinja2
 import numpy as np
 
+from icefloe._internal.amounts import counted
 from icefloe._internal.concurrency import get_pool
 from icefloe._internal.paths import LEDGERS, ROOT, get_parent, is_within
 from icefloe._version import __version__
+from icefloe.charts import COLOUR_MAPS, draw_line
 from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.derive.pyramid import find_levels
 from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import ResolvedVersion
-from icefloe.pictures import COLOUR_MAPS, draw_line
+from icefloe.maintenance.statistics.lookup import ChunkStatistics
 from icefloe.serve import views
-from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references
-from icefloe.serve.compare import NodeChange, changed_chunks, common_shape, compare_nodes, compare_values
-from icefloe.serve.data import Data
-from icefloe.serve.derived import draw_levels, lineage_facts, list_dependents
-from icefloe.serve.log import read_log
-from icefloe.serve.picture import (
+from icefloe.serve.array_plot import (
     MOST_CELLS,
-    Layout,
-    Source,
-    Statistics,
+    PlotLayout,
+    PlotSource,
+    PlotStatistics,
     choose_layout,
     value_table,
 )
-from icefloe.serve.picture_config import describe_picture, describe_sliders, label_axis
-from icefloe.serve.positions import has_labels, list_places, parse_positions, query_with, resolve_labels
-from icefloe.serve.requests import (
-    HTML,
-    JSON,
-    NO_CACHE,
-    Opened,
-    Request,
-    Response,
-    Shown,
-    parse_request,
-    request_has,
-    required,
-)
-from icefloe.serve.responses import (
+from icefloe.serve.array_plot_config import describe_picture, describe_sliders
+from icefloe.serve.asgi import (
     NO_STORE,
     Receive,
     RequestError,
@@ -62,7 +47,50 @@ from icefloe.serve.responses import (
     as_request_error,
     respond,
 )
-from icefloe.serve.series import cell_history, read_series
+from icefloe.serve.chunkmap import MOST_CHUNKS_COUNTED, count_references
+from icefloe.serve.compare import (
+    NodeChange,
+    changed_chunks,
+    common_shape,
+    compare_nodes,
+    compare_values,
+    metadata_changes,
+)
+from icefloe.serve.data import Data
+from icefloe.serve.derived import draw_levels, lineage_facts, list_dependents
+from icefloe.serve.difference_plot import (
+    describe_extent,
+    describe_shapes,
+    find_first_change,
+    format_range,
+    outline_changes,
+    tabulate_difference,
+)
+from icefloe.serve.line_plot import describe_line, series_url
+from icefloe.serve.log import read_log
+from icefloe.serve.positions import (
+    VIEW_NAMES,
+    describe_view,
+    has_labels,
+    list_places,
+    parse_positions,
+    query_with,
+    resolve_labels,
+)
+from icefloe.serve.quality import describe_quality, find_scale
+from icefloe.serve.requests import (
+    HTML,
+    JSON,
+    NO_CACHE,
+    OpenVersions,
+    Request,
+    Response,
+    ShownVersion,
+    parse_request,
+    request_has,
+    required,
+)
+from icefloe.serve.series import MOST_COMMITS, cell_history, read_series
 from icefloe.serve.settings import Settings
 from icefloe.serve.snippets import Reading, bisect_snippet, comparison_snippets
 from icefloe.serve.versions import Versions
@@ -72,17 +100,20 @@ from icefloe.serve.work import CancelledError, Decoders
 T = TypeVar("T")
 
 _STALE_S: Final = 2.0
+_MOST_STALE: Final = 1000
 _MOST_EXTENTS: Final = 50
-"""Changed arrays whose extents are written with labels."""
+"""The maximum number of changed arrays whose extents are shown with labels."""
 
 
 def pages_app(versions: Versions, settings: Settings, decoders: Decoders) -> Pages:
-    """Create the application for all requests except those of the gateway."""
+    """Create the ASGI application for pages, their assets and their data: all requests except for the
+    gateway's requests.
+    """
     return Pages(versions, settings, decoders)
 
 
 class Pages:
-    """An ASGI application for pages, their assets and their data.
+    """The pages of a repository: an ASGI application for pages, their assets and their data.
 
     Parameters
     ----------
@@ -95,7 +126,7 @@ class Pages:
     """
 
     def __init__(self, versions: Versions, settings: Settings, decoders: Decoders) -> None:
-        self._opened = Opened(versions, settings)
+        self._opened = OpenVersions(versions, settings)
         self._data = Data(self._opened, decoders)
         self._settings = settings
         self._limits = settings.limits
@@ -118,7 +149,7 @@ class Pages:
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request."""
         head = scope["method"] == "HEAD"
         is_page = True
         try:
@@ -132,7 +163,7 @@ class Pages:
             elif first in self._pages:
                 found = await self._rendering.run(partial(self._pages[first], request), receive)
             else:
-                raise RequestError(404, "there is no such page")
+                raise RequestError(404, "page not found")
         except CancelledError:
             return
         except Exception as error:  # noqa: BLE001 - every failure is a page of its own
@@ -158,7 +189,12 @@ class Pages:
 
     # What pages share
 
-    def _render(self, template: str, shown: Shown | None, path: str = "", **values: Any) -> Response:
+    @property
+    def _quoted_location(self) -> str:
+        """The location of the repository, quoted for a shell."""
+        return shlex.quote(self._settings.location) if self._settings.location else "REPO"
+
+    def _render(self, template: str, shown: ShownVersion | None, path: str = "", **values: Any) -> Response:
         facts = self._cached("facts", lambda: views.repository_facts(self._opened.versions.repo))
         text = (
             _templates()
@@ -168,22 +204,35 @@ class Pages:
                 version=__version__,
                 shown=shown,
                 path=path,
+                earlier=self._list_earlier(shown),
                 repository=facts,
                 title=_location_name(self._settings.location or facts["storage"]),
-                **values,
+                **{"array_view": "", "compare_view": "", **values},
             )
         )
-        # Names of nodes can contain lone surrogates, which no encoding has.
+        # Names of nodes can contain lone surrogates, which cannot be encoded.
         return Response(text.encode("utf-8", "backslashreplace"), [HTML, NO_CACHE])
 
+    def _list_earlier(self, shown: ShownVersion | None) -> list[tuple[str, str]]:
+        """List the earlier versions with which a page offers to compare its version."""
+        if shown is None:
+            return []
+        name, is_branch = shown.name, bool(shown.branch)
+        earlier = partial(views.earlier_versions, self._opened.versions.repo, name, is_branch=is_branch)
+        found: list[tuple[str, str]] = self._cached(("earlier", name), earlier)
+        return found
+
     def _cached(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """Return cached facts about refs. If the storage is slow, pages show the latest known facts."""
+        """Return facts that depend on refs from a cache. If the storage is slow, pages show the latest known
+        facts."""
         if self._opened.versions.answers_at_once:
             return compute()
         now = time.monotonic()
         known = self._stale.get(key)
         if known is None:
             found = compute()
+            if len(self._stale) >= _MOST_STALE:
+                self._stale = {}
             self._stale[key] = (time.monotonic(), found)
             return found
         if now - known[0] > _STALE_S and key not in self._refreshing:
@@ -214,7 +263,7 @@ class Pages:
         )
 
     def _main_contents(self) -> dict[str, Any] | None:
-        """List the arrays of main; None if there is no such branch."""
+        """List the arrays on the branch `main`; None if it does not exist."""
         try:
             shown = self._opened.show("branch:main")
         except RequestError:
@@ -233,8 +282,8 @@ class Pages:
         extents = dict(zip(paths, found, strict=False))
         return self._render("tree.html", shown, path, tree=tree, extents=extents)
 
-    def _extent_of(self, shown: Shown, path: str) -> str:
-        """Write the first and the last value of a coordinate; empty if it cannot be read."""
+    def _extent_of(self, shown: ShownVersion, path: str) -> str:
+        """Format the first and the last value of a coordinate; empty if it cannot be read."""
         view = self._opened.view(shown.snapshot_id, path)
         size = view.shape[0]
         try:
@@ -247,41 +296,51 @@ class Pages:
         shown = self._opened.show(required(request, 1, "a version"))
         path = request.node_path(2)
         view = self._opened.view(shown.snapshot_id, path)
-        problem, layout, values = "", Layout("none", None, None, ()), None
-        sources = [Source(view, layout)]
+        problem, layout, values = "", PlotLayout("none", None, None, ()), None
+        sources = [PlotSource(view, layout)]
         source = sources[0]
         try:
             layout = choose_layout(
                 view, parse_positions(request), request.query.get("y", ""), request.query.get("x", "")
             )
             if has_labels(request):
-                return Response(b"", [(b"location", resolve_labels(request, view, layout).encode())], 302)
+                try:
+                    return Response(b"", [(b"location", resolve_labels(request, view, layout).encode())], 302)
+                except RequestError as error:
+                    problem = error.text
             sources = self._sources(shown, view, layout)
             source = next((each for each in reversed(sources) if each.cells <= MOST_CELLS), sources[0])
             layout = source.as_part_of(layout)
             values = source.read(self._limits.decoded_bytes)
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
+        (quality,) = self._statistics(request, (shown, view))
         return self._render(
             "array.html",
             shown,
             path,
+            **describe_view(request),
             **self._array_values(request, shown, view, layout, source, values),
-            config=describe_picture(shown.snapshot_id, view, layout, sources, self._limits),
+            quality=None if quality is None else describe_quality(quality),
+            location=self._quoted_location,
+            config=describe_picture(
+                shown.snapshot_id, view, layout, sources, self._limits, find_scale(quality)
+            ),
             problem=problem,
         )
 
-    def _sources(self, shown: Shown, view: ArrayView, layout: Layout) -> list[Source]:
-        """Return what can be drawn, from coarse to fine: the array, or levels of its pyramid."""
+    def _sources(self, shown: ShownVersion, view: ArrayView, layout: PlotLayout) -> list[PlotSource]:
+        """Return the sources to draw from, from coarse to fine: levels of the pyramid, then the
+        array itself."""
         if layout.every == (1, 1):
-            return [Source(view, layout)]
+            return [PlotSource(view, layout)]
         key = ("levels", shown.snapshot_id, view.path)
         levels = self._kept(key, lambda: find_levels(view.session, view.path))
         found = draw_levels(levels, view, layout, partial(self._opened.view, shown.snapshot_id))
-        return found or [Source(view, layout)]
+        return found or [PlotSource(view, layout)]
 
     def _kept(self, key: Any, compute: Callable[[], T]) -> T:
-        """Return a result that depends on snapshots only."""
+        """Return a result that depends only on snapshots, from the cache if possible."""
         found: T | None = self._opened.results.get(key)
         if found is None:
             found = compute()
@@ -291,10 +350,10 @@ class Pages:
     def _array_values(
         self,
         request: Request,
-        shown: Shown,
+        shown: ShownVersion,
         view: ArrayView,
-        layout: Layout,
-        source: Source,
+        layout: PlotLayout,
+        source: PlotSource,
         values: Any,
     ) -> dict[str, Any]:
         session = self._opened.versions.session(shown.snapshot_id)
@@ -303,32 +362,40 @@ class Pages:
             if values is not None and layout.kind not in ("none", "table")
             else None
         )
-        counted = count_references(view.session, view.node)
-        with_chunks = counted <= MOST_CHUNKS_COUNTED or request.query.get("chunks") == "1"
         version = ResolvedVersion(shown.snapshot_id, shown.is_fixed)
         return {
             "array": views.array_summary(view.path, view.document),
             "view": view,
             "layout": layout,
             "sliders": describe_sliders(view, layout),
-            "statistics": None if numbers is None else Statistics.of(numbers),
+            "statistics": None if numbers is None else PlotStatistics.of(numbers),
             "table": None if values is None else value_table(source.view, source.layout, values),
             "attributes": views.attribute_rows(view.attributes),
-            "chunk_facts": views.chunk_facts(view) if with_chunks else None,
-            "chunk_count": counted,
+            "chunk_facts": views.chunk_facts(view) if _has_few_chunks(request, view) else None,
+            "chunk_count": count_references(view.session, view.node),
             "commits": views.recent_commits(self._opened.versions.repo, version),
             "contents": views.contents(session),
             "snippets": self._snippets(request, shown, view, layout),
             "source": source,
             "lineage": self._lineage(shown, view),
-            "line": None if numbers is None or layout.kind != "line" else _line(shown, view, layout, numbers),
+            "line": describe_line(shown, view, layout, numbers),
             "cell": self._cell(request, shown, view, layout),
             "places": list_places(request, view, layout),
             "chunk": self._chunk(request, shown, view),
             "query_with": partial(query_with, request),
         }
 
-    def _lineage(self, shown: Shown, view: ArrayView) -> dict[str, Any]:
+    def _statistics(
+        self, request: Request, *versions: tuple[ShownVersion, ArrayView]
+    ) -> list[ChunkStatistics | None]:
+        """Load the chunk statistics of an array at some versions, unless it has too many chunks for a
+        page."""
+        return [
+            self._opened.statistics(shown.snapshot_id, view.path) if _has_few_chunks(request, view) else None
+            for shown, view in versions
+        ]
+
+    def _lineage(self, shown: ShownVersion, view: ArrayView) -> dict[str, Any]:
         """Describe the inputs of an array, and the arrays that are derived from it."""
         repo, path = self._opened.versions.repo, view.path
         return self._kept(
@@ -339,58 +406,74 @@ class Pages:
             },
         )
 
-    def _cell(self, request: Request, shown: Shown, view: ArrayView, layout: Layout) -> dict[str, Any] | None:
+    def _cell(
+        self, request: Request, shown: ShownVersion, view: ArrayView, layout: PlotLayout
+    ) -> dict[str, Any] | None:
         """Describe the selected cell: its value, its series along the first slider, and its history."""
-        numbers = request.query.get("cell", "").split(",")
-        if layout.y is None or layout.x is None or len(numbers) != 2 or not all(map(str.isdigit, numbers)):
+        cell = request.numbers("cell")
+        if layout.y is None or layout.x is None or len(cell) != 2:
             return None
         place = list(layout.at)
-        place[layout.y], place[layout.x] = (int(each) for each in numbers)
+        place[layout.y], place[layout.x] = cell
+        if not all(each < size for each, size in zip(place, view.shape, strict=True)):
+            return None  # a cell of a larger version
         at = parse_index(",".join(map(str, place)), view.shape)
         along = next(
             (axis for axis, size in enumerate(view.shape) if axis not in (layout.y, layout.x) and size > 1),
             None,
         )
         commits = iter(self._opened.versions.repo.ancestry(snapshot_id=shown.snapshot_id))
+        value, problem = "", ""
+        try:
+            value = view.texts(view.read(at)).reshape(-1)[0]
+        except (RequestError, IcechunkError) as error:  # where the chunk comes from is still worth knowing
+            problem = as_request_error(error, self._settings.explain).text
         found: dict[str, Any] = {
             "where": [
                 (view.dims[axis], view.coordinate(axis).labels([each])[0]) for axis, each in enumerate(place)
             ],
             "chunk": self._chunk_of(shown, view, at),
-            "value": view.texts(view.read(at)).reshape(-1)[0],
+            "value": value,
+            "problem": problem,
             "history": cell_history(view.path, at, commits, self._opened.view),
+            "most_commits": MOST_COMMITS,
             "series": None,
             "partial": "",
         }
         numbers_then = [each.number for each in found["history"]]
         found["bisect"] = bisect_snippet(view, self._settings.location, place, numbers_then)
-        if along is not None:
+        if along is not None and not problem:
             series = read_series(view, at, along, self._limits)
             values = [np.nan if each is None else each for each in series["values"]]
             found["series"] = draw_line(values, series["labels"], place[along] - series["first"])
             found["series_name"] = view.dims[along]
-            found["series_url"] = _series_url(shown, view, place, along)
+            found["series_url"] = series_url(shown, view, place, along)
             if len(values) < view.shape[along]:
                 last = series["first"] + len(values) - 1
                 what = f"Steps {series['first']} to {last} of {view.shape[along]}"
                 found["partial"] = f"{what}: a longer series would decode too much data at once."
         return found
 
-    def _chunk_of(self, shown: Shown, view: ArrayView, at: Any) -> dict[str, Any]:
+    def _chunk_of(self, shown: ShownVersion, view: ArrayView, at: Any) -> dict[str, Any]:
         """Describe the chunk that contains a cell."""
         coords = tuple(each.start for each in get_stored_grid(view.document).find_touched(at))
-        return views.one_chunk(view, coords, self._opened.writers(shown.snapshot_id, view.path))
+        return self._describe_chunk(shown, view, coords)
 
-    def _chunk(self, request: Request, shown: Shown, view: ArrayView) -> dict[str, Any] | None:
+    def _describe_chunk(
+        self, shown: ShownVersion, view: ArrayView, coords: tuple[int, ...]
+    ) -> dict[str, Any]:
+        known = (shown.snapshot_id, view.path)
+        return views.one_chunk(view, coords, self._opened.writers(*known), self._opened.statistics(*known))
+
+    def _chunk(self, request: Request, shown: ShownVersion, view: ArrayView) -> dict[str, Any] | None:
         """Describe the selected chunk."""
-        numbers = request.query.get("chunk", "").split(",") if view.shape else []
-        if len(numbers) != len(view.shape) or not all(map(str.isdigit, numbers)) or not numbers:
+        coords = request.numbers("chunk")
+        if len(coords) != len(view.shape) or not coords:
             return None
-        writers = self._opened.writers(shown.snapshot_id, view.path)
-        return views.one_chunk(view, tuple(map(int, numbers)), writers)
+        return self._describe_chunk(shown, view, coords)
 
     def _snippets(
-        self, request: Request, shown: Shown, view: ArrayView, layout: Layout
+        self, request: Request, shown: ShownVersion, view: ArrayView, layout: PlotLayout
     ) -> list[tuple[str, str]]:
         if not layout.at and view.shape:
             return []
@@ -425,19 +508,20 @@ class Pages:
         )
 
     def _changes(self, before: str, after: str, path: str = ROOT) -> list[NodeChange]:
-        """List the nodes in which two snapshots differ."""
+        """List the nodes that differ between two snapshots."""
         one, other = (self._opened.versions.session(each) for each in (before, after))
         return self._kept(("compare", before, after, path), lambda: compare_nodes(one, other, path))
 
     def _extents(self, before: str, after: str, changes: list[NodeChange]) -> dict[str, list[str]]:
-        """Write where chunks differ, with the labels of coordinates: `time 2025-04-01 to 2025-05-30`."""
+        """Format the range of changed chunks with coordinate labels, such as `time 2025-04-01 to
+        2025-05-30`."""
         found = {}
         for change in changes[:_MOST_EXTENTS]:
             if change.extent:
                 view = self._opened.view(before if change.status == "removed" else after, change.path)
                 try:
                     found[change.path] = [
-                        _range_text(view, axis, ends) for axis, ends in enumerate(change.extent)
+                        format_range(view, axis, ends) for axis, ends in enumerate(change.extent)
                     ]
                 except (RequestError, IcechunkError):  # a coordinate that cannot be read
                     continue
@@ -454,41 +538,48 @@ class Pages:
             "log.html", shown, path, view=view, log=log, array=views.array_summary(path, view.document)
         )
 
-    def _compare_array(self, request: Request, before: Shown, after: Shown, path: str) -> Response:
+    def _compare_array(
+        self, request: Request, before: ShownVersion, after: ShownVersion, path: str
+    ) -> Response:
         old, new = self._opened.view(before.snapshot_id, path), self._opened.view(after.snapshot_id, path)
         shape = common_shape(old, new)
-        problem, difference, layout = "", None, Layout("none", None, None, ())
+        problem, difference, layout = "", None, PlotLayout("none", None, None, ())
         chunks = changed_chunks(old.session, new.session, path)
+        grown = "" if shape is None or old.shape == new.shape else describe_shapes(before, old, after, new)
+        if shape is not None:
+            old, new = old.crop(shape), new.crop(shape)
         try:
+            chosen = request.numbers("chunk")
+            is_drawn = shape is not None and old.is_numeric and new.is_numeric
+            key = ("first change", before.snapshot_id, after.snapshot_id, path, chosen)
+            first = self._kept(key, lambda: find_first_change(old, new, chunks, chosen)) if is_drawn else {}
             layout = choose_layout(
                 new,
-                {**_first_change(new, chunks, request), **parse_positions(request)},
+                {**first, **parse_positions(request)},
                 request.query.get("y", ""),
                 request.query.get("x", ""),
             )
-            index = layout.index(new)
             if shape is None:
                 problem = f"{path} has a different number of dimensions in {before.name}"
-            elif old.is_numeric and new.is_numeric and layout.kind not in ("none", "table"):
-                clipped = tuple(
-                    slice(p.start, min(p.stop, size), p.step) for p, size in zip(index, shape, strict=True)
-                )
-                difference = compare_values(old, new, clipped)
+            elif is_drawn and layout.kind not in ("none", "table"):
+                difference = compare_values(old, new, layout.index(new))
         except (RequestError, IcechunkError) as error:
             problem = as_request_error(error, self._settings.explain).text
-        config = describe_picture(after.snapshot_id, new, layout, [Source(new, layout)], self._limits)
+        scale = find_scale(*self._statistics(request, (before, old), (after, new)))
+        config = describe_picture(
+            after.snapshot_id, new, layout, [PlotSource(new, layout)], self._limits, scale
+        )
         config |= {
             "before": before.snapshot_id,
-            "changed": _outlines(new, layout, chunks),
+            "changed": outline_changes(new, layout, chunks),
             "names": [before.name, after.name],
         }
         ids = (before.snapshot_id, after.snapshot_id)
-        is_line = difference is not None and layout.kind == "line"
-        line = _line(None, new, layout, difference.values) if difference is not None and is_line else None
         return self._render(
             "compare_array.html",
             after,
             path,
+            **describe_view(request),
             before=before,
             after=after,
             array=views.array_summary(path, new.document),
@@ -496,14 +587,16 @@ class Pages:
             layout=layout,
             sliders=describe_sliders(new, layout),
             difference=difference,
-            statistics=None if difference is None else Statistics.of(difference.values),
+            statistics=None if difference is None else PlotStatistics.of(difference.values),
             chunks=chunks,
             config=config,
             problem=problem,
-            grown="" if shape is None or old.shape == new.shape else _shapes_text(before, old, after, new),
-            tables=None if difference is None else _difference_tables(new, layout, difference),
+            metadata=tuple(metadata_changes(old.node, new.node)),
+            grown=grown,
+            differing="" if difference is None else describe_extent(new, layout, difference.unequal),
+            tables=None if difference is None else tabulate_difference(new, layout, difference),
             extent=self._extents(*ids, self._changes(*ids, path)).get(path),
-            line=line,
+            line=describe_line(None, new, layout, None if difference is None else difference.values),
             snippets=comparison_snippets(self._settings.location, *ids, path),
         )
 
@@ -547,85 +640,14 @@ class Pages:
             "health.html",
             None,
             report=self._cached("verified", lambda: views.verify_facts(self._opened.versions.repo)),
+            location=self._quoted_location,
         )
 
 
-def _line(shown: Shown | None, view: ArrayView, layout: Layout, numbers: Any) -> dict[str, Any]:
-    """Draw the values of a window of one dimension."""
-    axis = layout.x or 0
-    coordinate = view.coordinate(axis)
-    labels = coordinate.labels([0, coordinate.size // 2, coordinate.size - 1])
-    return {
-        "drawn": draw_line(layout.oriented(numbers).reshape(-1), labels),
-        "name": label_axis(coordinate.name, coordinate.units),
-        "url": "" if shown is None else _series_url(shown, view, list(layout.at), axis),
-    }
-
-
-def _series_url(shown: Shown, view: ArrayView, place: list[int], axis: int) -> str:
-    """Return the URL of exact values along a dimension."""
-    path = views.version_url("api/series", shown.snapshot_id, view.path)
-    return f"{path}?index={','.join(map(str, place))}&axis={axis}"
-
-
-def _range_text(view: ArrayView, axis: int, ends: tuple[int, int]) -> str:
-    """Write a range of a dimension."""
-    labels = view.coordinate(axis).labels(ends)
-    return f"{view.dims[axis]} {labels[0]}" + (f" to {labels[1]}" if ends[0] != ends[1] else "")
-
-
-def _shapes_text(before: Shown, old: ArrayView, after: Shown, new: ArrayView) -> str:
-    """Write that an array has different shapes in two versions."""
-    one, other = (" × ".join(map(str, view.shape)) for view in (old, new))
-    return f"The shape is {one} in {before.label} and {other} in {after.label}. The common part is compared."
-
-
-def _first_change(view: ArrayView, chunks: Any, request: Request) -> dict[str, int]:
-    """Return the position of the selected chunk, or of the first one that differs."""
-    grid = get_stored_grid(view.document)
-    chosen = request.query.get("chunk", "").split(",")
-    if len(chosen) == len(grid.counts) and all(map(str.isdigit, chosen)):
-        coords = np.array([chosen], np.int64)
-    else:
-        coords = chunks.coords if chunks is not None else np.zeros((0, len(grid.counts)), np.int64)
-    if coords.shape[1] != len(grid.counts) or not coords.shape[1]:
-        return {}
-    inside = coords[(coords < np.array(grid.counts)).all(axis=1)]
-    if not len(inside):
-        return {}
-    box = grid.inside(inside[0].tolist())
-    return {dim: part.start for dim, part in zip(view.dims, box, strict=True)}
-
-
-def _difference_tables(view: ArrayView, layout: Layout, difference: Any) -> list[tuple[str, Any]]:
-    return [
-        ("before", value_table(view, layout, difference.before)),
-        ("after", value_table(view, layout, difference.after)),
-    ]
-
-
-def _outlines(view: ArrayView, layout: Layout, chunks: Any) -> list[list[int]]:
-    """Return the rectangles, in cells, of changed chunks that the picture shows."""
-    if chunks is None or layout.kind == "none" or layout.x is None:
-        return []
-    grid = get_stored_grid(view.document)
-    coords = chunks.coords
-    for axis, at in enumerate(layout.at):
-        if axis in (layout.y, layout.x):
-            continue
-        here = int(np.searchsorted(grid.edges[axis], at, "right")) - 1
-        coords = coords[coords[:, axis] == here]
-    drawn = [axis for axis in (layout.y, layout.x) if axis is not None]
-    places = np.unique(coords[:, drawn], axis=0)[:400]
-    found = []
-    for place in places.tolist():
-        box = [
-            int(edge)
-            for axis, at in zip(drawn, place, strict=True)
-            for edge in (grid.edges[axis][at], min(grid.edges[axis][at + 1], view.shape[axis]))
-        ]
-        found.append(box if len(drawn) == 2 else [0, 1, *box])
-    return found
+def _has_few_chunks(request: Request, view: ArrayView) -> bool:
+    """Return whether the page of an array counts its chunks: if there are few chunks, or on request."""
+    few = count_references(view.session, view.node) <= MOST_CHUNKS_COUNTED
+    return few or request.query.get("chunks") == "1"
 
 
 def _location_name(location: str) -> str:
@@ -645,6 +667,8 @@ def _templates() -> jinja2.Environment:
     environment.filters["size"] = views.size_text
     environment.tests["ledger"] = lambda path: is_within(path, LEDGERS)
     environment.tests["snapshot_id"] = views.is_snapshot_id
+    environment.filters["counted"] = counted
+    environment.globals["view_names"] = VIEW_NAMES
     environment.globals["colour_maps"] = [*COLOUR_MAPS]
     environment.globals["parent_of"] = lambda path: get_parent(path) or ROOT
     return environment
@@ -652,7 +676,7 @@ def _templates() -> jinja2.Environment:
 
 @cache
 def _static(name: str) -> Response:
-    """Return an asset."""
+    """Return a static asset, such as a script."""
     folder = files("icefloe.serve").joinpath("static")
     known = {each.name for each in folder.iterdir()}
     if name == "colours.js":
@@ -660,7 +684,7 @@ def _static(name: str) -> Response:
     elif name in known:
         body = folder.joinpath(name).read_bytes()
     else:
-        raise RequestError(404, "there is no such file")
+        raise RequestError(404, "file not found")
     kind = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or "text/plain"
     tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode()
     return Response(body, [(b"content-type", kind.encode()), NO_CACHE, (b"etag", tag)])

@@ -5,70 +5,90 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlencode
 
-from icefloe.serve.picture import Layout
+from icefloe.serve.array_plot import PlotLayout
+from icefloe.serve.asgi import RequestError
 from icefloe.serve.requests import Request
-from icefloe.serve.responses import RequestError
-from icefloe.serve.windows import ArrayView, Coordinate
+from icefloe.serve.windows import ArrayView, WindowCoordinate
 
 _LABEL: Final = "at."
 """The prefix of parameters that select a position by its label."""
 
+VIEW_NAMES: Final = {"array": "y x cell colours range scale", "compare": "y x cell"}
+"""Parameters of a view that links to other versions keep, apart from the positions of sliders."""
+
 
 def has_labels(request: Request) -> bool:
-    """Return whether a URL selects a position by labels."""
+    """Return whether the URL of a page selects a position of a slider by labels."""
     return any(name.startswith(_LABEL) for name in request.query)
 
 
 def parse_positions(request: Request) -> dict[str, int]:
-    """Return the positions of sliders: `i.time=120`."""
-    return {
-        name[2:]: int(value)
-        for name, value in request.query.items()
-        if name.startswith("i.") and value.isascii() and value.isdigit() and len(value) < 12
-    }
+    """Parse the positions of sliders in the URL of a page: `i.time=120`."""
+    found = {name[2:]: request.number(name, -1) for name in request.query if name.startswith("i.")}
+    return {name: place for name, place in found.items() if place >= 0}
 
 
-def resolve_labels(request: Request, view: ArrayView, layout: Layout) -> str:
-    """Return the URL of the cell that labels select: `at.time=2025-03-03&at.lat=50N`."""
-    place = list(layout.at)
+def resolve_labels(request: Request, view: ArrayView, layout: PlotLayout) -> str:
+    """Resolve the positions in a page's URL that are given by labels: `at.time=2025-03-03&at.lat=50N`."""
+    place: list[int | None] = list(layout.at)
+    drawn = [axis for axis in (layout.y, layout.x) if axis is not None]
+    cell = request.numbers("cell")
+    for number, axis in enumerate(drawn):
+        place[axis] = cell[number] if len(cell) == len(drawn) == 2 else None
     for name, text in request.query.items():
         dim = name.removeprefix(_LABEL)
         if dim != name:
             if dim not in view.dims:
                 raise RequestError(400, f"{view.path} has no dimension {dim}")
             axis = view.dims.index(dim)
-            place[axis] = view.coordinate(axis).find(text)
+            if text.strip():
+                place[axis] = view.coordinate(axis).find(text)
+    missing = [view.dims[axis] for axis in drawn if place[axis] is None]
+    if 0 < len(missing) < len(drawn):
+        raise RequestError(400, f"no cell is selected yet: {missing[0]} is needed, too")
     query = {name: value for name, value in request.query.items() if not name.startswith((_LABEL, "i."))}
     query |= {
         f"i.{view.dims[axis]}": str(at) for axis, at in enumerate(place) if axis not in (layout.y, layout.x)
     }
-    if layout.y is not None and layout.x is not None:
-        query["cell"] = f"{place[layout.y]},{place[layout.x]}"
+    if len(drawn) == 2 and not missing:
+        query["cell"] = f"{place[drawn[0]]},{place[drawn[1]]}"
     return "/" + b"/".join(request.raw).decode("ascii") + f"?{urlencode(query)}#cell"
 
 
-def list_places(request: Request, view: ArrayView, layout: Layout) -> list[tuple[str, str, str]]:
-    """Return the name of each dimension, the label of the current cell and an example of a label."""
+def list_places(request: Request, view: ArrayView, layout: PlotLayout) -> list[tuple[str, str, str]]:
+    """List the dimensions of a position on a page, with the label of the current cell and an example."""
     if layout.y is None or layout.x is None:
         return []
-    cell = request.query.get("cell", "").split(",")
-    drawn = dict(zip((layout.y, layout.x), cell, strict=False)) if len(cell) == 2 else {}
+    cell = request.numbers("cell")
+    drawn = dict(zip((layout.y, layout.x), cell, strict=True)) if len(cell) == 2 else {}
     found = []
     for axis, at in enumerate(layout.at):
         coordinate = view.coordinate(axis)
-        text = drawn.get(axis, "" if axis in (layout.y, layout.x) else str(at))
-        place = int(text) if text.isdigit() and int(text) < view.shape[axis] else None
-        known = "" if place is None else coordinate.labels([place])[0]
+        place = drawn.get(axis) if axis in (layout.y, layout.x) else at
+        known = "" if place is None or place >= view.shape[axis] else coordinate.labels([place])[0]
         found.append((view.dims[axis], known, _example_label(coordinate)))
     return found
 
 
 def query_with(request: Request, name: str, at: int) -> str:
-    """Return the query of this page with another position of a slider."""
+    """Return the query of a page's URL with another position of a slider."""
     return urlencode({**request.query, f"i.{name}": at})
 
 
-def _example_label(coordinate: Coordinate) -> str:
+def describe_view(request: Request) -> dict[str, str]:
+    """Return the queries that open other versions, and comparisons, at the positions that a page shows."""
+    found = {}
+    for page, names in VIEW_NAMES.items():
+        kept = {
+            name: text
+            for name, text in request.query.items()
+            if name.startswith("i.") or name in names.split()
+        }
+        found[f"{page}_view"] = f"?{urlencode(kept)}" if kept else ""
+    return found
+
+
+def _example_label(coordinate: WindowCoordinate) -> str:
     """Return a label that a coordinate could have, to show how labels are written."""
     if coordinate.latitudes is not None:
         return "50N"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,10 +13,12 @@ import numpy as np
 
 from icefloe._internal.paths import normalize
 from icefloe.comparison.blame import Blame, blame
+from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.errors import InvalidInputError, NotFoundError
-from icefloe.serve.responses import Headers, RequestError, Scope, header
+from icefloe.maintenance.statistics.lookup import ChunkStatistics, load_statistics
+from icefloe.serve.asgi import Headers, RequestError, Scope, header
 from icefloe.serve.settings import Settings
-from icefloe.serve.versions import Kept, Versions
+from icefloe.serve.versions import ResultCache, Versions
 from icefloe.serve.windows import ArrayView, DecodedChunks, Index
 
 HTML: Final = (b"content-type", b"text/html; charset=utf-8")
@@ -23,34 +26,42 @@ JSON: Final = (b"content-type", b"application/json")
 BYTES: Final = (b"content-type", b"application/octet-stream")
 NO_CACHE: Final = (b"cache-control", b"no-cache")
 _MOST_COMMITS: Final = 1000
-"""The number of commits that are searched for the writer of a chunk."""
+"""The maximum number of commits to search for the writer of a chunk."""
+_MOST_DESCRIBED: Final = 2_000_000
+"""The maximum number of chunks of an array whose statistics are loaded: about 100 MB."""
 IMMUTABLE: Final = (b"cache-control", b"private, max-age=31536000, immutable")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The parsed path and query of a request."""
+    """A request of a page: its parsed path and query."""
 
     segments: tuple[str, ...]
     """The decoded segments of the path."""
     raw: tuple[bytes, ...]
-    """The segments of the path as they were sent, still encoded."""
+    """The segments of the path as sent, still encoded."""
     query: Mapping[str, str]
     base_url: str
 
     def number(self, name: str, default: int = 0) -> int:
-        """Return a number of the query."""
-        text = self.query.get(name, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else default
+        """Return a number in the query of a request for a page."""
+        number = parse_number(self.query.get(name, ""))
+        return default if number is None else number
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """Return the numbers in the query of a request for a page, such as `cell=3,5`; empty if they are
+        invalid."""
+        found = [parse_number(each) for each in self.query.get(name, "").split(",")]
+        return tuple(each for each in found if each is not None) if None not in found else ()
 
     def node_path(self, after: int) -> str:
-        """Return the node path after some segments."""
+        """Return the node path in a request for a page, after some segments."""
         return normalize("/" + "/".join(self.segments[after:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response."""
+    """A complete response to a request for a page."""
 
     body: bytes
     headers: Headers
@@ -58,8 +69,8 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A version by its name, and the snapshot that it currently selects."""
+class ShownVersion:
+    """A version that a request names, and the snapshot that it currently selects."""
 
     name: str
     snapshot_id: str
@@ -67,18 +78,19 @@ class Shown:
 
     @property
     def label(self) -> str:
-        """The name without a prefix, and shortened if it is a snapshot id."""
+        """The label of a version that a request names: without a prefix, and shortened if it is a snapshot
+        id."""
         short = self.name[:8] if self.name == self.snapshot_id else self.name
         return short.removeprefix("branch:").removeprefix("tag:")
 
     @property
     def branch(self) -> str:
-        """The branch whose new commits are announced."""
+        """The branch of a requested version, whose new commits are announced."""
         return "" if self.is_fixed or set("~@") & set(self.name) else self.name.removeprefix("branch:")
 
 
-class Opened:
-    """The versions and arrays that requests use, kept open for the next request.
+class OpenVersions:
+    """The versions and arrays that requests for pages use, kept open for the next request.
 
     Parameters
     ----------
@@ -92,19 +104,20 @@ class Opened:
         self.versions = versions
         self.repo = versions.repo
         self.limits = settings.limits
-        self.results: Kept[Any] = Kept(64)
+        self.results: ResultCache[Any] = ResultCache(64)
         """Comparisons and chunk maps."""
         self._kept = DecodedChunks(settings.limits.kept_bytes, settings.limits.decoders)
-        self._views: Kept[ArrayView] = Kept(64)
+        self._views: ResultCache[ArrayView] = ResultCache(64)
+        self._statistics: ResultCache[tuple[ChunkStatistics | None]] = ResultCache(2)
 
-    def show(self, text: str) -> Shown:
+    def show(self, text: str) -> ShownVersion:
         try:
             found = self.versions.resolve(text)
         except NotFoundError as error:
             raise RequestError(410, error.message) from None
         except InvalidInputError as error:
             raise RequestError(409, error.message) from None
-        return Shown(text, found.snapshot_id, found.is_fixed)
+        return ShownVersion(text, found.snapshot_id, found.is_fixed)
 
     def view(self, snapshot_id: str, path: str) -> ArrayView:
         found = self._views.get((snapshot_id, path))
@@ -114,7 +127,7 @@ class Opened:
         return found
 
     def writers(self, snapshot_id: str, path: str) -> Blame:
-        """Find the commit that wrote each chunk of an array."""
+        """Find the commit that wrote each chunk of a requested array."""
         key = ("writers", snapshot_id, path)
         found: Blame | None = self.results.get(key)
         if found is None:
@@ -122,16 +135,34 @@ class Opened:
             self.results.put(key, found)
         return found
 
-    def both(self, raw: bytes) -> tuple[Shown, Shown]:
-        """Resolve the two versions of a comparison."""
+    def statistics(self, snapshot_id: str, path: str) -> ChunkStatistics | None:
+        """Find the statistics of a requested array's chunks; None if it has none, or too many chunks to
+        load them.
+        """
+        if math.prod(get_stored_grid(self.view(snapshot_id, path).document).counts) > _MOST_DESCRIBED:
+            return None
+        key = (snapshot_id, path)
+        found = self._statistics.get(key)
+        if found is None:
+            session = self.versions.session(snapshot_id)
+            found = self._statistics.put(key, (load_statistics(session, path),))
+        return found[0]
+
+    def both(self, raw: bytes) -> tuple[ShownVersion, ShownVersion]:
+        """Resolve the two versions that a request for a comparison names."""
         one, dots, other = raw.partition(b"...")
         if not dots or not one or not other:
-            raise RequestError(404, "name two versions: /compare/v1...main")
+            raise RequestError(404, "the URL lacks a version: expected two, such as /compare/v1...main")
         return self.show(unquote_to_bytes(one).decode()), self.show(unquote_to_bytes(other).decode())
 
 
+def parse_number(text: str) -> int | None:
+    """Parse a number in the query of a request; None if it is invalid or too long."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+
+
 def parse_request(scope: Scope) -> Request:
-    """Parse the path and the query of a request."""
+    """Parse the path and the query of a request for a page."""
     path = scope.get("raw_path") or scope["path"].encode()
     raw = tuple(each for each in path.split(b"/") if each)
     try:
@@ -145,37 +176,39 @@ def parse_request(scope: Scope) -> Request:
 
 
 def required(request: Request, at: int, what: str) -> str:
-    """Return a segment of the path."""
+    """Return a segment of the path of a request for a page; raise an error if it is missing."""
     if len(request.segments) <= at:
-        raise RequestError(404, f"name {what} in the URL")
+        raise RequestError(404, f"the URL lacks {what}")
     return request.segments[at]
 
 
 def required_raw(request: Request, at: int) -> bytes:
-    """Return a segment of the path as it was sent."""
+    """Return a segment of the path of a request for a page as it was sent; raise an error if it is
+    missing.
+    """
     required(request, at, "a version")
     return request.raw[at]
 
 
 def check_response(index: Index, item: int, most: int) -> None:
-    """Raise an error if the response for a window would be too large."""
+    """Raise an error if the response to a request for a window would be too large."""
     cells = int(np.prod([len(range(p.start, p.stop, p.step)) for p in index], dtype=object))
     if cells * item > most:
         raise RequestError(413, f"{cells} values are too many for one response; request a smaller window")
 
 
 def meta_header(value: Any) -> tuple[bytes, bytes]:
-    """Describe binary data in a header."""
+    """Describe the binary data that a request asked for in a header of the response."""
     return (b"x-icefloe-meta", json.dumps(value, allow_nan=False).encode())
 
 
 def json_response(value: Any, headers: Headers) -> Response:
-    """Answer with JSON."""
+    """Create a JSON response to a request for data."""
     body = json.dumps(value, allow_nan=False, ensure_ascii=True).encode()
     return Response(body, [JSON, *headers])
 
 
 def request_has(scope: Scope, response: Response) -> bool:
-    """Return whether the client already has this response."""
+    """Return whether the client that sent a request already has this response."""
     e_tag = next((value for name, value in response.headers if name == b"etag"), None)
     return e_tag is not None and header(scope, b"if-none-match") == e_tag

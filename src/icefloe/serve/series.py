@@ -1,4 +1,4 @@
-"""Read one cell along a dimension, or in each commit of a history."""
+"""Read series of one cell, along a dimension or over the commits of a history."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any, Final
 import numpy as np
 
 from icefloe.errors import IcechunkError
-from icefloe.serve.responses import RequestError
-from icefloe.serve.settings import Limits
+from icefloe.serve.asgi import RequestError
+from icefloe.serve.settings import RequestLimits
 from icefloe.serve.windows import ArrayView, Index
 from icefloe.serve.work import check_job
 from icefloe.snapshots import SnapshotInfo
 
 _MOST_POINTS: Final = 20_000
-_MOST_COMMITS: Final = 50
+MOST_COMMITS: Final = 50
+"""The number of commits in which the value of a cell is looked up."""
 
 
-def read_series(view: ArrayView, at: Index, axis: int, limits: Limits) -> dict[str, Any]:
-    """Read a series of cells along a dimension, around a position, within the limits.
+def read_series(view: ArrayView, at: Index, axis: int, limits: RequestLimits) -> dict[str, Any]:
+    """Read a series for a page: cells along a dimension around a position, within the limits.
 
     Parameters
     ----------
@@ -50,7 +51,7 @@ def read_series(view: ArrayView, at: Index, axis: int, limits: Limits) -> dict[s
     }
 
 
-def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: Limits) -> range:
+def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: RequestLimits) -> range:
     """Choose the longest range of whole chunks around a position that may be decoded."""
     edges = view.grid.edges[axis]
     size = view.shape[axis]
@@ -68,13 +69,13 @@ def _choose_affordable_range(view: ArrayView, at: Index, axis: int, limits: Limi
 
 @dataclass(frozen=True, slots=True)
 class CellVersion:
-    """The value of a cell in a commit."""
+    """The value of a cell in one commit, in a series over the history."""
 
     id: str
     message: str
     written_at: str
     value: str
-    """The exact value as text; empty if it is missing."""
+    """The exact value as text; empty for a missing value."""
     number: float | None
     changed: bool
     """True if the previous commit has a different value."""
@@ -83,10 +84,13 @@ class CellVersion:
 def cell_history(
     path: str, at: Index, history: Iterator[SnapshotInfo], open_view: Callable[[str, str], ArrayView]
 ) -> list[CellVersion]:
-    """Read a cell in each commit of a history, newest first. Only chunks that changed are decoded."""
+    """Read a series of one cell for a page, in each commit of a history, newest first.
+
+    Only changed chunks are decoded.
+    """
     found: list[CellVersion] = []
     known: tuple[Any, str, float | None] | None = None
-    for info, _ in zip(history, range(_MOST_COMMITS), strict=False):
+    for info, _ in zip(history, range(MOST_COMMITS), strict=False):
         check_job()
         known = _read_cell(path, at, info.id, open_view, known)
         if known is None:
@@ -110,7 +114,7 @@ def _read_cell(
     open_view: Callable[[str, str], ArrayView],
     known: tuple[Any, str, float | None] | None,
 ) -> tuple[Any, str, float | None] | None:
-    """Return the identity of a chunk, and the value of a cell in it; None where there is no such cell."""
+    """Return the identity of a chunk, and the value of a cell in it; None if the cell does not exist."""
     try:
         view = open_view(id, path)
         if len(view.shape) != len(at) or any(p.start >= size for p, size in zip(at, view.shape, strict=True)):
@@ -122,5 +126,5 @@ def _read_cell(
         value = view.read(at)
         number = float(view.numbers(value).reshape(-1)[0]) if view.is_numeric else float("nan")
         return identity, view.texts(value).reshape(-1)[0], None if number != number else number
-    except (IcechunkError, RequestError):  # an older snapshot that expired, or without this array
+    except (IcechunkError, RequestError):  # the older snapshot has expired, or does not contain this array
         return None

@@ -1,4 +1,4 @@
-"""The options of a server and the resources that one request may use."""
+"""The options of a server, and the limits on resources per request."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Resources of pages, windows, comparisons and transcoded chunks.
+class RequestLimits:
+    """The settings for the server resources that one request may use: limits of bytes, chunks and time.
 
     Stored chunks that are served unchanged are streamed and have no limit.
     """
 
     decoded_bytes: int = 64 << 20
-    """Decoded bytes of all chunks that a request touches, counted before any is decoded."""
+    """The maximum decoded size in bytes of all chunks of a request, checked before any chunk is decoded."""
     response_bytes: int = 16 << 20
     seconds: float = 30.0
     decoders: int = 2
-    """Number of threads that decode."""
+    """The number of threads that decode chunks."""
     queued: int = 64
-    """Number of requests that may wait for a decoder; further requests are rejected."""
+    """The number of requests that may wait for a decoder. Further requests are rejected."""
     kept_bytes: int = 128 << 20
-    """Bytes of decoded chunks that are cached for later requests."""
+    """The maximum size in bytes of the cache of decoded chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of a server."""
+    """The settings of the web server of a repository, as given on the command line."""
 
     host: str = "127.0.0.1"
     port: int = 0
     token: str | None = None
-    """The token that requests must contain, as a cookie or bearer token; None admits everyone."""
+    """The token that requests must contain, as a cookie or bearer token; None allows all requests."""
     cors: tuple[str, ...] = ()
-    """Origins whose pages may read the gateway."""
+    """The origins whose pages may read from the gateway."""
     moving: bool = False
     """Serve chunks under versions that can select another snapshot later."""
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     explain: Callable[[Exception], str] = str
     """A function that describes an error to users, with the remedies that apply to them."""
     command: str = "icefloe"
@@ -50,5 +50,5 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """True if only this machine can connect."""
+        """True if the settings let the server accept connections only from this machine."""
         return self.host in LOOPBACK

@@ -5,18 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from icefloe._internal.paths import ROOT, get_name, get_parent
-from icefloe.serve.picture import Layout
+from icefloe.serve.array_plot import PlotLayout
 from icefloe.serve.windows import ArrayView
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The current view of an array, from which code is generated."""
+    """The current view of an array, for which snippets of code are generated."""
 
     view: ArrayView
-    layout: Layout
+    layout: PlotLayout
     snapshot_id: str
     location: str
     base_url: str
@@ -24,23 +25,24 @@ class Reading:
 
     @property
     def at(self) -> dict[str, int]:
-        """The positions of the dimensions that are not drawn."""
+        """The positions in a snippet of the dimensions that are not drawn."""
         drawn = (self.layout.y, self.layout.x)
         return {self.view.dims[axis]: place for axis, place in enumerate(self.layout.at) if axis not in drawn}
 
     @property
     def index(self) -> str:
-        """The drawn window: `120, :, :`."""
+        """The index of the drawn window in a snippet: `120, :, :`."""
         drawn = (self.layout.y, self.layout.x)
         return ", ".join(":" if axis in drawn else str(place) for axis, place in enumerate(self.layout.at))
 
     def snippets(self) -> list[tuple[str, str]]:
-        """Write code that reproduces the view, for Python, HTTP clients, SQL and the command line."""
+        """Generate snippets that reproduce the view, for Python, HTTP clients, SQL and the command line."""
         found = [("Python", self._python()), ("Zarr over HTTP", self._http())]
         own = get_name(self.view.path)
         if (
             self._has_names()
             and self.view.is_numeric
+            and all(dim.isidentifier() for dim in self.view.dims)
             and get_parent(self.view.path) == ROOT
             and own.isidentifier()
         ):
@@ -56,7 +58,7 @@ class Reading:
         return bool(names) and all(names)
 
     def _select(self) -> str:
-        """Write the selection in the syntax of xarray or zarr."""
+        """Format the selection in the syntax of xarray or zarr."""
         if not self._has_names():
             return f"[{self.index}]" if self.index else "[()]"
         if not self.at:
@@ -80,15 +82,14 @@ class Reading:
 
     def _http(self) -> str:
         path, url = self.view.path.strip("/"), f"{self.base_url}/zarr/{self.snapshot_id}"
+        array = f"{url}/{quote(path)}"
         token = ', storage_options={"headers": {"Authorization": "Bearer TOKEN"}}' if self.has_token else ""
         if self._has_names():
             group, _, own = path.rpartition("/")
             inside = f", group={group!r}" if group else ""
             read = f"xr.open_zarr({url!r}{inside}, chunks=None{token})[{own!r}]{self._select()}"
             return f"import xarray as xr\n\nvalues = {read}"
-        return (
-            f'import zarr\n\nvalues = zarr.open_array({f"{url}/{path}"!r}, mode="r"{token}){self._select()}'
-        )
+        return f'import zarr\n\nvalues = zarr.open_array({array!r}, mode="r"{token}){self._select()}'
 
     def _command(self) -> str:
         repo, array = shlex.quote(self._where()), shlex.quote(self.view.path)
@@ -101,30 +102,32 @@ class Reading:
 
 
 def _quote(query: str) -> str:
-    """Quote a query for a shell; in double quotes if nothing in it needs more."""
+    """Quote a query for a shell, in double quotes if they are sufficient."""
     return shlex.quote(query) if set('"$`\\\\!') & set(query) else f'"{query}"'
 
 
-def sql_text(view: ArrayView, layout: Layout, at: Mapping[str, int], own: str, snapshot_id: str) -> str:
-    """Write a query for the cells of the current view."""
+def sql_text(view: ArrayView, layout: PlotLayout, at: Mapping[str, int], own: str, snapshot_id: str) -> str:
+    """Generate the SQL snippet that selects the cells of the current view."""
     drawn = [view.dims[axis] for axis in (layout.y, layout.x) if axis is not None]
     conditions = []
     for key, place in at.items():
         axis = view.dims.index(key)
         coordinate = view.coordinate(axis)
-        label = coordinate.labels([place])[0]
+        label = coordinate.labels([place])[0].replace("'", "''")
         is_number = coordinate.values is None or (
             coordinate.values.dtype.kind in "iuf" and not coordinate.is_time
         )
         conditions.append(f"{key} = {label}" if is_number else f"{key} = '{label}'")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"SELECT {', '.join([*drawn, own])} FROM r.{own} VERSION AS OF '{snapshot_id}'{where}"
+    return (
+        f"SELECT {', '.join(dict.fromkeys([*drawn, own]))} FROM r.{own} VERSION AS OF '{snapshot_id}'{where}"
+    )
 
 
 def bisect_snippet(
     view: ArrayView, location: str, place: Sequence[int], values: Sequence[float | None]
 ) -> str:
-    """Write the command that finds the commit at which a cell changed; empty if it did not.
+    """Generate the snippet with a command that finds the commit at which a cell changed; empty if it did not.
 
     Parameters
     ----------
@@ -149,7 +152,7 @@ def bisect_snippet(
 
 
 def comparison_snippets(location: str, before: str, after: str, path: str) -> list[tuple[str, str]]:
-    """Write code that compares an array in two snapshots."""
+    """Generate snippets that compare an array in two snapshots."""
     where = location or "REPO"
     sessions = [f"repo.readonly_session(snapshot_id={each!r})" for each in (before, after)]
     python = (

@@ -1,4 +1,4 @@
-"""The versions of one repository, resolved for many requests per second."""
+"""Resolve the versions of a repository for many requests per second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from icefloe.storage.read_only import ReadOnlyStorage
 T = TypeVar("T")
 
 _SHARE: Final = 5
-"""Refs are cached for this many times as long as reading them took, so that many requests share a read."""
+"""The factor of the time that reading refs took for which they are cached, so that many requests share a
+read."""
 _LONGEST_S: Final = 0.25
 _LONGEST_AT_ONCE_S: Final = 0.002
 _MOST_NAMES: Final = 1024
@@ -26,7 +27,8 @@ _SESSIONS: Final = 32
 
 
 class SharedRefs(ReadOnlyStorage):
-    """A storage that cannot be written, and whose refs are read once for many requests.
+    """A read-only storage of a served repository whose refs are read once to resolve versions for many
+    requests.
 
     Parameters
     ----------
@@ -37,7 +39,7 @@ class SharedRefs(ReadOnlyStorage):
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self._fresh: tuple[Version | None, float] = (None, 0.0)
-        """A version of the refs, and until when it needs no further look."""
+        """A version of the refs, and the time until which it is considered fresh."""
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
         # docstring inherited
@@ -55,20 +57,25 @@ class SharedRefs(ReadOnlyStorage):
 
 
 def share_time(taken_s: float, *, at_once: bool) -> float:
-    """Return for how many seconds refs are cached, given the time that reading them took."""
+    """Return for how many seconds the server caches the refs behind versions, given the time that reading
+    them took.
+    """
     return min(_SHARE * taken_s, _LONGEST_AT_ONCE_S if at_once else _LONGEST_S)
 
 
 def read_only(repo: Repository) -> Repository:
-    """Reopen a repository through a storage on which every write raises."""
+    """Reopen a repository to serve its versions through a storage on which every write raises an error."""
     handle, storage = repo._handle, SharedRefs(repo.storage)
-    opened = make_parts(storage, handle.layout, repo._opened.config, handle.authorized, handle.trusted)
+    parts = (handle.layout, repo._opened.config, handle.authorized, handle.trusted, handle.disk_cache)
+    opened = make_parts(storage, *parts)
     opened.assets.virtual.limits = handle.read_limits
-    return Repository._of(opened, storage, handle.authorized, repo.attribution, handle.trusted)
+    return Repository._of(
+        opened, storage, handle.authorized, repo.attribution, handle.trusted, handle.disk_cache
+    )
 
 
-class Kept(Generic[T]):
-    """The most recently used values by key. Safe for many threads.
+class ResultCache(Generic[T]):
+    """A cache of results that belong to versions of a served repository, by key. Safe for many threads.
 
     Parameters
     ----------
@@ -82,7 +89,7 @@ class Kept(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> T | None:
-        """Return a cached value."""
+        """Return a result from the cache for versions of a served repository."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -90,7 +97,7 @@ class Kept(Generic[T]):
             return found
 
     def put(self, key: Any, value: T) -> T:
-        """Keep a value, and return it."""
+        """Add a result to the cache for versions of a served repository, and return it."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -100,7 +107,7 @@ class Kept(Generic[T]):
 
 
 class Versions:
-    """A resolver for versions of a repository, which keeps sessions open.
+    """A resolver for the versions of a served repository, which keeps sessions open.
 
     Parameters
     ----------
@@ -113,16 +120,16 @@ class Versions:
         self._state: object = None
         self._fresh_until = 0.0
         self._known: dict[str, ResolvedVersion] = {}
-        self._sessions: Kept[Session] = Kept(_SESSIONS)
+        self._sessions: ResultCache[Session] = ResultCache(_SESSIONS)
         self._lock = threading.Lock()
 
     @property
     def answers_at_once(self) -> bool:
-        """True if the refs can be read inside an event loop."""
+        """True if the refs of a served repository can be read inside an event loop."""
         return self.repo.storage.answers_at_once
 
     def resolve(self, text: str) -> ResolvedVersion:
-        """Find the snapshot that a version selects now; see `icefloe.history.versions.resolve_version`."""
+        """Find the snapshot that a version selects now in a served repository."""
         if time.monotonic() >= self._fresh_until:
             self._look()
         found = self._known.get(text)
@@ -136,11 +143,11 @@ class Versions:
         return found
 
     def is_fresh(self) -> bool:
-        """Return whether `resolve` would return known versions without reading from the storage."""
+        """Return whether versions of a served repository are resolved without reading from the storage."""
         return time.monotonic() < self._fresh_until
 
     def session(self, snapshot_id: str) -> Session:
-        """Open a snapshot, or return the session that is open."""
+        """Open a session on a snapshot of a served repository, or return the one that is open."""
         found = self._sessions.get(snapshot_id)
         if found is None:
             found = self.repo.readonly_session(snapshot_id=snapshot_id)
@@ -148,11 +155,12 @@ class Versions:
         return found
 
     def is_open(self, snapshot_id: str) -> bool:
-        """Return whether `session` would return without reading from the storage."""
+        """Return whether the session on a snapshot of a served repository is open already."""
         return self._sessions.get(snapshot_id) is not None
 
     def _look(self) -> None:
-        """Read the refs, unless another thread just did, and drop cached versions if they changed."""
+        """Read the refs, unless another thread has just read them, and drop cached versions if they
+        changed."""
         with self._lock:
             if time.monotonic() < self._fresh_until:
                 return

@@ -1,4 +1,5 @@
-"""The facts that pages show, as plain values. Everything visible without JavaScript comes from here."""
+"""Collect the facts that pages show, as plain values. Everything that is visible without JavaScript comes
+from here."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,43 +20,51 @@ from icefloe._internal.paths import LEDGERS, ROOT, get_name, get_parent, is_with
 from icefloe._internal.redaction import redact
 from icefloe._internal.table import Table
 from icefloe.ancestry_graph import AncestryGraph
+from icefloe.cf import decode_fill_value
 from icefloe.comparison.blame import Blame
 from icefloe.core.chunk_grid import get_stored_grid
 from icefloe.errors import IcechunkError
-from icefloe.format.manifest import ChunkRef, InlineRef, NativeRef
+from icefloe.format.manifest import Checksum, ChunkRef, ETag, InlineRef, LastModified, NativeRef
 from icefloe.format.snapshot import ArrayNodeData
-from icefloe.history.versions import ResolvedVersion
+from icefloe.history.versions import ResolvedVersion, find_version
 from icefloe.ingest.ledger import LedgerRow, read_ledger
 from icefloe.maintenance.integrity.last_report import last_verification
+from icefloe.maintenance.statistics.lookup import ChunkStatistics
 from icefloe.repository import Repository
+from icefloe.serve.asgi import RequestError
 from icefloe.serve.chunkmap import KINDS, chunk_references, reference_lengths
-from icefloe.serve.responses import RequestError
+from icefloe.serve.quality import describe_chunk
 from icefloe.serve.windows import ArrayView
 from icefloe.session import Session
 
 COMMITS_PER_PAGE: Final = 100
 ROWS_PER_PAGE: Final = 200
 _FIRST_ATTRIBUTES: Final = ("long_name", "standard_name", "units", "calendar", "description", "comment")
+_FILL_VALUES: Final = ("_FillValue", "missing_value")
+"""Attributes that xarray encodes in base64."""
 _NOISE: Final = ("GRIB_", "_ARRAY_DIMENSIONS")
 _MOST_TEXT: Final = 2000
 _MOST_NODES: Final = 2000
 
 
 def version_url(page: str, version: str, path: str = "") -> str:
-    """Return the URL of a page of a version."""
+    """Return the URL of the view of a version on a page."""
     rest = quote(path.strip("/"), safe="/")
     return f"/{page}/{quote(version, safe='')}" + (f"/{rest}" if rest else "")
 
 
 def compare_url(before: str, after: str, path: str = "") -> str:
-    """Return the URL of a comparison. Dots in names are encoded: three of them separate the versions."""
+    """Return the URL of the view that compares versions.
+
+    Dots in names are encoded: three of them separate the versions.
+    """
     one, other = (quote(each, safe="").replace(".", "%2E") for each in (before, after))
     rest = quote(path.strip("/"), safe="/")
     return f"/compare/{one}...{other}" + (f"/{rest}" if rest else "")
 
 
 def size_text(count: float) -> str:
-    """Write a number of bytes."""
+    """Format a number of bytes for the views of a page."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -64,12 +73,12 @@ def size_text(count: float) -> str:
 
 
 def time_text(time: datetime) -> str:
-    """Write a time."""
+    """Format a time for the views of a page."""
     return time.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:
-    """Truncate a long text, and append its length."""
+    """Truncate a long text for the views of a page, and append its length."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
@@ -77,7 +86,7 @@ def shortened(text: str, most: int = _MOST_TEXT) -> str:
 
 
 def history_page(repo: Repository, page: int) -> dict[str, Any]:
-    """Collect one page of the history of all branches, newest first."""
+    """Collect the facts that a page's view of the history of all branches shows, newest first."""
     commits = repo.ancestry_graph().commits
     start = max(page - 1, 0) * COMMITS_PER_PAGE
     shown = AncestryGraph.of(commits[start : start + COMMITS_PER_PAGE])
@@ -106,7 +115,7 @@ def _from_us(microseconds: int) -> str:
 
 
 def repository_facts(repo: Repository) -> dict[str, Any]:
-    """Collect the status line and the refs."""
+    """Collect the facts that a page's view of the repository shows: the status line and the refs."""
     from icefloe.history.overview import collect_overview
 
     found = collect_overview(repo._refs, repo.storage, 10_000)
@@ -127,7 +136,9 @@ def repository_facts(repo: Repository) -> dict[str, Any]:
 
 
 def tree_facts(session: Session, group: str) -> dict[str, Any]:
-    """List the content of a group: groups, coordinates and data variables, with their CF attributes."""
+    """Collect the facts that a page's view of a group shows: groups, coordinates and data variables, with
+    CF attributes.
+    """
     workspace = session._workspace
     paths = workspace.below(group)[: _MOST_NODES + 1]
     arrays, groups = [], []
@@ -156,7 +167,7 @@ def tree_facts(session: Session, group: str) -> dict[str, Any]:
 
 
 def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Summarize the zarr.json of an array."""
+    """Summarize the zarr.json of an array for its view on a page."""
     attributes = document.get("attributes") or {}
     shape = document["shape"]
     dims = document.get("dimension_names") or [None] * len(shape)
@@ -176,14 +187,18 @@ def array_summary(path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         "shards": shards,
         "codecs": ", ".join(each if isinstance(each, str) else each["name"] for each in document["codecs"]),
         "is_coordinate": list(dims) == [own] or own in {*dims},
-        "fill_value": shortened(json.dumps(document.get("fill_value")), 60),
+        "fill_value": _format_fill_value(document.get("fill_value")),
         "size": _format_uncompressed_size(document),
         "grid": "rectilinear" if "chunk_shapes" in grid else "regular",
     }
 
 
+def _format_fill_value(value: Any) -> str:
+    return value if value in ("NaN", "Infinity", "-Infinity") else shortened(json.dumps(value), 60)
+
+
 def _format_uncompressed_size(document: Mapping[str, Any]) -> str:
-    """Write the size of an array without compression; empty if its values have no fixed size."""
+    """Format the uncompressed size of an array; empty if its values have no fixed size."""
     named = document["data_type"]
     bits = re.search(r"(\d+)$", named) if isinstance(named, str) else None
     if named != "bool" and bits is None:
@@ -207,11 +222,10 @@ def _format_shape(shape: Any) -> str:
 
 
 def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Sort attributes: CF attributes first, then others, with the attributes of converters separate."""
-    rows = [
-        (key, shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
-        for key, value in attributes.items()
-    ]
+    """Sort attributes for a page's view: CF attributes first, then others. Attributes of converters are
+    separate.
+    """
+    rows = [(key, shortened(_format_attribute(key, value))) for key, value in attributes.items()]
     rank = {key: number for number, key in enumerate(_FIRST_ATTRIBUTES)}
     rows.sort(key=lambda row: rank.get(row[0], len(rank)))
     return {
@@ -220,8 +234,16 @@ def attribute_rows(attributes: Mapping[str, Any]) -> dict[str, list[tuple[str, s
     }
 
 
+def _format_attribute(name: str, value: Any) -> str:
+    """Write an attribute as JSON, but texts without quotes, and fill values with their number."""
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    number = decode_fill_value(value, np.dtype("f8")) if name in _FILL_VALUES else None
+    return value if number is None else f"{value} ({number:g})"
+
+
 def contents(session: Session, most: int = 200) -> dict[str, Any]:
-    """List the arrays of a version: data, coordinates, and the levels of pyramids."""
+    """List the arrays of a version for a page's view: data, coordinates, and the levels of pyramids."""
     found: dict[str, Any] = {"data": [], "coordinates": [], "levels": [], "more": 0}
     paths = [path for path in session._workspace.paths() if not is_within(path, LEDGERS)]
     pyramids = _Pyramids(session)
@@ -243,14 +265,14 @@ def contents(session: Session, most: int = 200) -> dict[str, Any]:
 
 
 class _Pyramids:
-    """The groups of a version that hold the levels of a pyramid."""
+    """The groups of a version that contain the levels of a pyramid."""
 
     def __init__(self, session: Session) -> None:
         self._workspace = session._workspace
         self._known: dict[str, bool] = {}
 
     def contain(self, path: str) -> bool:
-        """Return whether an array is in the group of a level."""
+        """Return whether an array is in the group of a pyramid level."""
         group = get_parent(get_parent(path) or ROOT)
         if group is None:
             return False
@@ -262,19 +284,36 @@ class _Pyramids:
 
 
 def recent_commits(repo: Repository, version: ResolvedVersion, most: int = 12) -> list[dict[str, Any]]:
-    """List the newest commits of a version for the sidebar."""
+    """List the newest commits of a version for the sidebar of a page's view."""
     return [
         {
             "id": info.id,
             "title": shortened(info.message.partition("\n")[0], 120),
             "time": time_text(info.written_at),
+            "is_first": info.parent_id is None,
         }
         for info in islice(repo.ancestry(snapshot_id=version.snapshot_id), most)
     ]
 
 
+def earlier_versions(repo: Repository, name: str, *, is_branch: bool) -> list[tuple[str, str]]:
+    """List earlier versions with which a page offers to compare a version: names and descriptions."""
+    offered = [(f"{name}~1", "one commit earlier")]
+    if is_branch:
+        offered += [(f"{name}@1d", "1 day ago"), (f"{name}@7d", "7 days ago")]
+    return [each for each in offered if _exists(repo, each[0])]
+
+
+def _exists(repo: Repository, version: str) -> bool:
+    try:
+        find_version(repo, version)
+    except IcechunkError:
+        return False
+    return True
+
+
 def chunk_facts(view: ArrayView) -> dict[str, Any]:
-    """Count the chunks of an array by kind and by source file."""
+    """Count the chunks of an array by kind and by source file, for its view on a page."""
     refs = chunk_references(view)
     lengths = reference_lengths(refs)
     kinds = [
@@ -308,7 +347,7 @@ def chunk_facts(view: ArrayView) -> dict[str, Any]:
 
 
 def commit_facts(repo: Repository, id: str) -> dict[str, Any]:
-    """Collect a commit: message, time, metadata, parents."""
+    """Collect the facts that a page's view of a commit shows: message, time, metadata, parents."""
     info = repo.lookup_snapshot(id)
     return {
         "id": info.id,
@@ -320,7 +359,7 @@ def commit_facts(repo: Repository, id: str) -> dict[str, Any]:
 
 
 def operations(repo: Repository, page: int) -> dict[str, Any]:
-    """List operations on the repository, newest first."""
+    """List operations on the repository for a page's view, newest first."""
     start = max(page - 1, 0) * ROWS_PER_PAGE
     try:
         found = list(islice(repo.ops_log(), start, start + ROWS_PER_PAGE + 1))
@@ -341,7 +380,7 @@ def operations(repo: Repository, page: int) -> dict[str, Any]:
 
 
 def is_snapshot_id(name: str, text: str) -> bool:
-    """Return whether a detail of an operation names a snapshot."""
+    """Return whether a detail of an operation in a page's view names a snapshot."""
     return "snapshot" in name and len(text) == 20 and text.isalnum()
 
 
@@ -351,7 +390,7 @@ def _split_words(name: str) -> str:
 
 
 def storage_facts(repo: Repository) -> dict[str, Any]:
-    """Count bytes by array and by snapshot."""
+    """Count bytes by array and by snapshot for a page's view of the storage."""
     arrays, snapshots = repo.storage_stats(by="array"), repo.storage_stats(by="snapshot")
     return {
         "arrays": _list_rows(arrays, "array"),
@@ -386,7 +425,7 @@ def _list_rows(table: Table, key: str) -> list[dict[str, Any]]:
 
 
 def ledger_facts(session: Session, wanted: str, page: int) -> dict[str, Any]:
-    """List the ingested files and their contributions, filtered by name."""
+    """List the ingested files and their contributions for a page's view of the ledger, filtered by name."""
     rows = [(group, row) for group in _ledger_groups(session) for row in read_ledger(session, group)]
     found = [(group, row) for group, row in rows if wanted.lower() in row.source.lower()]
     start = max(page - 1, 0) * ROWS_PER_PAGE
@@ -423,7 +462,9 @@ def _ledger_row(group: str, row: LedgerRow) -> dict[str, Any]:
 
 
 def verify_facts(repo: Repository) -> dict[str, Any] | None:
-    """Return the latest stored report of a verification; None if there is none."""
+    """Return the last recorded report of a verification for a page's view of health; None if there is
+    none.
+    """
     record = last_verification(repo.storage)
     if record is None:
         return None
@@ -435,6 +476,7 @@ def verify_facts(repo: Repository) -> dict[str, Any] | None:
     scope = "all branches and tags" if record.snapshot_id is None else f"snapshot {record.snapshot_id}"
     return {
         "time": time_text(record.verified_at),
+        "level": str(record.report.level),
         "facts": [
             ("result", _format_verdict(record.findings_total)),
             ("level", str(record.report.level)),
@@ -456,15 +498,20 @@ def _format_verdict(findings: int) -> str:
 # Chunks
 
 
-def one_chunk(view: ArrayView, coords: tuple[int, ...], writers: Blame) -> dict[str, Any]:
-    """Describe one chunk: where it is kept, which commit wrote it, and from which file it was ingested."""
+def one_chunk(
+    view: ArrayView, coords: tuple[int, ...], writers: Blame, statistics: ChunkStatistics | None
+) -> dict[str, Any]:
+    """Describe one chunk for a page's view: its values, its location, and the commit and the file it came
+    from.
+    """
     ref = view.session._workspace.ref(view.node, coords)
     grid = get_stored_grid(view.document)
     if any(at >= count for at, count in zip(coords, grid.counts, strict=True)):
         raise RequestError(404, f"{view.path} has no chunk {coords}")
     box = grid.inside(coords)
     cells = ", ".join(f"{dim} {part.start}:{part.stop}" for dim, part in zip(view.dims, box, strict=True))
-    facts = [("cells", cells), *_reference_facts(ref)]
+    values = () if statistics is None else describe_chunk(statistics, coords)
+    facts = [("cells", cells), *values, *_reference_facts(ref)]
     return {
         "coords": coords,
         "facts": facts,
@@ -482,12 +529,23 @@ def _reference_facts(ref: ChunkRef | None) -> list[tuple[str, str]]:
             return [("kind", "inline, in the manifest"), ("size", size_text(len(data)))]
         case NativeRef():
             return [("kind", "native"), ("object", f"chunks/{ref.chunk_id}"), ("size", size_text(ref.length))]
-    checksum = "" if ref.checksum is None else f" ({ref.checksum})"
     return [
         ("kind", "virtual"),
-        ("file", redact(ref.location) + checksum),
+        ("file", redact(ref.location)),
+        *_checksum_facts(ref.checksum),
         ("bytes", f"{ref.offset} to {ref.offset + ref.length}, {size_text(ref.length)}"),
     ]
+
+
+def _checksum_facts(checksum: Checksum | None) -> list[tuple[str, str]]:
+    """Describe what a file must still have, so that its chunks can be read."""
+    match checksum:
+        case ETag(value):
+            return [("entity tag", value)]
+        case LastModified(seconds):
+            return [("unchanged since", time_text(datetime.fromtimestamp(seconds, UTC)))]
+        case None:
+            return []
 
 
 def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
@@ -502,7 +560,7 @@ def _writer(writers: Blame, coords: tuple[int, ...]) -> dict[str, str] | None:
 
 
 def _files_of(view: ArrayView, box: tuple[slice, ...]) -> list[str]:
-    """Find the ingested files that cover a part of an array."""
+    """Find the ingested files that overlap a part of an array."""
     group = (get_parent(view.path) or ROOT).strip("/")
     spans = {dim: (part.start, part.stop) for dim, part in zip(view.dims, box, strict=True)}
     found = []

@@ -24,22 +24,24 @@ from icefloe.core.chunk_grid import Grid, count_item_bytes, get_decoded_grid, ge
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
+from icefloe.serve.asgi import RequestError
 from icefloe.serve.documents import chunk_e_tag
-from icefloe.serve.responses import RequestError
-from icefloe.serve.settings import Limits
+from icefloe.serve.settings import RequestLimits
 from icefloe.serve.work import check_job
 from icefloe.session import Session
 
 Index = tuple[slice, ...]
-"""One slice with start, stop and step per dimension."""
+"""One slice with explicit start, stop and step per dimension."""
 
 NUMBERS: Final = "biuf"
+_MOST_CHUNKS: Final = 50_000
+"""The maximum number of chunks that a window may overlap, regardless of their size."""
 _MOST_LABELS: Final = 4_000_000
-"""The size up to which a coordinate is read as a whole for its labels."""
+"""The maximum size of a coordinate that is read as a whole for its labels."""
 
 
 class DecodedChunks:
-    """A cache of decoded chunks. Thread-safe.
+    """A cache of the decoded chunks from which windows of arrays are read. Thread-safe.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ class DecodedChunks:
         """A semaphore that limits the threads that decode chunks for pages and windows."""
 
     def get(self, key: Any) -> NDArray[Any] | None:
-        """Return a cached chunk."""
+        """Return a decoded chunk of a window from the cache."""
         with self._lock:
             found = self._chunks.get(key)
             if found is not None:
@@ -66,7 +68,7 @@ class DecodedChunks:
             return found
 
     def put(self, key: Any, values: NDArray[Any]) -> None:
-        """Add a chunk, and drop the least recently used ones."""
+        """Add a decoded chunk to the cache for windows, and drop the least recently used ones."""
         if values.nbytes > self._capacity // 2:
             return
         with self._lock:
@@ -78,7 +80,7 @@ class DecodedChunks:
 
 
 class ArrayView:
-    """An array of one snapshot, with its metadata, values and coordinates for display.
+    """A view of an array at one snapshot, from which windows are read and labelled for display.
 
     Parameters
     ----------
@@ -90,6 +92,8 @@ class ArrayView:
         The resources that one window may use.
     kept
         The cache of decoded chunks.
+    shape
+        Only this part of the array, from its first element on, is viewed; by default all of it.
 
     Raises
     ------
@@ -97,7 +101,14 @@ class ArrayView:
         There is no such array, or it cannot be decoded here.
     """
 
-    def __init__(self, session: Session, path: str, limits: Limits, kept: DecodedChunks) -> None:
+    def __init__(
+        self,
+        session: Session,
+        path: str,
+        limits: RequestLimits,
+        kept: DecodedChunks,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
         self.session = session
         self.path = path
         self.node = _array_node(session._workspace, path)
@@ -105,10 +116,16 @@ class ArrayView:
         self._limits = limits
         self._kept = kept
         self._lock = threading.Lock()
+        self.shape = self.whole_shape if shape is None else shape
+        """The length of each dimension of an array whose windows are shown."""
+
+    def crop(self, shape: tuple[int, ...]) -> ArrayView:
+        """Return a view of the part of an array that begins at its first element and has a given shape."""
+        return ArrayView(self.session, self.path, self._limits, self._kept, shape)
 
     @cached_property
     def array(self) -> zarr.Array[Any]:
-        """The array, opened with zarr."""
+        """The zarr array from which windows are read."""
         try:
             return zarr.open_array(self.session.store, path=self.path.strip("/"), mode="r")
         except (ImportError, LookupError, TypeError, ValueError) as error:
@@ -117,63 +134,87 @@ class ArrayView:
             raise RequestError(501, f"{self.path} cannot be decoded here: {error}") from None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The length of each dimension."""
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of an array, of which a view may show only a part."""
         return tuple(self.document["shape"])
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The name of each dimension; its number where it has none."""
+        """The name of each dimension of an array whose windows are shown; the number of an unnamed
+        dimension."""
         names = self.document.get("dimension_names") or [None] * len(self.shape)
         return tuple(name or f"dim_{axis}" for axis, name in enumerate(names))
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of the array."""
+        """The attributes of an array whose windows are shown."""
         found: dict[str, Any] = self.document.get("attributes") or {}
         return found
 
     @property
     def units(self) -> str:
-        """The units, unless the values are times."""
+        """The units of the values in windows, unless they are times."""
         return "" if self.coding is not None else str(self.attributes.get("units", ""))
 
     @property
+    def stored_units(self) -> str:
+        """The units of the numbers that are drawn; for times, `hours since 2000-01-01`."""
+        return str(self.attributes.get("units", ""))
+
+    @cached_property
+    def flags(self) -> dict[int, str]:
+        """The meaning of each value of an array of classes, from the CF attributes `flag_values` and
+        `flag_meanings`; empty for other arrays.
+        """
+        values, meanings = self.attributes.get("flag_values"), self.attributes.get("flag_meanings")
+        if not isinstance(values, list) or not isinstance(meanings, str) or self.is_packed:
+            return {}
+        names = meanings.split()
+        is_valid = len(values) == len(names) and all(type(each) is int for each in values)
+        return dict(zip(values, names, strict=True)) if is_valid else {}
+
+    @property
     def title(self) -> str:
-        """The display name."""
+        """The title of an array whose windows are shown."""
         named = self.attributes.get("long_name") or self.attributes.get("standard_name")
         return str(named or self.path.strip("/") or "/")
 
     @cached_property
     def coding(self) -> Any:
-        """The encoding of times; None if the values are not times."""
+        """The encoding of times in windows of an array; None if its values are not times."""
         return parse_time_coding(self.attributes.get("units"), self.attributes.get("calendar"))
 
     @cached_property
     def grid(self) -> Grid:
-        """The smallest parts that can be decoded."""
+        """The smallest parts of an array that can be decoded for a window."""
         return get_decoded_grid(self.document)
 
     @property
     def is_numeric(self) -> bool:
-        """True if values can be drawn."""
+        """True if windows of an array can be drawn, because its values are numbers."""
         return self.array.dtype.kind in NUMBERS
 
     # Reading
 
     def whole(self) -> Index:
-        """Return the index of all elements."""
+        """Return the window of all elements of an array."""
         return tuple(slice(0, size, 1) for size in self.shape)
 
     def touched_bytes(self, index: Index) -> int:
-        """Return the decoded size of all chunks that a window touches."""
+        """Return the decoded size of all chunks that a window of an array touches."""
         if not all(len(range(part.start, part.stop)) for part in index):
             return 0
         chunks = self.grid.find_touched(index)
         return self.grid.elements(chunks) * count_item_bytes(self.array.dtype)
 
+    def count_touched(self, index: Index) -> int:
+        """Return the number of chunks that a window touches."""
+        if not all(len(range(part.start, part.stop)) for part in index):
+            return 0
+        return math.prod(map(len, self.grid.find_touched(index)))
+
     def read(self, index: Index) -> NDArray[Any]:
-        """Read a window in the data type of the array.
+        """Read a window of an array in its own data type.
 
         Raises
         ------
@@ -185,9 +226,15 @@ class ArrayView:
             raise RequestError(
                 413,
                 f"this view touches chunks of {touched / 2**20:.0f} MiB when decoded; at most "
-                f"{most / 2**20:.0f} MiB are decoded per request. Smaller chunks help: `icefloe rechunk`",
+                f"{most / 2**20:.0f} MiB are decoded per request. Use `icefloe rechunk` to create smaller"
+                " chunks",
             )
         shape = tuple(len(range(part.start, part.stop, part.step)) for part in index)
+        chunks = self.count_touched(index)
+        if chunks > _MOST_CHUNKS:
+            raise RequestError(
+                413, f"this view touches {chunks} chunks; at most {_MOST_CHUNKS} are read per request"
+            )
         found = np.empty(shape, self.array.dtype)
         if found.size:
             for coords in product(*self.grid.find_touched(index)):
@@ -219,7 +266,7 @@ class ArrayView:
         return found
 
     def identity_of(self, coords: tuple[int, ...]) -> Any:
-        """Identify a decoded chunk. It is the same in every version with this chunk and these codecs."""
+        """Identify a decoded chunk of a window: equal in every version with this chunk and these codecs."""
         outer = stored_coords(self.document, self.grid, coords)
         ref = self.session._workspace.ref(self.node, outer)
         what = None if ref is None else chunk_e_tag(ref)
@@ -233,20 +280,20 @@ class ArrayView:
     # Meaning
 
     def numbers(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Decode stored values: unpack them, with NaN for missing ones."""
+        """Decode the values of a window as numbers, unpacked and with NaN for missing ones."""
         if values.dtype.kind not in NUMBERS:
             raise RequestError(400, f"{self.path} has values of type {values.dtype}, which cannot be drawn")
         return unpack_numbers(values, self.attributes)
 
     @property
     def is_packed(self) -> bool:
-        """True if stored values are packed with a scale or offset."""
+        """True if the values in windows of an array are packed with a scale or offset."""
         return any(
             isinstance(self.attributes.get(name), int | float) for name in ("scale_factor", "add_offset")
         )
 
     def texts(self, values: NDArray[Any]) -> NDArray[np.object_]:
-        """Format values exactly, in the data type of the array or unpacked; empty for missing values."""
+        """Format the values of a window exactly; empty for missing values."""
         flat = values.reshape(-1)
         if self.coding is not None and flat.dtype.kind in NUMBERS:
             found = times_as_text(self.coding, flat)
@@ -254,36 +301,40 @@ class ArrayView:
             meant = self.numbers(flat)
             shown = meant if self.is_packed else flat
             found = ["" if meant[at] != meant[at] else value_text(shown[at]) for at in range(len(flat))]
+            if self.flags and flat.dtype.kind in "iu":
+                found = [f"{text} {self.flags.get(int(text), '')}".rstrip() if text else "" for text in found]
         else:
             found = [value_text(each) for each in flat]
         return np.array(found, dtype=object).reshape(values.shape)
 
     # Coordinates
 
-    def coordinate(self, axis: int) -> Coordinate:
-        """Read the coordinate of a dimension."""
+    def coordinate(self, axis: int) -> WindowCoordinate:
+        """Read the coordinate that labels one dimension of an array's windows."""
         with self._lock:
-            known: dict[int, Coordinate] = self.__dict__.setdefault("_coordinates", {})
+            known: dict[int, WindowCoordinate] = self.__dict__.setdefault("_coordinates", {})
             if axis not in known:
                 known[axis] = self._read_coordinate(axis)
             return known[axis]
 
-    def _read_coordinate(self, axis: int) -> Coordinate:
-        name, size = self.dims[axis], self.shape[axis]
+    def _read_coordinate(self, axis: int) -> WindowCoordinate:
+        name, size, whole = self.dims[axis], self.shape[axis], self.whole_shape[axis]
         path = None if "/" in name or name in ("", ".", "..") else join(get_parent(self.path) or ROOT, name)
         node = None if path is None else self.session._workspace.node(path)
         if node is None or path == self.path or not isinstance(node.node_data, ArrayNodeData):
-            return Coordinate(name, size)
+            return WindowCoordinate(name, size)
         other = ArrayView(self.session, node.path, self._limits, self._kept)
-        if other.shape != (size,) or count_item_bytes(other.array.dtype) * size > _MOST_LABELS:
-            return Coordinate(name, size)
-        values = other.read(other.whole())
-        return Coordinate(name, size, values, other.attributes)
+        if other.shape != (whole,) or count_item_bytes(other.array.dtype) * whole > _MOST_LABELS:
+            return WindowCoordinate(name, size)
+        if other.count_touched(other.whole()) > _MOST_CHUNKS:
+            return WindowCoordinate(name, size)
+        values = other.read(other.whole())[:size]
+        return WindowCoordinate(name, size, values, other.attributes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coordinate:
-    """The coordinate of a dimension, or its indices if there is no coordinate."""
+class WindowCoordinate:
+    """The coordinate that labels one dimension of a window; its indices if there is none."""
 
     name: str
     size: int
@@ -292,12 +343,12 @@ class Coordinate:
 
     @property
     def units(self) -> str:
-        """The units, unless the values are times."""
+        """The units of the coordinate of a window, unless its values are times."""
         units = str((self.attributes or {}).get("units", ""))
         return "" if self._coding() is not None else units
 
     def labels(self, at: Iterable[int]) -> list[str]:
-        """Format coordinate values for display."""
+        """Format the coordinate values of a window for display."""
         wanted = np.fromiter(at, np.int64)
         if self.values is None:
             return [str(number) for number in wanted.tolist()]
@@ -308,12 +359,13 @@ class Coordinate:
         return [value_text(each) for each in values]
 
     def find(self, text: str) -> int:
-        """Return the position whose label is nearest to a text, such as `2025-03-03`, `50N` or `-12.5`.
+        """Find the position in a window whose label is nearest to a text, such as `2025-03-03`, `50N` or
+        `-12.5`.
 
         Raises
         ------
         RequestError
-            The text is not a label of this coordinate.
+            The text is not a label of this coordinate, or lies more than half a step outside it.
         """
         text = text.strip()
         if self.is_time and self.values is not None:
@@ -326,10 +378,22 @@ class Coordinate:
         number = _parse_number(text)
         if number is None or not self.size:
             raise RequestError(400, f"{text!r} is not a number, and {self.name} has numbers as labels")
-        distances = np.abs((np.arange(self.size) if self.values is None else self.values) - number)
+        values = np.asarray(np.arange(self.size) if self.values is None else self.values, "f8")
+        distances = np.abs(values - number)
         if self.longitudes is not None:
             distances = np.minimum(distances % 360, -distances % 360)
-        return int(np.nanargmin(distances))
+        return self._choose_nearest(text, values, distances)
+
+    def _choose_nearest(self, text: str, values: NDArray[Any], distances: NDArray[Any]) -> int:
+        """Return the position with the smallest distance, unless it is larger than half a step."""
+        known = np.sort(values[np.isfinite(values)])
+        if not len(known):
+            raise RequestError(400, f"{self.name} has no values")
+        at = int(np.nanargmin(distances))
+        if len(known) > 1 and distances[at] > np.diff(known).max() * (0.5 + 1e-6):
+            ends = self.labels([int(np.nanargmin(values)), int(np.nanargmax(values))])
+            raise RequestError(400, f"{self.name} {text} is outside {ends[0]} to {ends[1]}")
+        return at
 
     def _find_time(self, text: str) -> int:
         labels = self.labels(range(self.size))
@@ -337,26 +401,29 @@ class Coordinate:
         starting = [at for at, label in enumerate(labels) if label.startswith(wanted)] if wanted else []
         if starting:
             return starting[0]
-        try:  # the nearest one; calendars agree well enough for that
+        try:  # find the nearest time, for which calendars agree well enough
             moment = np.datetime64(wanted, "s")
-            distances = np.abs(np.array(labels, "M8[s]") - moment)
+            times = np.array(labels, "M8[s]")
         except ValueError:
             raise RequestError(400, f"{self.name} has no time {text!r}; write 2025-03-03") from None
-        return int(np.argmin(distances))
+        values, number = (each.astype("f8") for each in (times, np.array(moment)))
+        values[np.isnat(times)] = np.nan
+        return self._choose_nearest(text, values, np.abs(values - number))
 
     @property
     def latitudes(self) -> NDArray[np.float64] | None:
-        """The coordinate, if it is a latitude by the CF conventions or by its name."""
+        """The coordinate of a window, if it is a latitude by the CF conventions or by its name."""
         return check_latitudes(self.values) if is_latitude(self.name, self.attributes or {}) else None
 
     @property
     def longitudes(self) -> NDArray[np.float64] | None:
-        """The coordinate without jumps, if it is a longitude by the CF conventions or by its name."""
+        """The coordinate of a window without jumps, if it is a longitude by the CF conventions or by its
+        name."""
         return unwrapped_longitudes(self.values) if is_longitude(self.name, self.attributes or {}) else None
 
     @property
     def is_time(self) -> bool:
-        """True if the values are encoded times."""
+        """True if the coordinate of a window consists of encoded times."""
         return self._coding() is not None
 
     def _coding(self) -> Any:
@@ -375,7 +442,7 @@ def _parse_number(text: str) -> float | None:
 
 
 def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the coordinates of the stored chunk or shard that contains a part of the decoded grid."""
+    """Return the coordinates of the stored chunk or shard that contains a decoded part of a window."""
     outer = get_stored_grid(document)
     if outer.counts == grid.counts:
         return coords
@@ -387,7 +454,7 @@ def stored_coords(document: Mapping[str, Any], grid: Grid, coords: tuple[int, ..
 
 
 def parse_index(text: str, shape: Sequence[int]) -> Index:
-    """Parse an index such as `120:125,:,::2`.
+    """Parse the index of a window such as `120:125,:,::2`.
 
     Raises
     ------
@@ -406,7 +473,7 @@ def _parse_part(part: str, size: int) -> slice:
     try:
         numbers = [int(number) if number.strip() else None for number in part.split(":")]
     except ValueError:
-        raise _make_index_error(f"{part!r} is neither an index nor a range") from None
+        raise _make_index_error(f"{part!r} is not an index or a range") from None
     if ":" not in part:
         at = numbers[0]
         if at is None or not 0 <= at < size:
@@ -425,7 +492,7 @@ def _parse_part(part: str, size: int) -> slice:
 
 
 def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
-    """Format times; empty for missing or invalid ones."""
+    """Format the times in a window; empty for missing or invalid ones."""
     there = np.isfinite(values) if values.dtype.kind == "f" else np.ones(len(values), bool)
     found = np.full(len(values), "", dtype=object)
     try:
@@ -439,7 +506,7 @@ def times_as_text(coding: Any, values: NDArray[Any]) -> list[str]:
 
 
 def value_text(value: Any) -> str:
-    """Format a value as the shortest text that parses to the same value of its type."""
+    """Format a value in a window as the shortest text that parses to the same value of its type."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         return "" if np.isnat(value) else str(value)
     if isinstance(value, np.floating | float) and math.isfinite(value):

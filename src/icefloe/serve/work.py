@@ -1,4 +1,4 @@
-"""Run blocking work for requests, with few threads, a short queue, a time limit and cancellation."""
+"""Run blocking work for requests in a few threads, with a short queue, a time limit and cancellation."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from icefloe.serve.responses import Receive, RequestError
-from icefloe.serve.settings import Limits
+from icefloe.serve.asgi import Receive, RequestError
+from icefloe.serve.settings import RequestLimits
 
 R = TypeVar("R")
 
 _RETRY_AFTER: Final = (b"retry-after", b"2")
-_current: ContextVar[Job | None] = ContextVar("job", default=None)
+_current: ContextVar[RequestJob | None] = ContextVar("job", default=None)
 
 
 class CancelledError(Exception):
-    """The work was cancelled, because no client waits for its result."""
+    """The error for cancelled work of the server, because no client waits for its result."""
 
 
-class Job:
-    """A piece of work that regularly checks whether it was cancelled."""
+class RequestJob:
+    """A piece of work for a request, which regularly checks whether it was cancelled."""
 
     def __init__(self, seconds: float) -> None:
         self._until = time.monotonic() + seconds
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Cancel the work at its next check."""
+        """Cancel the work for a request: the next `check` raises an error."""
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise an error if the client disconnected or the time limit is exceeded."""
+        """Raise an error if the client of a request whose work runs here disconnected, or the time limit
+        is exceeded.
+        """
         if self._cancelled.is_set():
             raise CancelledError
         if time.monotonic() > self._until:
@@ -43,14 +45,14 @@ class Job:
 
 
 def check_job() -> None:
-    """Raise an error if the work in this thread was cancelled. Call it between chunks."""
+    """Raise an error if the work for a request in this thread was cancelled. Call it between chunks."""
     job = _current.get()
     if job is not None:
         job.check()
 
 
 class Decoders:
-    """A small pool of threads for work that decodes, with a queue of limited length.
+    """A small pool of threads for the work of requests that decode chunks, with a queue of limited length.
 
     Parameters
     ----------
@@ -58,13 +60,13 @@ class Decoders:
         The number of threads, the length of the queue and the time per request.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RequestLimits) -> None:
         self._limits = limits
         self._threads = ThreadPoolExecutor(limits.decoders, thread_name_prefix="icefloe-decode")
         self._waiting = 0
 
     async def run(self, work: Callable[[], R], receive: Receive) -> R:
-        """Run work in a thread.
+        """Run the work for a request in a thread.
 
         Parameters
         ----------
@@ -84,7 +86,7 @@ class Decoders:
         """
         if self._waiting >= self._limits.queued + self._limits.decoders:
             raise RequestError(503, "too many requests are waiting; try again", [_RETRY_AFTER])
-        job = Job(self._limits.seconds)
+        job = RequestJob(self._limits.seconds)
 
         def run() -> R:
             token = _current.set(job)
@@ -115,14 +117,14 @@ class Decoders:
     def _leave(self, future: asyncio.Future[R]) -> None:
         self._waiting -= 1
         if not future.cancelled():
-            future.exception()  # retrieve the exception, because no one may be waiting for it
+            future.exception()  # retrieve the exception, because nobody may be waiting for it
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads that work for requests."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 async def disconnected(receive: Receive) -> None:
-    """Wait until the client disconnects."""
+    """Wait until the client of a request disconnects, to cancel the work for it."""
     while (await receive())["type"] != "http.disconnect":
         pass

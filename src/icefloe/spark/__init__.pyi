@@ -8,4 +8,5 @@ from icefloe.spark.scan_tables import scan as scan
 from icefloe.spark.session import QUICK_START as QUICK_START
 from icefloe.spark.session import local_session as local_session
 from icefloe.spark.session import session_at as session_at
-from icefloe.spark.write_rows import write as write
+from icefloe.spark.shuffle_write import write as write
+from icefloe.spark.views import register as register

@@ -1,4 +1,4 @@
-"""Convert errors of Spark to errors of icefloe: one sentence instead of a Java stack trace."""
+"""Convert Spark errors to icefloe errors, with one sentence instead of a Java stack trace."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.logger import PySparkLogger
 
 from icefloe import errors
-from icefloe.errors import ErrorKind, IcechunkError
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.query.spark_types import quote_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _OURS: Final = re.compile(r"icefloe\.[\w.]*?(\w+Error): (.*?)(?:\nkind: ([\w-]+))?(?:\n|$)", re.DOTALL)
+
+_VIEW: Final = re.compile(r"EXPECT_TABLE_NOT_VIEW.*'INSERT' expects a table but `([^`]+)` is a view")
 
 
 @contextmanager
 def unwrap_errors() -> Iterator[None]:
-    """Restore an icefloe error that Spark wrapped in a Java stack trace."""
+    """Raise the icefloe error that Spark wrapped in a Java stack trace."""
     try:
         yield
     except PySparkException as error:
@@ -32,8 +38,24 @@ def unwrap_errors() -> Iterator[None]:
 
 
 @contextmanager
+def name_write_view(spark: SparkSession) -> Iterator[None]:
+    """Convert Spark's error for INSERT INTO a registered view to one that names the view for rows."""
+    try:
+        yield
+    except AnalysisException as error:
+        found = _VIEW.search(str(error))
+        if found is None or not spark.catalog.tableExists(quote_name(f"{found[1]}_write")):
+            raise
+        raise InvalidInputError(
+            f"{found[1]} is a view, which accepts no rows; use INSERT INTO {found[1]}_write, or pass the"
+            " repository to icefloe.spark.sql by name",
+            kind=ErrorKind.NOT_ALLOWED,
+        ) from None
+
+
+@contextmanager
 def mute_query_logs() -> Iterator[None]:
-    """Keep PySpark from logging errors of this thread that it also raises."""
+    """Keep PySpark from logging errors of this thread, because it also raises them."""
     here = threading.get_ident()
 
     def is_from_other_thread(record: logging.LogRecord) -> bool:
@@ -58,13 +80,13 @@ _OTHER_PYTHON = re.compile(r"Python in worker has different version: ([\d.]+) th
 _CAUSE = re.compile(r"Caused by: (?:[\w.$]+: )?(.+)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\).*?(?=\n\tat |\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([\w.]+: .+)", re.MULTILINE)
-"""Last line of a Python traceback."""
+"""The last line of a Python traceback."""
 _MOST = 200
 
 
 @contextmanager
 def translate_failures() -> Iterator[None]:
-    """Convert an error of Spark to one sentence. The original error is its cause."""
+    """Convert an error of Spark to one sentence, with the original error as its cause."""
     try:
         yield
     except IcechunkError:
@@ -76,7 +98,8 @@ def translate_failures() -> Iterator[None]:
 
 
 def _is_spark_error(error: Exception) -> bool:
-    """Check whether an error comes from Spark or the connection to it. Connect clients have no py4j."""
+    """Check whether an error comes from Spark or from the connection to it. Clients of Spark Connect have no
+    py4j."""
     known = isinstance(error, PySparkException | ConnectionError | EOFError)
     return known or type(error).__module__.partition(".")[0] in {"py4j", "grpc"}
 

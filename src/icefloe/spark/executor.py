@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
-from pyspark import cloudpickle as _cloudpickle
 
 from icefloe._internal.concurrency import give_back_large_buffers
 from icefloe._internal.executor import Executor, Progress, Task
@@ -17,7 +16,7 @@ from icefloe.spark.errors import translate_failures
 from icefloe.spark.progress import describe_jobs, is_client, watch_stages
 from icefloe.spark.run_sql import run_query
 from icefloe.spark.task_frames import map_in_arrow
-from icefloe.spark.worker import freeze_modules
+from icefloe.spark.worker import cloudpickle, freeze_modules, pack_outcome, unpack_outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-cloudpickle: Any = _cloudpickle
 _SCHEMA = "number long, result binary"
 
 _SHOWN_ROWS = 5
@@ -35,9 +33,9 @@ class SparkExecutor(Executor):
     """An executor on a Spark cluster, over the classic API or Spark Connect.
 
     The function, the items and the results are pickled and should be small. Modules that the function needs
-    must be installed on the executors. Spark may run an item twice if an executor is lost or slow; one result
-    counts. The exception of the first item that failed is raised here. Unlike threads, Spark returns all
-    results at once.
+    must be installed on the executors. Spark may run an item twice if an executor is lost or slow, and uses
+    one of the results. The exception of the first failed item is raised on the driver. Unlike threads, Spark
+    returns all results at once.
 
     Parameters
     ----------
@@ -70,7 +68,7 @@ class SparkExecutor(Executor):
 
     @property
     def parallelism(self) -> int:  # type: ignore[override]
-        """Number of tasks that Spark runs at the same time."""
+        """The number of tasks that Spark runs at the same time."""
         try:
             return max(1, int(self._spark.sparkContext.defaultParallelism))
         except (AttributeError, NotImplementedError):
@@ -89,7 +87,7 @@ class SparkExecutor(Executor):
         with translate_failures():
             numbers: Any = self._spark.range(0, len(pickled_items), 1, tasks)
         results = map_in_arrow(numbers, run, _SCHEMA)
-        # Collected once and used once: Spark would repeat the work each time the frame is used.
+        # Collect the frame only once: Spark would repeat the work each time the frame is used.
         named = nullcontext() if self._title is None else describe_jobs(self._spark, self._title)
         with translate_failures(), self._watch(task.label, tasks, len(pickled_items)), named:
             rows = results.collect()
@@ -126,7 +124,7 @@ class SparkExecutor(Executor):
 def _run(
     function: Callable[[Any], Any], pickled_items: Sequence[bytes], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run the items with these numbers on an executor."""
+    """Run the items with the given numbers on a Spark executor."""
     give_back_large_buffers()
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -140,30 +138,3 @@ def _run(
 
 def _run_item(function: Callable[[Any], Any], pickled_item: bytes) -> Any:
     return function(pickle.loads(pickled_item))
-
-
-def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) -> bytes:
-    """Pickle the result of a task, or the exception that it raised.
-
-    Exceptions are returned as values, because Spark would retry the task and convert them to text.
-    """
-    try:
-        outcome: tuple[bool, Any] = (False, run())
-    except caught as error:  # raised again on the driver
-        outcome = (True, error)
-    try:
-        packed: bytes = cloudpickle.dumps(outcome)
-        pickle.loads(packed)  # some exceptions can be pickled but not unpickled
-    except Exception as error:
-        if not outcome[0]:
-            raise TypeError(f"the result of a task cannot be pickled: {error}") from error
-        packed = cloudpickle.dumps((True, RuntimeError(f"{type(outcome[1]).__name__}: {outcome[1]}")))
-    return packed
-
-
-def unpack_outcome(packed: bytes) -> Any:
-    """Return the result of a task, or raise its exception."""
-    failed, value = pickle.loads(bytes(packed))
-    if failed:
-        raise value
-    return value

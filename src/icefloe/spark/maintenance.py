@@ -1,15 +1,14 @@
-"""Run maintenance on Spark: executors read, copy and decode; the driver moves refs and deletes objects."""
+"""Run maintenance on Spark: executors read, copy and decode, and the driver moves refs and deletes
+objects."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from icefloe._internal.table import Table
-from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.options import describe_location
+from icefloe.query.options import describe_location, refuse_memory
 from icefloe.repository import Repository
 from icefloe.spark.executor import SparkExecutor
-from icefloe.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +19,7 @@ _TASKS_PER_CORE = 4
 
 
 def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None) -> Repository:
-    """Run the maintenance of a repository on Spark.
+    """Return the repository with maintenance on Spark: executors read, copy and decode.
 
     Parameters
     ----------
@@ -45,18 +44,14 @@ def on_spark(spark: SparkSession, repo: Repository, *, tasks: int | None = None)
     --------
     >>> report = on_spark(spark, repo).verify("chunks")  # doctest: +SKIP
     """
-    if isinstance(repo.storage, MemoryStorage):
-        raise InvalidInputError(
-            "a repository in memory exists only in this process, and Spark uses others; use a folder",
-            kind=ErrorKind.NOT_ALLOWED,
-        )
+    refuse_memory(repo)
     cores = int(spark.sparkContext.defaultParallelism)
     title = f"maintenance of {describe_location(repo)}"
     return repo.with_executor(SparkExecutor(spark, tasks or _TASKS_PER_CORE * cores, title=title))
 
 
 def to_dataframe(spark: SparkSession, table: Table) -> DataFrame:
-    """Convert a table, such as that of `Repository.find_garbage`, to a data frame.
+    """Convert a table that maintenance returned, such as `Repository.find_garbage`, to a Spark data frame.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Progress of Spark jobs: finished tasks, and descriptions on Spark's pages."""
+"""Progress of Spark jobs: the number of finished tasks, and job descriptions in Spark's web UI."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = "spark.job.description"
 _SWITCH: Final = "spark.icefloe.jobDescriptions"
 OWN: Final = "icefloe "
-"""Prefix of our job descriptions."""
+"""The prefix of icefloe's job descriptions."""
 _INTERVAL_S = 0.5
 
 
 @contextmanager
 def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | None) -> Iterator[None]:
-    """Report the number of finished tasks and of all known tasks, which grows when a stage begins."""
+    """Watch the stages of Spark jobs, and report their progress: the number of finished tasks, and of all
+    known tasks.
+    """
     context = _get_context(spark)
     if progress is None or context is None:
         yield
@@ -49,7 +51,7 @@ def watch_stages(spark: SparkSession, progress: Callable[[int, int], None] | Non
 
 @contextmanager
 def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
-    """Describe the jobs in this block on Spark's pages, after the user's own description.
+    """Describe the jobs started in this block in Spark's web UI, after the user's own description.
 
     Spark Connect does not support descriptions.
     """
@@ -66,10 +68,10 @@ def describe_jobs(spark: SparkSession, text: str) -> Iterator[None]:
 
 
 def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
-    """Describe the next jobs of this thread, which run when a data frame is used.
+    """Describe the next Spark jobs of this thread on Spark's pages, which run when a data frame is used.
 
-    The description stays until the next such data frame, or until the user sets one. A description of the
-    user is never replaced.
+    The description stays until the next data frame of icefloe is used, or until the user sets one. The user's
+    own description is never replaced.
     """
     context = _get_context(spark)
     if context is None or not _is_free(context.getLocalProperty(_DESCRIPTION)):
@@ -79,7 +81,7 @@ def describe_next_jobs(spark: SparkSession, titles: Iterable[str]) -> None:
 
 
 def is_client(spark: SparkSession) -> bool:
-    """Check whether a session uses Spark Connect."""
+    """Return whether a Spark session uses Spark Connect, which reports progress in another way."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 

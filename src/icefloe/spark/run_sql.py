@@ -14,8 +14,8 @@ from sqlglot import exp
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.options import AnyRepository
 from icefloe.query.spark_types import quote_name, to_ddl, to_spark_type
-from icefloe.query.sql.analysis import Analysis, Needs, analyze_query, assume_everything
-from icefloe.query.sql.parse import Edit, Query, parse_query
+from icefloe.query.sql.analysis import Analysis, TableNeeds, analyze_query, assume_everything
+from icefloe.query.sql.parse import Edit, Query, TableUse, parse_query
 from icefloe.query.sql.relations import (
     ArrayRelation,
     MetadataRelation,
@@ -24,60 +24,115 @@ from icefloe.query.sql.relations import (
     TableReads,
     resolve_relation,
 )
-from icefloe.spark.errors import mute_query_logs, unwrap_errors
+from icefloe.query.statements.parse import parse_statement
+from icefloe.spark.errors import mute_query_logs, name_write_view, unwrap_errors
 from icefloe.spark.progress import describe_next_jobs, is_client, watch_stages
+from icefloe.spark.run_statements import WriteSettings, run_statement
 from icefloe.spark.scan_tables import aggregate_frame, scan_frame
-from icefloe.spark.task_frames import count_slots, make_frame
+from icefloe.spark.task_frames import convert_schema, count_slots, make_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 Rows = tuple[list[str], list[tuple[Any, ...]]]
-"""Names of the columns, and rows."""
+"""The column names, and the rows."""
 
 
 def sql(
-    spark: SparkSession, query: str, repos: Mapping[str, AnyRepository], *, statistics: bool = True
+    spark: SparkSession,
+    query: str,
+    repos: Mapping[str, AnyRepository | DataFrame],
+    *,
+    statistics: bool = True,
+    append_dim: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    txn_app_id: str | None = None,
+    txn_version: str | int | None = None,
 ) -> DataFrame:
-    """Run a SQL query over repositories.
+    """Run a SQL query or statement over repositories with Spark.
 
     Each scan reads only the columns and the chunks that the query needs. A SELECT that aggregates arrays is
-    computed where the chunks are read. Spark evaluates all conditions again, so the result is that of all
-    rows.
+    computed where the chunks are read. Spark evaluates all conditions again, so the result is the same as for
+    all rows.
+
+    `MERGE INTO`, `UPDATE`, `DELETE FROM` and `INSERT INTO` change the cells at the coordinates of rows, in
+    one commit. They run immediately. Every cell of the grid is a row of the table, even if its values are
+    missing: `MATCHED` means that the cell exists, and `DELETE` sets its values to missing. `DESCRIBE
+    HISTORY`, `SHOW BRANCHES` and `SHOW TAGS` list versions; `CREATE` and `DROP` change branches and tags:
+    `CREATE BRANCH dev IN era5 AS OF VERSION 'v1'`.
 
     Parameters
     ----------
     spark
         The session that runs the query. Its own tables and views can be named too.
     query
-        The query. With a repository named `era5`, `era5` is the table of its root group, `era5.a.b` that of
-        the group /a/b or of one array, and `era5.refs` a metadata table. `VERSION AS OF 'tag'` and
-        `TIMESTAMP AS OF '2024-05-01'` after a name select a version.
+        The query or statement. With a repository named `era5`, `era5` is the table of its root group,
+        `era5.a.b` that of the group /a/b or of one array, and `era5.refs` a metadata table.
+        `VERSION AS OF 'tag'` and `TIMESTAMP AS OF '2024-05-01'` after a name select a version. A statement
+        changes the branch `main`, or the one of `VERSION AS OF`.
     repos
-        Repositories, sessions, paths or URLs, by the names that the query uses.
+        Repositories, sessions, paths, URLs or data frames, by the names that the query uses.
     statistics
         Use statistics of chunks instead of reading them, where that gives the same result.
+    append_dim
+        The dimension that inserted rows with new coordinates extend. By default, rows off the grid are
+        rejected.
+    message
+        Commit message of a statement; by default its first words.
+    metadata
+        Commit metadata of a statement.
+    txn_app_id, txn_version
+        Name of the application and version of this run. A statement that runs again with the same pair
+        commits nothing.
 
     Returns
     -------
     DataFrame
-        The result. Nothing is read before it is used.
+        The result of a query; nothing is read before it is used. For a statement that changes arrays, one row
+        with the snapshot and the number of cells that were updated, deleted and inserted.
 
     Raises
     ------
     InvalidInputError
-        If the query cannot be parsed, or names a table that does not exist.
+        If the query cannot be parsed, or names a table that does not exist; if a statement sets a coordinate,
+        two rows name the same cell, or a row is off the grid.
+    ConflictError
+        If another writer changed the same chunks, or chunks that the statement has read.
     """
+    statement = parse_statement(query, [name for name in repos if not _is_frame(repos[name])])
+    settings = WriteSettings(
+        append_dim, message, metadata or {}, txn_app_id, None if txn_version is None else str(txn_version)
+    )
+    if statement is not None:
+        with mute_query_logs():
+            return run_statement(spark, statement, repos, settings, partial(_plan_text, spark, statistics))
+    if settings != WriteSettings():
+        raise InvalidInputError(
+            "append_dim, message, metadata, txn_app_id and txn_version require a statement that changes"
+            " arrays; remove them",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+    with mute_query_logs(), name_write_view(spark):
+        return _plan_text(spark, statistics, query, repos, {})[0]
+
+
+def _plan_text(
+    spark: SparkSession,
+    statistics: bool,
+    query: str,
+    repos: Mapping[str, AnyRepository | DataFrame],
+    opened: Sessions,
+) -> tuple[DataFrame, list[TableReads]]:
     parsed = parse_query(query, repos)
-    with mute_query_logs():
-        return _plan(spark, parsed, repos, statistics)[0] if parsed.uses else spark.sql(query)
+    return _plan(spark, parsed, repos, statistics, opened) if parsed.uses else (spark.sql(query), [])
 
 
 def explain_query(
     spark: SparkSession, query: str, repos: Mapping[str, AnyRepository], *, statistics: bool = True
 ) -> list[TableReads]:
-    """Plan a query without running it, and count the chunks of each table that it would read.
+    """Plan a SQL query without running it on Spark, and count the chunks of each table that it would read.
 
     Parameters
     ----------
@@ -89,9 +144,14 @@ def explain_query(
     list of TableReads
         One entry per array table that the query names.
     """
-    parsed = parse_query(query, repos)
+    if parse_statement(query, repos) is not None:
+        raise InvalidInputError(
+            "only queries can be explained, because the chunks of a statement are unknown before it runs;"
+            " pass a SELECT",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
     with mute_query_logs(), unwrap_errors():
-        return _plan(spark, parsed, repos, statistics)[1] if parsed.uses else []
+        return _plan_text(spark, statistics, query, repos, {})[1]
 
 
 def run_query(
@@ -103,9 +163,9 @@ def run_query(
     *,
     statistics: bool = True,
 ) -> Rows:
-    """Run a query and fetch its first rows, for the command line.
+    """Run a SQL query on Spark and fetch its first rows, for the command line.
 
-    `progress` receives the number of finished tasks and of all tasks that are known so far.
+    `progress` receives the number of finished tasks, and the number of all tasks known so far.
     """
     try:
         with unwrap_errors(), watch_stages(spark, progress):
@@ -117,10 +177,13 @@ def run_query(
 
 
 def _plan(
-    spark: SparkSession, parsed: Query, repos: Mapping[str, AnyRepository], statistics: bool
+    spark: SparkSession,
+    parsed: Query,
+    repos: Mapping[str, AnyRepository | DataFrame],
+    statistics: bool,
+    opened: Sessions,
 ) -> tuple[DataFrame, list[TableReads]]:
-    opened: Sessions = {}
-    relations = [resolve_relation(use, repos, opened, statistics=statistics) for use in parsed.uses]
+    relations = [_resolve(use, repos, opened, statistics) for use in parsed.uses]
     columns = {number: relation.columns for number, relation in enumerate(relations)}
     if _has_other_literals(spark, parsed.text):
         analysis = assume_everything(parsed)
@@ -139,19 +202,55 @@ def _plan(
     return frame, [reads[number] for number in sorted(reads)]
 
 
+def _is_frame(repo: object) -> bool:
+    """Check whether an argument is a data frame, from a classic session or from Spark Connect."""
+    return hasattr(repo, "sparkSession")
+
+
+def _resolve(
+    use: TableUse, repos: Mapping[str, Any], opened: Sessions, statistics: bool
+) -> Relation | _FrameRelation:
+    if not _is_frame(repos[use.repo]):
+        return resolve_relation(use, repos, opened, statistics=statistics)
+    if use.rest or use.version:
+        raise InvalidInputError(
+            f"{use.repo} is a data frame, which has no versions or groups; use its name alone",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+    return _FrameRelation(use.repo, repos[use.repo])
+
+
+@dataclass(frozen=True, slots=True)
+class _FrameRelation:
+    """A data frame that was passed to a query by name."""
+
+    name: str
+    frame: Any
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return dict(self.frame.dtypes)
+
+    def schema(self, needs: TableNeeds) -> pa.Schema:
+        return convert_schema(self.frame.schema)
+
+    def title(self, needs: TableNeeds) -> str:
+        return self.name
+
+
 def _has_other_literals(spark: SparkSession, text: str) -> bool:
-    """Check whether this session may parse string literals of a query differently from sqlglot."""
+    """Check whether the Spark session may parse string literals of a query differently from sqlglot."""
     settings = {'"': "spark.sql.ansi.doubleQuotedIdentifiers", "\\": "spark.sql.parser.escapedStringLiterals"}
     return any(sign in text and spark.conf.get(name) == "true" for sign, name in settings.items())
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedQuery:
-    """A query, its relations, and the columns and rows that it needs of each."""
+    """A query, its relations, and the columns and rows that it needs from each."""
 
     spark: SparkSession
     query: Query
-    relations: Sequence[Relation]
+    relations: Sequence[Relation | _FrameRelation]
     analysis: Analysis
     utc: bool
 
@@ -163,7 +262,8 @@ class _PlannedQuery:
             if is_client(self.spark):
                 found.schema  # noqa: B018 - a client of Spark Connect analyzes the query only now
         except AnalysisException as refused:
-            # The query is invalid, or the analysis missed something. Whole tables give exact errors.
+            # The query is invalid, or the analysis is incomplete. Reading whole tables gives Spark's exact
+            # error.
             try:
                 return replace(self, analysis=assume_everything(self.query))._answer({}, (), reads)
             except InvalidInputError:  # a group with several tables cannot be read as one table
@@ -171,7 +271,7 @@ class _PlannedQuery:
         return found
 
     def answer_from_groups(self, reads: dict[int, TableReads]) -> DataFrame | None:
-        """Answer the query from groups of cells; None if no SELECT of it allows that."""
+        """Answer the query from groups of cells; None if none of its SELECTs allows that."""
         if not isinstance(self.query.tree, exp.Query):
             return None  # a statement with side effects runs once
         frames: dict[int, DataFrame] = {}
@@ -184,7 +284,9 @@ class _PlannedQuery:
                 if found is not None:
                     edits += found[0]
                     title = relation.aggregate_title(needs, found[1])
-                    reads[number] = TableReads(self.query.uses[number].name, "groups", found[1].counts)
+                    reads[number] = TableReads(
+                        self.query.uses[number].name, "groups", found[1].counts, relation.choose(needs)
+                    )
                     schema = found[1].partial_schema
                     frames[number] = aggregate_frame(self.spark, relation.session, found[1], schema, title)
         return self._check_types(frames, edits, reads) if frames else None
@@ -192,7 +294,7 @@ class _PlannedQuery:
     def _check_types(
         self, frames: Mapping[int, DataFrame], edits: Sequence[Edit], reads: dict[int, TableReads]
     ) -> DataFrame | None:
-        """Rename the columns to those of the plain answer; return None if the types differ."""
+        """Rename the columns as in Spark's own result; return None if the types differ."""
         empty = {
             number: _make_empty_query(relation.schema(self.analysis.needs[number]))
             for number, relation in enumerate(self.relations)
@@ -211,24 +313,26 @@ class _PlannedQuery:
     def _answer(
         self, frames: Mapping[int, DataFrame], edits: Sequence[Edit], reads: dict[int, TableReads]
     ) -> DataFrame:
-        """Run the query over the given frames, and over scans for all other relations."""
+        """Run the query over the given data frames, and over scans of all other relations."""
         names = {number: f"icefloe_{number}" for number in range(len(self.relations))}
         given: dict[str, Any] = {}
         for number, relation in enumerate(self.relations):
             needs = self.analysis.needs[number]
             if number in frames:
                 given[names[number]] = frames[number]
+            elif isinstance(relation, _FrameRelation):
+                given[names[number]] = relation.frame
             elif isinstance(relation, ArrayRelation):
                 scan = relation.scan(needs, self.utc)
                 plan = scan.plan()
-                reads[number] = TableReads(self.query.uses[number].name, "rows", plan.count_chunks())
+                reads[number] = TableReads(self.query.uses[number].name, "rows", plan.count_chunks(), scan)
                 given[names[number]] = scan_frame(self.spark, scan, plan)
             else:
                 given[names[number]] = _metadata_frame(self.spark, relation, needs)
         return self.spark.sql(self.query.rewrite(names, edits), **given)
 
 
-def _metadata_frame(spark: SparkSession, relation: MetadataRelation, needs: Needs) -> DataFrame:
+def _metadata_frame(spark: SparkSession, relation: MetadataRelation, needs: TableNeeds) -> DataFrame:
     tasks = relation.tasks()
     read = partial(_read_metadata, relation, tasks)
     return make_frame(spark, len(tasks), read, to_ddl(relation.schema(needs)), relation.title(needs))
@@ -239,7 +343,7 @@ def _read_metadata(relation: MetadataRelation, tasks: Sequence[Any], number: int
 
 
 def _make_empty_query(schema: pa.Schema) -> str:
-    """Write a query with columns of these names and types that reads nothing."""
+    """Write a query that reads nothing and has columns of the given names and types."""
     columns = [f"CAST(NULL AS {to_spark_type(field.type)}) AS {quote_name(field.name)}" for field in schema]
     return f"(SELECT {', '.join(columns)})"
 

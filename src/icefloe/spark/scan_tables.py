@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from icefloe.query.extract.points import NEAREST, PointPlan, plan_points
-from icefloe.query.extract.run import Extraction, read_slice
+from icefloe.query.extract.run import Extraction, divide_blocks, read_extraction
 from icefloe.query.extract.zones import plan_zones
-from icefloe.query.options import AnyRepository, resolve_session
+from icefloe.query.options import AnyRepository, open_scan
 from icefloe.query.scan.moments import is_wide
-from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, Plan, TableScan
+from icefloe.query.scan.plan import BATCH_ROWS, PARTITION_BYTES, ScanPlan, TableScan
 from icefloe.query.scan.read import read_partition
 from icefloe.query.scan.reduce import Aggregation, plan_aggregation, reduce_partition
-from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.scan.statistics import TableStatistics
-from icefloe.query.schema import find_tables
 from icefloe.query.spark_types import quote_name, to_ddl, to_spark_type
 from icefloe.query.sql.aggregates import combine_moments
-from icefloe.repository import Repository
 from icefloe.session import Session
 from icefloe.spark.progress import describe_next_jobs
 from icefloe.spark.task_frames import count_slots, make_frame
@@ -34,18 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scan(TableScan):
-    """Rows of arrays to be read with Spark. Nothing is read before the data frame is used.
+    """A scan of the tables that arrays form, with Spark. Nothing is read before its data frame is used.
 
     `sel`, `isel` and `select` return another scan.
     """
 
     spark: SparkSession = field(kw_only=True)
-    """The session that reads the rows."""
+    """The Spark session that reads the rows."""
 
     def to_df(self) -> DataFrame:
-        """Return a data frame of the rows.
+        """Return the rows of a scanned table as a Spark data frame.
 
-        It may be used any number of times, filtered, or joined with itself.
+        The data frame can be used any number of times, filtered, and joined with itself.
 
         Returns
         -------
@@ -57,10 +53,10 @@ class Scan(TableScan):
         return scan_frame(self.spark, self, plan)
 
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> DataFrame:
-        """Aggregate variables over cells, where the chunks are read.
+        """Aggregate variables over the cells of a scanned table on Spark, in the tasks that read the chunks.
 
         Missing values are ignored; the result of a group without values is null. Sums are computed in double
-        precision and in another order than Spark's, so the last digits of floats may differ.
+        precision and in a different order than Spark's, so the last digits of floats may differ.
 
         Parameters
         ----------
@@ -87,7 +83,7 @@ class Scan(TableScan):
         return frame if whole else _combine(frame, aggregation)
 
     def points(self, frame: Any, *, method: str = NEAREST, tolerance: Any = None) -> DataFrame:
-        """Read the values at points.
+        """Read the values at points of a scanned table with Spark. Each chunk is read once.
 
         Parameters
         ----------
@@ -106,12 +102,14 @@ class Scan(TableScan):
         DataFrame
             A row per point and cell of the other dimensions.
         """
-        return extract_frame(self.spark, plan_points(self, frame, method, tolerance))
+        return extract_frame(self.spark, plan_points(self._detach(), frame, method, tolerance))
 
     def zones(
         self, zones: Any, *, by: str | None = None, weights: str | None = None, **results: Any
     ) -> DataFrame:
-        """Aggregate variables over zones. A cell is weighted by the fraction of it that a zone covers.
+        """Aggregate variables of a scanned table over zones with Spark.
+
+        Cells are weighted by the fraction that a zone covers.
 
         Parameters
         ----------
@@ -130,14 +128,23 @@ class Scan(TableScan):
         DataFrame
             A row per zone and cell of the other dimensions.
         """
-        return extract_frame(self.spark, plan_zones(self, zones, results, by=by, weights=weights))
+        return extract_frame(self.spark, plan_zones(self._detach(), zones, results, by=by, weights=weights))
+
+    def _detach(self) -> TableScan:
+        """Return the scan without the Spark session, which cannot be sent to tasks."""
+        return TableScan(**{each.name: getattr(self, each.name) for each in fields(TableScan)})
 
 
 def extract_frame(spark: SparkSession, job: Extraction) -> DataFrame:
-    """Create a data frame of the values at points or over zones."""
+    """Create a Spark data frame of the values of a scanned table at points or over zones."""
     title = f"{job.scan.title} {'points' if isinstance(job, PointPlan) else 'zones'}"
     describe_next_jobs(spark, [title])
-    return make_frame(spark, job.slices.count, partial(read_slice, job), to_ddl(job.schema), title)
+    tasks = divide_blocks(job, count_slots(spark))
+
+    def read(number: int) -> Iterator[pa.RecordBatch]:
+        return read_extraction(job, tasks[number])
+
+    return make_frame(spark, len(tasks), read, to_ddl(job.schema), title)
 
 
 def scan(
@@ -146,6 +153,7 @@ def scan(
     *,
     group: str = "/",
     variables: Iterable[str] | str | None = None,
+    columns: Iterable[str] | str | None = None,
     branch: str | None = None,
     tag: str | None = None,
     snapshot_id: str | None = None,
@@ -155,7 +163,7 @@ def scan(
     storage_options: Mapping[str, Any] | None = None,
     statistics: bool = True,
 ) -> Scan:
-    """Scan the table that the variables of a group form.
+    """Scan the variables of a group as a table, with Spark.
 
     Parameters
     ----------
@@ -168,6 +176,8 @@ def scan(
         Path of the group.
     variables
         Variables to read. They must have the same dimensions. All by default.
+    columns
+        Columns of the rows; by default all coordinates and variables. Other variables are not read.
     branch, tag, snapshot_id
         The version to read: the tip of `main` by default. Not with a session.
     as_of
@@ -191,34 +201,24 @@ def scan(
     InvalidInputError
         If the variables do not form one table, or a session is given together with a version.
     """
-    named = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
-    version: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    if version.keys() <= {"as_of"} and not isinstance(repo, Session):
-        version = {"branch": "main", **version}
-    session, location = resolve_session(repo, version, _open_version, storage_options)
-    names = [variables] if isinstance(variables, str) else variables
-    table = find_tables(session, group).choose(None if names is None else list(names))
-    coordinates, everything = Coordinates(session, table), Selection.everything(table)
-    known = TableStatistics(session) if statistics else None
-    return Scan(
-        session,
-        table,
-        coordinates,
-        everything,
-        location,
-        partition_bytes,
-        batch_rows,
-        known,
+    version = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
+    found = open_scan(
+        Scan,
+        repo,
+        group=group,
+        variables=variables,
+        version=version,
+        storage_options=storage_options,
+        statistics=statistics,
+        partition_bytes=partition_bytes,
+        batch_rows=batch_rows,
         spark=spark,
     )
+    return found if columns is None else found.select([columns] if isinstance(columns, str) else columns)
 
 
-def _open_version(repo: Repository, version: Mapping[str, Any]) -> Session:
-    return repo.readonly_session(**version)
-
-
-def scan_frame(spark: SparkSession, scan: TableScan, plan: Plan | None = None) -> DataFrame:
-    """Create a data frame of the rows of a scan, which may be planned already."""
+def scan_frame(spark: SparkSession, scan: TableScan, plan: ScanPlan | None = None) -> DataFrame:
+    """Create a Spark data frame of the rows of a scanned table, which may be planned already."""
     plan = scan.plan() if plan is None else plan
     read = partial(read_partition, scan.session, plan, batch_rows=scan.batch_rows)
     return make_frame(spark, plan.partitions, read, scan.table.ddl, scan.title)
@@ -227,13 +227,15 @@ def scan_frame(spark: SparkSession, scan: TableScan, plan: Plan | None = None) -
 def aggregate_frame(
     spark: SparkSession, session: Session, aggregation: Aggregation, schema: pa.Schema, title: str
 ) -> DataFrame:
-    """Create a data frame of the results or moments that tasks compute for their groups."""
+    """Create a Spark data frame of the results or moments that tasks compute for groups of a scanned
+    table.
+    """
     read = partial(reduce_partition, session, aggregation)
     return make_frame(spark, aggregation.tasks, read, to_ddl(schema), f"{title} aggregate")
 
 
 def _combine(frame: Any, aggregation: Aggregation) -> DataFrame:
-    """Combine the moments of groups that several tasks share."""
+    """Combine the moments of groups that are divided among tasks."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     keys = [quote_name(key.name) for key in aggregation.keys]

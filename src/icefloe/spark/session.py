@@ -1,4 +1,4 @@
-"""Start Spark sessions. Local sessions have settings for laptops, demonstrations and tests."""
+"""Start Spark sessions. Local sessions are configured for laptops, demonstrations and tests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LOOPBACK = "127.0.0.1"
 _FOLDER = "icefloe-spark-"
 _LOCK = "lock"
 _ATTEMPTS = 4
-"""Attempts per task, as on clusters, because a machine that is short of memory also kills workers."""
+"""The number of attempts per task, as on clusters, because a machine short of memory also kills workers."""
 
 QUICK_START: Mapping[str, str] = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 }
-"""Settings for short jobs: the JVM starts with half the CPU time, but runs slower later."""
+"""Settings for short jobs: the JVM starts in half the CPU time, but runs more slowly later."""
 
 
 def local_session(
@@ -42,8 +42,8 @@ def local_session(
 ) -> SparkSession:
     """Start a Spark session in this process, or return the active one.
 
-    It listens on the loopback interface only, has no web page, keeps its files in a temporary folder, and its
-    workers use this Python. The JVM logs to `spark.log` in the folder `spark.local.dir`, which is
+    The session listens only on the loopback interface, has no web UI, stores its files in a temporary folder,
+    and its workers use this Python. The JVM logs to `spark.log` in the folder `spark.local.dir`, which is
     removed at exit.
 
     Parameters
@@ -134,7 +134,7 @@ def session_at(
 
 @contextmanager
 def open_temporary_session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """Open a Spark session for a block. A session that was active before stays open."""
+    """Open a Spark session for a block. A session that was already active stays open."""
     running = _SparkSession.getActiveSession()
     quick = QUICK_START if master.startswith("local") else {}
     session = session_at(master, settings={**quick, **(settings or {})})
@@ -159,7 +159,7 @@ def open_default_session() -> Iterator[SparkSession | None]:
 
 
 def _create_folder() -> Path:
-    """Create a folder for the files of a session, and remove those of killed processes."""
+    """Create a folder for the files of a session, and remove folders of killed processes."""
     for lock in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
         with suppress(OSError, ImportError), lock.open("ab") as file:  # not ours, or in use
             _lock(file)
@@ -192,13 +192,13 @@ def _find_reason(error: Exception, log: Path) -> str:
 
 
 def _add_attempts(master: str) -> str:
-    """Add a number of attempts per task to a local master that does not have one."""
+    """Add the number of attempts per task to the URL of a local master without one."""
     plain = re.fullmatch(r"local(?:\[([^,\]]+)\])?", master)
     return f"local[{plain[1] or 1},{_ATTEMPTS}]" if plain else master
 
 
 def _prepare_from_env(folder: Path, *, local: bool) -> None:
-    """Tell Spark where Java and Python are, unless the user has."""
+    """Set the locations of Java and Python for Spark, unless the user has set them."""
     os.environ["JAVA_HOME"] = str(find_java_home())
     python = sys.executable
     if local and " " in python and "PYSPARK_PYTHON" not in os.environ:
@@ -209,7 +209,7 @@ def _prepare_from_env(folder: Path, *, local: bool) -> None:
 
 
 def _write_launcher(folder: Path, python: str) -> str:
-    """Write a script that starts Python. Spark finds no data sources if the path of Python has a space.
+    """Write a script that starts Python. Spark finds no data sources if the path of Python contains a space.
 
     It runs `command -v PATH` without quotes first, in `DataSourceManager.shouldLoadPythonDataSources`.
     """
@@ -221,7 +221,7 @@ def _write_launcher(folder: Path, python: str) -> str:
 
 @contextmanager
 def _redirect_stderr(file: Path) -> Iterator[None]:
-    """Redirect the error output of new processes to a file: the JVM prints several warnings."""
+    """Redirect the stderr of new processes to a file, because the JVM prints several warnings."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.metadata_tables import View, get_metadata_table
-from icefloe.query.options import Options, open_version, parse_options
+from icefloe.query.options import QueryOptions, open_version, parse_options
 from icefloe.query.scan.read import read_partition
 from icefloe.query.spark_types import to_ddl, to_spark_type
 from icefloe.spark.worker import VERSION, check_version, hide_tracebacks
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from icefloe.query.scan.plan import Plan
-    from icefloe.query.schema import Table
+    from icefloe.query.scan.plan import ScanPlan
+    from icefloe.query.schema import ArrayTable
     from icefloe.session import Session
 
 NAME = "icechunk"
 
 
 class IcechunkSource(DataSource):
-    """The data source `icechunk`. Spark discovers it if icefloe is installed."""
+    """The Spark data source `icechunk` (`spark.read.format`). Spark discovers it if icefloe is installed."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,8 +51,8 @@ class IcechunkSource(DataSource):
             chosen = parse_options(self.options)
             if chosen.is_stream:
                 raise InvalidInputError(
-                    "grain, startingVersion and the other options of streams apply to spark.readStream;"
-                    " spark.read has the metadata tables snapshots, chunks and diff instead",
+                    "grain, startingVersion and other stream options require spark.readStream; spark.read"
+                    " has the metadata tables snapshots, chunks and diff instead",
                     kind=ErrorKind.NOT_ALLOWED,
                 )
             if name := chosen.text("table"):
@@ -63,7 +63,7 @@ class IcechunkSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         # docstring inherited
-        from icefloe.spark.sink import IcechunkWriter
+        from icefloe.spark.batch_sink import IcechunkWriter
 
         with hide_tracebacks():
             return IcechunkWriter(parse_options(self.options), schema, overwrite)
@@ -80,16 +80,13 @@ class IcechunkSource(DataSource):
         from icefloe.spark.stream_source import IcechunkStreamReader
 
         with hide_tracebacks():
-            chosen = parse_options(self.options)
-            if not chosen.is_stream:
-                raise InvalidInputError(
-                    "a stream needs the option grain: rows, chunks or commits", kind=ErrorKind.NOT_ALLOWED
-                )
-            return IcechunkStreamReader(chosen, schema.names)
+            return IcechunkStreamReader(parse_options(self.options), schema.names)
 
 
-class Part(InputPartition):
-    """The work of one task: the number of a partition, or a unit of work of a metadata table."""
+class ReadPart(InputPartition):
+    """The work of one task that reads from the Spark data source `icechunk`: a partition, or a part of a
+    metadata table.
+    """
 
     def __init__(self, item: Any) -> None:
         super().__init__(item)
@@ -97,9 +94,12 @@ class Part(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """A reader of the partitions of a plan. Pickled as a session without secrets and the plan."""
+    """A reader of array tables for the Spark data source `icechunk`.
 
-    def __init__(self, session: Session, plan: Plan, batch_rows: int) -> None:
+    Pickled with a plan and a session without secrets.
+    """
+
+    def __init__(self, session: Session, plan: ScanPlan, batch_rows: int) -> None:
         self._session = session
         self._plan = plan
         self._batch_rows = batch_rows
@@ -107,20 +107,20 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         # docstring inherited
-        return [Part(number) for number in range(self._plan.partitions)]
+        return [ReadPart(number) for number in range(self._plan.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
-            if isinstance(partition, Part):  # without partitions, Spark would create one itself
+            if isinstance(partition, ReadPart):  # if there were no partitions, Spark would create one itself
                 yield from read_partition(self._session, self._plan, partition.item, self._batch_rows)
 
 
 class MetadataReader(DataSourceReader):
-    """A reader of a metadata table."""
+    """A reader of metadata tables for the Spark data source `icechunk`."""
 
-    def __init__(self, name: str, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, name: str, options: QueryOptions, columns: Sequence[str]) -> None:
         self._name = name
         self._columns = list(columns)
         repo = options.open()
@@ -131,19 +131,19 @@ class MetadataReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         # docstring inherited
-        return [Part(item) for item in get_metadata_table(self._name).tasks(self._view)]
+        return [ReadPart(item) for item in get_metadata_table(self._name).tasks(self._view)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # docstring inherited
         with hide_tracebacks():
             check_version(self._version)
-            if isinstance(partition, Part):
+            if isinstance(partition, ReadPart):
                 for batch in get_metadata_table(self._name).read(self._view, partition.item):
                     yield batch.select(self._columns)
 
 
-def _check_types(table: Table, schema: StructType) -> None:
-    """Check that a schema given by the user only omits columns."""
+def _check_types(table: ArrayTable, schema: StructType) -> None:
+    """Check that a schema given by the user has the types of the table, and only omits columns."""
     for column, field in zip(table.columns, schema.fields, strict=True):
         found, asked = to_spark_type(column.arrow), field.dataType.simpleString()
         if _strip_spaces(found) != _strip_spaces(asked):

@@ -1,9 +1,9 @@
-"""`df.writeStream.format("icechunk")`: one commit per micro-batch, exactly once.
+"""`df.writeStream.format("icechunk")`: write each micro-batch in one commit, exactly once.
 
 Spark may run a batch again after a failure. The key of a commit is the id of the query and the number of the
-batch, so a batch that is already on the branch commits nothing. Spark creates a writer in the driver for each
-batch, sends it to the tasks, and commits with another writer in another process. Receipts therefore carry
-everything that the commit needs: the query and the snapshot that the tasks started from.
+batch, and a batch whose key is already on the branch is not committed again. Spark creates a writer in the
+driver for each batch, sends it to the tasks, and commits with another writer in another process. Receipts
+therefore carry everything that the commit needs: the query, and the snapshot from which the tasks started.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
 
-from icefloe.query.options import Options
-from icefloe.spark.sink import IcechunkWriter, WriteReceipt
+from icefloe.query.options import QueryOptions
+from icefloe.spark.batch_sink import IcechunkWriter, WriteReceipt
 from icefloe.spark.worker import hide_tracebacks
 
 if TYPE_CHECKING:
@@ -33,18 +33,18 @@ _StreamWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", datasour
 
 @dataclass(frozen=True)
 class BatchReceipt(WriterCommitMessage):
-    """The receipt of a task of a micro-batch."""
+    """The receipt of a task that writes a micro-batch to the Spark stream sink."""
 
     query: str
     base: str
-    """The snapshot that the tasks of the batch started from."""
+    """The snapshot from which the tasks of the batch started."""
     written: WriteReceipt
 
 
 class IcechunkStreamWriter(_StreamWriter):  # type: ignore[misc]
-    """A writer of micro-batches."""
+    """The sink of a Spark stream: a streaming write with one commit per micro-batch, exactly once."""
 
-    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: QueryOptions, schema: StructType, overwrite: bool) -> None:
         keys = ("txnAppId", "txnVersion")
         given = {name: value for name, value in options.given.items() if name not in keys}
         self._app = options.text("txnAppId")
@@ -66,10 +66,10 @@ class IcechunkStreamWriter(_StreamWriter):  # type: ignore[misc]
                 self._writer.commit_from(first.base, written, (first.query, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Keep the chunks of a batch that failed; garbage collection deletes them."""
+        """Leave the chunks of a failed micro-batch of the stream sink, which garbage collection deletes."""
 
 
 def _to_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Convert rows to Arrow record batches, which Spark does itself since 4.1."""
+    """Convert rows to Arrow record batches, as Spark itself does since 4.1."""
     while part := [row.asDict() for row in islice(rows, _BATCH_ROWS)]:
         yield pa.RecordBatch.from_pylist(part, schema)

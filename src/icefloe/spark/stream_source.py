@@ -1,7 +1,7 @@
-"""`spark.readStream.format("icechunk")`: the rows, chunks or commits that a branch gained since a batch.
+"""`spark.readStream.format("icechunk")`: stream the rows, chunks or commits that are added to a branch.
 
-Spark keeps one process per query with a reader that plans, and creates a reader in every task. A reader
-therefore opens nothing until it is asked, and all state is in the offset: the id of a snapshot.
+Spark keeps one process per query with a reader that plans batches, and creates another reader in every task.
+Readers therefore open repositories lazily, and the only state is the offset, which is a snapshot id.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from icefloe.errors import ErrorKind, InvalidInputError
-from icefloe.query.options import Options
+from icefloe.query.options import QueryOptions
 from icefloe.query.scan.plan import TableScan, scan_table
 from icefloe.query.schema import find_tables
 from icefloe.query.spark_types import to_ddl
@@ -60,11 +60,13 @@ else:
     HAS_LIMITS = True
 
 _NEXT: Final = ".next"
-"""Suffix of the bookmark that protects the end of the batch in progress."""
+"""The suffix of the bookmark that protects the end of the batch in progress."""
 
 
-def describe_stream(options: Options) -> str:
-    """Return the schema of a stream as DDL. Checks all options, because `load()` calls this."""
+def describe_stream(options: QueryOptions) -> str:
+    """Describe the source of a Spark stream: return its schema as DDL, after checking all options, as
+    `load()` calls this.
+    """
     settings = StreamSettings.from_options(options)
     _check_limits(settings)
     repo = options.open()
@@ -91,21 +93,22 @@ def _check_limits(settings: StreamSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchPart(InputPartition):
-    """The work of one task of a micro-batch."""
+    """The work of one task in a micro-batch of the source of a Spark stream."""
 
     start: str
     end: str
     kind: str
     """`written`, `removed`, `chunks` or `commits`."""
     item: Any
-    """Numbers of blocks; number of a scan and of its partition; path of an array."""
+    """The block numbers, the numbers of a scan and its partition, or the path of an array, depending on
+    `kind`."""
     version: str = VERSION
 
 
 class _Reader(DataSourceStreamReader):
-    """A reader of one stream, without admission control."""
+    """A reader of one stream without admission control."""
 
-    def __init__(self, options: Options, columns: Sequence[str]) -> None:
+    def __init__(self, options: QueryOptions, columns: Sequence[str]) -> None:
         self._options = options
         self._settings = StreamSettings.from_options(options)
         self._columns = [name for name in columns if name != CHANGE]
@@ -121,7 +124,7 @@ class _Reader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, str]:  # noqa: N802
         # docstring inherited
         with hide_tracebacks():
-            if self._first is None:  # Spark asks twice, and `latest` must not move in between
+            if self._first is None:  # Spark calls this twice, and `latest` must not move in between
                 self._first = find_start(self._open(), self._settings)
                 move_bookmark(self._open(), self._settings, self._first)
             return {"snapshot": self._first}
@@ -167,7 +170,9 @@ class _Reader(DataSourceStreamReader):
         lost = start if before is None and start != START else end if after is None else None
         if lost is not None and self._settings.on_lost_base != "reload":
             raise make_lost_base_error(self._settings, lost)
-        if after is None:  # the next batch starts here, finds the position lost, and reads everything
+        if (
+            after is None
+        ):  # the next batch starts here, detects that its position has expired, and reads everything
             return
         if self._settings.grain == "chunks":
             for path in list_changed_arrays(before, after, self._options.group, self._variables):
@@ -238,7 +243,8 @@ class _Reader(DataSourceStreamReader):
 if HAS_LIMITS:
 
     class IcechunkStreamReader(_Reader, SupportsTriggerAvailableNow):
-        """A reader of one stream."""
+        """The source of a streaming read, which emits the rows, chunks or commits that are added to a
+        branch."""
 
         def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
             # docstring inherited

@@ -24,9 +24,10 @@ Read = Callable[[int], Iterator[pa.RecordBatch]]
 
 
 def make_frame(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str) -> DataFrame:
-    """Create a data frame of the rows that `read` returns for the numbers 0 to `tasks` - 1.
+    """Create a Spark data frame whose rows are computed by icefloe tasks. `read` returns the rows of one
+    task.
 
-    The function is pickled with its arguments. Spark's pages show the title in the plan.
+    The function is pickled with its arguments. Spark's web UI shows the title in the plan.
     """
     driver = VERSION
 
@@ -43,7 +44,7 @@ def make_frame(spark: SparkSession, tasks: int, read: Read, ddl: str, title: str
 
 
 def count_slots(spark: SparkSession) -> int:
-    """Count the tasks that run at the same time. Clients of Spark Connect get an estimate."""
+    """Count the Spark tasks that can run at the same time. For Spark Connect, the count is an estimate."""
     return _SLOTS if is_client(spark) else int(spark.sparkContext.defaultParallelism)
 
 
@@ -51,16 +52,16 @@ _SLOTS: Final = 8
 
 
 def convert_schema(schema: StructType) -> pa.Schema:
-    """Convert the schema of a data frame to Arrow, as tasks receive it."""
-    # Releases before 4.2 do not have the argument, and assume UTC.
+    """Convert the schema of a Spark data frame to the Arrow schema that tasks receive."""
+    # Spark releases before 4.2 lack the argument and assume UTC.
     zone: Any = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(schema, **zone)
 
 
 def map_in_arrow(frame: Any, function: Any, ddl: str) -> DataFrame:
-    """Call `DataFrame.mapInArrow` without its warning about pandas."""
+    """Call Spark's `DataFrame.mapInArrow` without its warning about pandas."""
     with warnings.catch_warnings():
-        # Arrow batches are never converted to pandas here, so its version does not matter.
+        # Arrow batches are never converted to pandas here, so the version of pandas does not matter.
         warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
         mapped: DataFrame = frame.mapInArrow(function, ddl)
     return mapped

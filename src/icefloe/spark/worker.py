@@ -1,22 +1,26 @@
-"""Wrap every task: check the version of icefloe, and reduce an error to one sentence."""
+"""Code that wraps every Spark task: checks the version of icefloe, and shortens errors to one sentence."""
 
 from __future__ import annotations
 
 import functools
 import gc
 import os
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
+
+from pyspark import cloudpickle as _cloudpickle
 
 from icefloe._version import __version__
 from icefloe.errors import ErrorKind, IcechunkError, SessionStateError
 
 VERSION: Final = __version__
+cloudpickle: Any = _cloudpickle
 
 
 def check_version(driver: str) -> None:
-    """Raise an error if the driver runs a different version of icefloe."""
+    """Raise an error in a Spark worker if the driver runs a different version of icefloe."""
     if driver != VERSION:
         raise SessionStateError(
             f"the driver runs icefloe {driver} and this executor {VERSION}; install the same version on both"
@@ -27,7 +31,7 @@ def check_version(driver: str) -> None:
 
 @contextmanager
 def hide_tracebacks() -> Iterator[None]:
-    """Keep Spark from printing the traceback of icefloe errors in a Python worker."""
+    """Stop Spark from printing the traceback of icefloe errors in a worker."""
     try:
         yield
     except IcechunkError:
@@ -39,13 +43,41 @@ def hide_tracebacks() -> Iterator[None]:
 
 @functools.cache
 def freeze_modules() -> None:
-    """Exempt all objects of a worker from garbage collection, once, at the end of its first task.
+    """Exempt all existing objects of a Spark worker from Python's garbage collection, after its first task.
 
-    Spark collects garbage after every task. The modules of pandas, xarray and zarr took 50 ms each time.
+    Spark runs Python's garbage collector after every task, which took 50 ms with pandas, xarray and zarr
+    loaded.
     """
     gc.freeze()
 
 
 def _hide_trace_from_env() -> None:
-    # Spark reads the variable when it formats the exception, and ends the worker afterwards.
+    # Spark reads the variable when it formats the exception, and then ends the worker.
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+def pack_outcome(run: Callable[[], Any], caught: type[Exception] = Exception) -> bytes:
+    """Pickle the result of a task in a Spark worker, or the exception that it raised.
+
+    Exceptions are returned as values, because Spark would retry the task and convert them to text.
+    """
+    try:
+        outcome: tuple[bool, Any] = (False, run())
+    except caught as error:  # raised again on the driver
+        outcome = (True, error)
+    try:
+        packed: bytes = cloudpickle.dumps(outcome)
+        pickle.loads(packed)  # some exceptions can be pickled but not unpickled, so test both
+    except Exception as error:
+        if not outcome[0]:
+            raise TypeError(f"the result of a task cannot be pickled: {error}") from error
+        packed = cloudpickle.dumps((True, RuntimeError(f"{type(outcome[1]).__name__}: {outcome[1]}")))
+    return packed
+
+
+def unpack_outcome(packed: bytes) -> Any:
+    """Unpickle the outcome of a task: return its result, or raise its exception."""
+    failed, value = pickle.loads(bytes(packed))
+    if failed:
+        raise value
+    return value

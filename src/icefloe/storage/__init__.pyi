@@ -25,6 +25,8 @@ from icefloe.storage.base import PutCondition as PutCondition
 from icefloe.storage.base import StorageObjectInfo as StorageObjectInfo
 from icefloe.storage.base import Unchanged as Unchanged
 from icefloe.storage.base import Version as Version
+from icefloe.storage.disk_cache import DiskCache as DiskCache
+from icefloe.storage.disk_cache import DiskCacheUsage as DiskCacheUsage
 from icefloe.storage.factories import azure_storage as azure_storage
 from icefloe.storage.factories import gcs_storage as gcs_storage
 from icefloe.storage.factories import hf_storage as hf_storage

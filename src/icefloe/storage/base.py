@@ -36,7 +36,7 @@ _PLAIN_PATH = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z_.-]*(?:/[0-9A-Za-z_-][0-9A-Za
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """An opaque version of an object, to be passed back in `Unchanged`."""
+    """The version of an object in any storage: an opaque value, to be passed back in `Unchanged`."""
 
     e_tag: str | None
     """The etag of the object; None if the storage has none."""
@@ -46,12 +46,12 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A condition: write only if there is no object at the path."""
+    """A condition for a write to a storage: only if there is no object at the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """A condition: write only if the object still has this version."""
+    """A condition for a write to a storage: only if the object still has this version."""
 
     version: Version
     """The expected version."""
@@ -59,7 +59,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Always:
-    """No condition: always write."""
+    """The absence of a condition for a write to a storage."""
 
 
 PutCondition: TypeAlias = Absent | Unchanged | Always
@@ -69,7 +69,7 @@ ABSENT = Absent()
 
 
 class ObjectKind(Enum):
-    """The kind of an object, for storages with different classes for metadata and chunks."""
+    """The kind of an object in a storage: metadata or chunk, which may have different storage classes."""
 
     METADATA = "metadata"
     CHUNK = "chunk"
@@ -77,7 +77,7 @@ class ObjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StorageObjectInfo:
-    """An object in a listing. `created_at` is the time of the last write."""
+    """An object in the listing of a storage. `created_at` is the time of the last write."""
 
     key: str
     """The path of the object, relative to the root."""
@@ -89,7 +89,7 @@ class StorageObjectInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedObjects:
-    """A part of a listing in columns, with the content of `StorageObjectInfo`."""
+    """A part of a storage listing in columns, with the content of `StorageObjectInfo`."""
 
     keys: list[str]
     sizes: NDArray[np.int64]
@@ -99,7 +99,7 @@ class ListedObjects:
 
 @dataclass(frozen=True, slots=True)
 class DeleteReport:
-    """The number of deleted objects, and the objects that could not be deleted, with the errors."""
+    """The result of deleting objects from a storage: their number, and the errors of those that remain."""
 
     deleted: int
     """The number of deleted objects, including those that did not exist."""
@@ -109,14 +109,14 @@ class DeleteReport:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """The temporary files that were deleted, and those that could not be deleted, with the errors."""
+    """The result of sweeping a storage: the deleted temporary files, and the errors of those that remain."""
 
     deleted: tuple[StorageObjectInfo, ...] = ()
     failed: tuple[tuple[str, StorageError], ...] = ()
 
 
 class ObjectNotFoundError(StorageError):
-    """There is no object at this path.
+    """The error for a path at which a storage has no object.
 
     Parameters
     ----------
@@ -133,11 +133,11 @@ class ObjectNotFoundError(StorageError):
 
 
 class BucketNotFoundError(StorageError):
-    """The bucket or container does not exist."""
+    """The error for a bucket or container of a storage that does not exist."""
 
 
 class ConditionNotMetError(StorageError):
-    """The condition of a write does not hold, because another writer changed the object first.
+    """The error for a conditional write to a storage: another writer changed the object first.
 
     Parameters
     ----------
@@ -156,7 +156,8 @@ class ConditionNotMetError(StorageError):
 
 
 class Storage(ABC):
-    """The location of a repository. Create one with the `*_storage` functions or `storage_from_url`.
+    """A storage: the location of a repository. Create one with the `*_storage` functions or
+    `storage_from_url`.
 
     Storages can be pickled. The pickle contains their credentials: send it to workers, but do not store it.
     The repr contains no secrets.
@@ -189,16 +190,16 @@ class Storage(ABC):
 
     @property
     def read_only(self) -> bool:
-        """True if writes raise an error."""
+        """True if writes to this storage raise an error."""
         return False
 
     @property
     def answers_at_once(self) -> bool:
-        """True if reads do not wait for a network, so that threads would cost more than they save."""
+        """True if reads from this storage do not wait for a network, so that threads would not pay off."""
         return False
 
     def default_settings(self) -> StorageSettings:
-        """Return the default settings of this back end.
+        """Return the default settings of this kind of storage.
 
         Returns
         -------
@@ -244,7 +245,8 @@ class Storage(ABC):
         return self
 
     def for_a_while(self) -> Self:
-        """Return a storage at the same location for temporary objects, whose writes need not be durable.
+        """Return a storage at the same location for temporary objects, which do not have to be written
+        durably.
 
         Returns
         -------
@@ -320,7 +322,7 @@ class Storage(ABC):
 
     @abstractmethod
     def get(self, path: str) -> tuple[bytes, Version]:
-        """Read an object.
+        """Read an object from the storage.
 
         Parameters
         ----------
@@ -334,7 +336,7 @@ class Storage(ABC):
         """
 
     def get_if_changed(self, path: str, version: Version) -> tuple[bytes, Version] | None:
-        """Read an object unless it still has a known version.
+        """Read an object from the storage unless it still has a known version.
 
         Parameters
         ----------
@@ -353,7 +355,8 @@ class Storage(ABC):
 
     @abstractmethod
     def get_range(self, path: str, start: int, stop: int | None) -> bytes:
-        """Read a byte range of an object. Long ranges are read in parallel where that is faster.
+        """Read a byte range of an object in the storage. Long ranges are read in parallel where that is
+        faster.
 
         Parameters
         ----------
@@ -376,7 +379,7 @@ class Storage(ABC):
         """
 
     def get_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        """Read several byte ranges of one object.
+        """Read several byte ranges of one object in the storage.
 
         Parameters
         ----------
@@ -394,7 +397,7 @@ class Storage(ABC):
 
     @abstractmethod
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
-        """Return size, time and version of an object.
+        """Return size, time and version of an object in the storage.
 
         Parameters
         ----------
@@ -408,7 +411,7 @@ class Storage(ABC):
         """
 
     def size_of(self, path: str) -> int:
-        """Return the size of an object in bytes.
+        """Return the size of an object in the storage, in bytes.
 
         Parameters
         ----------
@@ -423,7 +426,7 @@ class Storage(ABC):
         return self.head(path)[0].size_bytes
 
     def exists(self, path: str) -> bool:
-        """Return whether there is an object at a path.
+        """Return whether the storage has an object at a path.
 
         Parameters
         ----------
@@ -458,7 +461,7 @@ class Storage(ABC):
 
     @abstractmethod
     def list_prefix(self, prefix: str = "") -> Iterator[StorageObjectInfo]:
-        """List all objects in a folder and below, in no particular order.
+        """List all objects of the storage in a folder and below, in no particular order.
 
         Objects that are written or deleted during the listing may be included or not.
 
@@ -474,7 +477,7 @@ class Storage(ABC):
         """
 
     def list_columns(self, prefix: str = "") -> Iterator[ListedObjects]:
-        """List the objects in a folder as columns, in parts, because a whole listing may not fit into memory.
+        """List the objects in a folder of the storage as columns, in parts that fit into memory.
 
         Objects in subfolders may be included.
 
@@ -508,7 +511,8 @@ class Storage(ABC):
         kind: ObjectKind = ObjectKind.METADATA,
         metadata: Mapping[str, str] | None = None,
     ) -> Version:
-        """Write a whole object atomically. Readers see the old or the new content, never a part.
+        """Write a whole object to the storage atomically. Readers see the old or the new content, never a
+        part.
 
         When a conditional write returns, this write and all earlier writes of this storage are durable.
 
@@ -579,7 +583,7 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> DeleteReport:
-        """Delete objects. Objects that do not exist count as deleted.
+        """Delete objects from the storage. Objects that do not exist count as deleted.
 
         Parameters
         ----------
@@ -593,7 +597,8 @@ class Storage(ABC):
         """
 
     def make_room(self, expendable: Callable[[], Iterator[str]]) -> AbstractContextManager[None]:
-        """Let writes of this thread delete expendable objects, one by one, when the disk is full.
+        """Let writes of this thread to the storage delete expendable objects, one by one, when the disk is
+        full.
 
         Parameters
         ----------
@@ -609,7 +614,7 @@ class Storage(ABC):
         return nullcontext()
 
     def remove_empty_folder(self, folder: str) -> None:  # noqa: B027
-        """Remove a folder without objects, in storages that have folders.
+        """Remove a folder without objects from the storage, if it has folders.
 
         Parameters
         ----------
@@ -618,7 +623,8 @@ class Storage(ABC):
         """
 
     def sync(self) -> None:  # noqa: B027
-        """Make all previous writes durable. Writers call this if another process moves the ref."""
+        """Make all previous writes to the storage durable. Writers call this if another process moves the
+        ref."""
 
     def sweep(
         self,
@@ -628,7 +634,7 @@ class Storage(ABC):
         *,
         dry_run: bool = False,
     ) -> SweepReport:
-        """Delete temporary files that killed writers left behind. Listings do not contain them.
+        """Delete temporary files that killed writers left in the storage. Listings do not contain them.
 
         Parameters
         ----------
@@ -653,7 +659,7 @@ class Storage(ABC):
     def list_objects(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[tuple[str, int]]:
-        """List keys and sizes of the objects below a prefix.
+        """List keys and sizes of the objects below a prefix of the storage.
 
         Parameters
         ----------
@@ -672,7 +678,7 @@ class Storage(ABC):
     def list_objects_metadata(
         self, settings: StorageSettings | None = None, prefix: str | None = None
     ) -> list[StorageObjectInfo]:
-        """List keys, sizes and times of the objects below a prefix.
+        """List keys, sizes and times of the objects below a prefix of the storage.
 
         Parameters
         ----------
@@ -724,14 +730,14 @@ class Storage(ABC):
 
 
 def split_range(start: int, stop: int, settings: EffectiveStorageSettings) -> list[tuple[int, int]]:
-    """Split a byte range into equal parts of about the ideal size, within the limit of parallel requests."""
+    """Split a byte range of an object into equal parts of about the ideal size, to read them in parallel."""
     wanted = -(-(stop - start) // settings.ideal_concurrent_request_size)
     count = max(min(settings.max_concurrent_requests_for_object, wanted), 1)
     return list(pairwise(start + (stop - start) * i // count for i in range(count + 1)))
 
 
 def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -> bool:
-    """Write an object, and return whether the storage accepted the condition."""
+    """Write an object conditionally, and return whether the storage accepted the condition."""
     try:
         storage.put(path, data, condition)
     except ConditionNotMetError:
@@ -740,7 +746,8 @@ def accepts(storage: Storage, path: str, data: bytes, condition: PutCondition) -
 
 
 def check_path(path: str) -> str:
-    """Return the path if it names an object below the root; raise InvalidInputError otherwise."""
+    """Return the path of an object if it is below the root of the storage; raise InvalidInputError
+    otherwise."""
     if _PLAIN_PATH.fullmatch(path):
         return path  # nearly all
     if not path or path != path.strip("/") or any(part in ("", ".", "..") for part in path.split("/")):
@@ -751,13 +758,13 @@ def check_path(path: str) -> str:
 
 
 def check_range(path: str, start: int, stop: int | None) -> None:
-    """Raise InvalidInputError if a byte range is negative or inverted."""
+    """Raise InvalidInputError if a byte range of an object is negative or inverted."""
     if start < 0 or (stop is not None and stop < start):
         raise make_range_error(path, start, stop)
 
 
 def make_range_error(path: str, start: int, stop: int | None) -> InvalidInputError:
-    """Return the error for a byte range that is negative or inverted."""
+    """Return the error for a byte range of an object that is negative or inverted."""
     return InvalidInputError(
         f"invalid byte range {start}..{stop} of {path}", kind=ErrorKind.INVALID_BYTE_RANGE
     )

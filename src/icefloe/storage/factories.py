@@ -33,7 +33,7 @@ _S3_OTHERS = ["legacy_rooted_keys", "read_headers", "write_headers", "headers"]
 
 
 def in_memory_storage() -> Storage:
-    """Create an empty storage in the memory of this process.
+    """Create an empty storage in the memory of this process (factory).
 
     Returns
     -------
@@ -727,7 +727,7 @@ def _open_s3(
     *,
     read_only: bool = False,
 ) -> Storage:
-    """Open a bucket with the API of S3. The headers are those of all requests, of reads and of writes."""
+    """Open a bucket with the API of S3. The headers apply to all requests, to reads and to writes."""
     from icefloe.credentials import s3_anonymous_credentials, s3_from_env_credentials
     from icefloe.storage.object_store.clients import Headers, S3Place  # importing obstore is slow
 
@@ -845,7 +845,7 @@ def _new_http(
 
 
 def check_web_url(url: str) -> None:
-    """Raise StorageError if a URL is not that of a web server."""
+    """Raise StorageError if the URL for a storage does not refer to a web server."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise StorageError(f"not an http url: {url!r}", kind=ErrorKind.CANNOT_PARSE_URL)

@@ -80,7 +80,7 @@ class _SharedObjects:
 
 
 class MemoryStorage(Storage):
-    """A storage in a dict of this process.
+    """A storage in the memory of this process.
 
     Two storages of this class share nothing. A pickle contains a copy of all objects, and a forked child sees
     the objects at the time of the fork: neither writes back to the original.

@@ -23,8 +23,8 @@ CLEANING_PAUSES = (0.0, 0.1, 0.5, 1.0)  # seconds between a deletion and the nex
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one experiment, with the incorrect behaviour if it failed."""
+class ProbeCheck:
+    """The result of one experiment of a probe, with the incorrect behaviour of the storage if it failed."""
 
     name: str
     passed: bool
@@ -33,14 +33,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """The results of all experiments."""
+    """The results of all experiments of a probe on a storage."""
 
     place: str
-    checks: tuple[Check, ...]
+    checks: tuple[ProbeCheck, ...]
 
     @property
     def safe(self) -> bool:
-        """True if concurrent commits are safe."""
+        """True if a probe found that concurrent commits to a storage are safe."""
         return all(check.passed for check in self.checks)
 
     def __str__(self) -> str:
@@ -53,14 +53,15 @@ class ProbeReport:
 
 
 def probe(storage: Storage) -> ProbeReport:
-    """Try reads, writes, conditional writes and races in a separate folder, which is deleted afterwards.
+    """Probe a storage with reads, writes, conditional writes and races in a separate folder, which is deleted
+    afterwards.
 
     A storage that cannot be reached is a failed check. Raises ReadOnlyError if the storage is read-only.
     """
     storage.check_writable()
     folder = f"icefloe-probe-{uuid.uuid4().hex}"
     run = _Probe(storage, folder)
-    checks: list[Check] = []
+    checks: list[ProbeCheck] = []
     try:
         for name, check in run.checks():
             checks.append(_outcome(name, check))
@@ -88,12 +89,12 @@ def _clean_up(storage: Storage, folder: str, names: list[str]) -> None:
     storage.remove_empty_folder(folder)
 
 
-def _outcome(name: str, check: Callable[[], str]) -> Check:
+def _outcome(name: str, check: Callable[[], str]) -> ProbeCheck:
     try:
         problem = check()
     except StorageError as error:
         problem = error.message
-    return Check(name, not problem, problem)
+    return ProbeCheck(name, not problem, problem)
 
 
 class _Probe:

@@ -21,7 +21,7 @@ from icefloe.storage.base import (
 
 
 class ReadOnlyStorage(Storage):
-    """A storage that reads from another one and rejects writes.
+    """A read-only wrapper: a storage that reads from another one and rejects writes.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class ReadOnlyStorage(Storage):
 
     @property
     def location(self) -> Any:
-        """The location in an object store; None for other storages."""
+        """The location of a storage in a read-only wrapper, if it is in an object store."""
         return getattr(self._inner, "location", None)
 
     def default_settings(self) -> StorageSettings:

@@ -22,7 +22,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class RedirectStorage(ReadOnlyStorage):
-    """The storage that a URL redirects to, resolved on first use.
+    """A read-only storage at the end of HTTP redirects, which are followed on first use.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class RedirectStorage(ReadOnlyStorage):
 
 
 def resolve(url: str) -> str:
-    """Return the URL at the end of the redirects that start at a URL."""
+    """Follow the HTTP redirects that start at the URL of a storage, and return the last URL."""
     for _ in range(MAX_REDIRECTS):
         location = _location(url)
         if urlsplit(location).scheme in SCHEMES:

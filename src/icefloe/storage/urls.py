@@ -33,6 +33,12 @@ SECRETS = {
     "service_account_key",
     "session_token",
 }
+_CREDENTIAL_OPTIONS = {
+    **dict.fromkeys(("s3", "r2", "tigris"), "access_key_id and secret_access_key"),
+    "gs": "service_account_file or bearer_token",
+    "az": "access_key or sas_token",
+}
+"""Options with credentials, by URL scheme."""
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -107,7 +113,7 @@ def redirect_storage(base_url: str) -> Storage:
 
 
 def open_public_url(url: str) -> Storage:
-    """Open the storage at the end of a redirect without credentials."""
+    """Open the storage at a public URL to which a redirect led, without credentials."""
     scheme = urlsplit(url).scheme
     anonymous = {} if scheme.startswith("http") else {"anonymous": True}
     if scheme == "tigris":
@@ -182,7 +188,7 @@ def _require_host(parts: SplitResult) -> str:
     if ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(
             f"{parts.geturl()}: a URL of a bucket must not contain keys, because URLs end up in logs; pass "
-            "access_key_id and secret_access_key as options",
+            f"{_CREDENTIAL_OPTIONS.get(parts.scheme, 'credentials')} as options",
             kind=ErrorKind.INVALID_CREDENTIALS,
         )
     if not parts.netloc:

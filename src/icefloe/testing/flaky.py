@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Fault(Enum):
-    """The fault that affects a request."""
+    """A fault that a flaky storage injects into a request."""
 
     NONE = "answered"
     LOST_REQUEST = "request lost"
@@ -27,20 +27,21 @@ class Fault(Enum):
 
 
 class FaultSource(Protocol):
-    """The source of faults, which decides the fate of requests. Its methods may block."""
+    """The source of faults for a flaky storage: it decides the fate of requests. Its methods may block."""
 
     def sending(self, call: Call) -> Fault:
-        """Return the fate of a request that is sent."""
+        """Return the fate of a request that is sent to a flaky storage."""
 
     def answered(self, call: Call, fault: Fault) -> None:
-        """Called when a request has had its effect, before the client receives the response."""
+        """Handle a request to a flaky storage that had its effect, before the client receives the
+        response."""
 
     def repeat_later(self, call: Call, request: Callable[[], object]) -> None:
-        """Receive a request that will arrive a second time."""
+        """Receive a request to a flaky storage that will arrive a second time."""
 
 
 class Crashed(BaseException):
-    """The simulated crash of a client, which `except Exception` does not catch."""
+    """The simulated crash of a flaky storage's client, which `except Exception` does not catch."""
 
 
 class FlakyStorage(PassingStorage):
@@ -89,5 +90,5 @@ class FlakyStorage(PassingStorage):
 
 
 def no_answer(call: Call) -> StorageError:
-    """Return the error that a client gets for a lost request or response."""
+    """Return the error that the client of a flaky storage gets for a lost request or response."""
     return StorageError(f"{call}: no response; it may or may not have happened", kind=ErrorKind.OBJECT_STORE)

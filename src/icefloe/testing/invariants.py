@@ -24,7 +24,8 @@ def assert_ancestry_invariants(
     *,
     must_contain_initial: bool = True,
 ) -> None:
-    """Assert that an ancestry, newest first, goes back in time, has no duplicates and ends at a root.
+    """Assert the invariants of an ancestry, newest first: it goes back in time, has no duplicates and ends at
+    a root.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def assert_ancestry_invariants(
 
 
 def assert_moves_sorted_by_final_path(moved_nodes: list[tuple[str, str]]) -> None:
-    """Assert that moves are sorted by their new paths, segment by segment.
+    """Assert the invariant that moves are sorted by their new paths, segment by segment.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ def assert_moves_sorted_by_final_path(moved_nodes: list[tuple[str, str]]) -> Non
 
 
 def assert_list_dir_equal(path: str, expected: list[str], actual: list[str]) -> None:
-    """Assert that two listings of a folder are equal, ignoring the chunk folder `c`.
+    """Assert the invariant that two listings of a folder are equal, ignoring the chunk folder `c`.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ def assert_list_dir_equal(path: str, expected: list[str], actual: list[str]) -> 
 
 
 async def compare_list_dir(model: ModelStore, store: IcechunkStore, paths: Iterable[str]) -> None:
-    """Assert that a store and its model list the same names in some folders.
+    """Assert the invariant that a store and its model list the same names in some folders.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to a storage."""
+    """A request that a storage for tests passes to another one."""
 
     verb: str
     path: str
@@ -41,7 +41,7 @@ class Call:
 
 
 class PassingStorage(Storage):
-    """A storage that passes requests to another one, with hooks before and after them.
+    """A storage for tests that passes requests to another one, with hooks before and after them.
 
     Copies made by `with_settings` share the mutable attributes of subclasses.
 
@@ -56,13 +56,13 @@ class PassingStorage(Storage):
         self._wrap(inner)
 
     def reading(self) -> None:
-        """Run before each read and listing."""
+        """Run before each read and listing that a storage for tests passes to another one."""
 
     def writing(self) -> None:
-        """Run before each write, copy and delete."""
+        """Run before each write, copy and delete that a storage for tests passes to another one."""
 
     def done(self) -> None:
-        """Run after each request that succeeded."""
+        """Run after each successful request that a storage for tests passed to another one."""
 
     @property
     def read_only(self) -> bool:
@@ -182,7 +182,7 @@ class PassingStorage(Storage):
 
 
 class LatencyStorage(PassingStorage):
-    """A storage that waits before each read and write, like a remote one.
+    """A storage for tests that delays each read and write, like a remote one.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class LatencyStorage(PassingStorage):
 
     @property
     def read_latency_ms(self) -> int:
-        """The delay of each read, in milliseconds."""
+        """The delay of each read from a storage for tests, in milliseconds."""
         return self._latency_ms["read"]
 
     @read_latency_ms.setter
@@ -207,7 +207,7 @@ class LatencyStorage(PassingStorage):
 
     @property
     def write_latency_ms(self) -> int:
-        """The delay of each write, in milliseconds."""
+        """The delay of each write to a storage for tests, in milliseconds."""
         return self._latency_ms["write"]
 
     @write_latency_ms.setter

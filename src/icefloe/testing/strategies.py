@@ -23,7 +23,7 @@ _UPDATES = st.integers(min_value=1, max_value=5)
 
 @st.composite
 def splitting_configs(draw: st.DrawFn, *, arrays: Iterable[zarr.Array[Any]]) -> ManifestSplittingConfig:
-    """Draw a configuration that splits the manifests of some arrays along some dimensions.
+    """Draw a configuration that splits the manifests of some arrays along some dimensions (hypothesis).
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def repository_configs(
     splitting: st.SearchStrategy[ManifestSplittingConfig] | None = None,
     ic_module: ModuleType | None = None,
 ) -> RepositoryConfig:
-    """Draw a configuration of a repository.
+    """Draw a configuration of a repository (hypothesis).
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def repository_configs(
 
 
 def chunk_coordinates(numblocks: tuple[int, ...]) -> st.SearchStrategy[tuple[int, ...]]:
-    """Return a strategy for the coordinates of a chunk.
+    """Return a hypothesis strategy for the coordinates of a chunk.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def chunk_coordinates(numblocks: tuple[int, ...]) -> st.SearchStrategy[tuple[int
 def chunk_slicers(
     numblocks: tuple[int, ...], chunk_shape: tuple[int, ...]
 ) -> st.SearchStrategy[tuple[slice, ...]]:
-    """Return a strategy for the slices of an array that select one chunk of a regular grid.
+    """Return a hypothesis strategy for the slices of an array that select one chunk of a regular grid.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def chunk_slicers(
 
 
 def chunk_paths(numblocks: tuple[int, ...]) -> st.SearchStrategy[str]:
-    """Return a strategy for the last part of the key of a chunk, such as `1/0`.
+    """Return a hypothesis strategy for the last part of the key of a chunk, such as `1/0`.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def chunk_paths(numblocks: tuple[int, ...]) -> st.SearchStrategy[str]:
 
 
 def draw_older_than(data: st.DataObject, storage: Storage, repo: Repository) -> datetime.datetime:
-    """Draw a time for an expiration or a collection: before, just after one of, or after all snapshots.
+    """Draw a time for an expiration or a collection: before, between or after the snapshots (hypothesis).
 
     Just after a snapshot means after its own time and after its snapshot file and transaction log were
     written, so that an expiration and a collection with this time treat it alike.

@@ -40,7 +40,8 @@ _SHARES: Final = st.floats(min_value=0.0, max_value=1.0)
 
 
 def similar_name(non_sibling_names: set[str], sibling_names: set[str]) -> st.SearchStrategy[str]:
-    """Return a strategy for names that resemble others: a sibling with an affix, or the name of another node.
+    """Return a strategy for names in a tree that resemble others: a sibling with an affix, or another node's
+    name.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def _is_a_name(text: str) -> bool:
 
 
 def fresh_name(pool: set[str], exclude: set[str]) -> st.SearchStrategy[str]:
-    """Return a strategy for new names, which often resemble other names.
+    """Return a strategy for new names in a tree, which often resemble other names.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def fresh_name(pool: set[str], exclude: set[str]) -> st.SearchStrategy[str]:
 
 @st.composite
 def fresh_names(draw: st.DrawFn, pool: set[str], exclude: set[str], n: int) -> list[str]:
-    """Draw several distinct names; see `fresh_name`.
+    """Draw several distinct new names in a tree; see `fresh_name`.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def trees(
 
 
 def child_names_at(parent: str, all_paths: set[str]) -> set[str]:
-    """Return the names of the direct children of a group.
+    """Return the names of the direct children of a group in a random tree.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ def child_names_at(parent: str, all_paths: set[str]) -> set[str]:
 
 
 def is_descendant(path: str, ancestor: str) -> bool:
-    """Return True if a path is anywhere below another one.
+    """Return True if a path in a random tree is anywhere below another one.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ def is_descendant(path: str, ancestor: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return a path with a leading slash, as sessions expect it.
+    """Return a path in a random tree with a leading slash, as sessions expect it.
 
     Parameters
     ----------
@@ -201,7 +202,8 @@ def absolute(path: str) -> str:
 
 
 def wrap_tolerant(pattern: str) -> str:
-    """Return a pattern that also matches a message that was wrapped into several lines with a bar in front.
+    """Return a pattern that matches the error of an invalid move in a random tree even if it was wrapped into
+    several lines.
 
     Parameters
     ----------
@@ -231,7 +233,7 @@ def invalid_move(
     *,
     eligible: list[InvalidMoveReason] | None = None,
 ) -> tuple[str, str, str]:
-    """Draw a move that must be rejected, and the pattern of its error.
+    """Draw a move in a random tree that must be rejected, and the pattern of its error.
 
     Parameters
     ----------
@@ -288,7 +290,7 @@ def _pairs(sources: set[str], targets: set[str]) -> Iterator[tuple[str, str]]:
 def valid_move(
     draw: st.DrawFn, all_nodes: set[str], all_groups: set[str], name_pool: set[str]
 ) -> tuple[str, str]:
-    """Draw a move that is allowed. The tree must have at least one node.
+    """Draw a move that is allowed in a random tree of at least one node.
 
     Parameters
     ----------
@@ -314,7 +316,7 @@ def valid_and_invalid_moves(
     n_moves: st.SearchStrategy[int] = _MOVES,
     p_invalid: st.SearchStrategy[float] = _SHARES,
 ) -> list[MixedMove]:
-    """Draw consecutive moves, each in the tree that results from the previous ones.
+    """Draw consecutive moves, each in the random tree that results from the previous ones.
 
     Parameters
     ----------
@@ -349,7 +351,7 @@ def valid_moves(
     tree: GroupNode,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> list[tuple[str, str]]:
-    """Draw consecutive moves that are allowed.
+    """Draw consecutive moves that are allowed in a random tree.
 
     Parameters
     ----------
@@ -370,7 +372,7 @@ def invalid_moves(
     tree: GroupNode,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> list[tuple[str, str, str]]:
-    """Draw moves that must be rejected, each with the pattern of its error.
+    """Draw moves in a random tree that must be rejected, each with the pattern of its error.
 
     Parameters
     ----------
@@ -392,7 +394,7 @@ def tree_and_valid_moves(
     max_children: st.SearchStrategy[int] | None = None,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> tuple[GroupNode, list[tuple[str, str]]]:
-    """Draw a tree and moves that are allowed in it.
+    """Draw a random tree and moves that are allowed in it.
 
     Parameters
     ----------
@@ -414,7 +416,7 @@ def tree_and_invalid_moves(
     max_children: st.SearchStrategy[int] | None = None,
     n_moves: st.SearchStrategy[int] = _MOVES,
 ) -> tuple[GroupNode, list[tuple[str, str, str]]]:
-    """Draw a tree and moves that must be rejected.
+    """Draw a random tree and moves that must be rejected.
 
     Parameters
     ----------
@@ -437,7 +439,7 @@ def tree_and_mixed_moves(
     n_moves: st.SearchStrategy[int] = _MOVES,
     p_invalid: st.SearchStrategy[float] = _SHARES,
 ) -> tuple[GroupNode, list[MixedMove]]:
-    """Draw a tree and moves of both kinds.
+    """Draw a random tree, and both allowed and rejected moves in it.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ __all__ = ["precommit_postcommit_readonly", "tree_to_model_and_icechunk", "updat
 def tree_to_model_and_icechunk(
     tree: GroupNode, add_hypothesis_note: bool = True
 ) -> tuple[ModelStore, Session, Repository]:
-    """Write a tree to a model and to a session of a new repository in memory, without a commit.
+    """Write a random tree to a model store and to a session of a new repository in memory, without a commit.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def tree_to_model_and_icechunk(
 def precommit_postcommit_readonly(
     session: Session, repo: Repository, *, allow_empty: bool = False
 ) -> Generator[tuple[str, IcechunkStore], None, None]:
-    """Yield the store of a session before and after its commit, and that of a new session.
+    """Yield the store of a test's session before and after its commit, and that of a new session.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def precommit_postcommit_readonly(
 
 
 def update_paths_after_move(source: str, dest: str, arrays: set[str], groups: set[str]) -> list[set[str]]:
-    """Return the paths of arrays and groups after a move.
+    """Return the expected paths of arrays and groups after a move, for tests.
 
     Parameters
     ----------

@@ -57,7 +57,8 @@ class _DecodesOnly:
 
 @dataclass(frozen=True)
 class GribCodec(_DecodesOnly, ArrayBytesCodec):
-    """Decoder of GRIB messages: their values, with NaN for missing ones, or latitudes or longitudes."""
+    """A Zarr codec that decodes GRIB messages: their values, with NaN for missing ones, or latitudes or
+    longitudes."""
 
     codec_name = GRIB
     key: Literal["values", "latitudes", "longitudes"] = "values"
@@ -73,7 +74,7 @@ class GribCodec(_DecodesOnly, ArrayBytesCodec):
 
 @dataclass(frozen=True)
 class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
-    """Decoder of one HDF5 filter."""
+    """A Zarr codec that decodes one HDF5 filter."""
 
     codec_name = HDF5
     filter: int = 0
@@ -101,7 +102,8 @@ class Hdf5Codec(_DecodesOnly, BytesBytesCodec):
 
 @dataclass(frozen=True)
 class TiffCodec(_DecodesOnly, ArrayBytesCodec):
-    """Decoder of strips and tiles of TIFF files. Rows missing from the last strip become zero."""
+    """A Zarr codec that decodes strips and tiles of TIFF files. Rows missing from the last strip
+    become zero."""
 
     codec_name = TIFF
     compression: str = "none"
@@ -123,6 +125,6 @@ class TiffCodec(_DecodesOnly, ArrayBytesCodec):
 
 
 def register() -> None:
-    """Register the codecs with zarr, for processes that import this package without installing it."""
+    """Register our Zarr codecs, for processes that import this package without installing it."""
     for codec in (GribCodec, Hdf5Codec, TiffCodec):
         register_codec(codec.codec_name, codec)

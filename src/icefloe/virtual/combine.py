@@ -29,7 +29,7 @@ _SHOWN: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A difference between a file and the first file of a combination."""
+    """A difference of a virtual dataset from the first one with which it should be combined."""
 
     variable: str
     """The variable that differs."""
@@ -44,7 +44,7 @@ class Mismatch:
 
 
 class MismatchError(InvalidInputError):
-    """Error for datasets that cannot be combined.
+    """The error for virtual datasets that cannot be combined.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def combine(
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> VirtualDataset:
-    """Combine datasets along a dimension, in the given order or in the order of their coordinates.
+    """Combine virtual datasets along a dimension, in the given order or in the order of their coordinates.
 
     Variables with the dimension are concatenated. All other variables are taken from the first dataset; if
     their values were loaded, they must be equal in all datasets. The data type, codecs, fill value, scale and
@@ -136,7 +136,7 @@ def _find_static_differences(
     store: AnyObjectStoreConfig | None,
     credential: AnyCredential | None,
 ) -> list[Mismatch]:
-    """Find variables without the dimensions, not loaded, whose values differ from those of the first file."""
+    """Find variables without the dimensions, not loaded, whose values differ from the first file."""
     from icefloe.virtual.values import open_values
 
     def values_of(dataset: VirtualDataset) -> dict[str, Any]:

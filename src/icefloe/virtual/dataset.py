@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualDataset:
-    """A group of virtual variables, with its subgroups.
+    """A virtual dataset: a group of virtual variables, with its subgroups.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class VirtualDataset:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each dimension."""
+        """The size of each dimension of a virtual dataset."""
         return {
             name: size
             for variable in self.variables.values()
@@ -57,7 +57,7 @@ class VirtualDataset:
         }
 
     def walk(self, path: str = "") -> Iterator[tuple[str, VirtualDataset]]:
-        """Iterate over this group and all its subgroups, with their paths.
+        """Iterate over a group of a virtual dataset and all its subgroups, with their paths.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class VirtualDataset:
     def map_variables(
         self, function: Callable[[str, VirtualVariable], VirtualVariable | None], path: str = ""
     ) -> VirtualDataset:
-        """Replace every variable of this group and its subgroups.
+        """Apply a function to every variable of a virtual dataset and its subgroups.
 
         Parameters
         ----------
@@ -99,7 +99,8 @@ class VirtualDataset:
         )
 
     def all_refused(self) -> list[Refused]:
-        """List the refused variables of this group and its subgroups, with their paths.
+        """List the refused variables of a virtual dataset, which could not be virtualized, of this group and
+        its subgroups.
 
         Returns
         -------
@@ -113,7 +114,7 @@ class VirtualDataset:
         ]
 
     def drop_variables(self, *names: str) -> VirtualDataset:
-        """Drop variables, including refused ones.
+        """Drop variables from a virtual dataset, including refused ones.
 
         Parameters
         ----------
@@ -132,7 +133,7 @@ class VirtualDataset:
         )
 
     def drop_refused(self) -> VirtualDataset:
-        """Drop the refused variables of this group and its subgroups, so that the dataset can be written.
+        """Drop the variables that could not be virtualized, so that the dataset can be written.
 
         Returns
         -------
@@ -145,7 +146,8 @@ class VirtualDataset:
     def expand_dims(
         self, dimension: str, value: Any = None, variables: Collection[str] | None = None
     ) -> VirtualDataset:
-        """Insert a dimension of length 1 before the others, to combine files that contain one step each.
+        """Insert a dimension of length 1 into a virtual dataset before the others, to combine files with one
+        step each.
 
         Parameters
         ----------
@@ -188,7 +190,8 @@ class VirtualDataset:
         region: Mapping[str, slice] | None = None,
         validate_containers: bool = True,
     ) -> None:
-        """Write arrays and references to the store of a writable session, without committing.
+        """Write the arrays and references of a virtual dataset to the store of a writable session, without
+        committing.
 
         Parameters
         ----------
@@ -232,7 +235,7 @@ class VirtualDataset:
         credential: AnyCredential | None = None,
         **options: Any,
     ) -> Any:
-        """Open the dataset lazily with xarray. Values are read from the files when they are used.
+        """Open a virtual dataset lazily with xarray. Values are read from the files when they are used.
 
         Parameters
         ----------
@@ -263,7 +266,7 @@ class VirtualDataset:
 
 
 def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> VirtualDataset:
-    """Return a subgroup by name. None selects the root group."""
+    """Return a subgroup of a virtual dataset by name. None selects the root group."""
     if group is None:
         return dataset
     if group not in dataset.groups:
@@ -273,6 +276,6 @@ def choose_group(dataset: VirtualDataset, group: str | None, location: str) -> V
 
 
 def with_sources(dataset: VirtualDataset, sources: tuple[Source, ...]) -> VirtualDataset:
-    """Replace the sources of a dataset and its subgroups."""
+    """Return a virtual dataset with other source files, also in its subgroups."""
     groups = {name: with_sources(group, sources) for name, group in dataset.groups.items()}
     return replace(dataset, sources=sources, groups=groups)

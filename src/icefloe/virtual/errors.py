@@ -25,7 +25,7 @@ DAMAGE: Final = (
 
 
 class RefusalReason(StrEnum):
-    """Reason why a variable cannot be expressed as references. Reasons are never renamed."""
+    """The reason for the error that a variable cannot be virtualized. Reasons are never renamed."""
 
     UNSUPPORTED_FILTER = "unsupported-filter"
     """No Zarr codec can decode the compression or filter."""
@@ -49,7 +49,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A variable that cannot be virtualized, with the reason."""
+    """A record of the error that a variable cannot be virtualized, with the reason."""
 
     variable: str
     """Name of the variable, or its path below the group."""
@@ -60,19 +60,19 @@ class Refused:
 
 
 class RefusedVariable(Exception):  # noqa: N818 - it never leaves the parsers: it becomes a `Refused`
-    """Exception of parsers for a variable that cannot be expressed as references."""
+    """The exception of parsers for a variable that cannot be virtualized."""
 
     def __init__(self, reason: RefusalReason, why: str) -> None:
         super().__init__(why)
         self.reason = reason
 
     def named(self, variable: str) -> Refused:
-        """Return the refusal of a variable."""
+        """Return the record of the error of a variable that cannot be virtualized, given its name."""
         return Refused(variable, self.reason, f"{variable}: {self}")
 
 
 class CannotVirtualizeError(InvalidInputError):
-    """Error for a file that cannot be virtualized, or a dataset with refused variables.
+    """The error for a file that cannot be virtualized, or a dataset with refused variables.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def virtualize(
     contiguous_chunk_bytes: int | None = None,
     version: str | None = None,
 ) -> VirtualDataset:
-    """Describe the contents of a file as Zarr arrays whose chunks are references into the file.
+    """Open a file as a virtual dataset: Zarr arrays whose chunks are references into the file.
 
     Only the parts of a remote file that describe its layout are fetched. Variables that cannot be expressed
     as references are listed in `VirtualDataset.refused`, each with a `RefusalReason`.
@@ -107,7 +107,7 @@ def parse(
     format: Format | None = None,
     access: FindAccess = make_default_access,
 ) -> VirtualDataset:
-    """Parse a file like `virtualize`, with different access to the stores that its references point to."""
+    """Open a file as a virtual dataset with different access to the stores that its references point to."""
     with parse_and_keep_open(path_or_url, options, format, access) as (dataset, _):
         return dataset
 
@@ -119,7 +119,7 @@ def parse_and_keep_open(
     format: Format | None = None,
     access: FindAccess = make_default_access,
 ) -> Iterator[tuple[VirtualDataset, Members | None]]:
-    """Parse a file. If it is HDF5, also yield the members of its open root group.
+    """Open a file as a virtual dataset and, if it is HDF5, also yield the members of its open root group.
 
     Ingest reads the schema of an HDF5 file from these members instead of opening the file a second time.
     """

@@ -59,18 +59,18 @@ FindAccess: TypeAlias = Callable[[str], StoreAccess]
 
 
 def make_access(store: AnyObjectStoreConfig | None, credential: AnyCredential | None) -> FindAccess:
-    """Access all files with the same store configuration and credential."""
+    """Return a function that accesses every source file with the same store configuration and credential."""
     return lambda location: (store, credential)
 
 
 def make_default_access(location: str) -> StoreAccess:
-    """Access a file with the defaults of its URL's scheme."""
+    """Return the default access to a source file of virtual data, by the scheme of its URL."""
     return None, None
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that references point to, in the state in which it was parsed."""
+    """A source file of virtual data, in the state in which it was parsed."""
 
     location: str
     """URL of the file, as references contain it."""
@@ -83,7 +83,8 @@ class Source:
 
     @property
     def checksum(self) -> str | datetime | None:
-        """The checksum of references to the file: its etag, or the time of its last modification.
+        """The checksum for references to a source file of virtual data: its etag, or the time of its last
+        modification.
 
         Local files use the time, because the official package does not compute etags of local files. Readers
         compare whole seconds, so the time is rounded up.
@@ -95,7 +96,7 @@ class Source:
         return datetime.fromtimestamp(math.ceil(self.last_modified.timestamp()), UTC)
 
     def changed_to(self, other: Source) -> str | None:
-        """Describe how the file differs from a later state; return None if it does not.
+        """Describe how a source file differs from a later state; return None if it does not.
 
         Parameters
         ----------
@@ -118,7 +119,8 @@ class Source:
 
 
 class SourceFile:
-    """An open source file. Every read checks that the file has not changed since it was opened."""
+    """An open source file of virtual data. Every read checks that the file has not changed since it was
+    opened."""
 
     def __init__(self, location: str, source: ExternalSource, local_path: str | None) -> None:
         self.location = location
@@ -145,16 +147,17 @@ class SourceFile:
         self._blocks[BLOCK_BYTES][0] = first.data
 
     def read(self, start: int, stop: int) -> bytes:
-        """Read the bytes from `start` to `stop`; fewer at the end of the file."""
+        """Read the bytes from `start` to `stop` of a source file; fewer at its end."""
         return self._read_blocks(start, stop, BLOCK_BYTES)
 
     def peek(self, start: int, stop: int) -> bytes:
-        """Read a few bytes far from those read before, without fetching a whole block."""
+        """Read a few bytes of a source file far from those read before, without fetching a whole block."""
         known = self.local_path is not None or start // BLOCK_BYTES in self._blocks[BLOCK_BYTES]
         return self._read_blocks(start, stop, BLOCK_BYTES if known else _PEEK_BYTES)
 
     def finish(self) -> Source:
-        """Return the source. Raises StorageError if the file has changed since it was opened.
+        """Return an open source file of virtual data as a source; raise StorageError if it has changed since
+        it was opened.
 
         If the file was changed within the current second, wait until the second is over, so that later
         changes are visible in its time of modification.
@@ -212,12 +215,12 @@ class SourceFile:
             ) from None
 
     def as_binary(self) -> SourceReader:
-        """Return a binary file object for libraries that need one."""
+        """Return a source file as a binary file object, for libraries that need one."""
         return SourceReader(self)
 
 
 class SourceReader(io.RawIOBase):
-    """A read-only, seekable binary file object over a source."""
+    """A read-only, seekable binary file object over a source file of virtual data."""
 
     def __init__(self, file: SourceFile) -> None:
         super().__init__()
@@ -255,7 +258,7 @@ class SourceReader(io.RawIOBase):
 
 
 def wait_for_next_second(sources: Iterable[Source]) -> None:
-    """Wait until the second in which a local file was last modified is over, for one second at most.
+    """Wait until the second in which a local source file was last modified is over, for one second at most.
 
     Readers compare times of modification in whole seconds, so only changes in a later second are detected.
     """
@@ -273,7 +276,9 @@ def wait_for_next_second(sources: Iterable[Source]) -> None:
 
 
 class SourceNumbers:
-    """The files that the references of a dataset point to, numbered in the order of their first use."""
+    """The numbers of the source files to which the references of a virtual dataset point, in the order of
+    first use.
+    """
 
     def __init__(self, referrer: str) -> None:
         self._referrer = referrer
@@ -281,17 +286,17 @@ class SourceNumbers:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The files by number."""
+        """The source files of a virtual dataset by number."""
         return tuple(self._numbers)
 
     def number(self, source: Source) -> int:
-        """Return the number of a file. A new file gets the next number."""
+        """Return the number of a source file. A new file gets the next number."""
         check_reference(self._referrer, source.location)
         return self._numbers.setdefault(source, len(self._numbers))
 
 
 def check_reference(referrer: str, location: str) -> None:
-    """Raise CannotVirtualizeError if a remote file refers to a local one: it could name any file."""
+    """Raise CannotVirtualizeError if a remote source file refers to a local file, which it must not read."""
     if location.startswith("file:") and not referrer.startswith("file:"):
         raise CannotVirtualizeError(
             f"{referrer} refers to the local file {location}, which only local files may do; copy {referrer} "
@@ -300,7 +305,9 @@ def check_reference(referrer: str, location: str) -> None:
 
 
 def check_ends(file: SourceFile, name: str, offsets: Any, lengths: Any) -> None:
-    """Raise CannotVirtualizeError if a chunk of a variable extends beyond the end of the file."""
+    """Raise CannotVirtualizeError if a chunk of a virtual variable extends beyond the end of its source
+    file.
+    """
     end = np.max(offsets + lengths, initial=0)
     if end > file.size_bytes:
         raise CannotVirtualizeError(
@@ -309,7 +316,9 @@ def check_ends(file: SourceFile, name: str, offsets: Any, lengths: Any) -> None:
 
 
 def check_sources(locations: Sequence[str], access: FindAccess) -> list[Source]:
-    """Find the current state of files, in parallel. Files that cannot be read get no size and no checksum.
+    """Check the current state of source files of virtual data, in parallel.
+
+    Unreadable files get no size and no checksum.
 
     If a server does not respond, only one of its files is requested.
     """
@@ -376,7 +385,7 @@ def open_file(
     store: AnyObjectStoreConfig | None = None,
     credential: AnyCredential | None = None,
 ) -> SourceFile:
-    """Open a local file, an object in a bucket, or a file on a web server, at a URL of `to_location`.
+    """Open a source file of virtual data: a local file, an object in a bucket, or a file on a web server.
 
     Store and credential are as in a `VirtualChunkContainer`. By default, the scheme of the URL selects them.
     """
@@ -389,7 +398,7 @@ def open_file(
 
 
 def list_files(location: str, access: FindAccess) -> Iterator[tuple[str, Source]]:
-    """List all files below a folder or prefix, with their relative paths."""
+    """List all source files of virtual data below a folder or prefix, with their relative paths."""
     prefix = location if location.endswith("/") else f"{location}/"
     if location.startswith("file:"):
         yield from _list_files_below(unquote(urlsplit(prefix).path))
@@ -420,7 +429,10 @@ def _list_files_below(folder: str, path: str = "") -> Iterator[tuple[str, Source
 
 
 def to_location(path_or_url: str | os.PathLike[str]) -> str:
-    """Return the URL of a file as references contain it. Symbolic links are resolved."""
+    """Return the URL of a source file of virtual data, as references contain it.
+
+    Symbolic links are resolved.
+    """
     text = os.fspath(path_or_url)
     scheme = urlsplit(text).scheme
     if scheme == "file":
@@ -437,7 +449,9 @@ def to_location(path_or_url: str | os.PathLike[str]) -> str:
 
 
 def get_container_prefix(location: str) -> str:
-    """Return the URL prefix of a container for a file: the folder of a local file, or the bucket or host."""
+    """Return the URL prefix of the container for a source file of virtual data: a local folder, or the
+    bucket or host.
+    """
     if location.startswith("file:"):
         return location.rpartition("/")[0] + "/"
     url = urlsplit(location)
@@ -445,7 +459,7 @@ def get_container_prefix(location: str) -> str:
 
 
 def make_container(location: str, store: AnyObjectStoreConfig | None = None) -> VirtualChunkContainer:
-    """Create a virtual chunk container for a file (see `get_container_prefix`)."""
+    """Create a virtual chunk container for a source file (see `get_container_prefix`)."""
     url, prefix = urlsplit(location), get_container_prefix(location)
     if url.scheme == "file":
         return VirtualChunkContainer(prefix, store or local_filesystem_store(unquote(urlsplit(prefix).path)))

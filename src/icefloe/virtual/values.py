@@ -19,7 +19,7 @@ from icefloe.virtual.write import WritableDataset, write_dataset
 
 
 def open_store(dataset: WritableDataset, access: FindAccess = make_default_access) -> IcechunkStore:
-    """Write a dataset without its refused variables to a repository in memory, and return the store."""
+    """Open the values of a virtual dataset as a store: a repository in memory, without refused variables."""
     config = RepositoryConfig()
     authorized: dict[str, AnyCredential] = {}
     for location in dict.fromkeys(source.location for source in dataset.sources):
@@ -34,11 +34,15 @@ def open_store(dataset: WritableDataset, access: FindAccess = make_default_acces
     return session.store
 
 
-def open_dataset(dataset: WritableDataset, access: FindAccess, **options: Any) -> Any:
-    """Open a virtual dataset with xarray (see `VirtualDataset.to_xarray`)."""
+def open_dataset(
+    dataset: WritableDataset, access: FindAccess, *, store: IcechunkStore | None = None, **options: Any
+) -> Any:
+    """Open the values of a virtual dataset with xarray (see `VirtualDataset.to_xarray`), or its store if
+    that is open.
+    """
     import xarray
 
-    opened = open_store(dataset, access)
+    opened = open_store(dataset, access) if store is None else store
     return xarray.open_zarr(opened, **{"consolidated": False, "zarr_format": 3, "chunks": None, **options})
 
 
@@ -47,7 +51,7 @@ def open_values(
     paths: Sequence[str],
     access: FindAccess = make_default_access,
 ) -> dict[str, Any]:
-    """Read the decoded values of variables, by path."""
+    """Read the decoded values of virtual variables, by path, through a repository in memory."""
     opened = open_store(dataset, access)
     found: dict[str, Any] = {}
     with warnings.catch_warnings():  # about data types and codecs that are not in the core specification

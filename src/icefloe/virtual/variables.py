@@ -20,7 +20,7 @@ _TIME_CODING: Final = ("units", "calendar")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkReferences:
-    """The locations of the chunks of a variable, in columns. Chunks without a row read as the fill value."""
+    """The chunk references of a virtual variable, in columns. Chunks without a row read as the fill value."""
 
     coords: NDArray[np.uint32]
     """Indices in the chunk grid, of shape (n, dimensions)."""
@@ -43,7 +43,7 @@ class ChunkReferences:
         sources: Any = None,
         inline: Mapping[tuple[int, ...], bytes] | None = None,
     ) -> ChunkReferences:
-        """Create references from columns.
+        """Create the chunk references of a virtual variable from columns.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class ChunkReferences:
         return len(self.coords) + len(self.inline)
 
     def with_inner(self, dimensions: int) -> ChunkReferences:
-        """Add dimensions at the end, with one chunk along each.
+        """Add dimensions at the end of a virtual variable's chunk references, with one chunk along each.
 
         Parameters
         ----------
@@ -98,7 +98,7 @@ class ChunkReferences:
         )
 
     def shift(self, axis: int, chunks: int, sources: int) -> ChunkReferences:
-        """Add to the chunk indices along an axis, and to the indices of the sources.
+        """Shift the chunk references of a virtual variable along an axis, and the numbers of their sources.
 
         Parameters
         ----------
@@ -125,7 +125,8 @@ class ChunkReferences:
         )
 
     def repeat(self, axis: int, count: int) -> ChunkReferences:
-        """Insert a dimension and repeat every chunk along it.
+        """Insert a dimension into the chunk references of a virtual variable, and repeat every chunk along
+        it.
 
         Parameters
         ----------
@@ -154,7 +155,8 @@ class ChunkReferences:
         )
 
     def divide(self, parts: tuple[int, ...]) -> ChunkReferences:
-        """Split each chunk into equal parts along each dimension. The parts are contiguous in the file.
+        """Split each chunk reference of a virtual variable into equal parts, which are contiguous in the
+        file.
 
         Parameters
         ----------
@@ -190,7 +192,7 @@ class ChunkReferences:
         )
 
     def clip(self, grid: tuple[int, ...]) -> ChunkReferences:
-        """Drop chunks outside a chunk grid of this shape.
+        """Drop chunk references of a virtual variable outside a chunk grid of this shape.
 
         Parameters
         ----------
@@ -215,7 +217,7 @@ class ChunkReferences:
 
     @staticmethod
     def concat(parts: Collection[ChunkReferences]) -> ChunkReferences:
-        """Concatenate references to chunks of one grid.
+        """Concatenate chunk references of virtual variables in the same grid.
 
         Parameters
         ----------
@@ -239,7 +241,7 @@ class ChunkReferences:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VirtualVariable:
-    """A Zarr array whose chunks are in files, or whose values were loaded."""
+    """A virtual variable: a Zarr array whose chunks are in files, or whose values were loaded."""
 
     dimensions: tuple[str, ...]
     """Names of the dimensions."""
@@ -260,19 +262,19 @@ class VirtualVariable:
 
     @property
     def loaded(self) -> bool:
-        """True if the values were loaded."""
+        """True if the values of a virtual variable were loaded."""
         return isinstance(self.chunks, np.ndarray)
 
     @property
     def references(self) -> ChunkReferences:
-        """The locations of the chunks. Raises TypeError if the values were loaded."""
+        """The chunk references of a virtual variable. Raises TypeError if its values were loaded."""
         if isinstance(self.chunks, np.ndarray):
             raise TypeError("the variable has no references, because its values were loaded")
         return self.chunks
 
     @property
     def values(self) -> Values:
-        """The loaded values. Raises TypeError if the variable has references."""
+        """The loaded values of a virtual variable. Raises TypeError if it has references."""
         if not isinstance(self.chunks, np.ndarray):
             raise TypeError(
                 "the values of the variable were not loaded; read them with VirtualDataset.to_xarray"
@@ -281,14 +283,14 @@ class VirtualVariable:
 
     @property
     def grid_shape(self) -> tuple[int, ...]:
-        """The number of chunks along each dimension."""
+        """The number of chunks of a virtual variable along each dimension."""
         return tuple(
             -(-size // max(chunk, 1)) for size, chunk in zip(self.shape, self.chunk_shape, strict=True)
         )
 
     @property
     def nbytes(self) -> int:
-        """Size of the decoded values in bytes."""
+        """The size of a virtual variable's decoded values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -302,7 +304,7 @@ class VirtualVariable:
 def make_loaded_variable(
     dimensions: tuple[str, ...], values: Values, attributes: Mapping[str, Any]
 ) -> VirtualVariable:
-    """Create a variable from values, stored as one chunk."""
+    """Create a virtual variable from loaded values, stored as one chunk."""
     texts = values.dtype.kind == "T"
     dtype = values.dtype if texts else values.dtype.newbyteorder("=")
     compressor = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -319,7 +321,7 @@ def make_loaded_variable(
 
 
 def make_document(variable: VirtualVariable) -> dict[str, Any]:
-    """Return the metadata of a variable, as in zarr.json."""
+    """Return the zarr.json of a virtual variable as a dictionary."""
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -336,7 +338,7 @@ def make_document(variable: VirtualVariable) -> dict[str, Any]:
 
 
 def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable:
-    """Insert a dimension of length 1 before the others."""
+    """Insert a dimension of length 1 before the others of a virtual variable."""
     if dimension in variable.dimensions:
         raise ValueError(f"the variable already has a dimension {dimension!r}")
     chunks = variable.chunks
@@ -365,7 +367,7 @@ def with_dimension(variable: VirtualVariable, dimension: str) -> VirtualVariable
 def make_contiguous_chunks(
     start: int, shape: tuple[int, ...], chunk_shape: tuple[int, ...], itemsize: int
 ) -> ChunkReferences:
-    """Create references to contiguous values, in chunks of the shape of `chunks_of_contiguous`."""
+    """Create the chunk references of a virtual variable whose values are contiguous in its file."""
     grid = tuple(size // chunk for size, chunk in zip(shape, chunk_shape, strict=True))
     count, length = math.prod(grid), math.prod(chunk_shape) * itemsize
     coords = np.indices(grid, np.uint32).reshape(len(grid), count).T
@@ -376,7 +378,7 @@ def make_contiguous_chunks(
 def reencode_times(
     existing: Mapping[str, Mapping[str, Any]], variables: Mapping[str, VirtualVariable]
 ) -> tuple[dict[str, VirtualVariable], list[tuple[str, str]]]:
-    """Convert loaded times to the units of existing variables: many files use their own reference date.
+    """Convert the loaded times of a virtual variable to the units of existing variables.
 
     Parameters
     ----------
@@ -418,7 +420,7 @@ def reencode_times(
 
 
 def reencode_like(variable: VirtualVariable, attributes: Mapping[str, Any]) -> VirtualVariable | None:
-    """Convert loaded times to other units; return None if that is impossible (see `TimeCoding.convert`)."""
+    """Convert the loaded times of a virtual variable to other units; return None if that is impossible."""
     ours, theirs = _time_coding(variable.attributes), _time_coding(attributes)
     is_packed = any(name in variable.attributes for name in ("scale_factor", "add_offset"))
     if ours is None or theirs is None or is_packed or variable.dtype.kind not in "iuf":

@@ -20,7 +20,7 @@ _INLINED: Final = "__inlined__"
 
 
 def from_virtualizarr(dataset: Any) -> VirtualDataset:
-    """Convert a virtual dataset of VirtualiZarr.
+    """Convert a virtual dataset of VirtualiZarr to one of icefloe.
 
     VirtualiZarr does not record the state of a file that its references point to, so the references have no
     checksums.
@@ -59,7 +59,8 @@ def from_virtualizarr(dataset: Any) -> VirtualDataset:
 
 
 def from_manifest_group(group: Any) -> VirtualDataset:
-    """Convert a `ManifestGroup` of VirtualiZarr with the groups below it, without checksums."""
+    """Convert a `ManifestGroup` of VirtualiZarr with its subgroups to a virtual dataset, without
+    checksums."""
     rows: dict[str, int] = {}
     found = _convert_group(group, rows)
     return with_sources(found, tuple(Source(location, None) for location in rows))

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from zarr.buffer import default_buffer_prototype
 
-from icefloe.core.virtual_refs import VirtualColumns, to_stored_checksum
+from icefloe.core.reference_columns import VirtualColumns, to_stored_checksum
 from icefloe.encoding.columns import Blobs
 from icefloe.errors import AlreadyExistsError, ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.format.manifest import NO_ETAG, ETag, LastModified
@@ -26,7 +26,7 @@ from icefloe.virtual.zarr_metadata import find_differences, list_properties, par
 
 
 class WritableDataset(Protocol):
-    """The parts of a `VirtualDataset` that are written, one group at a time."""
+    """The parts of a virtual dataset to write, one group at a time."""
 
     @property
     def variables(self) -> Mapping[str, VirtualVariable]: ...
@@ -59,7 +59,7 @@ def write_dataset(
     region: Mapping[str, slice] | None = None,
     validate_containers: bool = True,
 ) -> None:
-    """Write a dataset (see `VirtualDataset.to_icechunk`) after checking all of it."""
+    """Write a virtual dataset to a store (see `VirtualDataset.to_icechunk`), after checking all of it."""
     codecs.register()
     store = getattr(store, "store", store)  # accept a session as well
     if not isinstance(store, IcechunkStore):
@@ -231,7 +231,7 @@ def _write(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """References, and their position in the chunk grid of an array."""
+    """References of a virtual variable to write, and their position in the chunk grid of an array."""
 
     references: ChunkReferences
     sources: tuple[Source, ...]
@@ -244,7 +244,7 @@ class Placed:
 def write_placed(
     store: IcechunkStore, path: str, parts: Sequence[Placed], *, replaces: bool = True, validate: bool = True
 ) -> None:
-    """Set the references of one array.
+    """Write the references of a virtual variable to one array of a store.
 
     With `replaces`, existing chunks for which the files have none are deleted.
     """

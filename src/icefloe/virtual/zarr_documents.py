@@ -41,7 +41,7 @@ _BYTES_CODECS: Final = (
 
 
 def convert_v3_array(document: Mapping[str, Any]) -> VirtualVariable:
-    """Convert a zarr.json to a variable."""
+    """Convert the zarr.json of a Zarr version 3 array to a virtual variable without chunks."""
     from zarr.dtype import data_type_registry
 
     grid = document.get("chunk_grid") or {}
@@ -79,7 +79,8 @@ def _to_named_codec(codec: Any) -> dict[str, Any]:
 
 
 def convert_v2_array(document: Mapping[str, Any], attributes: Mapping[str, Any]) -> VirtualVariable:
-    """Convert a .zarray and a .zattrs to a variable with codecs of Zarr version 3."""
+    """Convert the .zarray and .zattrs of a Zarr version 2 array to a virtual variable with version 3
+    codecs."""
     shape, chunks = tuple(document["shape"]), tuple(document["chunks"])
     dtype, filters = _parse_v2_dtype(document)
     codecs = _convert_v2_codecs(document, dtype, filters, len(shape))

@@ -40,7 +40,7 @@ _SELF_DESCRIBED: Final = ("blosc", "numcodecs.blosc")
 
 @functools.lru_cache(64)
 def get_zarr_type(dtype: np.dtype[Any]) -> Any:
-    """Return zarr's representation of a data type. Raises RefusedVariable if Zarr has none."""
+    """Return zarr's representation of a data type for a zarr.json; raise RefusedVariable if Zarr has none."""
     from zarr.dtype import data_type_registry
 
     if dtype.kind not in _KINDS or dtype in (np.dtype(np.longdouble), np.dtype(np.clongdouble)):
@@ -56,7 +56,7 @@ def get_zarr_type(dtype: np.dtype[Any]) -> Any:
 
 
 def parse_array_metadata(document: Mapping[str, Any]) -> Any:
-    """Parse the metadata of an array with zarr, and raise the error of zarr if it cannot open the array."""
+    """Parse the zarr.json of a virtual array with zarr; raise zarr's error if it cannot open the array."""
     from zarr import open_array
     from zarr.buffer.cpu import Buffer
     from zarr.storage import MemoryStore
@@ -68,14 +68,14 @@ def parse_array_metadata(document: Mapping[str, Any]) -> Any:
 
 
 def encode_data_type(dtype: np.dtype[Any]) -> Any:
-    """Encode a data type for a zarr.json."""
+    """Encode the data type of a virtual variable for a zarr.json."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return get_zarr_type(dtype).to_json(zarr_format=3)
 
 
 def to_json_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Encode a fill value for a zarr.json. None means zero, as in HDF5."""
+    """Encode the fill value of a virtual variable for a zarr.json. None means zero, as in HDF5."""
     kind = get_zarr_type(dtype)
     scalar = kind.default_scalar() if value is None else kind.cast_scalar(value)
     found = kind.to_json_scalar(scalar, zarr_format=3)
@@ -83,7 +83,7 @@ def to_json_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def configure_bytes(dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Configure the `bytes` codec with the byte order of a data type."""
+    """Configure the `bytes` codec in a zarr.json with the byte order of a data type."""
     if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and not _has_order(dtype)):
         return {"name": "bytes"}
     big = dtype.str.startswith(">")
@@ -97,18 +97,19 @@ def _has_order(dtype: np.dtype[Any]) -> bool:
 
 
 def configure_numcodec(name: str, **configuration: Any) -> dict[str, Any]:
-    """Configure a codec of the numcodecs package."""
+    """Configure a codec of the numcodecs package in a zarr.json."""
     return {"name": f"numcodecs.{name}", "configuration": configuration}
 
 
 def zstd_codec(level: int) -> dict[str, Any]:
-    """Configure Zstandard. A level that Zarr rejects is replaced, because decoding ignores it."""
+    """Configure Zstandard in a zarr.json. A level that Zarr rejects is replaced, because decoding
+    ignores it."""
     known = level if 0 <= level <= _ZSTD_LEVEL_LIMIT else 3
     return {"name": "zstd", "configuration": {"level": known, "checksum": False}}
 
 
 def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block: int = 0) -> dict[str, Any]:
-    """Configure Blosc. `shuffle` is the number that Blosc uses."""
+    """Configure Blosc in a zarr.json. `shuffle` is the number that Blosc uses."""
     configuration = {
         "typesize": itemsize,
         "cname": compressor,
@@ -120,7 +121,7 @@ def blosc_codec(compressor: str, level: int, shuffle: int, itemsize: int, block:
 
 
 def encode_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = None) -> dict[str, Any]:
-    """Encode attributes as JSON, with `_FillValue` in the form that xarray expects in Zarr version 3.
+    """Encode attributes for a zarr.json, with `_FillValue` in the form that xarray expects in Zarr version 3.
 
     JSON has no NaN. A `missing_value` of NaN is dropped, because NaN is always missing. Any other NaN becomes
     the string "NaN", as in the fill values of Zarr.
@@ -139,7 +140,7 @@ def encode_attributes(found: Mapping[str, Any], dtype: np.dtype[Any] | None = No
 
 
 def encode_attribute(value: Any) -> Any:
-    """Encode an attribute as JSON: numpy scalars and arrays as numbers and lists, bytes as text."""
+    """Encode an attribute for a zarr.json: numpy scalars and arrays as numbers and lists, bytes as text."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "S":
             value = np.char.rstrip(value, b"\0")
@@ -194,7 +195,8 @@ def _encode_fill_attribute(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def list_properties(document: Mapping[str, Any], *, loaded: bool) -> dict[str, Any]:
-    """List the properties that combined arrays must share. Loaded variables may differ in chunks."""
+    """List the properties of a zarr.json that combined arrays must share. Loaded variables may differ in
+    chunks."""
     attributes = document.get("attributes", {})
     found: dict[str, Any] = {
         "dimensions": document.get("dimension_names"),
@@ -208,7 +210,8 @@ def list_properties(document: Mapping[str, Any], *, loaded: bool) -> dict[str, A
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """List the properties that differ, with both values. A missing property is None."""
+    """List the properties of two zarr.json documents that differ, with both values. A missing property is
+    None."""
     names = [*one, *(name for name in other if name not in one)]
     return [
         (name, one.get(name), other.get(name))

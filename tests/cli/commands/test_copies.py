@@ -6,6 +6,7 @@ from pathlib import Path
 
 import h5netcdf
 import numpy as np
+import pytest
 import zarr
 
 from icefloe import Repository
@@ -64,11 +65,52 @@ def test_export_of_a_region(typed: Terminal, tmp_path: Path) -> None:
     assert np.asarray(found[:]).tolist() == [[6.0], [10.0]]
 
 
+def test_variables_of_an_export_can_be_given_one_by_one(typed: Terminal, tmp_path: Path) -> None:
+    words = ("--group", "air", "--variables", "wind", "--variables", "t2m")
+
+    typed("export", str(tmp_path / "plain"), *words, code=faults.NOT_FOUND)
+
+    assert "wind" in typed.errors
+
+
 def test_export_to_netcdf(typed: Terminal, tmp_path: Path) -> None:
     typed("export", str(tmp_path / "out.nc"), "--group", "air")
 
     with h5netcdf.File(tmp_path / "out.nc") as file:
         assert file["t2m"].shape == (3, 4)
+
+
+@pytest.mark.needs("pyarrow", "sqlglot")
+@pytest.mark.parametrize("words", [(), ("--format", "parquet", "--executor", "processes:1")])
+def test_export_to_parquet(typed: Terminal, tmp_path: Path, words: tuple[str, ...]) -> None:
+    target = str(tmp_path / ("rows" if words else "rows.parquet"))
+
+    assert "would write 12 rows with the columns" in typed(
+        "export", target, "--group", "air", "--dry-run", *words
+    )
+    report = typed.json("export", target, "--group", "air", *words)
+
+    assert (report["rows"], report["files"]) == (12, 1)
+    assert len(list(Path(target).glob("part-*.parquet"))) == 1
+
+
+@pytest.mark.needs("pyiceberg", "sqlglot")
+def test_export_to_iceberg(typed: Terminal, tmp_path: Path) -> None:
+    catalog = ("--format", "iceberg", "--catalog", f"sqlite:///{tmp_path}/catalog.db")
+
+    assert "wrote 12 rows" in typed("export", "air.t2m", "--group", "air", *catalog)
+    typed("export", "air.t2m", "--group", "air", *catalog, code=faults.CONFLICT)
+    assert "or replace its rows with --overwrite" in typed.errors
+    assert "wrote 4 rows" in typed(
+        "export", "air.t2m", "--group", "air", "--isel", "time=0", *catalog, "--overwrite"
+    )
+
+
+def test_export_options_of_other_formats_are_rejected(typed: Terminal, tmp_path: Path) -> None:
+    for words in (("--format", "iceberg"), ("--catalog", "sqlite:///c.db"), ("--partition-by", "time")):
+        typed("export", str(tmp_path / "plain"), *words, code=faults.USAGE)
+
+    assert not (tmp_path / "plain").exists()
 
 
 def test_export_rejects_invalid_selections(typed: Terminal, tmp_path: Path) -> None:

@@ -39,6 +39,14 @@ def test_points_are_printed_with_their_columns(typed: Terminal, tmp_path: Path) 
     ]
 
 
+def test_columns_of_points_may_be_dates_and_times(typed: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("since,at,lat,lon\n2019-05-01,12:30:00,11,1\n")
+
+    rows: list[dict[str, Any]] = typed.json("extract", "t2m", "--points", str(tmp_path / "points.csv"))
+
+    assert [(row["since"], row["at"]) for row in rows] == 2 * [("2019-05-01", "12:30:00")]
+
+
 def test_selected_times_are_written_to_a_file(typed: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "out.parquet"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import zarr
 
 import icefloe
 from icefloe.cli import errors as faults
@@ -103,6 +105,19 @@ def test_storage_lists_bytes_by_array_and_snapshot(typed: Terminal) -> None:
     assert one["chunks"] == 3
     assert [row["message"] for row in rows] == ["correct t2m", "add t2m", "Repository initialized"]
     assert typed.json("storage", "--if-older-than", "0s")["snapshots"] == 0
+
+
+def test_manifests_are_packed_also_in_later_commits(typed: Terminal) -> None:
+    repo = icefloe.Repository.open(icefloe.local_filesystem_storage(typed.repo))
+    session = repo.writable_session("main")
+    zarr.create_array(session.store, name="b", data=np.arange(3), chunks=(1,))
+    session.commit("another array")
+
+    assert typed.json("rewrite-manifests", "--pack")["manifests"] == 1
+    manifest = icefloe.Repository.open(repo.storage).config.manifest
+    assert manifest is not None
+    assert manifest.pack_small_arrays
+    assert typed.json("rewrite-manifests", "--no-pack")["manifests"] == 2
 
 
 def test_dry_run_of_rewrite_manifests_writes_nothing(typed: Terminal) -> None:

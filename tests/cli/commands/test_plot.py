@@ -13,8 +13,8 @@ import zarr
 
 import icefloe
 from icefloe.cli import main as app
-from icefloe.cli.pictures import as_file, as_text
-from icefloe.cli.slices import Axis, Slice, take
+from icefloe.cli.plotting import as_file, as_text
+from icefloe.cli.slices import PlotAxis, Slice, take
 
 TIMES = np.arange(6)
 LATITUDES = np.linspace(-60, 60, 7)
@@ -106,7 +106,7 @@ def test_curve_has_a_scale_and_end_labels(place: str, capsys: pytest.CaptureFixt
 
 def test_missing_values_leave_gaps_in_a_curve() -> None:
     values = np.array([0, 1, np.nan, np.nan, np.nan, 1, 0], float)
-    text = as_text(Slice("/a", values, (Axis("x", None, range(7)),), "", "a", {}), 40)
+    text = as_text(Slice("/a", values, (PlotAxis("x", None, range(7)),), "", "a", {}), 40)
 
     columns = list(zip(*(line[11:] for line in text.splitlines()[1:15]), strict=True))
     empty = [set(column) == {"\u2800"} for column in columns]
@@ -117,7 +117,7 @@ def test_missing_values_leave_gaps_in_a_curve() -> None:
 
 def test_plot_is_coloured_on_a_terminal() -> None:
     values = np.array([[0, 1], [np.nan, 0]], float)
-    drawn = Slice("/a", values, (Axis("y", None, range(2)), Axis("x", None, range(2))), "", "a", {})
+    drawn = Slice("/a", values, (PlotAxis("y", None, range(2)), PlotAxis("x", None, range(2))), "", "a", {})
 
     painted = as_text(drawn, 40, lambda character, colour, ground: f"{character}({colour} on {ground})")
 
@@ -154,7 +154,7 @@ def test_files_are_drawn(
         (
             ["t", "--isel", "time=0", "--isel", "lat=0", "--isel", "lon=0"],
             2,
-            "`icefloe cat` prints single values",
+            "use `icefloe cat` to print single values",
         ),
         (["t", "--isel", "lat=3:3"], 2, "the selection along lat is empty"),
         (["name"], 2, "cannot be plotted; only numbers can"),
@@ -162,7 +162,7 @@ def test_files_are_drawn(
         (["none"], 3, "/none"),
         (["/"], 2, "array"),
         (["t", "-r", "v9"], 3, "no branch, tag or snapshot v9"),
-        (["t", "--file", "picture.doc"], 2, "has none of the extensions .png"),
+        (["t", "--file", "picture.doc"], 2, "none of the supported extensions .png"),
         (["t", "--file", "/nowhere/at/all.png"], 1, "/nowhere/at/all.png: No such file or directory"),
     ],
 )
@@ -191,15 +191,15 @@ def test_unexpected_error_is_one_sentence(
         app.main(["--debug", "plot", place, "t"])
 
 
-def flat_slice(latitudes: Axis, longitudes: Axis, *, transposed: bool = False) -> Slice:
+def flat_slice(latitudes: PlotAxis, longitudes: PlotAxis, *, transposed: bool = False) -> Slice:
     """Return a slice of ones over two axes."""
     axes = (longitudes, latitudes) if transposed else (latitudes, longitudes)
     shape = tuple(len(axis.labels) for axis in axes)
     return Slice("/a", np.ones(shape), axes, "", "a", {})
 
 
-def axis(name: str, values: Any, units: str = "", standard_name: str = "") -> Axis:
-    return Axis(name, values, range(len(values)), units, standard_name)
+def axis(name: str, values: Any, units: str = "", standard_name: str = "") -> PlotAxis:
+    return PlotAxis(name, values, range(len(values)), units, standard_name)
 
 
 def coast_of(drawn: Slice, width: int = 80) -> list[tuple[int, int]]:
@@ -246,7 +246,7 @@ OTHER_GRIDS = {
     ),
     "latitudes above 90": (axis("lat", np.arange(100.0)), EASTWARD),
     "two turns": (NORTHWARD, axis("lon", np.arange(0.0, 720, 2))),
-    "no coordinate": (NORTHWARD, Axis("longitude", None, range(180))),
+    "no coordinate": (NORTHWARD, PlotAxis("longitude", None, range(180))),
     "time": (axis("time", np.arange("2024-01", "2024-03", dtype="M8[D]")), EASTWARD),
 }
 
@@ -334,7 +334,7 @@ def test_coastlines_in_files_are_at_the_right_place(north: Any, east: Any, tmp_p
 
 def test_values_of_both_signs_are_blue_and_red() -> None:
     values = np.array([[-2.0, 0.0], [0.0, 1.0]])
-    drawn = Slice("/a", values, (Axis("y", None, range(2)), Axis("x", None, range(2))), "", "a", {})
+    drawn = Slice("/a", values, (PlotAxis("y", None, range(2)), PlotAxis("x", None, range(2))), "", "a", {})
 
     painted = as_text(drawn, 40, lambda character, colour, ground: f"{character}({colour} on {ground})")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
+from icefloe.cli.commands.serve import _check_origin
 from icefloe.cli.main import main
 from tests.support.serve import sample_repository, serve_command
 
@@ -62,10 +64,40 @@ def test_signal_ends_the_server(tmp_path: Path) -> None:
 
     with serve_command(str(tmp_path / "repo")) as (_, process):
         os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
 
     assert process.returncode == 130
     assert "Traceback" not in errors
+
+
+INTERRUPTED_START = """
+import os, signal, sys, weakref
+import click
+from icefloe.cli.main import run
+
+class Lock: pass
+
+def echo(*args, **kwargs):
+    print_line(*args, **kwargs)
+    lock = Lock()
+    kept.append(weakref.ref(lock, lambda _: os.kill(os.getpid(), signal.SIGINT)))
+
+kept, print_line, click.echo = [], click.echo, echo
+run()
+"""
+
+
+def test_interrupt_while_a_module_is_imported_ends_the_server(tmp_path: Path) -> None:
+    """Python ignores exceptions in the callbacks of weak references, with which it releases module locks."""
+    sample_repository(tmp_path)
+    words = ["serve", str(tmp_path / "repo"), "--port", "0", "--no-browser"]
+
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_START, *words], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 130
+    assert done.stderr.endswith("stopped\n")
 
 
 @pytest.mark.parametrize(
@@ -73,6 +105,10 @@ def test_signal_ends_the_server(tmp_path: Path) -> None:
     [
         (["--no-token", "--host", "0.0.0.0"], "--no-token requires a loopback address"),
         (["--cors", "*"], "requires --no-token"),
+        (["--cors", "viewer.example"], "--cors viewer.example: expected an origin"),
+        (["--cors", "https://viewer.example/map"], "expected an origin"),
+        (["--cors", "https://me@viewer.example"], "expected an origin"),
+        (["--cors", "null"], "expected an origin"),
         (["--port", "70000"], "70000"),
         (["--authorize", "s3://nothing"], "no virtual chunk container"),
     ],
@@ -86,3 +122,16 @@ def test_unsafe_and_wrong_options_are_rejected(
 
     assert code == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "origin"),
+    [
+        ("https://Viewer.example/", "https://viewer.example"),
+        ("http://localhost:3000", "http://localhost:3000"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+        ("*", "*"),
+    ],
+)
+def test_origins_are_written_as_browsers_send_them(text: str, origin: str) -> None:
+    assert _check_origin(text) == origin

@@ -345,7 +345,7 @@ def test_merged_fork_of_a_fork_keeps_its_mark(tmp_path: Path) -> None:
         session.commit("late")
 
 
-def test_lost_ops_log_counts_as_a_collection() -> None:
+def test_lost_ops_log_is_treated_as_a_collection() -> None:
     """Deleting old backups also deletes parts of the ops log."""
     config = icefloe.RepositoryConfig(inline_chunk_threshold_bytes=0, num_updates_per_repo_info_file=2)
     repo = Repository.open(repository().storage, config)

@@ -12,12 +12,16 @@ import pytest
 import zarr
 
 from icefloe import Repository, Session, in_memory_storage
+from icefloe._internal.ids import SnapshotId
 from icefloe.core.commit import limits as log_limits
 from icefloe.core.commit.limits import check_changed_chunks, compute_limit, count_commits
+from icefloe.core.merge import transplant
 from icefloe.errors import ErrorKind, SessionStateError
-from icefloe.ingest import rechunk
+from icefloe.ingest import make_options, rechunk
+from icefloe.ingest.job import ingest
 from icefloe.ingest.plan import design
-from tests.support.ingest.files import Travelling, archive, new_repo, read_all, run
+from icefloe.ingest.publish import staging
+from tests.support.ingest.files import Travelling, archive, days, listening, new_repo, read, read_all, run
 
 FOLDERS = ("chunks", "manifests", "snapshots", "transactions")
 
@@ -210,6 +214,126 @@ def test_large_ingest_is_split_into_commits_and_published_once(
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("mode", ["native", "virtual"])
+@pytest.mark.parametrize("large_bytes", [0, 4 << 20])
+def test_large_ingest_is_applied_commit_by_commit_if_the_branch_moved(
+    tmp_path: Path, mode: str, large_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_MAX_COPIED_BYTES", large_bytes)
+    files = archive(tmp_path, [1] * 32)
+    whole, repo = new_repo(tmp_path), new_repo(tmp_path)
+    for each in (whole, repo):
+        run(each, files[0], mode=mode)
+    run(whole, files, mode=mode)
+    monkeypatch.setattr(log_limits, "MAX_CHANGED_CHUNKS", 24)
+    monkeypatch.setattr(design, "_OTHER_CHUNKS", 12)
+    main: list[str] = []
+
+    def told(sentence: str) -> None:
+        main.append(repo.lookup_branch("main"))
+        if sentence.startswith("commit") and len(set(main)) == 1:
+            session = repo.writable_session("main")
+            days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+            session.commit("meanwhile")
+
+    with listening(told):
+        report = ingest(repo, files, make_options(mode=mode), Travelling())
+
+    assert len(report.commits) > 1
+    assert read_all(repo).identical(read_all(whole))
+    assert read(repo, "other").sizes["time"] == 1
+    assert repo.list_branches() == {"main"}
+    assert len({*main, repo.lookup_branch("main")}) == 3, "the ingest moved the branch once"
+    history = list(repo.ancestry(branch="main"))
+    assert report.published == history[0].id
+    assert [check["passed"] for check in history[0].metadata["icefloe_ingest"]["checks"]] == [True, True]
+    for info in history[: len(report.commits)]:
+        assert count_chunks(repo, info.id) <= 24
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("large_bytes", [0, 4 << 20])
+def test_large_ingest_is_kept_if_the_branch_changed_the_same_nodes(
+    tmp_path: Path, large_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_MAX_COPIED_BYTES", large_bytes)
+    files = archive(tmp_path, [1] * 32)
+    whole, repo = new_repo(tmp_path), new_repo(tmp_path)
+    for each in (whole, repo):
+        run(each, files[0])
+    run(whole, files)
+    monkeypatch.setattr(log_limits, "MAX_CHANGED_CHUNKS", 24)
+    monkeypatch.setattr(design, "_OTHER_CHUNKS", 12)
+    before = repo.lookup_branch("main")
+
+    def told(sentence: str) -> None:
+        if sentence.startswith("commit") and repo.lookup_branch("main") == before:
+            session = repo.writable_session("main")
+            days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+            session.commit("meanwhile")
+
+    monkeypatch.setattr(transplant, "_is_apart", lambda *_: False)
+    for _ in range(2):
+        with (
+            pytest.raises(SessionStateError, match=r"changed the same nodes .* kept on branch main\.ingest"),
+            listening(told),
+        ):
+            ingest(repo, files, make_options(), Travelling())
+        assert repo.list_branches() == {"main", "main.ingest"}
+        assert len(list(repo.ancestry(branch="main.ingest"))) > len(list(repo.ancestry(branch="main")))
+
+    repo.reset_branch("main", before)
+    report = ingest(repo, files, make_options(), Travelling())
+
+    assert report.commits == (), "the staged files are not ingested again"
+    assert read(repo).identical(read(whole))
+    assert repo.list_branches() == {"main"}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("large_bytes", [0, 4 << 20])
+def test_large_ingest_is_published_once_if_the_run_ends_right_after(
+    tmp_path: Path, large_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_MAX_COPIED_BYTES", large_bytes)
+    files = archive(tmp_path, [1] * 32)
+    repo = new_repo(tmp_path)
+    run(repo, files[0])
+    before = repo.lookup_branch("main")
+    monkeypatch.setattr(log_limits, "MAX_CHANGED_CHUNKS", 24)
+    monkeypatch.setattr(design, "_OTHER_CHUNKS", 12)
+
+    def told(sentence: str) -> None:
+        if sentence.startswith("commit") and repo.lookup_branch("main") == before:
+            session = repo.writable_session("main")
+            days(0, 1).to_zarr(session.store, group="other", consolidated=False, zarr_format=3)
+            session.commit("meanwhile")
+
+    def interrupt(_: staging.Staging) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging.Staging, "drop", interrupt)
+        patched.setattr(staging.Staging, "release", interrupt)
+        with listening(told), pytest.raises(KeyboardInterrupt):
+            ingest(repo, files, make_options(), Travelling())
+    published = repo.lookup_branch("main")
+    assert len(repo.list_branches()) > 1
+
+    report = ingest(repo, files, make_options(), Travelling())
+
+    assert report.commits == ()
+    assert repo.lookup_branch("main") == published
+    assert repo.list_branches() == {"main"}
+    assert read(repo).sizes["time"] == 32
+
+
+def count_chunks(repo: Repository, snapshot_id: str) -> int:
+    log = repo._assets.transaction_log(SnapshotId.parse(snapshot_id))
+    return int(log.updated_chunks.counts.sum())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_file_with_too_many_chunks_is_rejected_when_it_is_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +342,10 @@ def test_file_with_too_many_chunks_is_rejected_when_it_is_planned(
     before = metadata_files(repo)
     monkeypatch.setattr(log_limits, "MAX_CHANGED_CHUNKS", 10)
 
-    with pytest.raises(SessionStateError, match="alone has too many chunks"):
+    for chosen in (files, files[1:]):
+        with pytest.raises(SessionStateError, match=r"\.nc alone has too many chunks"):
+            run(repo, chosen, mode="native", chunks={"time": 1}, dry_run=True)
+    with pytest.raises(SessionStateError, match=r"001\.nc alone has too many chunks"):
         run(repo, files[1:], mode="native", chunks={"time": 1})
 
     # The inspection of the files is kept for the next run.

@@ -85,6 +85,21 @@ def test_conflict_concerns_one_commit_only(repo: icefloe.Repository) -> None:
     assert values(repo)[:2] == [50, 51]
 
 
+def test_failed_check_concerns_one_commit_only() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repo.transaction("main", message="array") as store:
+        zarr.create_array(store, name="a", shape=(12,), chunks=(1,), dtype="i4", fill_value=-1)
+    repo.protect("main", sql=["SELECT a FROM this WHERE a > 100"])
+    repo.group_commits(max_delay_ms=300)
+    sessions = [write(repo, at, value) for at, value in enumerate([50, 101, 52])]
+
+    found = together([lambda each=each: each.commit("cell") for each in sessions])  # type: ignore[misc]
+
+    assert isinstance(found[1], icefloe.CheckFailedError)
+    assert repo.lookup_branch("main") in {found[0], found[2]}
+    assert values(repo)[:3] == [50, -1, 52]
+
+
 def test_single_commit_keeps_its_message(repo: icefloe.Repository) -> None:
     write(repo, 3, 3).commit("alone", {"who": "me"})
 

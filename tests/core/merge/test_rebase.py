@@ -407,7 +407,7 @@ def test_updated_node_is_deleted_unless_configured_otherwise(repo: Repository, t
     assert paths(repo) == ["/", "/a", "/b"]
 
 
-def test_array_without_own_chunks_left_does_not_conflict(repo: Repository) -> None:
+def test_array_whose_own_chunks_were_dropped_does_not_conflict(repo: Repository) -> None:
     gave_way = collide(repo, [Write("/a", (1,))], [Write("/a", (1,)), Write("/b", (1,))])
     deletes = repo.writable_session("main")
     make(deletes, [Delete("/a")])
@@ -485,7 +485,7 @@ def test_failed_rebase_stops_before_the_conflicting_commit(repo: Repository) -> 
     assert session.status().updated_chunks == {"/a": [], "/b": [[1]]}
 
 
-def test_commit_without_own_chunks_left_does_not_conflict(repo: Repository) -> None:
+def test_commit_whose_own_chunks_were_dropped_does_not_conflict(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o")])
     commit(repo, Write("/a", (1,), b"t"))

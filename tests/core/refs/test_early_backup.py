@@ -45,7 +45,7 @@ def _write(repo: icefloe.Repository, value: int) -> icefloe.Session:
     return session
 
 
-def test_commit_writes_each_file_once_and_backs_up_what_it_read() -> None:
+def test_commit_writes_each_file_once_and_backs_up_the_refs_it_read() -> None:
     storage = _Remote()
     repo = _create(storage)
     for value in (1, 2, 3):

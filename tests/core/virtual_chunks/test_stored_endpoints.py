@@ -15,7 +15,7 @@ import icefloe
 from icefloe import Repository, RepositoryConfig, VirtualChunkContainer
 from icefloe.cli import main as app
 from icefloe.config.stores import azure_store
-from icefloe.storage.external.endpoints import find_foreign_endpoint, is_same_endpoint, is_same_server
+from icefloe.storage.external.trusted_endpoints import find_foreign_endpoint, is_same_endpoint, is_same_server
 from tests.support.servers.recording import BYTES, Recorder, recording_server
 
 KEYS: dict[str, Any] = {

@@ -23,21 +23,21 @@ MANY = 20
 
 
 @st.composite
-def samples(draw: st.DrawFn) -> tuple[fb.Table, list[dict[str, Any]]]:
+def samples(draw: st.DrawFn) -> tuple[fb.TableSchema, list[dict[str, Any]]]:
     """Return a root table with a vector of tables of some type, and rows for the vector."""
     table = draw(schemas.tables(depth=1))
-    root = fb.Table("Root", {"rows": fb.children(0, table, required=True)})
+    root = fb.TableSchema("Root", {"rows": fb.children(0, table, required=True)})
     return root, draw(st.lists(schemas.rows(table), max_size=4))
 
 
-def read(payload: bytes | np.ndarray[Any, Any], root: fb.Table) -> list[dict[str, Any]]:
+def read(payload: bytes | np.ndarray[Any, Any], root: fb.TableSchema) -> list[dict[str, Any]]:
     found = to_rows(root, read_root(Payload(payload, "sample"), root), "sample")
     rows: list[dict[str, Any]] = found[0]["rows"]
     return rows
 
 
 @given(samples())
-def test_reader_reads_what_the_builder_writes(sample: tuple[fb.Table, list[dict[str, Any]]]) -> None:
+def test_reader_reads_what_the_builder_writes(sample: tuple[fb.TableSchema, list[dict[str, Any]]]) -> None:
     root, rows = sample
 
     payload = build(root, from_rows(root, [{"rows": rows}]), "sample")
@@ -46,7 +46,9 @@ def test_reader_reads_what_the_builder_writes(sample: tuple[fb.Table, list[dict[
 
 
 @given(samples(), st.none() | st.integers(1, 10**6))
-def test_any_valid_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int | None) -> None:
+def test_any_valid_layout_is_read(
+    sample: tuple[fb.TableSchema, list[dict[str, Any]]], seed: int | None
+) -> None:
     root, rows = sample
 
     payload = flatbuffer_writer.write(root, {"rows": rows}, seed)
@@ -55,7 +57,9 @@ def test_any_valid_layout_is_read(sample: tuple[fb.Table, list[dict[str, Any]]],
 
 
 @given(samples(), st.integers(1, 10**6))
-def test_single_lookups_agree_with_columns(sample: tuple[fb.Table, list[dict[str, Any]]], seed: int) -> None:
+def test_single_lookups_agree_with_columns(
+    sample: tuple[fb.TableSchema, list[dict[str, Any]]], seed: int
+) -> None:
     root, rows = sample
     payload = Payload(flatbuffer_writer.write(root, {"rows": rows}, seed), "sample")
 
@@ -63,7 +67,7 @@ def test_single_lookups_agree_with_columns(sample: tuple[fb.Table, list[dict[str
 
     assert slots is not None
     assert len(slots) == len(rows)
-    table: fb.Table = root.fields["rows"].table  # type: ignore[attr-defined]
+    table: fb.TableSchema = root.fields["rows"].table  # type: ignore[attr-defined]
     for row, expected in enumerate(rows):
         found = {name: look_up(slots[row], name, kind) for name, kind in table.fields.items()}
         assert found == {name: comparable(expected[name], kind) for name, kind in table.fields.items()}
@@ -101,10 +105,10 @@ def comparable(value: Any, kind: fb.Field) -> Any:
 
 @given(samples(), st.data())
 def test_rows_are_selected_and_joined(
-    sample: tuple[fb.Table, list[dict[str, Any]]], data: st.DataObject
+    sample: tuple[fb.TableSchema, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
     root, rows = sample
-    table: fb.Table = root.fields["rows"].table  # type: ignore[attr-defined]
+    table: fb.TableSchema = root.fields["rows"].table  # type: ignore[attr-defined]
     whole = from_rows(table, rows)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1))) if rows else []
     mask = np.array([row in chosen for row in range(len(rows))], np.bool_)
@@ -120,8 +124,8 @@ def test_rows_are_selected_and_joined(
 
 
 def test_tables_with_separate_vtables_are_read() -> None:
-    table = fb.Table("Sample", {f"f{slot}": fb.u32(slot) for slot in range(6)})
-    root = fb.Table("Root", {"rows": fb.children(0, table, required=True)})
+    table = fb.TableSchema("Sample", {f"f{slot}": fb.u32(slot) for slot in range(6)})
+    root = fb.TableSchema("Root", {"rows": fb.children(0, table, required=True)})
     # Which of six fields a row has makes its vtable: 40 different ones in one block.
     rows = [{f"f{slot}": row + 1 if row >> slot & 1 else 0 for slot in range(6)} for row in range(2 * MANY)]
 
@@ -129,9 +133,9 @@ def test_tables_with_separate_vtables_are_read() -> None:
     assert read(flatbuffer_writer.write(root, {"rows": rows}, 7), root) == rows
 
 
-def test_short_vectors_of_different_lengths_beside_a_long_one_are_written() -> None:
-    table = fb.Table("Sample", {"numbers": fb.vector(0, "<u4", 4), "name": fb.text(1)})
-    root = fb.Table("Root", {"rows": fb.children(0, table)})
+def test_short_vectors_and_a_long_vector_are_written_together() -> None:
+    table = fb.TableSchema("Sample", {"numbers": fb.vector(0, "<u4", 4), "name": fb.text(1)})
+    root = fb.TableSchema("Root", {"rows": fb.children(0, table)})
     rows: list[dict[str, Any]] = [{"numbers": [1] * n, "name": None} for n in (1, 2)]
     rows.append({"numbers": [0] * 17, "name": "long"})
 
@@ -141,8 +145,8 @@ def test_short_vectors_of_different_lengths_beside_a_long_one_are_written() -> N
 
 
 def test_children_may_be_shared_between_parents() -> None:
-    inner = fb.Table("Inner", {"name": fb.text(0, required=True)})
-    root = fb.Table("Root", {"rows": fb.children(0, inner, required=True), "one": fb.child(1, inner)})
+    inner = fb.TableSchema("Inner", {"name": fb.text(0, required=True)})
+    root = fb.TableSchema("Root", {"rows": fb.children(0, inner, required=True), "one": fb.child(1, inner)})
     graph = flatbuffer_writer.Graph()
     child = graph.table(inner, {"name": "same"})
     table = flatbuffer_writer.Table({0: flatbuffer_writer.Pointers([child] * 3), 1: child})
@@ -153,8 +157,8 @@ def test_children_may_be_shared_between_parents() -> None:
 
 
 def test_builder_rejects_a_row_without_a_required_field() -> None:
-    table = fb.Table("Sample", {"name": fb.text(0, required=True)})
-    root = fb.Table("Root", {"rows": fb.children(0, table)})
+    table = fb.TableSchema("Sample", {"name": fb.text(0, required=True)})
+    root = fb.TableSchema("Root", {"rows": fb.children(0, table)})
 
     with pytest.raises(FormatError, match=r"Sample\.name is required"):
         build(root, from_rows(root, [{"rows": [{"name": "a"}, {}]}]), "sample")
@@ -162,9 +166,9 @@ def test_builder_rejects_a_row_without_a_required_field() -> None:
 
 @pytest.mark.parametrize("seed", [None, 1, 2, 3])
 def test_missing_required_field_is_named(seed: int | None) -> None:
-    loose = fb.Table("Sample", {"name": fb.text(0), "other": fb.u32(1)})
-    strict = fb.Table("Sample", {"name": fb.text(0, required=True), "other": fb.u32(1)})
-    written, read_as = (fb.Table("Root", {"rows": fb.children(0, table)}) for table in (loose, strict))
+    loose = fb.TableSchema("Sample", {"name": fb.text(0), "other": fb.u32(1)})
+    strict = fb.TableSchema("Sample", {"name": fb.text(0, required=True), "other": fb.u32(1)})
+    written, read_as = (fb.TableSchema("Root", {"rows": fb.children(0, table)}) for table in (loose, strict))
     payload = flatbuffer_writer.write(written, {"rows": [{"name": "a"}, {"other": 5}]}, seed)
 
     with pytest.raises(FormatError, match=r"^sample: Sample\.name is missing"):

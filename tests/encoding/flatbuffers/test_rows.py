@@ -22,24 +22,24 @@ from icefloe.errors import FormatError
 from tests.support.format import flatbuffer_schemas as schemas
 from tests.support.format import flatbuffer_writer
 
-Sample = tuple[fb.Table, list[dict[str, Any]]]
+Sample = tuple[fb.TableSchema, list[dict[str, Any]]]
 
 
 @st.composite
 def samples(draw: st.DrawFn) -> Sample:
     """Return a root table with a vector of tables of some type, and rows for the vector."""
     table = draw(schemas.tables(depth=1))
-    root = fb.Table("Root", {"rows": fb.children(0, table, required=True)})
+    root = fb.TableSchema("Root", {"rows": fb.children(0, table, required=True)})
     return root, draw(st.lists(schemas.rows(table), max_size=4))
 
 
-def by_columns(payload: Any, root: fb.Table) -> dict[str, Any]:
+def by_columns(payload: Any, root: fb.TableSchema) -> dict[str, Any]:
     (row,) = to_rows(root, read_root(Payload(payload, "sample"), root), "sample")
     return row
 
 
-def child_of(root: fb.Table) -> fb.Table:
-    table: fb.Table = root.fields["rows"].table  # type: ignore[attr-defined]
+def child_of(root: fb.TableSchema) -> fb.TableSchema:
+    table: fb.TableSchema = root.fields["rows"].table  # type: ignore[attr-defined]
     return table
 
 
@@ -127,7 +127,7 @@ def test_records_are_the_same_in_every_form(sample: Sample, few: int, data: st.D
 
 
 def test_dropped_tables_are_eventually_removed() -> None:
-    table = fb.Table("Sample", {"name": fb.text(0)})
+    table = fb.TableSchema("Sample", {"name": fb.text(0)})
     rows: list[dict[str, Any]] = [{"name": f"{row:100d}"} for row in range(40)]
     records = Records(table, "sample", columns=from_rows(table, rows))
     full = len(records.blocks.buffer)
@@ -142,7 +142,7 @@ def test_dropped_tables_are_eventually_removed() -> None:
 
 
 def test_number_is_replaced_in_all_blocks() -> None:
-    table = fb.Table("Sample", {"name": fb.text(0), "place": fb.i32(1)})
+    table = fb.TableSchema("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     rows = [{"name": None if row % 2 else "x" * row, "place": row} for row in range(9)]
     records = Records(table, "sample", rows=rows)
 
@@ -157,7 +157,7 @@ def test_number_is_replaced_in_all_blocks() -> None:
 
 def test_number_omitted_by_official_writers_is_added() -> None:
     """The builders of the official library leave out what is the default."""
-    table = fb.Table("Sample", {"name": fb.text(0), "place": fb.i32(1)})
+    table = fb.TableSchema("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     columns = from_rows(table, [{"name": "x", "place": row} for row in range(40)])
     without = Tables(40, columns.columns, {"place": np.arange(40) > 0})
     read = Records(table, "sample", columns=without)
@@ -170,14 +170,14 @@ def test_number_omitted_by_official_writers_is_added() -> None:
 
 
 def test_row_without_a_required_field_is_rejected() -> None:
-    table = fb.Table("Sample", {"name": fb.text(0, required=True)})
+    table = fb.TableSchema("Sample", {"name": fb.text(0, required=True)})
 
     with pytest.raises(FormatError, match=r"Sample\.name is required"):
         build_row(table, {}, "sample")
 
 
 def test_too_large_number_is_rejected() -> None:
-    table = fb.Table("Sample", {"count": fb.u32(0)})
+    table = fb.TableSchema("Sample", {"count": fb.u32(0)})
 
     with pytest.raises(FormatError, match="sample: Sample"):
         build_row(table, {"count": 1 << 32}, "sample")

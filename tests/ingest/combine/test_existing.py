@@ -12,10 +12,10 @@ import pytest
 import xarray as xr
 
 from icefloe import InvalidInputError, Repository
+from icefloe.ingest.bad_files import ProblemsError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import make_options
-from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import (
     OUTER,
     Travelling,
@@ -137,6 +137,24 @@ def test_overlapping_files_are_named(tmp_path: Path) -> None:
 
     assert f"{files[2]}: time: begins at 2024-01-05" in sentence
     assert files[1] in sentence
+
+
+def test_every_problem_has_a_remedy(tmp_path: Path) -> None:
+    """Files that overlap, repeat others, or cannot be opened."""
+    files = [*archive(tmp_path, (3, 3, 3)), write(tmp_path / "copy.nc", days(3, 3))]
+    files += [write(tmp_path / "late.nc", days(8, 4))]
+    (tmp_path / "junk.nc").write_bytes(b"junk" * 10)
+
+    with pytest.raises(ProblemsError) as caught:
+        run(new_repo(tmp_path), [*files, str(tmp_path / "junk.nc")])
+
+    rows = {Path(row["file"]).name: row for row in caught.value.problems.rows()}
+    assert len(rows) == 3
+    assert all(row["remedy"] for row in rows.values())
+    assert rows["junk.nc"]["remedy"] == "repair or remove the file"
+    assert "pass the format" not in rows["junk.nc"]["problem"]
+    assert rows["late.nc"]["problem"].startswith("begins at 2024-01-09 00:00:00, but ")
+    assert rows["late.nc"]["remedy"].startswith("leave one of them out")
 
 
 def test_file_changed_after_staging_is_ingested_again(tmp_path: Path) -> None:

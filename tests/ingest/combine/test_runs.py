@@ -17,7 +17,7 @@ from icefloe.ingest.combine.existing import TargetState
 from icefloe.ingest.combine.grid import Combined, DigestRequest, combine_files
 from icefloe.ingest.combine.pieces import PieceArray
 from icefloe.ingest.combine.runs import find_runs
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.inspect_files import digest_values
 from icefloe.ingest.inspect.schema import describe_dataset
 from icefloe.ingest.ledger import Ledger
@@ -28,7 +28,10 @@ from tests.support.ingest.files import days
 
 def schemas(datasets: list[xr.Dataset]) -> list[FileSchema]:
     return share_equal_parts(
-        [describe_dataset(Source(f"/{number}.nc", 1, 1), each, "") for number, each in enumerate(datasets)]
+        [
+            describe_dataset(IngestSource(f"/{number}.nc", 1, 1), each, "")
+            for number, each in enumerate(datasets)
+        ]
     )
 
 
@@ -180,7 +183,7 @@ def test_tiles_form_one_run_per_row() -> None:
         ({}, Combining("member")),
     ],
 )
-def test_other_archives_are_left_to_xarray(what: dict[str, Any], how: Combining) -> None:
+def test_other_archives_are_combined_by_xarray(what: dict[str, Any], how: Combining) -> None:
     files = schemas([days(begin, 2, **what) for begin in (0, 2)])
 
     assert find_runs(files, [], how, {}) is None

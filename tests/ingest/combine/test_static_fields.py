@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from icefloe.cli.main import main
-from icefloe.errors import InvalidInputError
-from icefloe.ingest.records import ProblemsError
+from icefloe.errors import InvalidInputError, StorageError
+from icefloe.ingest.bad_files import ProblemsError
 from tests.support.ingest.files import assert_same, days, expected, new_repo, read_all, run, write
 from tests.support.ingest.modes import modes, modes_in_turn
 
@@ -55,6 +57,26 @@ def test_static_fields_are_compared_on_append(tmp_path: Path, mode: str, batch: 
     run(repo, files, mode=mode, compat="override")
 
     assert_same(read_all(repo), expected(files, compat="override"))
+
+
+@pytest.mark.parametrize("change", ["deleted", "changed"])
+def test_error_for_a_lost_static_field_offers_a_remedy(tmp_path: Path, change: str) -> None:
+    files = files_with(tmp_path, OROG, OROG, OROG)
+    repo = new_repo(tmp_path)
+    run(repo, files[:2], mode="virtual")
+    if change == "deleted":
+        Path(files[0]).unlink()
+    else:
+        os.utime(files[0])
+
+    with pytest.raises(StorageError, match='; compat="override" ingests files without a comparison'):
+        run(repo, files[1:], mode="virtual")
+    run(repo, files[1:], mode="virtual", compat="override")
+
+    group = zarr.open_group(repo.readonly_session("main").store, mode="r")
+    time = group["time"]
+    assert isinstance(time, zarr.Array)
+    assert time.shape == (6,)
 
 
 @modes("hybrid")
@@ -165,6 +187,19 @@ def test_combining_options_work_on_the_command_line(
 
     assert "--compat override" in said
     assert "--data-vars all" in said
+
+
+def test_skipped_files_are_listed_with_the_variable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = files_with(tmp_path, OROG, OROG + 1)
+
+    assert (
+        main(["ingest", *files, str(tmp_path / "repo"), "--executor", "threads", "--on-bad-file", "skip"])
+        == 0
+    )
+
+    assert f"{files[1]}: skipped: orog: differs from that of {files[0]}" in capsys.readouterr().out
 
 
 def tiles(folder: Path, first: int, fields: tuple[Any, Any] = (OROG, OROG)) -> list[str]:

@@ -248,7 +248,7 @@ def test_secrets_are_removed_from_urls(url: str, kept: str) -> None:
 
 def test_keys_in_bucket_urls_are_refused() -> None:
     with pytest.raises(
-        InvalidInputError, match=r"s3://bucket/a\.nc: the URL of a bucket must not contain keys"
+        InvalidInputError, match=r"s3://bucket/a\.nc: the URL of a bucket must not contain access keys"
     ) as caught:
         find_sources("s3://AKIA:hunter2@bucket/a.nc")
 

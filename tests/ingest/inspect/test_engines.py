@@ -55,7 +55,7 @@ def test_grib_is_read_without_cfgrib(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["--native", "--virtual", "--hybrid"])
-def test_file_without_installed_reader_names_the_package(tmp_path: Path, mode: str) -> None:
+def test_error_for_missing_reader_contains_the_package(tmp_path: Path, mode: str) -> None:
     (file,) = archive(tmp_path, (3,))
     hidden = ["netCDF4", "scipy", "h5netcdf", "h5py"]
 

@@ -190,7 +190,7 @@ def test_unreadable_variables_are_not_skipped_silently(tmp_path: Path) -> None:
     tifffile.imwrite(tmp_path / "f.tif", np.ones((16, 16), bool), photometric="minisblack")
     repo = new_repo(tmp_path)
 
-    with pytest.raises(InvalidInputError, match=r"image: .*: select other variables"):
+    with pytest.raises(InvalidInputError, match=r"image: .*; select other variables"):
         run(repo, tmp_path / "f.tif")
 
 

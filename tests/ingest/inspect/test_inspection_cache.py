@@ -14,8 +14,8 @@ import xarray as xr
 
 from icefloe import Repository
 from icefloe.cli.main import main
+from icefloe.ingest.bad_files import ProblemsError
 from icefloe.ingest.inspect import inspect_files as tasks
-from icefloe.ingest.records import ProblemsError
 from tests.support.ingest.files import (
     archive,
     assert_same,

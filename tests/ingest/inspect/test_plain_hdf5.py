@@ -16,13 +16,14 @@ from icefloe.ingest.discover.sources import find_sources
 from icefloe.ingest.inspect.open import open_virtualized
 from icefloe.ingest.inspect.plain_hdf5 import ReusedDescriptions, describe_plain_file
 from icefloe.ingest.inspect.schema import inspect_file
-from icefloe.ingest.records import FileSchema, Reading
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import FileSchema
 from tests.support.ingest.files import aged, days, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-def seen(path: Path, known: ReusedDescriptions, reading: Reading = Reading()) -> FileSchema | None:  # noqa: B008 - a value
+def seen(path: Path, known: ReusedDescriptions, reading: ReadOptions = ReadOptions()) -> FileSchema | None:  # noqa: B008 - a value
     """Read the schema of a file from the members that its parser found."""
     (source,) = find_sources(aged(path))
     with open_virtualized(source, reading) as (_, members):
@@ -55,7 +56,7 @@ def _comparable(value: Any) -> Any:
     return type(value).__name__, str(getattr(value, "dtype", "")), repr(np.asarray(value).tolist())
 
 
-def by_xarray(path: Path, reading: Reading = Reading()) -> FileSchema:  # noqa: B008 - a value
+def by_xarray(path: Path, reading: ReadOptions = ReadOptions()) -> FileSchema:  # noqa: B008 - a value
     (source,) = find_sources(path)
     found = inspect_file(source, reading)
     assert isinstance(found, FileSchema)
@@ -96,7 +97,7 @@ def test_schemas_equal_those_of_xarray(tmp_path: Path, engine: str, reader: str 
 
     for path in (*paths, tmp_path / "other.nc"):
         for names in ((), ("t2m",)):
-            reading = Reading(engine=reader, variables=names)
+            reading = ReadOptions(engine=reader, variables=names)
             assert facts(seen(path, known, reading)) == facts(by_xarray(path, reading))
     assert len(known.templates) == 4
 
@@ -162,7 +163,7 @@ def digits_that_were_kept(file: h5py.File) -> None:
         digits_that_were_kept,
     ],
 )
-def test_odd_files_are_left_to_xarray(tmp_path: Path, odd: Callable[[h5py.File], None]) -> None:
+def test_unusual_files_are_read_by_xarray(tmp_path: Path, odd: Callable[[h5py.File], None]) -> None:
     path = tmp_path / "odd.nc"
     with h5py.File(path, "w") as file:
         file["x"] = np.arange(3.0)

@@ -16,7 +16,7 @@ from icefloe import IcechunkError, Repository, in_memory_storage
 from icefloe.ingest.inspect import inspect_files as looking
 from icefloe.ingest.inspect import reference_spill
 from icefloe.ingest.inspect.reference_spill import (
-    Parsed,
+    ParsedReferences,
     ReferencedVariable,
     Spill,
     SpillWriter,
@@ -38,7 +38,7 @@ def objects(repo: Repository) -> set[str]:
 
 
 @st.composite
-def parsed(draw: st.DrawFn) -> Parsed:
+def parsed(draw: st.DrawFn) -> ParsedReferences:
     moment = datetime(2024, 1, 1, tzinfo=UTC)
     versions = st.tuples(
         st.none() | st.integers(0, 9), st.none() | st.text("ab"), st.sampled_from([None, moment])
@@ -56,10 +56,10 @@ def parsed(draw: st.DrawFn) -> Parsed:
         inline = {tuple(place): bytes(place) for place in places[~kept].tolist()[:2]}
         chunks = ChunkReferences.of(places[kept], numbers, numbers + np.uint64(1), codes, inline)
         variables[name] = ReferencedVariable(grid, tuple(2 for _ in grid), chunks)
-    return Parsed(sources, variables)
+    return ParsedReferences(sources, variables)
 
 
-def facts(of: Parsed) -> Any:
+def facts(of: ParsedReferences) -> Any:
     return of.sources, {
         name: (
             each.grid_shape,
@@ -73,7 +73,7 @@ def facts(of: Parsed) -> Any:
 
 
 @given(st.lists(parsed(), max_size=4), st.integers(1, 400))
-def test_spilled_references_are_read_back(found: list[Parsed], object_bytes: int) -> None:
+def test_spilled_references_are_read_back(found: list[ParsedReferences], object_bytes: int) -> None:
     storage = in_memory_storage()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(reference_spill, "_OBJECT_BYTES", object_bytes)

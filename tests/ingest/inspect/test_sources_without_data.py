@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import xarray as xr
 from icefloe import InvalidInputError, Repository
 from icefloe.cli import main as app
 from icefloe.ingest.ledger import read_ledger
+from icefloe.ingest.records import RESERVED_NAMES
 from tests.support.ingest.files import START, aged, archive, days, new_repo, run, write
 from tests.support.ingest.modes import modes, modes_in_turn
 
@@ -184,7 +186,7 @@ def test_unknown_source_group_is_refused(
     assert said in str(caught.value)
 
 
-def test_selected_bounds_count_as_data(tmp_path: Path) -> None:
+def test_selected_bounds_are_treated_as_data(tmp_path: Path) -> None:
     report = run(new_repo(tmp_path), bounds(tmp_path / "a.nc"), variables=["time_bnds"])
 
     assert report.published is not None
@@ -268,3 +270,37 @@ def test_damaged_files_are_not_reported_as_mistyped_variable(tmp_path: Path) -> 
 def test_selecting_only_coordinates_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="selected by lat, lon: they are coordinates"):
         run(new_repo(tmp_path), archive(tmp_path), variables=["lat", "lon"])
+
+
+@modes("native", "virtual")
+def test_reserved_names_are_refused(tmp_path: Path, mode: str) -> None:
+    data = days(0, 2)
+    taken = [write(tmp_path / f"{at}.nc", data.rename(t2m=name)) for at, name in enumerate(RESERVED_NAMES)]
+    grouped = tmp_path / "grouped.nc"
+    data.to_netcdf(grouped, engine="h5netcdf")
+    data.to_netcdf(grouped, group="zarr.json", mode="a", engine="h5netcdf")
+    both = write(tmp_path / "both.nc", data.assign({"zarr.json": data["t2m"]}))
+    repo = new_repo(tmp_path)
+
+    for file in [*taken, both, str(aged(grouped))]:
+        with pytest.raises(InvalidInputError, match=r"its name is reserved for .*; select"):
+            run(repo, file, mode=mode)
+    with pytest.raises(InvalidInputError, match=r"the group zarr\.json is reserved"):
+        run(repo, both, mode=mode, variables="t2m", group="zarr.json")
+    report = run(repo, [both, taken[0]], mode=mode, variables="t2m", on_bad_file="skip")
+
+    assert [row.source for row in read_ledger(repo.readonly_session("main"), "")] == [both]
+    assert [bad.source.url for bad in report.bad] == [taken[0]]
+
+
+def test_missing_package_is_reported_and_the_file_is_considered_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = levels(tmp_path / "levels.grib")
+    monkeypatch.setitem(sys.modules, "eccodes", None)
+
+    with pytest.raises(InvalidInputError) as caught:
+        run(new_repo(tmp_path), file)
+
+    assert "this needs eccodes: pip install 'eccodes" in str(caught.value)
+    assert "repair" not in str(caught.value)

@@ -21,7 +21,9 @@ from icefloe.ingest.job import ingest
 from icefloe.ingest.options import Check, make_options
 from tests.support.ingest.files import START, assert_same, expected, new_repo, read, write
 
-MEMORY_BYTES = 2 << 20
+MEMORY_BYTES = 1 << 20
+OBJECTS_BYTES = 1 << 17
+"""An allowance for Python objects, such as frames and dictionaries: a plan counts the bytes of arrays."""
 TRACED = {"write_blocks", "compare_blocks", "count_boxes"}
 
 
@@ -51,12 +53,13 @@ def test_parts_cover_a_piece_without_dividing_chunks(data: st.DataObject) -> Non
 class Measuring(Executor):
     """An executor in this process that records the peak memory of each task."""
 
-    def __init__(self) -> None:
+    def __init__(self, traced: bool = True) -> None:
+        self.traced = traced
         self.peaks: dict[str, int] = {}
 
     def map(self, task: Task[Any, Any], items: Iterable[Any], /) -> Iterator[Any]:
         name = getattr(task.run, "__name__", "")
-        if name not in TRACED:
+        if not self.traced or name not in TRACED:
             yield from map(task.run, items)
             return
         gc.collect()  # so that the next collection does not depend on what ran before
@@ -70,12 +73,12 @@ class Measuring(Executor):
             self.peaks[name] = max(peak, self.peaks.get(name, 0))
 
 
-@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 200, 200), False), ((6, 50, 200), True)])
+@pytest.mark.parametrize(("chunks", "packed"), [(None, False), ((1, 200, 100), False), ((6, 50, 100), True)])
 def test_tasks_stay_within_their_memory(tmp_path: Path, chunks: tuple[int, ...] | None, packed: bool) -> None:
     """One file is twice as large as the memory, another stores its values differently."""
     files = []
     for number in range(2):
-        values = np.random.default_rng(number).integers(0, 1000, (24, 200, 200)).astype("f4") / 4
+        values = np.random.default_rng(number).integers(0, 1000, (24, 200, 100)).astype("f4") / 4
         time = START + (np.arange(24) + 24 * number) * np.timedelta64(1, "h")
         encoding: dict[str, Any] = {"chunksizes": chunks} if chunks else {"contiguous": True}
         if packed:
@@ -90,17 +93,18 @@ def test_tasks_stay_within_their_memory(tmp_path: Path, chunks: tuple[int, ...] 
     checks = (Check("source"), Check("range", "a", low=0, high=1000))
     options = make_options(chunks={"time": 4, "y": 50}, memory_bytes=MEMORY_BYTES, checks=checks)
 
-    # Modules that a task loads, and threads of other tests, are traced, too: the lowest of three counts.
+    # Tracing also counts modules that a task loads and threads of other tests. The first run, without
+    # tracing, loads the modules; the lower of two traced peaks counts.
     for attempt in range(3):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        repo, measuring = new_repo(folder), Measuring()
+        repo, measuring = new_repo(folder), Measuring(traced=attempt > 0)
         report = ingest(repo, files, options, measuring)
-        if max(measuring.peaks.values()) < MEMORY_BYTES:
+        if measuring.peaks and max(measuring.peaks.values()) < MEMORY_BYTES + OBJECTS_BYTES:
             break
 
     assert_same(read(repo), expected(files))
     assert report.plan is not None
     assert report.plan.memory_bytes <= MEMORY_BYTES
     assert set(measuring.peaks) == TRACED
-    assert max(measuring.peaks.values()) < MEMORY_BYTES, measuring.peaks
+    assert max(measuring.peaks.values()) < MEMORY_BYTES + OBJECTS_BYTES, measuring.peaks

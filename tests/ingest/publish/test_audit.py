@@ -140,7 +140,7 @@ def test_data_staged_by_an_interrupted_run_is_checked(tmp_path: Path, check: Che
 @pytest.mark.parametrize(
     ("check", "said"),
     [
-        (Check("range", "t3m", low=0), "needs 't3m', which is not a variable; did you mean t2m"),
+        (Check("range", "t3m", low=0), "requires 't3m', which is not a variable; did you mean t2m"),
         (Check("python", call="no_such_module:f"), "cannot be loaded: No module named 'no_such_module'"),
         (Check("python", call="tests.ingest.publish.test_audit:nothing"), "cannot be loaded"),
     ],
@@ -161,7 +161,9 @@ def test_check_that_raises_leaves_the_branch_unchanged(files: list[str], tmp_pat
 
     with pytest.raises(InvalidInputError, match=r"test_audit:breaks cannot be run: ZeroDivisionError: oops"):
         run(repo, files, checks=(Check("python", call="tests.ingest.publish.test_audit:breaks"),))
-    with pytest.raises(InvalidInputError, match="the check range needs numbers, and 'time' has none"):
+    with pytest.raises(
+        InvalidInputError, match="the check range requires numbers, but 'time' has another type"
+    ):
         run(repo, files, checks=(Check("range", "time", low=0),))
 
     assert len(list(repo.ancestry(branch="main"))) == 1

@@ -197,7 +197,7 @@ def test_target_branch_deleted_during_ingest_keeps_staged_data(tmp_path: Path) -
         repo.delete_branch("dev")
 
     options = make_options(branch="dev", commit_every=1)
-    deleted = "dev was deleted while files were ingested into it"
+    deleted = "dev was deleted during the ingest"
     with pytest.raises(RefNotFoundError, match=deleted), listening(once("check", delete)):
         ingest(repo, files, options, Travelling())
     assert repo.list_branches() == {"main", "dev.ingest"}
@@ -210,7 +210,7 @@ def test_target_branch_deleted_during_ingest_keeps_staged_data(tmp_path: Path) -
     assert repo.list_branches() == {"main", "dev"}
 
 
-def test_staging_branch_of_another_machine_is_left_alone(tmp_path: Path) -> None:
+def test_staging_branch_of_another_machine_is_not_changed(tmp_path: Path) -> None:
     """A run on another machine may still be active."""
     repo = new_repo(tmp_path)
     other = "main.ingest.elsewhere.12.34.0"

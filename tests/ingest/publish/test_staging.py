@@ -14,10 +14,11 @@ import xarray as xr
 from icefloe import MergeConflictError, Repository, storage_from_url
 from icefloe.errors import InvalidInputError
 from icefloe.ingest import make_options
+from icefloe.ingest.bad_files import ProblemsError
 from icefloe.ingest.job import ingest
 from icefloe.ingest.ledger import read_ledger
 from icefloe.ingest.options import Check
-from icefloe.ingest.records import ProblemsError
+from icefloe.ingest.publish import staging
 from tests.support import processes
 from tests.support.ingest.fault_jobs import reachable
 from tests.support.ingest.files import (
@@ -60,8 +61,14 @@ def no_june(dataset: xr.Dataset) -> str | None:
     return "there is a June" if bool((dataset["time"].dt.month == 6).any()) else None
 
 
-def test_published_commit_records_check_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("amended", [True, False])
+def test_published_commit_records_check_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amended: bool
+) -> None:
+    """A long transaction log is not copied to amend its commit: a commit of its own has the results."""
     repo = new_repo(tmp_path)
+    if not amended:
+        monkeypatch.setattr(staging, "_MAX_COPIED_BYTES", 10)
 
     report = run(repo, archive(tmp_path), checks=(Check("monotone"), Check("source"), Check("gaps")))
 
@@ -74,6 +81,7 @@ def test_published_commit_records_check_results(tmp_path: Path) -> None:
     ]
     assert all(check["passed"] for check in tip.metadata["icefloe_ingest"]["checks"])
     assert repo.list_branches() == {"main"}
+    assert len(list(repo.ancestry(branch="main"))) == (2 if amended else 3)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +107,23 @@ def test_failed_check_leaves_the_branch_unchanged(tmp_path: Path, check: Check, 
     assert repo.lookup_branch("main") == before
     assert read(repo, branch="main.ingest-failed").sizes["time"] == 11
     assert repo.list_branches() == {"main", "main.ingest-failed"}
+
+
+def test_check_of_a_protected_branch_rejects_the_publication(tmp_path: Path) -> None:
+    repo = new_repo(tmp_path)
+    run(repo, archive(tmp_path / "good"))
+    repo.protect("main", sql=["SELECT time FROM this WHERE time >= '2024-06-01' AND t2m > 0"])
+    before = repo.lookup_branch("main")
+
+    report = run(repo, write(tmp_path / "june.nc", days(170, 2)))
+
+    (*_, rejected) = report.checks
+    assert (rejected.name, rejected.passed) == ("protected branch main", False)
+    assert "returned offending rows" in rejected.text
+    assert report.failed_branch == "main.ingest-failed"
+    assert repo.lookup_branch("main") == before
+    repo.unprotect("main")
+    assert run(repo, tmp_path / "june.nc").published == repo.lookup_branch("main")
 
 
 @pytest.mark.parametrize(
@@ -205,7 +230,7 @@ def test_conflicting_change_on_the_branch_is_kept(tmp_path: Path) -> None:
             days(0, 1).to_zarr(session.store, consolidated=False, zarr_format=3)
             after.append(session.commit("meanwhile"))
 
-    conflict = "t2m, /time was changed on main while files were ingested"
+    conflict = "t2m, /time was changed on main during the ingest"
     with pytest.raises(MergeConflictError, match=conflict), listening(told):
         ingest(repo, files, make_options(), Travelling())
 

@@ -13,7 +13,7 @@ from icefloe._internal.ids import ChunkId
 from icefloe.errors import FormatError
 from icefloe.format.manifest import NativeRef
 from icefloe.legacy.codec.manifest import _parse_payload
-from icefloe.legacy.codec.structures import Findings
+from icefloe.legacy.codec.structures import LegacyFindings
 
 SIZES = st.integers(0, 2**63 - 1)
 
@@ -23,7 +23,7 @@ def test_ids_of_all_forms_are_decoded(raw: bytes, offset: int, length: int) -> N
     expected = NativeRef(ChunkId(raw), offset, length)
 
     for id in (raw, (raw, ()), list(raw), str(ChunkId(raw))):
-        assert _parse_payload({"Ref": [id, offset, length]}, "m", Findings()) == expected
+        assert _parse_payload({"Ref": [id, offset, length]}, "m", LegacyFindings()) == expected
 
 
 ODD: dict[str, Callable[[], Any]] = {
@@ -45,4 +45,4 @@ def test_invalid_reference_is_rejected(what: str) -> None:
     stored = ODD[what]()
 
     with pytest.raises(FormatError):
-        _parse_payload(stored, "m", Findings())
+        _parse_payload(stored, "m", LegacyFindings())

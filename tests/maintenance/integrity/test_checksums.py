@@ -96,7 +96,7 @@ def repo_root(repo: Repository) -> str:
     return [info.id for info in repo.ancestry(branch="main")][-1]
 
 
-def test_foreign_files_beside_the_checksums_are_ignored() -> None:
+def test_foreign_files_next_to_checksums_are_ignored() -> None:
     repo = repository()
     repo.storage.put(f"{catalogue.FOLDER}/zz notes.txt", b"of a user")
 

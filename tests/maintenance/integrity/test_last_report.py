@@ -74,7 +74,7 @@ def test_verify_works_without_write_permission(
 
     assert main(["verify", str(folder)]) == 0
 
-    assert "the report is not stored: this storage is read-only" in capsys.readouterr().err
+    assert "the report was not stored: this storage is read-only" in capsys.readouterr().err
 
 
 def test_stored_report_is_bounded_and_has_no_secrets(folder: Path) -> None:

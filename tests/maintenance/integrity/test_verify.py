@@ -25,6 +25,8 @@ from icefloe.format.files import read_manifest, read_snapshot, write_manifest, w
 from icefloe.format.manifest import Manifest
 from icefloe.format.snapshot import ManifestFiles
 from icefloe.format.spec import V2
+from icefloe.maintenance.integrity import verify_graph
+from icefloe.storage import local_filesystem_storage
 from tests.support.format import golden
 from tests.support.histories import commit, names, now, repository
 
@@ -315,3 +317,20 @@ def test_missing_or_truncated_transaction_log_is_found(version: int) -> None:
 
         assert [found.object for found in cut.findings] == [log]
         assert [found.object for found in gone.findings] == ([] if log == first else [log])
+
+
+def test_manifests_with_many_references_are_checked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_graph, "_MANY_REFS", 0)
+    repo = Repository.create(local_filesystem_storage(str(tmp_path)))
+    for name in ("a", "b", "c"):
+        with repo.transaction("main", message=name) as store:
+            zarr.create_array(store, name=name, data=np.arange(6), chunks=(2,))
+    assert not repo.verify().findings
+    damaged = min((tmp_path / "manifests").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+
+    (finding,) = Repository.open(repo.storage).verify().findings
+
+    assert (finding.kind, finding.object) == ("unreadable", f"manifests/{damaged.name}")

@@ -34,6 +34,8 @@ def _make_meaning(dtype: str, **attributes: Any) -> Meaning:
 
 def _make_rows(meaning: Meaning, count: int) -> Rows:
     values = np.arange(count * 3).reshape(count, 3).astype(meaning.coding.stored)
+    if values.dtype.kind in "if":
+        values -= 4  # negative and positive sums
     statistics = to_statistics([summarize(part, meaning) for part in values], meaning)
     clips = np.tile(np.array([[3]], np.uint32), (count, 1))
     return Rows(np.arange(count, dtype=np.uint64) << np.uint64(40), clips, clips, statistics)
@@ -115,6 +117,16 @@ def test_garbage_collection_deletes_statistics_of_deleted_manifests_only(spec: i
     assert len(both) == 2
     assert _list_statistics(repo) == [path for path in both if path not in first]
     assert summary.statistics_deleted == expected.statistics_deleted == 1
+
+
+def test_ledgers_and_records_have_no_statistics() -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repo.transaction("main", message="values", collect_statistics=True) as store:
+        for path in ("a", "_icefloe/ledger/b"):
+            zarr.create_array(store, name=path, shape=(4,), chunks=(2,), dtype="f4")[:] = 1
+
+    assert repo.collect_statistics().known == 2
+    assert repo.collect_statistics().chunks == 0
 
 
 def test_a_clone_has_the_statistics_of_its_manifests() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import xarray as xr
 import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.query.extract.points import plan_points
-from icefloe.query.extract.run import Extraction, collect
+from icefloe.query.extract.run import Extraction, collect, divide_blocks
 from icefloe.query.extract.zones import plan_zones
 from icefloe.query.scan.plan import TableScan, scan_table
 from icefloe.query.schema import find_tables
@@ -169,9 +171,18 @@ def test_nearest_cell_of_two_dimensional_coordinates_has_the_smallest_great_circ
 @pytest.mark.parametrize(
     ("points", "options", "words"),
     [
-        ({"x": [1]}, {}, "none is a coordinate; coordinates are lat, lon, time"),
+        ({"x": [1]}, {}, r"\(x\) is a coordinate; coordinates are lat, lon, time"),
         ({"lat": [1.0], "lon": [None]}, {}, "1 points have no lon"),
+        ({"lat": [1.0], "lon": [np.nan]}, {}, "1 points have no lon"),
+        (
+            {"lat": [1.0], "lon": ["east"]},
+            {},
+            "lon of the points must be numbers or times, not string: 'east'",
+        ),
         ({"lat": [1.0]}, {"method": "cubic"}, "no method 'cubic'"),
+        ({"lat": [1.0]}, {"tolerance": {"lati": 1}}, "no coordinate 'lati' in tolerance"),
+        ({"lat": [1.0]}, {"tolerance": 1, "method": "linear"}, "tolerance applies to the method nearest"),
+        ({"lat": [1.0], "rain": [3]}, {}, "points have a column rain like the table"),
     ],
 )
 def test_wrong_points_are_refused(points: Any, options: Any, words: str) -> None:
@@ -179,6 +190,22 @@ def test_wrong_points_are_refused(points: Any, options: Any, words: str) -> None
 
     with pytest.raises(InvalidInputError, match=words):
         plan_points(scan, pa.table(points), **options)
+
+
+def test_points_of_unequal_lengths_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match="the points are not a table"):
+        plan_points(scan_dataset(make_dataset(*GRIDS["regional"])), {"lat": [1.0, 2.0], "lon": [1.0]})
+
+
+def test_points_on_two_dimensional_coordinates_can_have_times() -> None:
+    dataset = make_curvilinear().expand_dims(time=np.array(["2024-01-01", "2024-01-02"], "M8[ns]"))
+    dataset["t2m"] = dataset["t2m"] + xr.DataArray(np.array([0, 1000], "f4"), dims="time")
+    points = {"lat": [85.0, 75.0], "lon": [-178.0, 170.0], "time": dataset["time"].values[::-1]}
+
+    found = run(plan_points(scan_dataset(dataset, (1, 5, 5)), points, tolerance={"time": timedelta(hours=1)}))
+
+    assert (found["time"].to_numpy() == points["time"]).all()
+    assert [value >= 1000 for value in found["t2m"]] == [True, False]
 
 
 def test_linear_is_refused_for_two_dimensional_coordinates() -> None:
@@ -273,6 +300,19 @@ def test_mask_uses_whole_cells(dataset: xr.Dataset) -> None:
     np.testing.assert_array_equal(found["t2m_max"], inside.max(("lat", "lon")))
 
 
+def test_mask_of_xarray_is_ordered_by_its_dimensions() -> None:
+    dataset = make_dataset(*GRIDS["regional"])
+    scan = scan_dataset(dataset)
+    mask = (dataset["lat"] > 50) & (dataset["lon"] > 0)
+
+    found = run(plan_zones(scan, mask.transpose("lon", "lat"), {"t2m": "max"}))
+
+    assert found["zone"].tolist() == [1] * 5
+    np.testing.assert_array_equal(found["t2m"], dataset["t2m"].where(mask).max(("lat", "lon")))
+    with pytest.raises(InvalidInputError, match="lat of the mask differs"):
+        plan_zones(scan, mask.isel(lat=slice(None, None, -1)), {"t2m": "max"})
+
+
 @pytest.mark.parametrize(
     ("zones", "results", "words"),
     [
@@ -282,6 +322,14 @@ def test_mask_uses_whole_cells(dataset: xr.Dataset) -> None:
         (np.zeros((16, 16)), {"rain": "median"}, "no function 'median'"),
         (np.zeros((16, 16)), {"snow": "mean"}, "no variable 'snow'"),
         (np.zeros((16, 16)), {}, "no results were requested"),
+        (xr.DataArray(np.zeros((16, 16)), dims=("y", "x")), {"rain": "mean"}, "mask has the dimensions y, x"),
+        ({"type": "FeatureCollection", "features": []}, {"rain": "mean"}, "zones have no features"),
+        pytest.param(
+            {"type": "Point", "coordinates": [0, 40]},
+            {"rain": "mean"},
+            "feature 0 is a Point, which has no area",
+            marks=pytest.mark.needs("shapely"),
+        ),
     ],
 )
 def test_wrong_zones_are_refused(zones: Any, results: Any, words: str) -> None:
@@ -321,3 +369,14 @@ def test_each_chunk_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     collect(plan_points(scan, points, "linear"))
 
     assert len(wanted) == len(set(wanted)) > 1
+
+
+def test_tasks_read_a_partition_each_or_keep_all_slots_busy() -> None:
+    scan = scan_dataset(make_dataset(*GRIDS["regional"])[["rain"]], (1, 5, 7))
+    job = plan_points(scan, {"lat": [44.0], "lon": [6.0]})
+    small = plan_points(replace(scan, partition_bytes=2 * 5 * 7 * 2), {"lat": [44.0], "lon": [6.0]})
+
+    assert divide_blocks(job, 1) == [range(5)]
+    assert divide_blocks(job, 2) == [range(2), range(2, 5)]
+    assert divide_blocks(small, 1) == [range(1), range(1, 3), range(3, 5)]
+    assert len(divide_blocks(job, 100)) == 5

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 import icefloe
+from icefloe.query.local.sql import run_local_query
 from tests.support.query import REPO
 from tests.support.spark.weather import counted_chunks, weather
 
@@ -112,3 +115,72 @@ def test_duckdb_and_polars_read_a_scan() -> None:
 
     assert counted == [(int((T2M > 290).sum()), float(np.nanmax(T2M)))]
     assert frame.height == int((T2M > 290).sum())
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_equal_values_do_not_deviate_however_far_they_are_from_the_others(statistics: bool) -> None:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    named: Any = {"dimension_names": ["y", "x"], "chunks": (1, 5)}
+    values = np.array([[1e9, 1e9, 2e9, 3e9, 3e9], [0.1] * 5])
+    with repo.transaction("main", message="write", collect_statistics=True) as store:
+        zarr.create_array(store, name="a", data=values, **named)
+
+    text = "SELECT y, stddev(a) AS s FROM r GROUP BY y ORDER BY y"
+    found = run_local_query(text, {"r": repo}, statistics=statistics).table.to_pylist()
+
+    assert found == [{"y": 0, "s": 1e9}, {"y": 1, "s": 0.0}]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_extremes_of_times_are_times(statistics: bool) -> None:
+    repo = _create_repository(np.array([1, 2, 3, np.nan]), units="days since 2001-01-01")
+
+    found = icefloe.scan(repo, variables="v", statistics=statistics).aggregate(v=["count", "min", "max"])
+
+    first, last = datetime(2001, 1, 2), datetime(2001, 1, 4)
+    assert found.to_pylist() == [{"v_count": 3, "v_min": first, "v_max": last}]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_infinities_that_a_filter_excludes_do_not_matter(statistics: bool) -> None:
+    repo = _create_repository(np.array([np.inf, 1, 2, 6]))
+
+    scan = icefloe.scan(repo, variables="v", filters="v < 10", statistics=statistics)
+
+    assert scan.aggregate(v="var").to_pylist() == [{"v": 7.0}]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_deviations_of_negative_integers(statistics: bool) -> None:
+    repo = _create_repository(np.array([-4, -2, 0, 2]))
+
+    found = icefloe.scan(repo, variables="v", statistics=statistics).aggregate(v="var")
+
+    assert found.to_pylist() == [{"v": pytest.approx(20 / 3)}]
+
+
+def _create_repository(values: Any, **attributes: Any) -> icefloe.Repository:
+    repo = icefloe.Repository.create(icefloe.in_memory_storage())
+    with repo.transaction("main", message="values", collect_statistics=True) as store:
+        names = ("x",)
+        array = zarr.create_array(
+            store,
+            name="v",
+            shape=values.shape,
+            chunks=(2,),
+            dtype=values.dtype,
+            dimension_names=names,
+            attributes=attributes,
+        )
+        array[...] = values
+    return repo
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_outliers_do_not_take_the_digits_of_other_values(statistics: bool) -> None:
+    repo = _create_repository(np.array([1, 2, 4, 5, 7, 9, 11, 9.96921e36, 9.96921e36, 12]))
+
+    scan = icefloe.scan(repo, variables="v", filters="v < 10", statistics=statistics)
+
+    expected = np.std([1, 2, 4, 5, 7, 9], ddof=1)
+    assert scan.aggregate(v="std").to_pylist() == [{"v": pytest.approx(expected, rel=1e-12)}]

@@ -65,6 +65,8 @@ def test_explain_counts_chunks_without_reading() -> None:
         "SELECT max(t2m) FROM w WHERE t2m > rain",
         "SELECT DISTINCT lat FROM w",
         "SELECT * FROM w.chunks",
+        "UPDATE w SET t2m = 3 WHERE lat > 40",
+        "CREATE TAG v1 IN w",
     ],
 )
 def test_queries_that_need_spark_say_so(text: str) -> None:

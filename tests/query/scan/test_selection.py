@@ -17,7 +17,7 @@ import icefloe
 from icefloe.errors import InvalidInputError
 from icefloe.query.scan.plan import make_plan
 from icefloe.query.scan.selection import Coordinates, Selection, select_labels, select_positions
-from icefloe.query.schema import Table, find_tables
+from icefloe.query.schema import ArrayTable, find_tables
 from icefloe.session import Session
 from tests.support.spark.weather import (
     CHUNKS,
@@ -33,7 +33,7 @@ from tests.support.spark.weather import (
 REPO = repository(weather(), encoding=CHUNKS)
 
 
-def parts(repo: icefloe.Repository = REPO) -> tuple[Session, Table, Coordinates]:
+def parts(repo: icefloe.Repository = REPO) -> tuple[Session, ArrayTable, Coordinates]:
     session = repo.readonly_session("main")
     table = find_tables(session).choose(None)
     return session, table, Coordinates(session, table)
@@ -266,7 +266,7 @@ def test_plan_of_million_chunks_is_small() -> None:
     assert column.array is not None
     edges = (np.arange(big + 1), np.array([0, 6]), np.array([0, 8]))
     array = replace(column.array, shape=(big, 6, 8), edges=edges)
-    large = Table("/", table.dims, (big, 6, 8), (replace(column, array=array),))
+    large = ArrayTable("/", table.dims, (big, 6, 8), (replace(column, array=array),))
 
     made = make_plan(large, Selection.everything(large), partition_bytes=2**20)
 

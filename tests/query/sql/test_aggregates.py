@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from icefloe.query.scan.data_skipping import TableStatistics
 from icefloe.query.scan.moments import make_moment
 from icefloe.query.scan.plan import TableScan, make_plan
 from icefloe.query.scan.reduce import plan_moments, reduce_partition
-from icefloe.query.scan.statistics import TableStatistics
 from icefloe.query.sql.aggregates import reduce_select
 from icefloe.query.sql.analysis import analyze_query
 from icefloe.query.sql.parse import Edit, parse_query

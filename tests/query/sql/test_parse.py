@@ -5,18 +5,20 @@ SQLite computes the results here, because it is fast; tests/spark/test_sql.py us
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 
 from icefloe.errors import InvalidInputError
 from icefloe.query.scan.plan import make_plan
-from icefloe.query.sql.analysis import Needs, analyze_query
+from icefloe.query.sql.analysis import TableNeeds, analyze_query
 from icefloe.query.sql.parse import parse_query
 from tests.support.query import COLUMNS, SESSION, WHOLE, answer, pruned, queries
 from tests.support.spark.weather import counted_chunks, read_all
 
 
-def needs(text: str) -> list[Needs]:
+def needs(text: str) -> list[TableNeeds]:
     query = parse_query(text, ["w"])
     found = analyze_query(query, dict.fromkeys(range(len(query.uses)), COLUMNS), {}).needs
     return [found[number] for number in range(len(query.uses))]
@@ -201,10 +203,18 @@ def test_unparsable_query_is_rejected() -> None:
         parse_query("SELECT * FROM w TIMESTAMP AS OF current_date()", ["w"])
 
 
+@pytest.mark.parametrize("text", ["OPTIMIZE w", "EXPLAIN SELECT * FROM w", "SHOW TABLES", "CALL f()"])
+def test_parsing_logs_no_warnings(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    with suppress(InvalidInputError):
+        parse_query(text, ["w"])
+
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("TABLE w", "w is a repository, which only queries can read"),
+        ("TABLE w", "w is a repository, which this statement cannot use"),
         ("DESCRIBE w", "w is a repository"),
         ("EXPLAIN SELECT * FROM w", "w is a repository"),
         ("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT * FROM w", "create it from the result"),

@@ -222,7 +222,7 @@ def test_removed_keys_are_reported(home: Path) -> None:
 def test_invalid_profile_file_is_rejected(proxy: Proxy, home: Path) -> None:
     (home / ".aws" / "credentials").write_text(f"{SECRET}\n")
 
-    with pytest.raises(StorageError, match=r"\.aws/credentials is not a valid file of AWS") as caught:
+    with pytest.raises(StorageError, match=r"\.aws/credentials is not a valid AWS") as caught:
         storage_at(proxy)
 
     assert caught.value.kind == ErrorKind.STORAGE_CONFIG

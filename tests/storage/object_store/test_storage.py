@@ -31,7 +31,7 @@ from icefloe.storage import (
     tigris_storage,
 )
 from icefloe.storage.object_store import clients as clients_module
-from icefloe.storage.object_store.clients import Role
+from icefloe.storage.object_store.clients import ClientRole
 from icefloe.storage.object_store.conditional_writes import WRITE_ID
 from icefloe.storage.probe import probe
 from tests.storage.conftest import BUCKET, SECRET, S3Maker
@@ -182,9 +182,9 @@ def test_slow_read_does_not_time_out_while_bytes_arrive() -> None:
     """obstore's default limit of 30 seconds per request would end large transfers over slow connections."""
     settings = StorageSettings().effective()
 
-    read = clients_module._client_options(settings, Role.READ, {}, "agent")
-    write = clients_module._client_options(settings, Role.WRITE, {}, "agent")
-    patient = clients_module._client_options(settings, Role.READ, {}, "agent", 0)
+    read = clients_module._client_options(settings, ClientRole.READ, {}, "agent")
+    write = clients_module._client_options(settings, ClientRole.WRITE, {}, "agent")
+    patient = clients_module._client_options(settings, ClientRole.READ, {}, "agent", 0)
 
     assert read["read_timeout"] == timedelta(seconds=60)
     assert read["timeout"] >= timedelta(hours=1)

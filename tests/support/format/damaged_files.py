@@ -116,7 +116,7 @@ def _walk_log(log: TransactionLog) -> None:
     for node, coords in log.updated_chunks:
         rows = list(map(tuple, coords.tolist()))
         assert rows == sorted(set(rows))
-        assert log.updated_chunks.find(node) is not None
+        assert any(each == node for each, _ in log.updated_chunks)
 
 
 def _walk_repo_info(info: RepoInfo) -> None:

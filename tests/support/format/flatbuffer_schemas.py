@@ -33,14 +33,14 @@ VECTORS: dict[str, tuple[Any, int]] = {
 Maker = Callable[[int, bool], fb.Field]
 
 
-def tables(depth: int = 2) -> st.SearchStrategy[fb.Table]:
+def tables(depth: int = 2) -> st.SearchStrategy[fb.TableSchema]:
     """Return a strategy for table types of up to six fields, which may contain tables."""
     return st.lists(st.tuples(_makers(depth), st.booleans(), st.integers(0, 2)), min_size=1, max_size=6).map(
         _table
     )
 
 
-def _table(entries: list[tuple[Maker, bool, int]]) -> fb.Table:
+def _table(entries: list[tuple[Maker, bool, int]]) -> fb.TableSchema:
     fields: dict[str, fb.Field] = {}
     slot = 0
     for maker, required, gap in entries:
@@ -48,7 +48,7 @@ def _table(entries: list[tuple[Maker, bool, int]]) -> fb.Table:
         made = maker(slot, required)
         fields[f"f{slot}"] = made
         slot += 2 if isinstance(made, fb.Variants) else 1
-    return fb.Table("Sample", fields)
+    return fb.TableSchema("Sample", fields)
 
 
 def _makers(depth: int) -> st.SearchStrategy[Maker]:
@@ -80,7 +80,7 @@ def _vector_maker(dtype: Any, align: int) -> Maker:
     return lambda slot, required: fb.vector(slot, dtype, align, required=required)
 
 
-def rows(table: fb.Table) -> st.SearchStrategy[dict[str, Any]]:
+def rows(table: fb.TableSchema) -> st.SearchStrategy[dict[str, Any]]:
     """Return a strategy for rows of a table, in the form of `to_rows`."""
     return st.fixed_dictionaries({name: _values(field) for name, field in table.fields.items()})
 

@@ -212,7 +212,7 @@ class Graph:
         self.layout = layout or Layout()
         self.shared: dict[tuple[bytes, bool], Vector] = {}
 
-    def table(self, schema: fb.Table, row: Mapping[str, Any]) -> Table:
+    def table(self, schema: fb.TableSchema, row: Mapping[str, Any]) -> Table:
         """Return one table."""
         slots: dict[int, Number | Object] = {}
         for name, kind in schema.fields.items():
@@ -259,7 +259,7 @@ def scalar(kind: fb.Scalar, value: int) -> Number:
     return Number(int(value).to_bytes(width, "little", signed=kind.dtype.kind == "i"), width)
 
 
-def write(schema: fb.Table, row: Mapping[str, Any], seed: int | None = None) -> bytes:
+def write(schema: fb.TableSchema, row: Mapping[str, Any], seed: int | None = None) -> bytes:
     """Return a payload with one root table; each seed is another layout, none is the plainest."""
     layout = Layout(seed)
     return bytes(Written(Graph(layout).table(schema, row), layout))

@@ -17,6 +17,7 @@ import xarray as xr
 
 from icefloe import Credentials, Repository, storage_from_url
 from icefloe._internal.executor import Executor, Task
+from icefloe.ingest.inspect.open import _grib_files as grib_files_of_this_process
 from icefloe.ingest.job import ingest
 from icefloe.ingest.options import make_options
 from icefloe.ingest.report import IngestReport
@@ -29,7 +30,10 @@ _COMBINED: dict[tuple[tuple[bytes, ...], str], xr.Dataset] = {}
 
 
 class Travelling(Executor):
-    """An executor in this process that pickles items and results, and counts the bytes."""
+    """An executor in this process that pickles items and results, and counts the bytes.
+
+    Each stage starts without opened GRIB files, as in new processes.
+    """
 
     parallelism = 2
 
@@ -39,6 +43,7 @@ class Travelling(Executor):
 
     def map(self, task: Task[Any, Any], items: Iterable[Any], /) -> Iterator[Any]:
         self.calls.append(getattr(task.run, "__name__", ""))
+        grib_files_of_this_process.clear()
         for item in items:
             result = pickle.dumps(task.run(pickle.loads(pickle.dumps(item))))
             self.home_bytes += len(result)

@@ -9,7 +9,7 @@ from typing import Any
 
 from icefloe import Storage, storage_from_url
 from icefloe.storage.external.access import get_access
-from tests.support.servers import azurite
+from tests.support.servers import azurite, gcs
 
 BUCKET = "archive"
 SECRET = "hunter2-secret-access-key"
@@ -54,3 +54,9 @@ def azure_place(endpoint: str) -> Place:
     """Return a container of the Azure emulator."""
     config = {"azure_storage_endpoint": endpoint, "allow_http": "true"}
     return Place(f"az://{BUCKET}", {"account": azurite.ACCOUNT, "access_key": azurite.KEY, "config": config})
+
+
+def gcs_place(endpoint: str) -> Place:
+    """Return a bucket of a Google Cloud Storage server."""
+    config = {"google_base_url": endpoint, "allow_http": "true"}
+    return Place(f"gs://{BUCKET}", {"bearer_token": gcs.TOKEN, "config": config})

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.support.servers.moto import make_bucket, moto_server
 from tests.support.simulation import bank
+from tests.support.simulation.feed import simulate_feed
 from tests.support.simulation.worlds import WORLDS, run_seed
 
 _LONG_STEPS = 200
@@ -44,6 +45,23 @@ def history(world: str, seed: int, steps: int) -> tuple[Counter[str], str | None
     return figures, f"{command}: {done.violation[:500]}"
 
 
+def feed(seed: int, spec_version: int, steps: int) -> tuple[Counter[str], str | None]:
+    """Simulate a feed; return statistics, and how to repeat it if it failed."""
+    done = simulate_feed(seed, spec_version=spec_version, steps=steps)
+    figures = Counter(
+        feeds=1,
+        appends=done.appends,
+        windows=done.windows,
+        grouped=done.grouped,
+        crashes=done.crashes,
+        faults=done.faults,
+    )
+    if done.violation is None:
+        return figures, None
+    command = f"python -m tests.support.simulation.feed --seed {seed} --spec-version {spec_version}"
+    return figures, f"{command} --steps {steps}: {done.violation[:500]}"
+
+
 def processes(place: dict[str, Any], spec_version: int, transfers: int) -> tuple[Counter[str], str | None]:
     """Run one round of processes on a new bank; return statistics."""
     try:
@@ -65,6 +83,8 @@ def work(first: int, folder: str, url: str) -> Iterator[tuple[Any, ...]]:
         if number % 100 == 50:
             place = {"bucket": "bank", "prefix": f"bank-{number}", "endpoint_url": url}
             yield processes, place, version, 25
+        if number % 10 == 0:
+            yield feed, first + number, version, _LONG_STEPS if number % 40 == 0 else 30
         seed = first + number // len(WORLDS)
         yield history, WORLDS[number % len(WORLDS)], seed, _LONG_STEPS if seed % 4 == 0 else 50
 

@@ -18,7 +18,7 @@ from obstore.exceptions import BaseError, GenericError
 from obstore.store import MemoryStore
 
 from icefloe.storage import Storage
-from icefloe.storage.object_store.clients import Source
+from icefloe.storage.object_store.clients import CredentialSource
 from icefloe.storage.object_store.storage import ObjectStorage
 from icefloe.testing.flaky import Crashed, Fault, FaultSource
 from icefloe.testing.storages import Call
@@ -72,8 +72,8 @@ class _Place:
     def describe(self) -> Mapping[str, str]:
         return {"type": "simulated"}
 
-    def source(self) -> Source:
-        return Source(None)
+    def source(self) -> CredentialSource:
+        return CredentialSource(None)
 
 
 def make_storage() -> Storage:

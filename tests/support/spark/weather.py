@@ -11,7 +11,7 @@ import pyarrow as pa
 import xarray as xr
 
 import icefloe
-from icefloe.query.scan.plan import Plan
+from icefloe.query.scan.plan import ScanPlan
 from icefloe.query.scan.read import read_partition
 from icefloe.session import Session
 from icefloe.storage.base import Storage
@@ -70,7 +70,7 @@ def opened(session: Session, **more: Any) -> xr.Dataset:
     return dataset
 
 
-def read_all(session: Session, plan: Plan, batch_rows: int = 50) -> pa.Table:
+def read_all(session: Session, plan: ScanPlan, batch_rows: int = 50) -> pa.Table:
     """Read all rows of a plan."""
     parts = [batch for n in range(plan.partitions) for batch in read_partition(session, plan, n, batch_rows)]
     return pa.Table.from_batches(parts, plan.table.schema)

@@ -1,1 +1,1 @@
-"""One module per group of commands. A new command is listed in `SECTIONS` in `icefloe.cli.main`."""
+"""The commands, one module per group of related commands. `SECTIONS` in `icefloe.cli.main` lists them."""

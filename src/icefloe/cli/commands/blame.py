@@ -1,4 +1,4 @@
-"""Commands that find the commits behind data: blame, bisect."""
+"""Commands that find the commit that wrote or changed data: blame, bisect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from icefloe.cli import revisions
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     LabelsAt,
     complete_branch,
@@ -24,13 +24,13 @@ from icefloe.repository import Repository
 @repo_argument
 @click.argument("path", shell_complete=complete_path)
 @revision_option
-@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of commits to look at.")
+@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of commits to search.")
 @output_option
-def blame(repo: Repository, path: str, revision: str, number: int | None, out: Output) -> None:
-    """Show the commit that wrote each chunk of an array.
+def blame(repo: Repository, path: str, revision: str, number: int | None, out: CommandOutput) -> None:
+    """Show which commit wrote each chunk of an array.
 
-    PATH is an array. Chunks that were moved keep their writer, and chunks that came with a merge have that of
-    the merged branch. Writers that expired, or lie beyond the number of commits, are shown as older.
+    PATH is the path of an array. Moving a chunk does not count as writing it. For a merged chunk, the commit
+    on the merged branch is shown. Chunks whose commit has expired or was not searched are shown as older.
 
     \b
     icefloe blame data/repo t2m
@@ -56,10 +56,22 @@ def blame(repo: Repository, path: str, revision: str, number: int | None, out: O
 @click.command()
 @repo_argument
 @click.argument("array", shell_complete=complete_path)
-@click.option("--at", type=LabelsAt(), help="Labels that select a part, such as time=2024-01-01,lat=45.")
+@click.option(
+    "--at", type=LabelsAt(), help="The part of the array to check, by labels, such as time=2024-01-01,lat=45."
+)
 @click.option("--when", required=True, help="The condition, such as 'max > 310' or 'missing == 0'.")
-@click.option("--from", "oldest", help="The oldest version to look at.", shell_complete=complete_revision)
-@click.option("--to", "newest", help="The newest version to look at.", shell_complete=complete_revision)
+@click.option(
+    "--from",
+    "oldest",
+    help="The oldest version to search; the first commit by default.",
+    shell_complete=complete_revision,
+)
+@click.option(
+    "--to",
+    "newest",
+    help="The newest version to search; the tip of --branch by default.",
+    shell_complete=complete_revision,
+)
 @click.option(
     "--branch",
     default="main",
@@ -76,12 +88,13 @@ def bisect(
     oldest: str | None,
     newest: str | None,
     branch: str,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Find the commit at which a condition changed.
+    """Find the commit at which a condition became true or false.
 
-    ARRAY is the path of the array. Conditions compare min, max, mean, sum, count, missing and, for a single
-    cell, value with numbers, and may use and, or and not. The history is searched by bisection.
+    ARRAY is the path of the array. A condition compares one of min, max, mean, sum, count and missing with a
+    number, or value for a single cell. Combine comparisons with and, or and not. The history is searched by
+    bisection.
 
     \b
     icefloe bisect data/repo t2m --when 'max > 310'

@@ -1,4 +1,4 @@
-"""The command that prints completion scripts for shells: completion."""
+"""The command that prints shell completion scripts: completion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     icefloe completion bash >> ~/.bashrc
@@ -18,7 +18,7 @@ def completion(shell: str) -> None:
     """
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.ClickException(f"this release of click does not support {shell}")
+        raise click.ClickException(f"the installed release of click does not support {shell}; upgrade click")
     click.echo(
         kind(click.get_current_context().find_root().command, {}, "icefloe", "_ICEFLOE_COMPLETE").source()
     )

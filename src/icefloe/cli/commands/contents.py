@@ -1,4 +1,4 @@
-"""Commands that show groups, arrays and values: tree, head, cat."""
+"""Commands that print groups, arrays and values: tree, head, cat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from icefloe._internal.paths import LEDGERS, ROOT, get_name, is_within, make_component_key, normalize
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     all_option,
     complete_path,
@@ -49,10 +49,10 @@ def _format_line(node: dict[str, Any]) -> str:
 @revision_option
 @all_option
 @output_option
-def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Output) -> None:
+def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: CommandOutput) -> None:
     """List groups and arrays with shapes, types and chunks.
 
-    PATH is a group or an array; the root by default.
+    PATH is the path of a group or an array; the root by default.
 
     \b
     icefloe tree data/repo air -r v1.0
@@ -70,11 +70,13 @@ def tree(repo: Repository, path: str, revision: str, with_ledgers: bool, out: Ou
 
 
 def find_array(session: Session, path: str) -> str:
-    """Return the full path of an array; the error suggests an array with a similar name."""
+    """Return the full path of an array whose contents a command prints; the error suggests an array with a
+    similar name.
+    """
     whole = _make_absolute(path)
     if session._workspace.node(whole) is None:
         raise _make_no_node_error(session._workspace, "array", whole)
-    session._workspace.array(whole)  # raises if it is a group
+    session._workspace.array(whole)  # raises an error for a group
     return whole
 
 
@@ -101,11 +103,11 @@ def _make_absolute(text: str) -> str:
     type=click.IntRange(min=1),
     default=_HEAD,
     show_default=True,
-    help="The number of values per dimension.",
+    help="The number of values to print along each dimension.",
 )
 @authorize_option
 @output_option
-def head(repo: Repository, path: str, revision: str, number: int, out: Output) -> None:
+def head(repo: Repository, path: str, revision: str, number: int, out: CommandOutput) -> None:
     """Print the first values of an array along each dimension.
 
     PATH is the path of the array.
@@ -127,7 +129,7 @@ def _get_shape(session: Session, path: str) -> list[int]:
 
 
 class _WithRegion(click.Command):
-    """A command whose argument may start with a negative number."""
+    """A command whose last argument may start with a negative number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # docstring inherited
@@ -143,11 +145,11 @@ class _WithRegion(click.Command):
 @revision_option
 @authorize_option
 @output_option
-def cat(repo: Repository, path: str, region: str | None, revision: str, out: Output) -> None:
-    """Print the values of an array, or of a region.
+def cat(repo: Repository, path: str, region: str | None, revision: str, out: CommandOutput) -> None:
+    """Print the values of an array, or of a region of it.
 
-    PATH is the path of the array. REGION has an index or a range for each dimension, such as 0:10,5,: and
-    selects everything if it is omitted.
+    PATH is the path of the array. REGION is an index or a range for each dimension, such as 0:10,5,: and is
+    the whole array by default.
 
     \b
     icefloe cat data/repo /t2m 0,10:20,10:20
@@ -165,7 +167,8 @@ def cat(repo: Repository, path: str, region: str | None, revision: str, out: Out
 
 
 def _format_values(values: Any) -> str:
-    """Format values as numpy does, which escapes control characters except in a single string."""
+    """Format values as numpy does. Also escape the control characters of a single string, which numpy does
+    not."""
     return str(values) if values.ndim else format_value(str(values))
 
 
@@ -173,7 +176,8 @@ def _region(text: str | None, rank: int) -> tuple[slice | int, ...]:
     parts = text.split(",") if text else []
     if len(parts) > rank:
         raise InvalidInputError(
-            f"the region {text} has {len(parts)} dimensions, but the array has {rank}",
+            f"the region {text} has {len(parts)} dimensions, but the array has {rank}; give one index or"
+            " range per dimension",
             kind=ErrorKind.INVALID_CHUNK_INDEX,
         )
     try:

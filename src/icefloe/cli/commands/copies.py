@@ -11,13 +11,14 @@ from icefloe._internal.amounts import counted, format_bytes
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.execution import repo_executor_option
-from icefloe.cli.output import Output, plain
+from icefloe.cli.output import CommandOutput, plain
 from icefloe.cli.params import (
     complete_branch,
     complete_tag,
     dry_run_option,
     isel_option,
     output_option,
+    pairs_option,
     repo_argument,
     revision_option,
     sel_option,
@@ -26,8 +27,9 @@ from icefloe.cli.params import (
 from icefloe.repository import Repository
 
 _NETCDF = (".nc", ".nc4", ".netcdf")
-_OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet", ".tif", ".tiff", ".zip")
-"""File name extensions of formats that cannot be written."""
+_PARQUET = (".parquet",)
+_OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".tif", ".tiff", ".zip")
+"""File name extensions of formats to which data cannot be exported."""
 
 
 @click.command()
@@ -37,24 +39,26 @@ _OTHERS = (".csv", ".grib", ".grib2", ".h5", ".hdf5", ".json", ".npy", ".parquet
     "--branch",
     "branches",
     multiple=True,
-    help="A branch to copy in addition to main; all branches by default.",
+    help="A branch to copy in addition to main; can be repeated. All branches by default.",
     shell_complete=complete_branch,
 )
 @click.option(
     "--tag",
     "tags",
     multiple=True,
-    help="A tag to copy; all tags by default.",
+    help="A tag to copy; can be repeated. All tags by default.",
     shell_complete=complete_tag,
 )
-@click.option("--no-tags", is_flag=True, help="Copy no tags.")
+@click.option("--no-tags", is_flag=True, help="Do not copy tags.")
 @click.option(
     "--depth",
     type=click.IntRange(min=1),
     help="Copy only this many of the newest snapshots of each branch and tag.",
 )
-@click.option("--read-back", is_flag=True, help="Read every copy again and compare it with the source.")
-@click.option("--overwrite", is_flag=True, help="Move branches of TARGET even if commits there are lost.")
+@click.option(
+    "--read-back", is_flag=True, help="Read every copied object again and compare it with the source."
+)
+@click.option("--overwrite", is_flag=True, help="Move branches of TARGET even if that discards commits.")
 @dry_run_option
 @repo_executor_option
 @output_option
@@ -69,9 +73,9 @@ def clone(
     read_back: bool,
     overwrite: bool,
     dry_run: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Copy a repository, or bring a copy up to date.
+    """Clone a repository, or update an existing clone.
 
     TARGET is a path or URL. Run the command again to resume an interrupted clone.
 
@@ -103,10 +107,36 @@ def clone(
 @repo_argument
 @target_argument
 @revision_option
-@click.option("--group", default="/", show_default=True, help="The group to export; it becomes the root.")
-@click.option("--variables", help="Arrays to export, separated by commas; their coordinates are included.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["zarr", "netcdf", "parquet", "iceberg"]),
+    help="The format to write. By default, NetCDF if TARGET ends in .nc, Parquet if it ends in .parquet,"
+    " and Zarr otherwise.",
+)
+@click.option(
+    "--group", default="/", show_default=True, help="The group to export, which becomes the root of TARGET."
+)
+@click.option(
+    "--variables",
+    multiple=True,
+    help="The arrays to export, separated by commas or in several options; all by default. Their coordinates"
+    " are included.",
+)
 @isel_option
 @sel_option
+@click.option(
+    "--partition-by",
+    "terms",
+    multiple=True,
+    metavar="TERM",
+    help="Partition Parquet files and new Iceberg tables by a coordinate or a date part, such as "
+    "month(time).",
+)
+@click.option("--catalog", help="The Iceberg catalog: a URI, or a name in the configuration of pyiceberg.")
+@pairs_option(
+    "--catalog-option", help="A property of the Iceberg catalog, such as warehouse=s3://bucket/tables."
+)
 @click.option("--overwrite", is_flag=True, help="Replace existing data at TARGET.")
 @dry_run_option
 @authorize_option
@@ -117,38 +147,57 @@ def export(
     revision: str,
     target: str,
     target_options: dict[str, str],
+    form: str | None,
     group: str,
-    variables: str | None,
+    variables: tuple[str, ...],
     isel: dict[str, slice | int],
     sel: dict[str, Any],
+    terms: tuple[str, ...],
+    catalog: str | None,
+    catalog_option: dict[str, str],
     overwrite: bool,
     dry_run: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Export a group or a region as plain Zarr or NetCDF.
+    """Export a group as Zarr, NetCDF, Parquet or Iceberg.
 
-    TARGET is a path or URL: a NetCDF file if its name ends in .nc, otherwise a Zarr store.
+    Use --sel and --isel to select a region.
+
+    TARGET is the path or URL of a NetCDF file, a Zarr store or a folder of Parquet files, or the name of an
+    Iceberg table. Parquet files and Iceberg tables have one row per cell.
 
     \b
     icefloe export data/repo -r v1.0 s3://bucket/plain.zarr --target-option region=eu-west-1
     icefloe export data/repo subset.nc --variables t2m --sel time=2024-01-01..2024-01-31
-    icefloe export data/repo subset.zarr --isel time=0:24 --isel lat=10:20
+    icefloe export data/repo rows --format parquet --partition-by 'month(time)' --executor spark
+    icefloe export data/repo weather.t2m --format iceberg --catalog sqlite:///catalog.db
     """
-    if target.lower().endswith(_OTHERS):
-        raise click.BadParameter(
-            f"{target}: exports are Zarr stores, or NetCDF files if the name ends in .nc", param_hint="TARGET"
-        )
+    form = form or _infer_format(target)
+    if (catalog is not None) != (form == "iceberg"):
+        raise click.UsageError("--format iceberg requires --catalog, and other formats do not support it")
+    if terms and form not in ("parquet", "iceberg"):
+        raise click.UsageError("--partition-by requires --format parquet or iceberg")
     session = repo.readonly_session(snapshot_id=revisions.resolve(repo, revision))
     options: dict[str, Any] = {
         "group": group,
-        "variables": None if variables is None else [each.strip() for each in variables.split(",")],
+        "variables": [name.strip() for each in variables for name in each.split(",")] or None,
         "isel": isel,
         "sel": sel,
         "overwrite": overwrite,
         "dry_run": dry_run,
         "progress": out.progress,
     }
-    if target.lower().endswith(_NETCDF):
+    if form in ("parquet", "iceberg"):
+        options |= {"partition_by": terms, "executor": repo.executor}
+        if form == "iceberg":
+            options |= {"catalog": catalog, "catalog_options": catalog_option}
+            rows = icefloe.export_iceberg(session, target, storage_options=target_options, **options)
+        else:
+            store = icefloe.storage_from_url(target, **target_options)
+            rows = icefloe.export_parquet(session, store, **options)
+        out.value(plain(rows), _describe_rows(rows))
+        return
+    if form == "netcdf":
         report = icefloe.export_netcdf(session, target, **options)
     else:
         store = icefloe.storage_from_url(target, **target_options)
@@ -160,3 +209,22 @@ def export(
         f"{report.chunks_encoded} re-encoded"
     )
     out.value(plain(report), text)
+
+
+def _describe_rows(report: icefloe.TableExportReport) -> str:
+    text = f"{counted(report.rows, 'row')} with the columns {', '.join(report.columns)}"
+    if report.dry_run:
+        return f"would write {text}"
+    return f"wrote {text} to {counted(report.files, 'file')}, {format_bytes(report.bytes_written)}"
+
+
+def _infer_format(target: str) -> str:
+    name = target.lower()
+    if name.endswith(_OTHERS):
+        raise click.BadParameter(
+            f"{target}: unsupported format; export to Zarr, NetCDF (.nc), Parquet (.parquet) or Iceberg",
+            param_hint="TARGET",
+        )
+    if name.endswith(_NETCDF):
+        return "netcdf"
+    return "parquet" if name.endswith(_PARQUET) else "zarr"

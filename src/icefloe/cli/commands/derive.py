@@ -17,8 +17,9 @@ from icefloe._internal.executor import Executor, ThreadExecutor
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize, authorize_prefixes
 from icefloe.cli.execution import ExecutorChoice, executor_option, start_executor
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
+    cache_option,
     complete_folder,
     complete_path,
     dry_run_option,
@@ -35,26 +36,37 @@ from icefloe.derive.report import DeriveReport
 from icefloe.repository import Repository
 
 STALE = 5
-"""Exit code if an array is out of date."""
+"""The exit code if an array is out of date."""
 
 
 @click.command()
 @click.argument("recipe", metavar="RECIPE", shell_complete=complete_folder)
 @storage_options
-@click.option("--pyramid", metavar="ARRAY", help="Make a pyramid of an array: levels of lower resolution.")
-@click.option("--levels", type=click.IntRange(min=1), help="Levels of the pyramid, with the array itself.")
+@cache_option
 @click.option(
-    "--method", type=click.Choice(PYRAMID_METHODS), help="How a pyramid aggregates cells; mean by default."
+    "--pyramid",
+    metavar="ARRAY",
+    help="Create a pyramid of this array: a group with levels of decreasing resolution.",
+)
+@click.option(
+    "--levels",
+    type=click.IntRange(min=1),
+    help="The number of pyramid levels, including the array itself.",
+)
+@click.option(
+    "--method", type=click.Choice(PYRAMID_METHODS), help="How the pyramid aggregates cells; mean by default."
 )
 @click.option(
     "--allow-module",
     multiple=True,
     metavar="MODULE",
-    help="Let functions run that only the repository names.",
+    help="Allow the repository to run functions of this Python module.",
 )
-@click.option("--full", is_flag=True, help="Compute all chunks again.")
-@click.option("--strict", is_flag=True, help="Fail instead of computing all chunks of an existing array.")
-@click.option("--check", is_flag=True, help="Write nothing, and exit with 5 if an array is out of date.")
+@click.option("--full", is_flag=True, help="Compute all chunks again, even if their inputs did not change.")
+@click.option(
+    "--strict", is_flag=True, help="Fail instead of computing all chunks of an existing array again."
+)
+@click.option("--check", is_flag=True, help="Write nothing, and exit with code 5 if an array is out of date.")
 @authorize_prefixes
 @memory_option
 @dry_run_option
@@ -74,14 +86,14 @@ def derive(
     memory: int,
     dry_run: bool,
     executor: ExecutorChoice,
-    out: Output,
+    out: CommandOutput,
 ) -> int:
     """Update derived arrays whose inputs changed.
 
-    Chunks whose inputs did not change are kept.
+    Only chunks whose inputs changed are computed again.
 
-    RECIPE is a YAML file that names a repository and its outputs. A repository stands for the recipes of all
-    arrays that were derived in it.
+    RECIPE is a YAML file that specifies a repository and the arrays to derive. If it is a repository instead,
+    all of its derived arrays are updated.
 
     \b
     icefloe derive recipe.yaml
@@ -96,7 +108,7 @@ def derive(
         return authorize(open_repository(icefloe.storage_from_url(location, **given)), prefixes)
 
     if pyramid is None and (levels or method):
-        raise click.UsageError("--levels and --method describe a pyramid; give --pyramid")
+        raise click.UsageError("--levels and --method require --pyramid")
     source: Any = recipe
     if pyramid is not None:
         source = _pyramid_recipe(recipe, options, pyramid, levels, method)
@@ -111,7 +123,7 @@ def derive(
         allow_module=allow_module,
         memory_bytes=memory << 20,
     )
-    report = work(executor=ThreadExecutor(1), dry_run=True)  # reports mistakes before Spark starts
+    report = work(executor=ThreadExecutor(1), dry_run=True)  # report mistakes before Spark starts
     stale = not report.is_current
     if stale and not (check or dry_run):
         with show_logs("icefloe.derive", out.progress.say), _executor(report, executor, out) as running:
@@ -126,10 +138,10 @@ def derive(
 @click.argument("array", shell_complete=complete_path)
 @revision_option
 @output_option
-def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
+def lineage(repo: Repository, array: str, revision: str, out: CommandOutput) -> int:
     """Show the inputs of a derived array.
 
-    ARRAY is its path. The command also says whether the array is up to date.
+    ARRAY is the path of the array. The command also reports whether the array is up to date.
 
     \b
     icefloe lineage data/repo t2m_daily/t2m_daily
@@ -142,9 +154,9 @@ def lineage(repo: Repository, array: str, revision: str, out: Output) -> int:
 
 
 def _executor(
-    report: DeriveReport, executor: ExecutorChoice, out: Output
+    report: DeriveReport, executor: ExecutorChoice, out: CommandOutput
 ) -> AbstractContextManager[Executor]:
-    """Start an executor, unless only references and metadata change."""
+    """Start an executor if chunks have to be computed, and not only references or metadata."""
     if not report.recomputed and not any(each.partials for each in report.outputs):
         return nullcontext(ThreadExecutor(1))
     return start_executor(executor.or_default(out), out)

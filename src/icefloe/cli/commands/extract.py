@@ -1,4 +1,4 @@
-"""The command that reads values at points or aggregates them over zones: extract."""
+"""The command that extracts values at points or over zones: extract."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.execution import ExecutorChoice, executor_option, start_spark
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.cli.params import (
     complete_file,
     isel_option,
@@ -27,31 +27,36 @@ _FUNCTIONS = ("mean", "sum", "min", "max", "count")
 
 @click.command()
 @repo_argument
-@click.argument("variables", nargs=-1, metavar="VARIABLE...")
+@click.argument("variables", nargs=-1, metavar="[VARIABLE]...")
 @click.option(
     "--points",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     shell_complete=complete_file,
-    help="A CSV or Parquet file with a column per coordinate.",
+    help="A CSV or Parquet file of points, with one column per coordinate.",
 )
 @click.option(
     "--zones",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     shell_complete=complete_file,
-    help="A GeoJSON file with polygons.",
+    help="A GeoJSON file of polygons.",
 )
-@click.option("--group", default="/", show_default=True, help="The group of the variables.")
+@click.option("--group", default="/", show_default=True, help="The group that contains the variables.")
 @click.option(
     "--method",
     type=click.Choice(["nearest", "linear"]),
     default="nearest",
     show_default=True,
-    help="How to find the value at a point.",
+    help="How to compute the value at a point: of the nearest cell, or interpolated.",
 )
 @click.option(
-    "--tolerance", type=float, help="The maximum distance to a cell, in the units of the coordinates."
+    "--tolerance",
+    type=float,
+    help="The maximum distance from a point to its nearest cell, in the units of the coordinates;"
+    " unlimited by default.",
 )
-@click.option("--by", help="The property of the GeoJSON features that names a zone.")
+@click.option(
+    "--by", help="The GeoJSON property with the names of the zones; by default, zones are numbered."
+)
 @click.option(
     "--function",
     "functions",
@@ -59,7 +64,7 @@ _FUNCTIONS = ("mean", "sum", "min", "max", "count")
     multiple=True,
     default=["mean"],
     show_default=True,
-    help="Aggregate over zones; repeat it for several.",
+    help="The aggregate to compute over each zone; can be repeated.",
 )
 @click.option("--weights", type=click.Choice(["area"]), help="Also weight cells by their area on the sphere.")
 @sel_option
@@ -69,7 +74,7 @@ _FUNCTIONS = ("mean", "sum", "min", "max", "count")
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
     shell_complete=complete_file,
-    help="Write a Parquet or CSV file instead of printing.",
+    help="Write the result to a Parquet or CSV file instead of printing it.",
 )
 @revision_option
 @authorize_option
@@ -91,12 +96,12 @@ def extract(
     file: Path | None,
     revision: str,
     executor: ExecutorChoice,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
     """Extract values at points, or aggregates over zones.
 
-    VARIABLE is a variable of the group; all by default. Each chunk is read once. Zones weight a cell
-    by the fraction that they cover.
+    VARIABLE is the name of a variable; all variables of the group by default. Each chunk is read once. In
+    aggregates over zones, cells are weighted by the fraction that the zone covers.
 
     \b
     icefloe extract data/repo t2m --points stations.csv -f stations.parquet
@@ -133,7 +138,7 @@ def extract(
 
 
 def read_points_file(path: Path) -> Any:
-    """Read a table of points from a CSV or Parquet file."""
+    """Read the points for the command `extract` from a CSV or Parquet file."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -147,7 +152,7 @@ def read_points_file(path: Path) -> Any:
 
 
 def write_table(table: Any, path: Path) -> None:
-    """Write a table to a Parquet or CSV file."""
+    """Write values that the command `extract` returns to a Parquet or CSV file."""
     from pyarrow import csv, parquet
 
     if path.suffix == ".csv":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from icefloe._internal.amounts import counted, format_bytes
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     branch_option,
     complete_file,
@@ -32,15 +32,15 @@ from icefloe.repository import Repository
 if TYPE_CHECKING:
     from icefloe.feeds import Event
 
-_dim_option = click.option("--dim", default="time", show_default=True, help="The dimension.")
+_dim_option = click.option("--dim", default="time", show_default=True, help="The dimension to change.")
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
 @repo_argument
 @_dim_option
-@click.option("--group", help="The group of the arrays; the root by default.")
-@click.option("--key", help="A name for this append, which happens once per key and file.")
+@click.option("--group", help="The group that contains the arrays; the root by default.")
+@click.option("--key", help="A unique key of this append. A file is appended only once per key.")
 @order_option
 @branch_option
 @message_option
@@ -56,12 +56,12 @@ def append(
     branch: str,
     message: str | None,
     metadata: dict[str, Any],
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Append files to arrays, even while others append.
+    """Append files to arrays, even concurrently with other writers.
 
-    Each FILE is appended in a commit of its own. Any number of processes may append to the same arrays: for a
-    label that already exists, only arrays without values there are written.
+    Each FILE is appended in its own commit. Any number of processes can append to the same arrays. At
+    existing labels, only arrays without values are written.
 
     \b
     icefloe append today.nc data/repo --dim time --key today
@@ -98,7 +98,7 @@ def _open(file: str) -> Any:
         return xr.open_dataset(file, decode_timedelta=False)
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"cannot open {file}: {error}", kind=ErrorKind.BAD_METADATA).with_hint(
-            Hint("ingest the file instead: an ingest reads more formats")
+            Hint("use `icefloe ingest` instead, which reads more formats")
         ) from error
 
 
@@ -121,10 +121,14 @@ def _format_result(report: dict[str, Any], dim: str) -> str:
     "--keep",
     type=Duration(),
     required=True,
-    help="What to keep: a duration such as 3d, or a number of units.",
+    help="The length of the window: a duration such as 3d, or a number in the units of the coordinate.",
 )
 @_dim_option
-@click.option("--exact", is_flag=True, help="Cut at the exact label, and rewrite chunks that it divides.")
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Start the window at the exact label, and rewrite the chunks that it divides.",
+)
 @branch_option
 @message_option
 @metadata_option
@@ -139,11 +143,12 @@ def window(
     message: str | None,
     metadata: dict[str, Any],
     dry_run: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
     """Drop the oldest labels of a dimension, in one commit.
 
-    Chunks move by reference, so the window begins at a chunk boundary and keeps at least what --keep says.
+    Chunks are moved by reference, not copied. Therefore the window starts at a chunk boundary by default, and
+    may keep more than --keep.
 
     \b
     icefloe window data/repo --keep 3d
@@ -175,25 +180,28 @@ def _format_window(report: dict[str, Any], dim: str) -> str:
     "--bookmark",
     required=True,
     type=click.Path(dir_okay=False),
-    help="A file that remembers the last event. If it does not exist, events are reported from now on.",
+    help="The file that stores the position after the last event. If it does not exist, only future"
+    " events are reported.",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(0.1),
     default=5.0,
     show_default=True,
-    help="Seconds between two looks at the repository.",
+    help="The number of seconds between checks of the repository.",
 )
-@click.option("--once", is_flag=True, help="Report what happened since the bookmark, and end.")
-@click.option("--exec", "command", metavar="CMD", help="Run a command for each event, which is on stdin.")
-@click.option("--webhook", metavar="URL", help="Send each event to a URL with POST.")
+@click.option("--once", is_flag=True, help="Report all events since the bookmark, and exit.")
+@click.option(
+    "--exec", "command", metavar="CMD", help="Run this command for each event, with the event on stdin."
+)
+@click.option("--webhook", metavar="URL", help="Send each event to this URL in a POST request.")
 def watch(
     repo: Repository, bookmark: str, interval: float, once: bool, command: str | None, webhook: str | None
 ) -> None:
     """Report new commits, tags and operations as JSON lines.
 
-    Each event is reported at least once: the bookmark moves after it was printed, the command succeeded, or
-    the URL accepted it. Press Ctrl-C to stop.
+    Each event is reported at least once: the bookmark advances when the event has been printed, the command
+    has succeeded, or the URL has accepted the event. Press Ctrl-C to stop.
 
     \b
     icefloe watch data/repo --bookmark seen.json
@@ -216,12 +224,15 @@ def _print(event: Event) -> None:
 
 
 class _Command:
-    """A command that takes events."""
+    """A command that runs once per event, with the event on stdin."""
 
     def __init__(self, command: str) -> None:
-        self._words = shlex.split(command)
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise click.UsageError(f"--exec {command!r} is not a command: {error}") from error
         if not self._words:
-            raise click.UsageError("--exec needs a command")
+            raise click.UsageError("--exec requires a command")
 
     def __call__(self, event: Event) -> None:
         try:
@@ -233,15 +244,15 @@ class _Command:
                 event, f"{self._words[0]} cannot be run: {error.strerror}"
             ) from error
         if code:
-            raise _make_undelivered_error(event, f"{self._words[0]} ended with exit code {code}")
+            raise _make_undelivered_error(event, f"{self._words[0]} exited with code {code}")
 
 
 class _Webhook:
-    """A URL that takes events."""
+    """A webhook: a URL that receives each event in a POST request."""
 
     def __init__(self, url: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise click.UsageError("--webhook needs a URL that starts with http:// or https://")
+            raise click.UsageError("--webhook requires a URL that starts with http:// or https://")
         self._url = url
 
     def __call__(self, event: Event) -> None:
@@ -257,6 +268,6 @@ class _Webhook:
 
 def _make_undelivered_error(event: Event, reason: str) -> InvalidInputError:
     return InvalidInputError(
-        f"event {event.id} ({event.type}) was not delivered: {reason}; it will be delivered again",
+        f"event {event.id} ({event.type}) was not delivered: {reason}; delivery will be retried",
         kind=ErrorKind.BAD_METADATA,
     )

@@ -14,8 +14,9 @@ from icefloe._internal.times import from_microseconds
 from icefloe.ancestry_graph import AncestryGraph
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
-from icefloe.cli.output import Output, align_rows, format_value, format_value_lines, indent_text, plain
+from icefloe.cli.output import CommandOutput, align_rows, format_value, format_value_lines, indent_text, plain
 from icefloe.cli.params import (
+    DescribedDefault,
     all_option,
     complete_revision,
     is_listed,
@@ -37,18 +38,24 @@ if TYPE_CHECKING:
 @click.option(
     "-r",
     "--revision",
+    cls=DescribedDefault,
     show_default="main",
     help=f"The version to start from: {revisions.HELP}",
     shell_complete=complete_revision,
 )
-@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of commits to show.")
+@click.option(
+    "-n",
+    "--number",
+    type=click.IntRange(min=1),
+    help="The maximum number of commits to list; all by default.",
+)
 @click.option(
     "--graph",
     is_flag=True,
-    help="Draw the graph of commits and merges; without -r, of all branches and tags.",
+    help="Draw the graph of commits and merges. Without -r, include all branches and tags.",
 )
 @output_option
-def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: Output) -> None:
+def log(repo: Repository, revision: str | None, number: int | None, graph: bool, out: CommandOutput) -> None:
     """List commits, newest first.
 
     \b
@@ -73,7 +80,7 @@ def log(repo: Repository, revision: str | None, number: int | None, graph: bool,
     )
 
 
-def _print_graph(repo: Repository, revision: str | None, number: int | None, out: Output) -> None:
+def _print_graph(repo: Repository, revision: str | None, number: int | None, out: CommandOutput) -> None:
     id = revisions.resolve(repo, revision) if revision else None
     drawn = repo.ancestry_graph(snapshot_id=id, plain="NO_COLOR" in os.environ)
     if number is not None:
@@ -98,7 +105,7 @@ def _print_graph(repo: Repository, revision: str | None, number: int | None, out
 @revision_option
 @all_option
 @output_option
-def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> None:
+def show(repo: Repository, revision: str, with_ledgers: bool, out: CommandOutput) -> None:
     """Show one commit: time, message and changes.
 
     \b
@@ -124,9 +131,9 @@ def show(repo: Repository, revision: str, with_ledgers: bool, out: Output) -> No
 @click.argument("since", shell_complete=complete_revision)
 @click.argument("until", required=False, shell_complete=complete_revision)
 @revision_option
-@click.option("--values", "with_values", is_flag=True, help="Compare the values of arrays that changed.")
+@click.option("--values", "with_values", is_flag=True, help="Compare the values of the changed arrays.")
 @click.option(
-    "--stats", "with_stats", is_flag=True, help="Show how the distributions of changed arrays moved."
+    "--stats", "with_stats", is_flag=True, help="Compare the distributions of values in the changed arrays."
 )
 @all_option
 @authorize_option
@@ -139,13 +146,13 @@ def diff(
     with_values: bool,
     with_stats: bool,
     with_ledgers: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Show what differs between two versions.
+    """Show the differences between two versions.
 
-    UNTIL is the version of -r by default. If SINCE is its ancestor, chunks that were written in between are
-    listed. Otherwise the two versions themselves are compared. --values reads only chunks that differ, and
-    --stats only chunks without recorded statistics.
+    UNTIL is the version of -r by default. If SINCE is an ancestor of UNTIL, the chunks written in between are
+    listed. Otherwise the contents of the two versions are compared. --values reads only chunks that differ,
+    and --stats reads only chunks without recorded statistics.
 
     \b
     icefloe diff data/repo v1.0
@@ -159,7 +166,7 @@ def diff(
     except InvalidInputError as error:
         if error.kind != ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF:
             raise
-        from icefloe.comparison.versions import compare  # loads zarr, which other commands do not need
+        from icefloe.comparison.versions import compare  # imports zarr, which other commands do not need
 
         sessions = [repo.readonly_session(snapshot_id=each) for each in (first, last)]
         changed = compare(*sessions).to_diff()
@@ -196,7 +203,7 @@ def _compare_distributions(repo: Repository, first: str, last: str, changed: Dif
 
 
 def _format_shifts(shifts: Sequence[Shift]) -> Iterator[str]:
-    """Yield a table of distributions before and after, and the outliers below it."""
+    """Yield the lines of a table of the distributions before and after, followed by the outliers."""
     names = ("missing", "minimum", "mean", "maximum", "std")
     rows = [["array", "version", "cells", *names, "shift"]]
     for each in shifts:
@@ -218,7 +225,7 @@ def _format_number(value: Any) -> str:
 def _compare_values(
     repo: Repository, first: str, last: str, changed: Diff
 ) -> dict[str, ValueDifferences | str]:
-    """Compare the values of each array that changed; an array that cannot be compared has a reason."""
+    """Compare the values of each changed array. Return the reason for arrays that cannot be compared."""
     from icefloe.comparison.values import compare_values
 
     before, after = (repo.readonly_session(snapshot_id=each) for each in (first, last))
@@ -237,7 +244,7 @@ def _compare_values(
 
 
 def _drop_ledger_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
-    """Return the changes without those of the ingest ledger."""
+    """Return the changes without changes of the ingest ledger."""
     if with_ledgers:
         return changed
 
@@ -258,9 +265,14 @@ def _drop_ledger_changes(changed: Diff, *, with_ledgers: bool) -> Diff:
 
 @click.command()
 @repo_argument
-@click.option("-n", "--number", type=click.IntRange(min=1), help="The maximum number of entries to show.")
+@click.option(
+    "-n",
+    "--number",
+    type=click.IntRange(min=1),
+    help="The maximum number of operations to list; all by default.",
+)
 @output_option
-def ops(repo: Repository, number: int | None, out: Output) -> None:
+def ops(repo: Repository, number: int | None, out: CommandOutput) -> None:
     """List the operations on the repository, newest first.
 
     \b

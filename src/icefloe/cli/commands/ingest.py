@@ -13,8 +13,9 @@ from click.core import ParameterSource
 from icefloe._internal.amounts import counted, format_bytes
 from icefloe.cli.errors import FAILED, FINDINGS, format_hint
 from icefloe.cli.execution import ExecutorChoice, ExecutorType, executor_option, start_executor
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
+    DescribedDefault,
     Sizes,
     branch_option,
     codec_help,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _MODES = ("native", "virtual", "hybrid")
 _CHECKS = ("monotone", "source", "gaps")
-"""The checks without parameters; others need a recipe. The first two run by default."""
+"""The checks without parameters. Other checks require a recipe. The first two run by default."""
 
 
 @click.command()
@@ -47,61 +48,80 @@ _CHECKS = ("monotone", "source", "gaps")
 @click.option(
     "--recipe",
     type=click.Path(exists=True, dir_okay=False),
-    help="A YAML file with sources, repository, options and checks; options on the command line override it.",
+    help="A YAML file with sources, repository, options and checks. Options on the command line take"
+    " precedence.",
 )
-@click.option("--group", default="", help="The group that receives the arrays; the root by default.")
-@click.option("-v", "--variables", help="Variables to ingest, separated by commas; all by default.")
-@click.option("--concat-dim", help="The dimension along which to concatenate files.")
+@click.option("--group", default="", help="The group to write to; the root by default.")
+@click.option("-v", "--variables", help="The variables to ingest, separated by commas; all by default.")
+@click.option("--concat-dim", help="The dimension along which to concatenate files; inferred by default.")
 @click.option(
     "--combine",
     type=click.Choice(["by-coords", "nested"]),
-    help="How to combine files: by-coords infers the dimension, nested needs --concat-dim.",
+    help="How to combine files: by-coords infers the dimension, and nested requires --concat-dim.",
 )
 @click.option(
     "--data-vars",
     type=click.Choice(["minimal", "different", "all"]),
-    help="Data variables to concatenate, as in xarray; by default those with the dimension.",
+    help="Which data variables to concatenate, as in xarray; by default, variables with the concatenated"
+    " dimension.",
 )
 @click.option(
     "--coords",
     type=click.Choice(["minimal", "different", "all"]),
+    cls=DescribedDefault,
     show_default="minimal",
-    help="Coordinates to concatenate, as in xarray.",
+    help="Which coordinates to concatenate, as in xarray.",
 )
 @click.option(
     "--compat",
     type=click.Choice(["identical", "equals", "broadcast_equals", "no_conflicts", "override"]),
+    cls=DescribedDefault,
     show_default="no_conflicts",
-    help="How to compare variables that are not concatenated, as in xarray; override takes the first.",
+    help="How to compare variables that are not concatenated, as in xarray. With override, the first file"
+    " is used.",
 )
 @click.option(
     "--join",
     type=click.Choice(["outer", "inner", "left", "right", "exact", "override"]),
+    cls=DescribedDefault,
     show_default="exact",
-    help="How to combine different labels along other dimensions, as in xarray.",
+    help="How to combine different labels along the other dimensions, as in xarray.",
 )
 @click.option(
-    "--chunks", type=Sizes(), help="Cells per chunk, such as time=24,lat=180,lon=360; -1 means all."
+    "--chunks",
+    type=Sizes(),
+    help="The chunk shape, such as time=24,lat=180,lon=360; -1 is the whole dimension. Chosen from the"
+    " files by default.",
 )
-@click.option("--shards", type=Sizes(), help="Cells per shard.")
-@click.option("--codec", show_default="zstd", help=f"The compression: {codec_help}.")
-@click.option("--native", is_flag=True, help="Copy the data (the default).")
-@click.option("--virtual", is_flag=True, help="Reference the data in the files instead of copying it.")
-@click.option("--hybrid", is_flag=True, help="Reference data whose chunks fit the array, and copy the rest.")
-@click.option("--engine", help="The xarray engine that reads the files.")
-@click.option("--source-group", help="The group of the files to read.")
-@pairs_option("--source-option", "source_options", help="A storage option for remote files.")
+@click.option("--shards", type=Sizes(), help="The shard shape, such as time=240; no shards by default.")
+@click.option("--codec", cls=DescribedDefault, show_default="zstd", help=f"The compression: {codec_help}.")
+@click.option("--native", is_flag=True, help="Copy the data. This is the default.")
+@click.option(
+    "--virtual", is_flag=True, help="Store references to the data in the files instead of copying the data."
+)
+@click.option(
+    "--hybrid", is_flag=True, help="Store references to data whose chunks match the array, and copy the rest."
+)
+@click.option("--engine", help="The xarray engine that reads the files; detected by default.")
+@click.option("--source-group", help="The group to read from the files; all groups by default.")
+@pairs_option(
+    "--source-option",
+    "source_options",
+    help="A storage option for remote source files, such as region=eu-west-1.",
+)
 @pairs_option(
     "--open-option",
     "open_options",
     parse=json_or_text,
-    help="An argument of xarray.open_dataset or of the engine; the value may be JSON.",
+    help="An argument for xarray.open_dataset or the engine. The value can be JSON.",
 )
 @branch_option
 @message_option
 @metadata_option
 @click.option(
-    "--commit-every", type=click.IntRange(min=1), help="Commit after every N files instead of once."
+    "--commit-every",
+    type=click.IntRange(min=1),
+    help="Commit after every N files, instead of once at the end.",
 )
 @memory_option
 @click.option(
@@ -109,31 +129,38 @@ _CHECKS = ("monotone", "source", "gaps")
     default=500_000,
     show_default=True,
     type=click.IntRange(min=1),
-    help="The maximum number of references in a manifest of a virtual array.",
+    help="The maximum number of references per manifest of a virtual array.",
 )
 @click.option(
     "--on-bad-file",
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What to do with files that cannot be read or combined with the others.",
+    help="What to do with files that cannot be read, or not combined with the others.",
 )
 @click.option(
     "--on-change",
     type=click.Choice(["report", "ingest"]),
     default="report",
     show_default=True,
-    help="What to do with files that changed since they were ingested.",
+    help="What to do with files that have changed since they were ingested.",
+)
+@click.option(
+    "--append-order",
+    type=click.Choice(["commit", "sorted", "strict"]),
+    help="If others extended the same arrays meanwhile, append to their rows instead of ingesting again: "
+    "after them, by label, or only if all labels follow theirs.",
 )
 @click.option(
     "--checks",
+    cls=DescribedDefault,
     show_default=",".join(_CHECKS[:2]),
-    help=f"Checks before the data is published, separated by commas: {', '.join(_CHECKS)}, or none.",
+    help=f"The checks to run before publishing the data, separated by commas: {', '.join(_CHECKS)}, or none.",
 )
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Also write the report of the ingest to this HTML file.",
+    help="Also write a report of the ingest to this HTML file.",
 )
 @dry_run_option
 @executor_option
@@ -146,13 +173,13 @@ def ingest(
     executor: ExecutorChoice,
     dry_run: bool,
     report: Path | None,
-    out: Output,
+    out: CommandOutput,
     **given: Any,
 ) -> int:
     """Ingest new files into a repository, in parallel.
 
-    SOURCES are paths, glob patterns, folders, URLs, or text files that list them. Files that were ingested
-    before are skipped. REPO is created if it does not exist. A recipe names its own sources and repository.
+    SOURCES are paths, folders, glob patterns, URLs, or text files that list them. Files that were already
+    ingested are skipped. REPO is created if it does not exist. With --recipe, omit SOURCES and REPO.
 
     \b
     icefloe ingest 'data/*.nc' data/repo
@@ -162,11 +189,11 @@ def ingest(
     """
     if recipe is None:
         if repo is None or not sources:
-            raise click.UsageError("pass SOURCES and then REPO, or --recipe")
+            raise click.UsageError("pass SOURCES followed by REPO, or --recipe")
         typed = _library_options(given)
         return _ingest(sources, repo, options, typed, executor, out, report, dry_run=dry_run)
     if repo is not None:
-        raise click.UsageError("a recipe names its sources and its repository: omit SOURCES and REPO")
+        raise click.UsageError("a recipe contains its own sources and repository; omit SOURCES and REPO")
     from icefloe.ingest.recipe import load_recipe
 
     context = click.get_current_context()
@@ -178,7 +205,9 @@ def ingest(
     found = load_recipe(recipe, _library_options(typed))
     chosen = executor.text or (found.executor and ExecutorType()(found.executor))
     executor = ExecutorChoice(chosen, {**found.spark_conf, **executor.spark_conf})
-    sys.path.insert(0, str(Path(recipe).absolute().parent))  # checks in Python are imported from there
+    sys.path.insert(
+        0, str(Path(recipe).absolute().parent)
+    )  # Python checks are imported from the current folder
     storage_options = {**found.repository_options, **options}
     place = found.repository, storage_options
     return _ingest(found.sources, *place, found.arguments, executor, out, report, dry_run=dry_run)
@@ -190,7 +219,7 @@ def _ingest(
     storage_options: Mapping[str, Any],
     arguments: Mapping[str, Any],
     executor: ExecutorChoice,
-    out: Output,
+    out: CommandOutput,
     file: Path | None,
     *,
     dry_run: bool,
@@ -203,9 +232,7 @@ def _ingest(
     storage = storage_from_url(repo, **storage_options)
     if is_file(storage):
         path = storage.describe()["path"]
-        raise click.UsageError(
-            f"{path} is a file, and a repository is a folder; REPO comes after the sources"
-        )
+        raise click.UsageError(f"{path} is a file, but a repository is a folder; pass REPO after the sources")
     executor = executor.or_default(out)
     refuse_unrunnable(arguments.get("checks", ()), on_spark=executor.is_spark)
     arguments = {**arguments, "storage_options": storage_options, "dry_run": dry_run}
@@ -221,13 +248,13 @@ def _ingest(
 
 
 def _library_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Translate options of the command line into those of the library."""
+    """Translate command-line options to library options."""
     found = {name: value for name, value in given.items() if value is not None}
     combine = found.pop("combine", None)
     if combine == "nested" and "concat_dim" not in found:
         raise click.UsageError("--combine nested requires --concat-dim")
     if combine == "by-coords" and "concat_dim" in found:
-        raise click.UsageError("--combine by-coords infers the dimension: omit --concat-dim")
+        raise click.UsageError("--combine by-coords infers the dimension; omit --concat-dim")
     modes = [mode for mode in _MODES if found.pop(mode, False)]
     if len(modes) > 1:
         raise click.UsageError(f"--{modes[0]} and --{modes[1]} cannot be combined")
@@ -235,7 +262,8 @@ def _library_options(given: dict[str, Any]) -> dict[str, Any]:
         found["mode"] = modes[0]
     if modes == ["virtual"] and found.keys() & {"chunks", "shards", "codec"}:
         raise click.UsageError(
-            "--virtual keeps the chunks and codecs of the files; --hybrid copies data with different chunks"
+            "--virtual keeps the chunks and codecs of the files; use --hybrid to copy data with different"
+            " chunks"
         )
     if "variables" in found:
         found["variables"] = [name.strip() for name in found["variables"].split(",") if name.strip()]
@@ -253,7 +281,7 @@ def _checks(text: str) -> tuple[Any, ...]:
     for name in names:
         if name not in _CHECKS and names != ["none"]:
             raise click.BadParameter(
-                f"{name!r} is not one of {', '.join(_CHECKS)} or none; other checks need a recipe",
+                f"{name!r} is not one of {', '.join(_CHECKS)} or none; other checks require a recipe",
                 param_hint="--checks",
             )
     return tuple(Check(name) for name in dict.fromkeys(names) if name != "none")
@@ -261,7 +289,7 @@ def _checks(text: str) -> tuple[Any, ...]:
 
 def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) -> str:
     report = found.to_dict()
-    lines = [f"{each.source.url}: skipped: {_with_hint(each.reason, each.remedy)}" for each in found.bad]
+    lines = [f"{each.source.url}: skipped: {_with_hint(each.problem, each.remedy)}" for each in found.bad]
     lines += [_with_hint(each.sentence, each.hint) for each in found.findings if each.severity == "note"]
     lines += [
         f"{each}: changed since it was ingested; virtual references to it cannot be read"
@@ -285,7 +313,7 @@ def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) ->
         )
     plan = report["plan"]
     lines += [_array(each) for each in plan["arrays"]] if plan else []
-    if plan and dry_run:  # an actual run has already logged its plan
+    if plan and dry_run:  # a real run has already logged the plans plan
         lines.append(
             f"{counted(plan['files'], 'file')}, {format_bytes(plan['nbytes'])} in "
             f"{counted(plan['blocks'], 'block')}, {counted(plan['tasks'], 'task')} of at most "
@@ -297,7 +325,7 @@ def _format_report(found: IngestReport, *, dry_run: bool, took_changed: bool) ->
     lines += [
         f"check {each['name']}: FAILED, {each['text']}"
         for each in report["checks"]
-        if not each["passed"]  # passed checks have already been logged
+        if not each["passed"]  # checks that passed have already been logged
     ]
     if dry_run and (plan or report["bad"]):
         lines.append("dry run: nothing was written")

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import click
 
 from icefloe._internal.redaction import redact
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.cli.params import complete_file, output_option
 from icefloe.virtual import VirtualDataset, virtualize
 from icefloe.virtual.parsers import Format
@@ -45,22 +45,22 @@ def _list_rows(dataset: VirtualDataset) -> list[dict[str, Any]]:
     "--format",
     "format_",
     type=click.Choice(get_args(Format)),
-    help="The format of the files; detected by default.",
+    help="The file format; detected by default.",
 )
-@click.option("--group", help="The group to inspect; all groups by default.")
+@click.option("--group", help="The group to inspect; all by default.")
 @click.option(
     "-r",
     "--revision",
-    help="The version to read of an Icechunk repository: a branch, a tag or a snapshot id.",
+    help="The version of an Icechunk repository to read: a branch, a tag or a snapshot id.",
 )
 @output_option
 def inspect_file(
-    files: tuple[str, ...], format_: Any, group: str | None, revision: str | None, out: Output
+    files: tuple[str, ...], format_: Any, group: str | None, revision: str | None, out: CommandOutput
 ) -> None:
     """Show the variables that an ingest would find in files.
 
-    Each FILE is a path or URL. The command lists the shape, dtype, chunks, references and codecs of each
-    variable, or the reason why it cannot be virtualized.
+    Each FILE is a path or URL. The command lists the shape, data type, chunks, references and codecs of each
+    variable, or why the variable cannot be virtualized.
 
     \b
     icefloe inspect-file data/2024-01.nc s3://bucket/2024-02.nc

@@ -12,7 +12,7 @@ from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.errors import FINDINGS
 from icefloe.cli.execution import repo_executor_option, with_progress
-from icefloe.cli.output import Output, format_value, plain
+from icefloe.cli.output import CommandOutput, format_value, plain
 from icefloe.cli.params import (
     branch_option,
     complete_revision,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     type=click.Choice([each.value for each in Level]),
     default="graph",
     show_default=True,
-    help="What to check: the metadata files (graph), also that chunk objects exist (objects), also the files "
-    "of virtual references (sources), or also decode all chunks (chunks).",
+    help="What to check: metadata files (graph), also that chunk objects exist (objects), also the files of "
+    "virtual references (sources), also that all chunks can be decoded (chunks).",
 )
 @click.option(
     "-r",
@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     help=f"Verify only this version: {revisions.HELP} All branches and tags by default.",
     shell_complete=complete_revision,
 )
-@click.option("--no-history", is_flag=True, help="With -r: check only this snapshot, not its ancestors.")
-@click.option("--checksums", is_flag=True, help="Compare objects with the recorded checksums.")
+@click.option("--no-history", is_flag=True, help="With -r: verify only this snapshot, not its ancestors.")
+@click.option("--checksums", is_flag=True, help="Also compare objects with their recorded checksums.")
 @click.option("--no-record", is_flag=True, help="Do not store the report in the repository.")
-@click.option("--incremental", is_flag=True, help="Skip snapshots that an earlier incremental run verified.")
+@click.option(
+    "--incremental", is_flag=True, help="Skip snapshots that an earlier incremental run has verified."
+)
 @dry_run_option
 @authorize_option
 @repo_executor_option
@@ -65,12 +67,12 @@ def verify(
     no_record: bool,
     incremental: bool,
     dry_run: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> int:
     """Check that a repository is complete and readable.
 
-    The exit code is 5 if there are findings. The report is stored below icefloe/ in the repository, without
-    secrets; other readers ignore it.
+    The exit code is 5 if problems are found. The report is stored below icefloe/ in the repository, which
+    other readers ignore. It contains no secrets.
 
     \b
     icefloe verify data/repo --level objects --incremental
@@ -119,16 +121,16 @@ def verify(
 
 
 def _record(repo: Repository, report: VerifyReport, snapshot_id: str | None, *, with_checksums: bool) -> None:
-    """Store a report; only warn if the storage is read-only."""
+    """Store a report. Only print a warning if the storage is read-only."""
     try:
         record_report(repo.storage, report, snapshot_id=snapshot_id, with_checksums=with_checksums)
     except IcechunkError as error:
-        click.echo(format_value(f"the report is not stored: {error.message}"), err=True)
+        click.echo(format_value(f"the report was not stored: {error.message}"), err=True)
 
 
 @click.group()
 def checksums() -> None:
-    """Record checksums of all objects of a repository.
+    """Record checksums of all objects in a repository.
 
     \b
     icefloe checksums record data/repo
@@ -139,11 +141,11 @@ def checksums() -> None:
 @repo_argument
 @repo_executor_option
 @output_option
-def checksums_record(repo: Repository, out: Output) -> None:
-    """Record checksums of all objects in use that have none yet.
+def checksums_record(repo: Repository, out: CommandOutput) -> None:
+    """Record checksums of all used objects that have none yet.
 
-    `icefloe verify --checksums` compares them. They are stored below icefloe/ in the repository, which other
-    readers ignore.
+    `icefloe verify --checksums` compares objects with these checksums, which are stored below icefloe/ in the
+    repository. Other readers ignore them.
 
     \b
     icefloe checksums record data/repo
@@ -165,18 +167,22 @@ def _require_text(text: str) -> str:
     "--from", "source", metavar="REPO", help="Restore lost chunks from this repository, such as a clone."
 )
 @click.option("--from-ledger", is_flag=True, help="Restore lost chunks from the ingested files.")
-@pairs_option("--source-option", "source_options", help="A storage option for the ingested files.")
+@pairs_option(
+    "--source-option",
+    "source_options",
+    help="A storage option for the ingested files, such as region=eu-west-1.",
+)
 @click.option("--virtual", is_flag=True, help="Also check the files of virtual references.")
 @pairs_option(
     "--relocate",
     form="OLD=NEW",
     parse=_require_text,
-    help="Change virtual references below the URL OLD to the URL NEW.",
+    help="Replace the prefix OLD of the URLs of virtual references with NEW.",
 )
 @click.option(
     "--drop",
     is_flag=True,
-    help="Delete references to chunks that no source has; they read as the fill value.",
+    help="Delete references to chunks that cannot be restored. They then read as the fill value.",
 )
 @click.option(
     "--checksums", is_flag=True, help="Also repair chunks that differ from their recorded checksums."
@@ -198,12 +204,13 @@ def repair(
     checksums: bool,
     dry_run: bool,
     message: str,
-    out: Output,
+    out: CommandOutput,
 ) -> int:
-    """Restore lost or damaged data of a branch.
+    """Restore lost or damaged data on a branch.
 
-    The repair is one commit. Transaction logs are recomputed. Chunks come from another repository, or from
-    the ingested files if these have not changed. The exit code is 5 if damage remains.
+    All repairs are made in one commit. Missing transaction logs are recomputed. Chunks are restored from
+    another repository, or from the ingested files if they have not changed. The exit code is 5 if damage
+    remains.
 
     \b
     icefloe repair data/repo --from backup/repo --dry-run
@@ -246,11 +253,11 @@ def repair(
 
 def _ledger(session: Session, options: dict[str, str]) -> LedgerChunks:
     from icefloe.ingest import LedgerChunks
-    from icefloe.ingest.records import Reading
+    from icefloe.ingest.read_options import ReadOptions
 
-    return LedgerChunks(session, Reading(storage_options=options))
+    return LedgerChunks(session, ReadOptions(storage_options=options))
 
 
 def _find_first(sources: list[ReadChunk], path: str, coords: tuple[int, ...]) -> Any:
-    """Return the chunk from the first source that has it."""
+    """Return a chunk from the first source that contains it."""
     return next((data for each in sources if (data := each(path, coords)) is not None), None)

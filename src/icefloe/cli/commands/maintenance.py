@@ -13,7 +13,7 @@ from icefloe._internal.executor import ThreadExecutor
 from icefloe._internal.table import Table
 from icefloe.cli import revisions
 from icefloe.cli.execution import repo_executor_option, with_progress
-from icefloe.cli.output import Output, format_value, plain
+from icefloe.cli.output import CommandOutput, format_value, plain
 from icefloe.cli.params import (
     all_option,
     branch_option,
@@ -24,6 +24,7 @@ from icefloe.cli.params import (
     repo_argument,
 )
 from icefloe.cli.revisions import Time
+from icefloe.config import ManifestConfig, RepositoryConfig
 from icefloe.maintenance.retention import RetentionPolicy, RetentionReport
 from icefloe.repository import Repository
 
@@ -47,19 +48,28 @@ def _keep_options(function: F) -> F:
 
 @click.command()
 @repo_argument
-@click.option("--older-than", type=Time(), required=True, help="A time, or an age such as 7d.")
+@click.option(
+    "--older-than",
+    type=Time(),
+    required=True,
+    help="Delete only objects created before a time, or older than an age such as 7d.",
+)
 @dry_run_option
 @click.option(
-    "--table", is_flag=True, help="With --dry-run: list every object with kind, size, age and reason."
+    "--table", is_flag=True, help="With --dry-run: list each object with its kind, size, age and reason."
 )
 @click.option(
-    "--yes", is_flag=True, help="Collect even if the time is so recent that open sessions may lose chunks."
+    "--yes",
+    is_flag=True,
+    help="Delete objects even if the time is so recent that open sessions could lose chunks.",
 )
 @click.option(
     "--ops-log-older-than",
     "ops_log_cutoff",
     type=Time(),
-    help="Also delete backups that contain only operations before a time or an age. The ops log ends there.",
+    help="Also shorten the operations log: delete backups of the repo info that contain only operations"
+    " before "
+    "this time or age.",
 )
 @repo_executor_option
 @output_option
@@ -70,12 +80,12 @@ def gc(
     table: bool,
     yes: bool,
     ops_log_cutoff: datetime | None,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Delete objects that no snapshot needs.
+    """Delete objects that no snapshot uses.
 
-    Uncommitted chunks of open sessions also count as garbage: choose a time before the oldest open session
-    was started.
+    Uncommitted chunks of open sessions are also garbage. Choose a time before the oldest open session was
+    started.
 
     \b
     icefloe gc data/repo --older-than 7d --dry-run
@@ -91,7 +101,7 @@ def gc(
     if not dry_run and not yes and age < _SAFE_AGE:
         when = "the time is in the future: " if age < timedelta(0) else ""
         raise click.UsageError(
-            f"{when}objects less than a day old may belong to open sessions; pass --yes if there are none"
+            f"{when}objects less than a day old may belong to open sessions; pass --yes if no session is open"
         )
     summary = repo.garbage_collect(older_than, dry_run=dry_run)
     verb = "would delete" if dry_run else "deleted"
@@ -122,17 +132,21 @@ def gc(
 
 @click.command()
 @repo_argument
-@click.option("--older-than", type=Time(), help="A time, or an age such as 30d.")
-@click.option("--branches", is_flag=True, help="Also delete branches with an expired tip, except main.")
+@click.option(
+    "--older-than", type=Time(), help="Expire all snapshots before a time, or older than an age such as 30d."
+)
+@click.option("--branches", is_flag=True, help="Also delete branches other than main whose tip has expired.")
 @click.option("--tags", is_flag=True, help="Also delete tags of expired snapshots.")
 @_keep_options
-@click.option("--keep-since", "since", type=Time(), help="Keep all snapshots since a time or an age.")
+@click.option(
+    "--keep-since", "since", type=Time(), help="Keep all snapshots since a time, or younger than an age."
+)
 @click.option(
     "--keep-on",
     "per_branch",
     multiple=True,
     metavar="BRANCH:RULE=N,...",
-    help="Rules for one branch, such as dev:last=3,daily=7.",
+    help="The rules for one branch, such as dev:last=3,daily=7; can be repeated.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Show which snapshots would be kept and why, and change nothing."
@@ -149,13 +163,13 @@ def expire(
     per_branch: tuple[str, ...],
     dry_run: bool,
     yes: bool,
-    out: Output,
+    out: CommandOutput,
     **rules: int | None,
 ) -> None:
     """Remove old snapshots from the history.
 
-    Select them with --older-than, or say which ones to keep. `icefloe gc` then deletes the objects that only
-    the expired snapshots used.
+    Select the snapshots to remove with --older-than, or the snapshots to keep with --keep-... options. Run
+    `icefloe gc` afterwards to delete the objects that only expired snapshots used.
 
     \b
     icefloe expire data/repo --older-than 30d --dry-run
@@ -170,7 +184,9 @@ def expire(
     if policy is not None or older_than is None:
         raise click.UsageError("pass either --older-than or --keep-... options")
     if older_than > datetime.now(UTC) and not yes:
-        raise click.UsageError("the time is in the future, so everything would expire; pass --yes to do so")
+        raise click.UsageError(
+            "the time is in the future, so all snapshots would expire; pass --yes to confirm"
+        )
     options = {"delete_expired_branches": branches, "delete_expired_tags": tags}
     if dry_run:
         _print_retention(repo, repo.retain(older_than, **options, dry_run=True), older_than, out)
@@ -205,7 +221,7 @@ def _branch_policy(text: str) -> tuple[str, RetentionPolicy]:
 
 
 def _print_retention(
-    repo: Repository, report: RetentionReport, policy: RetentionPolicy | datetime, out: Output
+    repo: Repository, report: RetentionReport, policy: RetentionPolicy | datetime, out: CommandOutput
 ) -> None:
     table = report.table
     if not report.dry_run:
@@ -240,20 +256,22 @@ def _list_rows(table: Table) -> list[dict[str, Any]]:
 @click.command()
 @repo_argument
 @click.option(
-    "--by", type=click.Choice(["array", "snapshot"]), help="Print a table with one row per array or snapshot."
+    "--by",
+    type=click.Choice(["array", "snapshot"]),
+    help="Print a table with one row per array, or per snapshot.",
 )
 @click.option(
     "-r",
     "--revision",
-    help=f"With --by array: the version to read: {revisions.HELP}",
+    help=f"With --by array: the version to measure. {revisions.HELP}",
     shell_complete=complete_revision,
 )
 @click.option(
     "--if-older-than",
     type=Time(),
-    help="Report the storage that expiring snapshots before this time or age would free.",
+    help="Report the storage that would be freed by expiring snapshots before this time or age.",
 )
-@click.option("--dry-run", is_flag=True, help="Report how many snapshots would be read, and read none.")
+@click.option("--dry-run", is_flag=True, help="Only report how many snapshots would be read.")
 @all_option
 @repo_executor_option
 @output_option
@@ -264,9 +282,9 @@ def storage(
     if_older_than: datetime | None,
     dry_run: bool,
     with_ledgers: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
-    """Show the storage that chunks use, each counted once.
+    """Show the storage used by chunks, each counted once.
 
     \b
     icefloe storage data/repo
@@ -317,12 +335,25 @@ def storage(
 @repo_argument
 @branch_option
 @click.option("-m", "--message", default="Rewrite manifests", show_default=True, help="The commit message.")
-@click.option("--amend", is_flag=True, help="Replace the newest commit of the branch.")
+@click.option(
+    "--amend", is_flag=True, help="Replace the newest commit of the branch instead of adding a commit."
+)
+@click.option(
+    "--pack/--no-pack",
+    default=None,
+    help="Store several small arrays in one manifest, now and in later commits, or stop doing so.",
+)
 @dry_run_option
 @repo_executor_option
 @output_option
 def rewrite_manifests(
-    repo: Repository, branch: str, message: str, amend: bool, dry_run: bool, out: Output
+    repo: Repository,
+    branch: str,
+    message: str,
+    amend: bool,
+    pack: bool | None,
+    dry_run: bool,
+    out: CommandOutput,
 ) -> None:
     """Rewrite manifests with the current configuration.
 
@@ -335,10 +366,14 @@ def rewrite_manifests(
         text = f"{counted(count, 'manifest')} of {format_value(branch)} would be rewritten"
         out.value({"snapshot": id, "manifests": count, "dry_run": True}, text)
         return
+    if pack is not None:
+        repo = repo.reopen(RepositoryConfig(manifest=ManifestConfig(pack_small_arrays=pack)))
     if repo.executor is None:
         repo = repo.with_executor(ThreadExecutor(_MANIFESTS_AT_ONCE))
     id = with_progress(repo, out).rewrite_manifests(
         message, branch=branch, commit_method="amend" if amend else "new_commit"
     )
+    if pack is not None:
+        repo.save_config()
     files = repo.list_manifest_files(id)
     out.value({"snapshot": id, "manifests": len(files)}, f"{id}: {counted(len(files), 'manifest')}")

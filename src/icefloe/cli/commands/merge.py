@@ -14,7 +14,7 @@ from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.errors import CONFLICT, format_hint
-from icefloe.cli.output import Output, format_value, plain
+from icefloe.cli.output import CommandOutput, format_value, plain
 from icefloe.cli.params import (
     branch_option,
     complete_revision,
@@ -25,7 +25,7 @@ from icefloe.cli.params import (
     repo_argument,
 )
 from icefloe.conflicts import MergeConflictError, MergeResult, describe_place
-from icefloe.core.merge.appended_rows import AppendOrder
+from icefloe.core.merge.row_placement import AppendOrder
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.feeds.append_solver import AppendSolver
 from icefloe.repository import Repository
@@ -37,10 +37,13 @@ _strategy = click.option(
     type=click.Choice(["fail", "ours", "theirs", "append"]),
     default="fail",
     show_default=True,
-    help="What to do with conflicts: fail, keep the version of the branch (ours), take the other one "
-    "(theirs), or keep the rows that both appended along --dim (append).",
+    help="How to resolve conflicts: fail, use the version of the branch (ours), use the merged version"
+    " (theirs), "
+    "or keep the rows that both sides appended along --dim (append).",
 )
-_dim = click.option("--dim", default="time", show_default=True, help="The dimension for --strategy append.")
+_dim = click.option(
+    "--dim", default="time", show_default=True, help="The dimension to append along with --strategy append."
+)
 
 
 def _merge_options(function: F) -> F:
@@ -62,12 +65,12 @@ def _merge_options(function: F) -> F:
 @click.argument("source", shell_complete=complete_revision)
 @_merge_options
 def merge(
-    repo: Repository, source: str, branch: str, message: str | None, out: Output, **options: Any
+    repo: Repository, source: str, branch: str, message: str | None, out: CommandOutput, **options: Any
 ) -> int:
     """Merge a branch, tag or snapshot into a branch.
 
-    SOURCE is the version to merge. If there are conflicts, the command lists them, writes nothing, and ends
-    with exit code 4.
+    SOURCE is the version to merge. If there are conflicts, the command lists them, writes nothing and exits
+    with code 4.
 
     \b
     icefloe merge data/repo dev --dry-run
@@ -83,10 +86,10 @@ def merge(
 @repo_argument
 @click.argument("commit", shell_complete=complete_revision)
 @_merge_options
-def cherry_pick(repo: Repository, commit: str, branch: str, out: Output, **options: Any) -> int:
+def cherry_pick(repo: Repository, commit: str, branch: str, out: CommandOutput, **options: Any) -> int:
     """Apply the changes of one commit to a branch.
 
-    COMMIT is the version whose changes are applied. The exit code is 4 if there are conflicts.
+    COMMIT is the version whose changes to apply. If there are conflicts, the exit code is 4.
 
     \b
     icefloe cherry-pick data/repo 6XR01DHE8FB6HX6SKHX0
@@ -100,10 +103,10 @@ def cherry_pick(repo: Repository, commit: str, branch: str, out: Output, **optio
 @repo_argument
 @click.argument("commit", shell_complete=complete_revision)
 @_merge_options
-def revert(repo: Repository, commit: str, branch: str, out: Output, **options: Any) -> int:
+def revert(repo: Repository, commit: str, branch: str, out: CommandOutput, **options: Any) -> int:
     """Undo the changes of one commit on a branch.
 
-    COMMIT is the version whose changes are undone. The exit code is 4 if there are conflicts.
+    COMMIT is the version whose changes to undo. If there are conflicts, the exit code is 4.
 
     \b
     icefloe revert data/repo main --dry-run
@@ -120,11 +123,11 @@ def revert(repo: Repository, commit: str, branch: str, out: Output, **options: A
 @dry_run_option
 @output_option
 def squash(
-    repo: Repository, since: str, branch: str, message: str | None, dry_run: bool, out: Output
+    repo: Repository, since: str, branch: str, message: str | None, dry_run: bool, out: CommandOutput
 ) -> None:
-    """Replace the newest commits of a branch by one.
+    """Squash the newest commits of a branch into one.
 
-    SINCE is the last version to keep; all commits of the branch after it become one commit.
+    SINCE is the last version to keep. All later commits of the branch become one commit.
 
     \b
     icefloe squash data/repo main@7d --dry-run
@@ -144,7 +147,7 @@ def squash(
     out.value({"branch": branch, "since": start, "squashed": later, "snapshot": made}, text)
 
 
-def _run(out: Output, work: Callable[[], MergeResult], what: str) -> int:
+def _run(out: CommandOutput, work: Callable[[], MergeResult], what: str) -> int:
     """Run the operation, print its result, and return the exit code."""
     try:
         result = work()

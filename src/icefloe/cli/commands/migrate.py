@@ -10,7 +10,7 @@ import icefloe
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor
 from icefloe.cli.execution import maintenance_executor_option, with_progress
-from icefloe.cli.output import Output, format_value, plain
+from icefloe.cli.output import CommandOutput, format_value, plain
 from icefloe.cli.params import dry_run_option, output_option, storage_argument
 from icefloe.core.open import find_layout
 from icefloe.errors import ErrorKind, InvalidInputError
@@ -23,11 +23,13 @@ from icefloe.storage.base import Storage
 
 @click.command()
 @storage_argument
-@click.option("--to", "target", metavar="URL", help="Write to this empty location instead of changing REPO.")
-@dry_run_option
-@click.option("--keep-gaps", is_flag=True, help="Migrate even if objects are missing; they stay missing.")
 @click.option(
-    "--delete-old-files", is_flag=True, help="Without --to: delete files that version 2 does not use."
+    "--to", "target", metavar="URL", help="Write to this empty location instead of upgrading REPO in place."
+)
+@dry_run_option
+@click.option("--keep-gaps", is_flag=True, help="Migrate even if objects are missing. They remain missing.")
+@click.option(
+    "--delete-old-files", is_flag=True, help="Without --to: delete the files that version 2 does not use."
 )
 @maintenance_executor_option
 @output_option
@@ -38,7 +40,7 @@ def migrate(
     keep_gaps: bool,
     delete_old_files: bool,
     executor: Executor | None,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
     """Upgrade a repository to version 2 of the format.
 
@@ -73,7 +75,7 @@ def _upgrade(
     dry_run: bool,
     delete_old_files: bool,
     executor: Executor | None,
-    out: Output,
+    out: CommandOutput,
     *,
     leftovers_only: bool,
 ) -> None:

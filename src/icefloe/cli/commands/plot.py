@@ -1,4 +1,4 @@
-"""The command that plots arrays in the terminal or into a file: plot."""
+"""The command that plots arrays in the terminal or in a file: plot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icefloe._internal.streams import get_colour_stream
 from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.commands.contents import find_array
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.cli.params import (
     complete_path,
     isel_option,
@@ -26,7 +26,7 @@ from icefloe.cli.params import (
 from icefloe.repository import Repository
 
 if TYPE_CHECKING:
-    from icefloe.cli.pictures import Paint
+    from icefloe.cli.plotting import Paint
 
 _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
@@ -41,10 +41,12 @@ _KINDS = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
     "-f",
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw into a .png, .svg, .pdf or .jpg file.",
+    help="Write the plot to a .png, .svg, .pdf or .jpg file.",
 )
 @click.option(
-    "--width", type=click.IntRange(min=20), help="The width in characters; that of the terminal by default."
+    "--width",
+    type=click.IntRange(min=20),
+    help="The width of the plot in characters; the terminal width by default.",
 )
 @click.option("--no-coastlines", is_flag=True, help="Draw maps without coastlines.")
 @authorize_option
@@ -58,32 +60,32 @@ def plot(
     file: Path | None,
     width: int | None,
     no_coastlines: bool,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
     """Plot an array: one dimension as a curve, two as a map.
 
-    PATH is the path of the array. If it has more dimensions, the last two are plotted, at the first element
-    of the others; --isel and --sel select other elements. Maps of latitudes and longitudes have coastlines
-    (Natural Earth, 1:110 million). --json prints a summary of the values.
+    PATH is the path of the array. If the array has more than two dimensions, the last two are plotted, at the
+    first element of the others. Use --isel and --sel to select other elements. Maps over latitude and
+    longitude have coastlines (Natural Earth, 1:110 million). --json prints a summary of the values.
 
     \b
     icefloe plot data/repo t2m --sel time=2024-01-15
     icefloe plot data/repo t2m -r v1.0 --isel lat=90 --isel lon=0
     icefloe plot data/repo air/t2m --sel time=2024-01-01..2024-01-31 --isel lon=0 -f hovmoeller.png
     """
-    from icefloe.cli import pictures
+    from icefloe.cli import plotting
     from icefloe.cli.slices import take
 
     if file is not None and file.suffix.lower() not in _KINDS:
         raise click.BadParameter(
-            f"{file} has none of the extensions {', '.join(_KINDS)}", param_hint="--file"
+            f"{file} has none of the supported extensions {', '.join(_KINDS)}", param_hint="--file"
         )
     snapshot = revisions.resolve(repo, revision)
     session = repo.readonly_session(snapshot_id=snapshot)
     drawn = take(session, find_array(session, path), isel, sel)
     about: dict[str, Any] = {**drawn.summary(), "snapshot": snapshot, "file": str(file) if file else None}
     if file is not None:
-        pictures.as_file(drawn, file, coastlines=not no_coastlines)
+        plotting.as_file(drawn, file, coastlines=not no_coastlines)
         out.value(about, f"{drawn.title}: {escape_control(str(file))}")
     elif out.as_json:
         out.value(about)
@@ -92,7 +94,7 @@ def plot(
 
 
 def _print(drawn: Any, width: int | None, coastlines: bool) -> None:
-    from icefloe.cli.pictures import as_text
+    from icefloe.cli.plotting import as_text
 
     paint = _paint()
     across = width or min(shutil.get_terminal_size().columns, 120)

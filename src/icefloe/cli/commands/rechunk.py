@@ -10,7 +10,7 @@ import click
 from icefloe._internal.amounts import counted, format_bytes
 from icefloe._internal.executor import ThreadExecutor
 from icefloe.cli.execution import ExecutorChoice, executor_option, start_executor
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     Sizes,
     branch_option,
@@ -33,11 +33,10 @@ from icefloe.repository import Repository
 @click.option(
     "--chunks",
     type=Sizes(),
-    help="Cells per chunk, such as time=24,lat=180, or 0=24 for dimensions without names; -1 means all.",
+    help="The new chunk shape, such as time=24,lat=180, or 0=24 for dimensions without names; -1 is the"
+    " whole dimension.",
 )
-@click.option(
-    "--shards", type=Sizes(), help="Cells per shard; by default the array has no shards afterwards."
-)
+@click.option("--shards", type=Sizes(), help="The new shard shape; no shards by default.")
 @click.option("--codec", help=f"The compression: {codec_help}; unchanged by default.")
 @branch_option
 @message_option
@@ -58,12 +57,12 @@ def rechunk(
     memory: int,
     dry_run: bool,
     executor: ExecutorChoice,
-    out: Output,
+    out: CommandOutput,
 ) -> int:
     """Change the chunking of an array, in one commit.
 
-    ARRAY is the path of an array, or of a group, which selects all arrays in it with the given dimensions.
-    Other dimensions keep their chunks.
+    ARRAY is the path of an array, or of a group to change all of its arrays with the given dimensions. Other
+    dimensions keep their chunks.
 
     \b
     icefloe rechunk data/repo t2m --chunks time=-1,lat=24,lon=24
@@ -95,7 +94,7 @@ def rechunk(
 def _format_report(report: dict[str, Any], *, dry_run: bool) -> str:
     lines = [_array(each) for each in report["arrays"]]
     lines += [f"    {path}: has these chunks already" for path in report["unchanged"]]
-    if report["arrays"] and dry_run:  # an actual run has already logged it
+    if report["arrays"] and dry_run:  # a real run has already logged the plan
         again = f", chunks read {report['read_factor']:.1f} times" if report["read_factor"] > 1.05 else ""
         aside = f", {format_bytes(report['spilled_bytes'])} spilled" if report["spilled_bytes"] else ""
         lines.append(

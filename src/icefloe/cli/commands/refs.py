@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from icefloe._internal.amounts import counted
 from icefloe.cli import revisions
-from icefloe.cli.output import Output, format_value
+from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     GroupWithDefault,
     branch_option,
@@ -20,7 +21,7 @@ from icefloe.repository import Repository
 
 
 class Name(click.ParamType[str]):
-    """The name of a new branch or tag. Names that are hard to type are rejected."""
+    """The command-line type of a new branch or tag name. It rejects names that are hard to type."""
 
     name = "name"
 
@@ -56,7 +57,7 @@ def branch() -> None:
 @branch.command("list")
 @repo_argument
 @output_option
-def branch_list(repo: Repository, out: Output) -> None:
+def branch_list(repo: Repository, out: CommandOutput) -> None:
     """List all branches."""
     out.table(list_refs(repo, "branch"), ["name", "snapshot"])
 
@@ -66,7 +67,7 @@ def branch_list(repo: Repository, out: Output) -> None:
 @_name
 @revision_option
 @output_option
-def branch_create(repo: Repository, name: str, revision: str, out: Output) -> None:
+def branch_create(repo: Repository, name: str, revision: str, out: CommandOutput) -> None:
     """Create a branch called NAME."""
     id = revisions.resolve(repo, revision)
     repo.create_branch(name, id)
@@ -77,8 +78,8 @@ def branch_create(repo: Repository, name: str, revision: str, out: Output) -> No
 @repo_argument
 @click.argument("name", shell_complete=complete_branch)
 @output_option
-def branch_delete(repo: Repository, name: str, out: Output) -> None:
-    """Delete the branch NAME. Its commits stay until garbage collection."""
+def branch_delete(repo: Repository, name: str, out: CommandOutput) -> None:
+    """Delete the branch NAME. Its commits remain until garbage collection."""
     id = repo.lookup_branch(name)
     repo.delete_branch(name)
     _print(out, "branch", name, id, deleted=True)
@@ -91,11 +92,11 @@ def branch_delete(repo: Repository, name: str, out: Output) -> None:
     "-r",
     "--revision",
     required=True,
-    help=f"The version to move the branch to: {revisions.HELP}",
+    help=f"The version to which the branch is moved: {revisions.HELP}",
     shell_complete=complete_revision,
 )
 @output_option
-def branch_reset(repo: Repository, branch: str, revision: str, out: Output) -> None:
+def branch_reset(repo: Repository, branch: str, revision: str, out: CommandOutput) -> None:
     """Move a branch to another snapshot."""
     before, after = repo.lookup_branch(branch), revisions.resolve(repo, revision)
     repo.reset_branch(branch, after, from_snapshot_id=before)
@@ -118,7 +119,7 @@ def tag() -> None:
 @tag.command("list")
 @repo_argument
 @output_option
-def tag_list(repo: Repository, out: Output) -> None:
+def tag_list(repo: Repository, out: CommandOutput) -> None:
     """List all tags."""
     out.table(list_refs(repo, "tag"), ["name", "snapshot"])
 
@@ -128,8 +129,8 @@ def tag_list(repo: Repository, out: Output) -> None:
 @_name
 @revision_option
 @output_option
-def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
-    """Create a tag called NAME. Tags never move."""
+def tag_create(repo: Repository, name: str, revision: str, out: CommandOutput) -> None:
+    """Create a tag called NAME. A tag cannot be moved."""
     id = revisions.resolve(repo, revision)
     repo.create_tag(name, id)
     _print(out, "tag", name, id)
@@ -139,8 +140,8 @@ def tag_create(repo: Repository, name: str, revision: str, out: Output) -> None:
 @repo_argument
 @click.argument("name", shell_complete=complete_tag)
 @output_option
-def tag_delete(repo: Repository, name: str, out: Output) -> None:
-    """Delete the tag NAME. Its name cannot be used again."""
+def tag_delete(repo: Repository, name: str, out: CommandOutput) -> None:
+    """Delete the tag NAME. The name cannot be used again."""
     id = repo.lookup_tag(name)
     repo.delete_tag(name)
     _print(out, "tag", name, id, deleted=True)
@@ -149,26 +150,79 @@ def tag_delete(repo: Repository, name: str, out: Output) -> None:
 @click.command()
 @repo_argument
 @branch_option
-@click.option("--remove", is_flag=True, help="End the protection.")
+@click.option(
+    "--check",
+    "sql",
+    multiple=True,
+    metavar="SELECT",
+    help="A query that returns or counts the invalid rows of the new snapshot, whose table is `this`. "
+    "Replaces earlier queries; can be repeated.",
+)
+@click.option(
+    "--check-python",
+    "python",
+    multiple=True,
+    metavar="MODULE:FUNCTION",
+    help="A function that takes a session of the new snapshot and returns True, False or a message. "
+    "Replaces earlier functions; can be repeated.",
+)
+@click.option("--no-checks", is_flag=True, help="Remove all checks, but keep the branch protected.")
+@click.option("--list", "lists", is_flag=True, help="List protected branches and their checks.")
+@click.option("--remove", is_flag=True, help="Remove the protection and all checks.")
 @output_option
-def protect(repo: Repository, branch: str, remove: bool, out: Output) -> None:
-    """Protect the history of a branch from being rewritten.
+def protect(
+    repo: Repository,
+    branch: str,
+    sql: tuple[str, ...],
+    python: tuple[str, ...],
+    no_checks: bool,
+    lists: bool,
+    remove: bool,
+    out: CommandOutput,
+) -> None:
+    """Protect the history of a branch, and check its commits.
 
-    Commits, merges and resets to a later snapshot are allowed; amending, squashing, deletion and other resets
-    are refused. Other clients than icefloe ignore the protection.
+    Commits, merges and resets to a later snapshot are still allowed. Amending, squashing, deletion and other
+    resets are rejected. A commit that fails a check does not move the branch. Other Icechunk clients ignore
+    the protection and the checks.
+
+    Later commands run a Python check only if you allow its module: icefloe --allow-module MODULE COMMAND.
 
     \b
     icefloe protect data/repo --branch main
+    icefloe protect data/repo --check "SELECT time, t2m FROM this WHERE t2m > 400"
+    icefloe protect data/repo --check-python station_checks:is_complete
     """
-    (repo.unprotect if remove else repo.protect)(branch)
+    if bool(sql or python) + no_checks + lists + remove > 1:
+        raise click.UsageError("choose one of --check or --check-python, --no-checks, --list and --remove")
+    if lists:
+        checks = repo.protected_branches()
+        rows = [
+            {"branch": name, "kind": each and each.kind, "check": each and each.text}
+            for name, own in checks.items()
+            for each in own or [None]
+        ]
+        out.table(rows, ["branch", "kind", "check"])
+        return
+    if remove:
+        repo.unprotect(branch)
+    elif no_checks:
+        repo.protect(branch, sql=[], python=[])
+    else:
+        repo.protect(branch, sql=sql or None, python=python or None)
+    own = repo.protected_branches().get(branch, ())
     state = "no longer protected" if remove else "protected"
-    out.value({"branch": branch, "protected": not remove}, f"branch {format_value(branch)} is {state}")
+    state += f", with {counted(len(own), 'check')}" if own else ""
+    out.value(
+        {"branch": branch, "protected": not remove, "checks": [{each.kind: each.text} for each in own]},
+        f"branch {format_value(branch)} is {state}",
+    )
 
 
 @click.command()
 @repo_argument
 @output_option
-def refs(repo: Repository, out: Output) -> None:
+def refs(repo: Repository, out: CommandOutput) -> None:
     """List all branches and tags with their snapshots.
 
     \b
@@ -187,7 +241,7 @@ def list_refs(repo: Repository, kind: str) -> list[dict[str, str]]:
     return [{"kind": kind, "name": name, "snapshot": lookup(name)} for name in sorted(names)]
 
 
-def _print(out: Output, kind: str, name: str, id: str, *, deleted: bool = False) -> None:
+def _print(out: CommandOutput, kind: str, name: str, id: str, *, deleted: bool = False) -> None:
     text = (
         f"{kind} {format_value(name)} deleted; it was at {id}"
         if deleted

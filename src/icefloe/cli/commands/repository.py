@@ -1,4 +1,4 @@
-"""Commands on a repository as a whole: init, info, config, status."""
+"""Commands for a repository as a whole: init, info, config, status."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from icefloe._internal.redaction import HIDDEN, may_be_secret, redact
-from icefloe.cli.output import Output
+from icefloe.cli.output import CommandOutput
 from icefloe.cli.params import output_option, repo_argument, storage_argument
 from icefloe.errors import AlreadyExistsError, ErrorKind
 from icefloe.history.overview import collect_overview
@@ -24,10 +24,10 @@ from icefloe.types import RepoAvailability, RepoStatus
     type=click.Choice(["1", "2"]),
     default="2",
     show_default=True,
-    help="The version of the format.",
+    help="The version of the Icechunk format.",
 )
 @output_option
-def init(storage: Storage, spec_version: str, out: Output) -> None:
+def init(storage: Storage, spec_version: str, out: CommandOutput) -> None:
     """Create a repository.
 
     \b
@@ -44,7 +44,7 @@ def init(storage: Storage, spec_version: str, out: Output) -> None:
 @click.command()
 @repo_argument
 @output_option
-def info(repo: Repository, out: Output) -> None:
+def info(repo: Repository, out: CommandOutput) -> None:
     """Summarize a repository: version, refs and history.
 
     \b
@@ -56,7 +56,7 @@ def info(repo: Repository, out: Output) -> None:
 @click.command()
 @repo_argument
 @output_option
-def config(repo: Repository, out: Output) -> None:
+def config(repo: Repository, out: CommandOutput) -> None:
     """Print the stored configuration of a repository.
 
     \b
@@ -68,7 +68,7 @@ def config(repo: Repository, out: Output) -> None:
 
 
 def _remove_secrets(plain: Any, name: str = "") -> Any:
-    """Return a configuration without options, headers and parts of URLs that may be secret."""
+    """Remove options, headers and parts of URLs that may be secret from a configuration."""
     if isinstance(plain, dict):
         hide_all = name == "headers"
         return {
@@ -90,10 +90,10 @@ def _remove_secrets(plain: Any, name: str = "") -> Any:
     type=click.Choice(["online", "read-only"]),
     help="Change the status for all users.",
 )
-@click.option("--reason", help="With --set: a reason that other users see.")
+@click.option("--reason", help="With --set: the reason, which other users see.")
 @output_option
-def status(repo: Repository, availability: str | None, reason: str | None, out: Output) -> None:
-    """Show or set whether a repository is writable.
+def status(repo: Repository, availability: str | None, reason: str | None, out: CommandOutput) -> None:
+    """Show or change whether a repository is writable.
 
     \b
     icefloe status data/repo

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import signal
 import sys
 
 import click
 
 from icefloe.cli.authorize import authorize, authorize_prefixes
 from icefloe.cli.errors import explain
-from icefloe.cli.params import open_repository, storage_argument
+from icefloe.cli.params import cache_option, open_repository, storage_argument
 from icefloe.storage.base import Storage
 
 _ANY_ORIGIN = "*"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[^/?#@:\s]+)(:[0-9]+)?")
 
 
 @click.command()
 @storage_argument
+@cache_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="The port to listen on; 0 picks a free one.",
+    help="The port to listen on; 0 chooses a free port.",
 )
-@click.option("--no-token", is_flag=True, help="Require no token: every user of this machine can read.")
-@click.option("--no-browser", is_flag=True, help="Do not open the page in a browser.")
+@click.option(
+    "--no-token",
+    is_flag=True,
+    help="Do not require an access token. Every user of this machine can then read the repository.",
+)
+@click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 @authorize_prefixes
 @click.option(
     "--cors",
     multiple=True,
     metavar="ORIGIN",
-    help="Allow web pages of this origin to read the gateway; * requires --no-token.",
+    help="Allow web pages from this origin to read data; * allows all and requires --no-token.",
 )
 @click.option(
     "--moving",
     is_flag=True,
-    help="Also serve chunks under branch names; a commit during a read can then mix two snapshots.",
+    help="Also serve chunks at branch names. A read during a commit can then mix two snapshots.",
 )
 def serve(
     storage: Storage,
@@ -51,9 +59,9 @@ def serve(
 ) -> None:
     """Show a repository in a browser and serve it as Zarr.
 
-    The server only reads. It listens on this machine, and the printed URL contains a token that admits you.
-    Zarr clients open http://HOST:PORT/zarr/VERSION and send the token as `Authorization: Bearer TOKEN`. Press
-    Ctrl-C to stop it.
+    The server is read-only. By default it listens only on this machine, and the printed URL contains an
+    access token. Zarr clients open http://HOST:PORT/zarr/VERSION and send the header `Authorization: Bearer
+    TOKEN`. Press Ctrl-C to stop the server.
 
     \b
     icefloe serve data/repo
@@ -69,6 +77,7 @@ def serve(
         raise click.UsageError(
             "--cors '*' requires --no-token; pass the origin instead, such as https://example.org"
         )
+    cors = tuple(map(_check_origin, cors))
     from icefloe.serve.app import App, bind, server
 
     repo = authorize(open_repository(storage), prefixes)
@@ -86,6 +95,16 @@ def serve(
         location=_get_typed_location(),
     )
     app = App(repo, settings)
+    running = server(app)
+    interrupts: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        interrupts.append(number)
+        running.should_exit = True
+
+    # From now on Ctrl-C only sets a flag. A KeyboardInterrupt during the imports of a starting server can get
+    # lost: Python ignores exceptions in the callbacks that release the locks of modules.
+    signal.signal(signal.SIGINT, stop)
     url = _url(settings.host, settings.port, settings.token)
     click.echo(url)
     if not settings.is_local:
@@ -99,13 +118,31 @@ def serve(
     if not no_browser:
         _open_browser(url)
     try:
-        server(app).run([listener])
+        running.run([listener])
     finally:
         app.close()
+    if interrupts:
+        raise KeyboardInterrupt
+
+
+def _check_origin(text: str) -> str:
+    """Return an origin as browsers send it.
+
+    Raises
+    ------
+    click.UsageError
+        A browser never sends this origin.
+    """
+    origin = text.lower().removesuffix("/")
+    if text != _ANY_ORIGIN and not _ORIGIN.fullmatch(origin):
+        raise click.UsageError(
+            f"--cors {text}: expected an origin, which is a scheme and a host, such as https://example.org"
+        )
+    return origin
 
 
 def _get_typed_location() -> str:
-    """Return REPO as it was typed, without secrets, for the snippets of the page."""
+    """Return REPO as typed, without secrets, for the code snippets on the page."""
     from icefloe._internal.redaction import redact
 
     typed = click.get_current_context().params.get("repo")

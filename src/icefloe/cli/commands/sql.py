@@ -11,8 +11,8 @@ import click
 from icefloe import storage_from_url
 from icefloe.cli.authorize import authorize, authorize_prefixes
 from icefloe.cli.execution import ExecutorChoice, executor_option, start_spark
-from icefloe.cli.output import Output
-from icefloe.cli.params import Pair, open_repository, output_option
+from icefloe.cli.output import CommandOutput
+from icefloe.cli.params import Pair, cache_option, open_repository, output_option
 
 if TYPE_CHECKING:
     from icefloe.query.sql.relations import TableReads
@@ -22,22 +22,27 @@ if TYPE_CHECKING:
 @click.argument("repos", type=Pair("NAME=REPO"), nargs=-1, required=True, metavar="NAME=REPO...")
 @click.argument("query")
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="The maximum number of rows."
+    "--limit",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="The maximum number of rows to print.",
 )
 @click.option(
     "--explain",
     is_flag=True,
-    help="Only count the chunks that are skipped, answered from statistics and read.",
+    help="Do not run the query. Count the chunks that it would skip, answer from statistics, and read.",
 )
 @click.option(
     "--statistics",
     type=click.Choice(["on", "off"]),
     default="on",
     show_default=True,
-    help="Use recorded statistics instead of reading chunks.",
+    help="Use recorded chunk statistics instead of reading chunks where possible.",
 )
 @authorize_prefixes
 @executor_option
+@cache_option
 @output_option
 def sql(
     repos: tuple[tuple[str, str], ...],
@@ -47,22 +52,28 @@ def sql(
     statistics: str,
     prefixes: tuple[str, ...],
     executor: ExecutorChoice,
-    out: Output,
+    out: CommandOutput,
 ) -> None:
     """Run a SQL query over repositories.
 
-    NAME=REPO gives a repository a name in QUERY. Storage options are part of its URL:
-    s3://bucket/era5?region=eu-west-1. With --executor threads, a built-in engine answers simple queries of
-    one table without starting Spark.
+    NAME is the name of the repository REPO in QUERY. Put storage options into the URL, such as
+    s3://bucket/era5?region=eu-west-1. With --executor threads, a built-in engine runs simple queries of one
+    table without starting Spark.
+
+    On Spark, MERGE, UPDATE, DELETE and INSERT change arrays in one commit, and CREATE and DROP change
+    branches and tags.
 
     \b
     icefloe sql r=data/repo "SELECT kind, count(*) FROM r.chunks GROUP BY kind"
     icefloe sql r=data/repo --executor threads "SELECT max(t2m) FROM r"
     icefloe sql r=data/repo --explain "SELECT count(*) FROM r WHERE t2m > 310"
     icefloe sql era5=s3://bucket/era5 "SELECT avg(t2m) FROM era5 VERSION AS OF 'v1'"
+    icefloe sql r=data/repo "UPDATE r SET t2m = NULL WHERE t2m > 400"
     """
     if executor.text and not executor.is_spark and executor.text != "threads":
-        raise click.UsageError("SQL queries run on Spark or in this process: --executor spark or threads")
+        raise click.UsageError(
+            "SQL queries run only on Spark or in this process; pass --executor spark or threads"
+        )
     # Report mistakes before Spark starts.
     opened: dict[str, Any] = {
         name: authorize(open_repository(storage_from_url(location)), prefixes) for name, location in repos
@@ -88,8 +99,10 @@ def sql(
     out.table((dict(zip(columns, row, strict=True)) for row in rows), columns)
 
 
-def show_reads(reads: Sequence[TableReads], out: Output) -> None:
-    """Print how many chunks of each table are skipped, answered from statistics, and read."""
+def show_reads(reads: Sequence[TableReads], out: CommandOutput) -> None:
+    """Print for the command `sql` how many chunks of each table a query skips, answers from statistics,
+    and reads.
+    """
     rows = [
         {
             "table": each.table,

@@ -1,4 +1,4 @@
-"""Commands about the values of arrays: statistics, describe."""
+"""Commands that summarize the values of arrays: statistics, describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from icefloe.cli import revisions
 from icefloe.cli.authorize import authorize_option
 from icefloe.cli.commands.contents import find_array
 from icefloe.cli.execution import repo_executor_option, with_progress
-from icefloe.cli.output import Output, plain
+from icefloe.cli.output import CommandOutput, plain
 from icefloe.cli.params import (
     complete_path,
     complete_revision,
@@ -34,17 +34,17 @@ _COLUMNS = ("array", "cells", "missing", "min", "mean", "max", "std")
 @click.option(
     "-r",
     "--revision",
-    help=f"Collect statistics of this version: {revisions.HELP} All branches and tags by default.",
+    help=f"Collect statistics of this version only: {revisions.HELP} All branches and tags by default.",
     shell_complete=complete_revision,
 )
 @authorize_option
 @repo_executor_option
 @output_option
-def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, out: Output) -> None:
-    """Record chunk statistics, which speed up queries.
+def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, out: CommandOutput) -> None:
+    """Record chunk statistics that speed up queries.
 
-    Reads the chunks that have no statistics yet, of ARRAYS or of all arrays. Files are stored below
-    icefloe/statistics/ in the repository, which other readers ignore.
+    ARRAYS are paths; all arrays by default. The command reads the chunks that have no statistics yet.
+    Statistics are stored below icefloe/statistics/ in the repository. Other readers ignore them.
 
     \b
     icefloe statistics data/repo
@@ -72,15 +72,15 @@ def statistics(repo: Repository, arrays: tuple[str, ...], revision: str | None, 
     type=click.Choice(["on", "off"]),
     default="on",
     show_default=True,
-    help="Use recorded statistics, or read all chunks.",
+    help="Use recorded chunk statistics instead of reading all chunks.",
 )
 @authorize_option
 @output_option
-def describe(repo: Repository, array: str | None, revision: str, statistics: str, out: Output) -> None:
+def describe(repo: Repository, array: str | None, revision: str, statistics: str, out: CommandOutput) -> None:
     """Describe the values of arrays: min, mean, max, std.
 
-    Values are decoded as in xarray. Only chunks without recorded statistics are read. ARRAY is a path; all
-    arrays by default.
+    ARRAY is the path of an array; all arrays by default. Values are decoded as in xarray. Only chunks without
+    recorded statistics are read.
 
     \b
     icefloe describe data/repo
@@ -108,12 +108,14 @@ def describe(repo: Repository, array: str | None, revision: str, statistics: str
 
 
 def _shorten(value: Any) -> Any:
-    """Round a number to seven digits, for people."""
+    """Round a number to seven digits for display."""
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def list_arrays(session: Session) -> list[str]:
-    """List the paths of all arrays, except those that icefloe keeps for itself."""
+    """List the paths of all arrays for the command `statistics`, except those that icefloe keeps for
+    itself.
+    """
     workspace = session._workspace
     paths = [path for path in workspace.paths() if is_listed(path, with_ledgers=False)]
     nodes = [node for path in paths if (node := workspace.node(path)) is not None]

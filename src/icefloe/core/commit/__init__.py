@@ -1,4 +1,4 @@
-"""Committing: turn the changes of a session into a new snapshot.
+"""Commit the changes of a session as a new snapshot.
 
-Branches move in `icefloe.core.refs`; a commit that lost a race is detected by `check_base` there.
+Branches are moved in `icefloe.core.refs`, where `check_base` detects commits that lost a race.
 """

@@ -1,4 +1,4 @@
-"""Reconstruction of a missing transaction log from two consecutive snapshots."""
+"""Compute a missing transaction log from two consecutive snapshots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from icefloe.format.transaction_log import TransactionLog
 
 
 def compute_log(before: Snapshot, after: Snapshot, assets: AssetStore) -> TransactionLog:
-    """Compare two consecutive snapshots, and return the changes as a transaction log."""
+    """Compute a missing transaction log by comparing the snapshots before and after a commit."""
     old, new = ({node.id: node for node in side.nodes} for side in (before, after))
     born = [node for id, node in new.items() if id not in old]
     dead = [node for id, node in old.items() if id not in new]
@@ -63,7 +63,7 @@ def _find_differing(old: ArrayManifest, new: ArrayManifest) -> Coords:
     """Return the coordinates at which two sets of references with the same coordinates differ."""
     if old == new:
         return _make_empty_coords(new.rank)
-    # Row by row, because the meaning of a column depends on the kind of the reference; only legacy commits
-    # have no log.
+    # Row by row, because the meaning of a column depends on the kind of the reference. This is acceptable
+    # because only legacy commits lack a log.
     changed = [row for row in range(len(new)) if old.ref(row) != new.ref(row)]
     return new.coords[changed]

@@ -1,4 +1,5 @@
-"""Changes between two snapshots, from transaction logs, and uncommitted changes of a session."""
+"""Compute the changes between two snapshots from transaction logs, and the uncommitted changes of a
+session."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from icefloe.snapshots import Diff
 
 
 def diff_session(workspace: Workspace) -> Diff:
-    """Return the uncommitted changes of a session."""
+    """Return the diff of a session: its uncommitted changes."""
     with workspace.exclusive():
         return _make_diff(workspace.changes)
 
@@ -35,9 +36,10 @@ def _make_diff(changes: ChangeSet) -> Diff:
 
 
 def diff_logs(logs: Iterable[TransactionLog], older: Snapshot, newer: Snapshot) -> Diff:
-    """Combine the changes of consecutive commits, with the paths in the first and the last snapshot.
+    """Return the diff between two snapshots of consecutive commits from their transaction logs, with the
+    paths of both.
 
-    Nodes that were created and deleted in between are in neither snapshot and not in the result.
+    Nodes that were created and deleted in between are omitted.
     """
     before, after = _index_paths_by_id(older), _index_paths_by_id(newer)
     diff = Diff()

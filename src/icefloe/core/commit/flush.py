@@ -1,4 +1,4 @@
-"""Writing of a new snapshot: manifests, transaction log and snapshot file. Refs do not move here."""
+"""Write a new snapshot: manifests, transaction log and snapshot file. Does not move refs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from icefloe._internal.executor import Executor, Task, ThreadExecutor
-from icefloe._internal.ids import NodeId, SnapshotId
+from icefloe._internal.ids import ManifestId, NodeId, SnapshotId
 from icefloe.core.assets import AssetStore, ManifestUpload
 from icefloe.core.commit.limits import check_changes, check_log
-from icefloe.core.commit.manifests import Place, Plan, Rewritten, Sources, make_manifests, plan, splice_refs
+from icefloe.core.commit.manifests import (
+    ManifestPlan,
+    Place,
+    Rewritten,
+    Sources,
+    make_manifests,
+    plan,
+    splice_refs,
+)
+from icefloe.core.commit.packs import pack_arrays, select_small_arrays
 from icefloe.core.refs.clock import check_clock
 from icefloe.core.workspace import Workspace
 from icefloe.format.files import SNAPSHOTS, SealedLog
@@ -32,16 +41,16 @@ from icefloe.format.transaction_log import LISTS, MoveOperation, NodeType, Trans
 OWN_METADATA: Final = "__icechunk"
 """The key in the metadata of a snapshot under which writers describe their commit."""
 
-_MANY_NUMBERS: Final = 1 << 16
-"""The number of coordinates from which writing a transaction log takes noticeable time."""
+_MANY_CHUNKS: Final = 1 << 14
+"""The number of changed chunks above which writing a transaction log takes noticeable time."""
 _SMALL_BYTES: Final = 256 * 1024
 _MOST_WAITING: Final = 256
-"""Manifests up to this size and number wait in memory until the snapshot is written."""
+"""The maximum size and number of manifests that wait in memory until the snapshot is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The snapshot and the transaction log that a flush wrote."""
+    """The files that a flush of a commit wrote: the snapshot and the transaction log."""
 
     snapshot: Snapshot
     log: TransactionLog
@@ -56,19 +65,25 @@ def flush(
     earlier: TransactionLog | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> Flushed:
-    """Write the files of a new snapshot.
+    """Flush a commit: write its manifests, transaction log and snapshot file. No branch moves yet.
 
     `earlier` is the log of an amended commit, which is included. `meanwhile` runs while files are written.
     """
     base, assets = workspace.base, workspace.assets
+    # Check the limits first: the official library cannot rebase over a log with 50 million coordinates, and
+    # files that are written before the check would become garbage.
     check_changes(workspace.changes, earlier)
     plans = list(
         executor.map(Task(lambda node: plan(workspace, node), "arrays"), _find_touched_arrays(workspace))
     )
-    rewritten, uploads = _rewrite(workspace, plans, executor)
+    small, plans = select_small_arrays(workspace, plans)
+    uploader = _Uploader(workspace.assets, sum(len(each.places) for each in plans))
+    packed = pack_arrays(workspace, small, executor, uploader.put)
+    rewritten = _rewrite(workspace, plans, executor, uploader.put)
     infos = [info for part in rewritten.values() for info in part.infos]
-    infos += [info for each in plans for info in each.infos]
-    nodes = build_nodes(workspace, [each.finished(rewritten) for each in plans])
+    infos += [*packed.infos, *(info for each in plans for info in each.infos)]
+    touched = [*packed.nodes, *(each.finished(rewritten) for each in plans)]
+    nodes = build_nodes(workspace, touched, packed.moved)
     id = SnapshotId.random()
     log = make_log(workspace, id)
     if earlier is not None:
@@ -82,7 +97,7 @@ def flush(
         manifest_files=base.manifest_files.keep(set(list_used_manifests(nodes)), infos),
         nodes=nodes,
     )
-    others = [upload.run for upload in uploads] + ([] if meanwhile is None else [meanwhile])
+    others = [upload.run for upload in uploader.waiting] + ([] if meanwhile is None else [meanwhile])
     write_files(assets, snapshot, log, executor, base, others)
     workspace.rewritten = rewritten
     return Flushed(snapshot, log)
@@ -96,7 +111,7 @@ def restate(
     parent: SnapshotId,
     log: SealedLog,
 ) -> Snapshot:
-    """Write a snapshot again with another message and metadata, and the same content and log."""
+    """Flush a snapshot again with another message and metadata, and the same content and transaction log."""
     id = SnapshotId.random()
     snapshot = replace(
         base,
@@ -119,13 +134,13 @@ def write_files(
     base: Snapshot,
     others: Sequence[Callable[[], None]] = (),
 ) -> None:
-    """Write a snapshot, whose time is later than that of its base, and its transaction log.
+    """Flush the snapshot and the transaction log of a commit, with a time later than that of its base.
 
     Other writes happen at the same time. Nothing refers to the snapshot yet, so their order does not matter.
     """
     check_log(log)
     writes = [lambda: assets.write_transaction_log(log), lambda: assets.write_snapshot(snapshot), *others]
-    if assets.storage.answers_at_once and len(log.updated_chunks.numbers) < _MANY_NUMBERS:
+    if assets.storage.answers_at_once and log.updated_chunks.counts.sum() < _MANY_CHUNKS:
         executor = ThreadExecutor(1)  # starting a thread takes longer than writing a small file
     list(executor.map(Task(lambda write: write(), "files"), writes))
     if not assets.spec.refs_in_repo_info:  # in V2, writing the repo info file checks the clock
@@ -133,44 +148,56 @@ def write_files(
 
 
 def make_snapshot_info(snapshot: Snapshot, parent_id: SnapshotId) -> SnapshotInfo:
-    """Return the entry of a snapshot for the repo info file."""
+    """Return the entry in the repo info file for the snapshot that a commit flushed."""
     return SnapshotInfo(snapshot.id, parent_id, snapshot.flushed_at_us, snapshot.message, snapshot.metadata)
 
 
 def _find_touched_arrays(workspace: Workspace) -> list[NodeSnapshot]:
-    """Return the arrays whose manifests may change: with changed chunks or shape, or all if requested."""
+    """Return the arrays whose manifests may change, because chunks or the shape changed, or all arrays if
+    requested."""
     changes = workspace.changes
     paths = {*changes.updated, *(delta.path for delta in changes.chunks.values())}
-    if workspace.all_anew:
+    if workspace.rewrites_all:
         paths |= {node.path for node in workspace.arrays_with_chunks(workspace.paths())}
     nodes = [node for path in sorted(paths) if (node := workspace.node(path)) is not None]
     return [node for node in nodes if isinstance(node.node_data, ArrayNodeData)]
 
 
-def _rewrite(
-    workspace: Workspace, plans: Sequence[Plan], executor: Executor
-) -> tuple[dict[Place, Rewritten], list[ManifestUpload]]:
-    """Create the new manifests of arrays. Manifests of an earlier attempt are reused if they would be the
-    same.
+class _Uploader:
+    """An uploader for the new manifests of a commit. Small manifests are written together with the
+    snapshot."""
 
-    Large manifests are written, and small ones returned: they are written together with the snapshot.
-    """
-    items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
-    waits = len(items) <= _MOST_WAITING and not workspace.assets.storage.answers_at_once
-    waiting: list[ManifestUpload] = []
+    def __init__(self, assets: AssetStore, count: int) -> None:
+        self._assets = assets
+        self._waits = count <= _MOST_WAITING and not assets.storage.answers_at_once
+        self.waiting: list[ManifestUpload] = []
 
-    def put(manifest: PackedManifest) -> ManifestFileInfo:
-        upload = workspace.assets.seal_packed(manifest)
-        if waits and len(upload.data) <= _SMALL_BYTES:
-            waiting.append(upload)
+    def put(self, manifest: PackedManifest) -> ManifestFileInfo:
+        """Write a manifest now or later."""
+        upload = self._assets.seal_packed(manifest)
+        if self._waits and len(upload.data) <= _SMALL_BYTES:
+            self.waiting.append(upload)
         else:
             upload.run()
         return upload.info
 
+
+def _rewrite(
+    workspace: Workspace,
+    plans: Sequence[ManifestPlan],
+    executor: Executor,
+    put: Callable[[PackedManifest], ManifestFileInfo],
+) -> dict[Place, Rewritten]:
+    """Create the new manifests of arrays in a commit. Manifests of an earlier attempt are reused if they
+    would be the same.
+    """
+    items = [(each.node, place, sources) for each in plans for place, sources in each.places.items()]
     earlier: dict[Place, Rewritten] = workspace.rewritten
 
     def write(item: tuple[NodeSnapshot, Place, Sources]) -> tuple[Place, Rewritten]:
         node, place, sources = item
+        # A commit that lost a race usually flushes the same arrays again. Its manifests, the largest files of
+        # a flush, remain valid unless the other commit changed their window.
         known = earlier.get(place)
         if known is not None and known.sources.same_as(sources):
             return place, known
@@ -183,12 +210,18 @@ def _rewrite(
         infos = tuple(put(workspace.assets.pack(manifest)) for manifest in made)
         return place, Rewritten(sources, tuple(refs), infos)
 
-    return dict(executor.map(Task(write, "tasks"), items)), waiting
+    return dict(executor.map(Task(write, "tasks"), items))
 
 
-def build_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Nodes:
-    """Return all nodes of a workspace, some of them with new manifests."""
-    changes, base = workspace.changes, workspace.base.nodes
+def build_nodes(
+    workspace: Workspace, rewritten: Iterable[NodeSnapshot], moved: Mapping[str, ManifestId] | None = None
+) -> Nodes:
+    """Return all nodes of a workspace for the snapshot that a commit flushes, some of them with new
+    manifests.
+
+    The unchanged references of some arrays may have moved to another manifest.
+    """
+    changes, base = workspace.changes, workspace.base.nodes.with_manifests(moved or {})
     put = {**changes.created, **changes.updated}
     put |= {node.path: node for node in rewritten}
     remove = set(changes.deleted)
@@ -201,7 +234,7 @@ def build_nodes(workspace: Workspace, rewritten: Iterable[NodeSnapshot]) -> Node
 
 
 def make_log(workspace: Workspace, id: SnapshotId) -> TransactionLog:
-    """Return the transaction log of the changes of a workspace."""
+    """Flush the changes of a workspace as the transaction log of a commit."""
     with workspace.exclusive():  # readers in other threads may convert the changes to columns
         return _make_log_of_changes(workspace, id)
 
@@ -219,15 +252,23 @@ def _make_log_of_changes(workspace: Workspace, id: SnapshotId) -> TransactionLog
     ids: dict[str, Any] = {name: [node.id for node in nodes] for name, nodes in lists.items()}
     return TransactionLog.of(
         id,
-        UpdatedChunks.of({node: delta.coords() for node, delta in changes.chunks.items()}),
+        UpdatedChunks.of_lists(
+            [
+                (node, delta.regions() if delta.early else delta.coords())
+                for node, delta in changes.chunks.items()
+            ]
+        ),
         moves,
         **ids,
     )
 
 
 def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog:
-    """Combine consecutive logs."""
-    chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks])
+    """Merge the transaction logs of consecutive commits into one, which is flushed with a single new
+    snapshot.
+    """
+    # The lists may overlap, for example if several commits wrote a chunk. Each chunk is kept once.
+    chunks = UpdatedChunks.of_lists([each for log in logs for each in log.updated_chunks.lists()])
     lists: dict[str, Any] = {
         name: [NodeId(row.tobytes()) for log in logs for row in getattr(log, name)] for name in LISTS
     }
@@ -236,7 +277,7 @@ def merge_logs(id: SnapshotId, logs: Sequence[TransactionLog]) -> TransactionLog
 
 
 def _compose(logs: Sequence[TransactionLog]) -> list[MoveOperation]:
-    """Return the net moves by node."""
+    """Return the net moves of consecutive logs by node."""
     net: dict[NodeId, MoveOperation] = {}
     for log in logs:
         for move in log.moved_nodes:

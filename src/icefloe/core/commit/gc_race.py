@@ -1,8 +1,8 @@
-"""Protection of a commit against a garbage collection that ran since the session started.
+"""Protect a commit against garbage collections that ran since the session started.
 
 Chunks of a session are unreferenced until it commits. A collection whose cutoff is later than their creation
-treats them as garbage, and may still be deleting them. Copies of the chunks are newer than the cutoff. So a
-commit refers to copies, or fails if a chunk is already gone.
+treats them as garbage, and may still be deleting them. Copies of the chunks are newer than the cutoff. A
+commit therefore refers to copies, or fails if a chunk was already deleted.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import numpy as np
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ChunkId
 from icefloe.core.assets import AssetStore
+from icefloe.core.early_manifests import make_collected_error
 from icefloe.core.workspace import Workspace
-from icefloe.errors import ErrorKind, StorageError
 from icefloe.format.files import CHUNKS, MANIFESTS
 from icefloe.format.id_columns import to_id_bytes, view_id_keys
 from icefloe.format.manifest import NATIVE, ArrayManifest
 from icefloe.storage.base import ObjectNotFoundError
 
 _LOOKED_FOR: Final = 10_000
-"""The number of chunks to check per array. Each check is a request, so larger arrays are sampled evenly."""
+"""The maximum number of chunks to check per array. Each check is a request, so larger arrays are sampled
+evenly."""
 
 
 def check_presence(workspace: Workspace, executor: Executor) -> None:
-    """Raise an error if chunks or manifests of uncommitted changes are gone.
+    """Raise an error if a commit races with a garbage collection that deleted its chunks or manifests.
 
-    Needed where collections leave no record: other programs also collect garbage in V1 repositories, without
+    Required if collections leave no record: other programs also collect garbage in V1 repositories, without
     recording it.
     """
 
@@ -41,37 +42,29 @@ def check_presence(workspace: Workspace, executor: Executor) -> None:
     for delta in workspace.changes.chunks.values():
         for manifest in delta.early:
             if not storage.exists(f"{MANIFESTS}/{manifest.info.id}"):
-                raise _make_collected_error(f"manifest {manifest.info.id}", delta.path)
+                raise make_collected_error(f"manifest {manifest.info.id} of {delta.path}")
         with workspace.exclusive():
             written, _ = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
             continue
         ids = written.chunk_ids[written.kind == NATIVE]
+        # A collection deletes all chunks before its cutoff, usually all chunks of a slow session, and a
+        # single missing chunk is enough to reject the commit. An even sample of a large array is therefore
+        # sufficient.
         ids = ids[:: -(-len(ids) // _LOOKED_FOR)]
         for gone in executor.map(Task(look, "groups of files"), [ChunkId(row.tobytes()) for row in ids]):
             if gone is not None:
-                raise _make_collected_error(f"chunk {gone}", delta.path)
-
-
-def _make_collected_error(what: str, path: str) -> StorageError:
-    return StorageError(
-        f"{what} of {path} was deleted by a garbage collection before it was committed; "
-        "nothing was committed. Write the data again in a new session, and run collections with a cutoff "
-        "that is older than the longest session",
-        kind=ErrorKind.OBJECT_NOT_FOUND,
-    )
+                raise make_collected_error(f"chunk {gone} of {delta.path}")
 
 
 def rescue(workspace: Workspace, executor: Executor) -> None:
-    """Replace all chunk objects of uncommitted changes by copies. Manifests are written again."""
+    """Copy all chunk objects of uncommitted changes, so that a concurrent garbage collection does not delete
+    them."""
     # Manifests of an earlier attempt are as old as the chunks, so the same collection may delete them.
     workspace.rewritten = {}
     for delta in workspace.changes.chunks.values():
-        try:
-            with workspace.exclusive():
-                written, gone = delta.resolve()
-        except ObjectNotFoundError as error:
-            raise _make_collected_error(f"a manifest ({error.message})", delta.path) from None
+        with workspace.exclusive():
+            written, gone = delta.resolve()
         if written is None or not (written.kind == NATIVE).any():
             continue
         delta.segments = [
@@ -89,7 +82,7 @@ def _copy(refs: ArrayManifest, path: str, assets: AssetStore, executor: Executor
         try:
             assets.storage.copy(f"{CHUNKS}/{old}", f"{CHUNKS}/{new}")
         except ObjectNotFoundError:
-            raise _make_collected_error(f"chunk {old}", path) from None
+            raise make_collected_error(f"chunk {old} of {path}") from None
         return new
 
     news = list(executor.map(Task(copy, "chunks"), [ChunkId(row.tobytes()) for row in to_id_bytes(olds)]))

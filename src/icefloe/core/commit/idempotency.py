@@ -1,9 +1,9 @@
-"""Commit keys, which make a commit happen exactly once even if a job runs several times.
+"""Commit keys, which ensure that a commit happens exactly once even if a job runs several times.
 
 A key is the name of an application and a version. Each application has a group below `/_icefloe/keys` whose
-attributes list the versions that the snapshot contains. They are written by the commit that adds the data, so
-a branch has the keys of its own content: expiration, squashing and overwriting keep them, a reset forgets
-them, a merge unites them. Sessions do not change these groups otherwise, and rebases and merges ignore them
+attributes list the versions that the snapshot contains. Keys are written by the commit that adds the data, so
+a branch always contains the keys of its own content: expiration, squashing and overwriting keep them, a reset
+removes them, and a merge combines them. Nothing else changes these groups, and rebases and merges ignore them
 when they look for conflicts.
 """
 
@@ -28,9 +28,9 @@ KEYS: Final = f"{LEDGERS}/keys"
 _GROUPS: Final = (LEDGERS, KEYS)
 _LONGEST_NAME: Final = 200
 _MOST_NAMES: Final = 4096
-"""CommittedVersions that are not numbers are listed one by one; only the latest are kept."""
+"""The maximum number of versions that are not integers to record. Only the latest are kept."""
 _MOST_DIGESTS: Final = 256
-"""The number of the latest versions whose digests are kept."""
+"""The number of latest versions whose digests are recorded."""
 _LARGEST_NUMBER: Final = (1 << 63) - 1
 _ABOUT: Final = "versions of this application that were committed (see docs/writing.md)"
 
@@ -40,14 +40,14 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class CommitKey:
-    """The identity of a commit that happens once per branch."""
+    """The key of an idempotent commit, which happens once per branch."""
 
     app: str
     """The name of the application."""
     version: str
     """The version, such as the number of a batch or the name of a run."""
     digest: str | None = None
-    """Identifies the data, if known. The same key with other data is an error."""
+    """A digest of the data, if known. Committing other data with the same key is an error."""
 
     def __post_init__(self) -> None:
         for name, text in (("application", self.app), ("version", self.version)):
@@ -59,13 +59,13 @@ class CommitKey:
 
     @property
     def path(self) -> str:
-        """The path of the group of the application."""
+        """The path of the group that records the commit keys of an application, for idempotent commits."""
         return _get_path(self.app)
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedVersions:
-    """The versions of one application that a snapshot contains."""
+    """The commit keys of one application that a snapshot contains, as versions of idempotent commits."""
 
     app: str
     """The name of the application."""
@@ -74,11 +74,11 @@ class CommittedVersions:
     digest: str | None = None
     """The digest of the data of the last version."""
     numbers: Ranges = ()
-    """Versions that are integers, as ranges, because there may be many."""
+    """The versions that are integers, as ranges, because there may be many."""
     names: tuple[str, ...] = ()
-    """Other versions, in the order of their commits."""
+    """All other versions, in the order of their commits."""
     digests: tuple[tuple[str, str], ...] = ()
-    """Versions and digests of the latest commits whose digest is known, in the order of the commits."""
+    """The versions and digests of the latest commits with a known digest, in the order of the commits."""
 
     def __contains__(self, version: str) -> bool:
         number = _parse_number(version)
@@ -87,7 +87,8 @@ class CommittedVersions:
         return any(first <= number <= end for first, end in self.numbers)
 
     def get_digest(self, version: str) -> str | None:
-        """Return the digest of the data of a version; None if it is not known.
+        """Return the digest of the data that an idempotent commit wrote under a version; None if it is not
+        known.
 
         Parameters
         ----------
@@ -103,7 +104,7 @@ class CommittedVersions:
 
 
 def get_versions(state: Snapshot | Workspace, app: str) -> CommittedVersions:
-    """Return the versions of an application that a snapshot or a workspace contains."""
+    """Return the keys of an application's idempotent commits that a snapshot or a workspace contains."""
     path = _get_path(app)
     if isinstance(state, Snapshot):
         return _read_versions(state, path, app)
@@ -112,7 +113,7 @@ def get_versions(state: Snapshot | Workspace, app: str) -> CommittedVersions:
 
 
 def with_version(versions: CommittedVersions, version: str, digest: str | None = None) -> CommittedVersions:
-    """Return a copy with one more version, which becomes the last."""
+    """Return a copy of the commit keys with one more idempotent commit, which becomes the last."""
     number = _parse_number(version)
     added = replace(versions, last=version, digest=digest)
     if digest is not None:
@@ -125,7 +126,9 @@ def with_version(versions: CommittedVersions, version: str, digest: str | None =
 def with_versions_between(
     versions: CommittedVersions, before: CommittedVersions, after: CommittedVersions
 ) -> CommittedVersions:
-    """Return a copy with the versions that another branch added between two states."""
+    """Return a copy of the keys of idempotent commits with those that another branch added between two of its
+    snapshots.
+    """
     numbers = _subtract_ranges(after.numbers, before.numbers)
     names = [name for name in after.names if name not in before.names and name not in versions.names]
     added = [each for each in after.digests if each[0] not in before and each[0] not in versions]
@@ -140,12 +143,16 @@ def with_versions_between(
 
 
 def is_key_node(path: str) -> bool:
-    """Return whether a node belongs to commit keys: the group of an application, or one of its parents."""
+    """Return whether a node records the keys of idempotent commits: the group of an application, or a group
+    above it.
+    """
     return path in _GROUPS or is_within(path, KEYS)
 
 
 def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
-    """Return whether a state contains the data of a key; raise InvalidInputError if the data differs."""
+    """Return whether an idempotent commit with this key already happened; raise InvalidInputError if its data
+    differs.
+    """
     versions = get_versions(state, key.app)
     if key.version not in versions:
         return False
@@ -158,7 +165,7 @@ def has_key(state: Snapshot | Workspace, key: CommitKey) -> bool:
 
 
 def add_key(workspace: Workspace, key: CommitKey) -> None:
-    """Add a key to uncommitted changes."""
+    """Add the key of an idempotent commit to uncommitted changes."""
     versions = with_version(get_versions(workspace, key.app), key.version, key.digest)
     workspace.set_metadata(key.path, _to_document(versions))
     _complete_groups(workspace)
@@ -166,9 +173,11 @@ def add_key(workspace: Workspace, key: CommitKey) -> None:
 
 @contextmanager
 def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
-    """Add a key to uncommitted changes for a commit attempt. It is removed if the attempt fails."""
+    """Add the key of an idempotent commit to uncommitted changes for one attempt, and remove it if the
+    attempt fails.
+    """
     before = workspace.changes
-    # Chunks are shared with the original change set, so that references are resolved only once.
+    # Chunks are shared with the original change set, so references are resolved only once.
     workspace.changes = replace(
         before, created=dict(before.created), updated=dict(before.updated), deleted=dict(before.deleted)
     )
@@ -181,9 +190,9 @@ def add_key_for_attempt(workspace: Workspace, key: CommitKey) -> Iterator[None]:
 
 
 def keep_keys(workspace: Workspace) -> None:
-    """Restore the nodes for commit keys that were deleted together with the whole hierarchy.
+    """Restore the nodes with keys of idempotent commits that were deleted together with the whole hierarchy.
 
-    Who overwrites all data does not mean to forget which jobs have run. Keys that are deleted on their own
+    Overwriting all data should not forget which jobs have already run. Keys that are deleted individually
     stay deleted.
     """
     deleted = workspace.changes.deleted
@@ -196,7 +205,7 @@ def keep_keys(workspace: Workspace) -> None:
 
 
 def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
-    """Remove all nodes for commit keys, if any of the snapshots has keys."""
+    """Remove all nodes with keys of idempotent commits, if any of the snapshots has keys."""
     if not any(map(_has_keys, snapshots)):
         return list(snapshots)
     return [
@@ -206,14 +215,14 @@ def remove_keys(snapshots: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def with_keys_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
-    """Add nodes for commit keys of one snapshot to another that lacks them."""
+    """Add the keys of idempotent commits in one snapshot to another snapshot that lacks them."""
     missing = [path for path in _list_key_paths(other) if snapshot.nodes.find(path) is None]
     nodes = [node for path in missing if (node := other.nodes.find(path)) is not None]
     return replace(snapshot, nodes=snapshot.nodes.updated(nodes)) if nodes else snapshot
 
 
 def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
-    """Add the keys that were added between two snapshots to the changes of a workspace."""
+    """Add the keys of idempotent commits between two snapshots to the changes of a workspace."""
     if not _has_keys(after) and not _has_keys(workspace.base):
         return
     for path in _list_key_paths(after):
@@ -229,7 +238,7 @@ def unite_keys(workspace: Workspace, before: Snapshot, after: Snapshot) -> None:
 
 
 def _to_document(versions: CommittedVersions) -> bytes:
-    """Return the zarr.json of the group."""
+    """Return the zarr.json of the group that records commit keys."""
     attributes = {
         "about": _ABOUT,
         "app": versions.app,
@@ -243,7 +252,7 @@ def _to_document(versions: CommittedVersions) -> bytes:
 
 
 def _parse(node: NodeSnapshot) -> CommittedVersions:
-    """Parse the attributes of the group of an application."""
+    """Parse the attributes of the group that records commit keys."""
     try:
         record: Any = json.loads(node.user_data)["attributes"]
         numbers = tuple((int(first), int(end)) for first, end in record["numbers"])
@@ -271,7 +280,7 @@ def _get_path(app: str) -> str:
 
 
 def _complete_groups(workspace: Workspace) -> None:
-    """Create missing groups around the groups of applications."""
+    """Create missing parents of the groups that record commit keys."""
     for path in ("/", *_GROUPS):
         if workspace.node(path) is None and workspace.has_nodes_below(path):
             workspace.set_metadata(path, _make_group({}))

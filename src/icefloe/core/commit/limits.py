@@ -1,7 +1,8 @@
-"""Limits on the number of chunks that a commit changes. Every supported reader can read a log within them.
+"""Limits on the number of chunks that a commit changes. All supported readers can read transaction logs
+within these limits.
 
-Official releases count the bytes that they visit while they verify a transaction log. Up to release 2.1 they
-refuse a log beyond 2 GiB, and all of them refuse one with more than 50 million tables. A changed chunk is one
+Official releases count the bytes that they visit while verifying a transaction log. Releases up to 2.1 reject
+a log above 2 GiB, and all releases reject a log with more than 50 million tables. A changed chunk is one
 table and counts 30 bytes, and 4 bytes per dimension: 8 for its offset, 6 for the position and length of its
 vtable, 6 for the vtable, 2 for its only slot, 4 for the offset of the coordinates and 4 for their number.
 """
@@ -11,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from icefloe._internal.ids import NodeId
 from icefloe.core.changeset import ChangeSet
 from icefloe.errors import ErrorKind, SessionStateError
+from icefloe.format.chunk_regions import ChunkRegions
+from icefloe.format.coordinates import Coords
 from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 
 MAX_CHANGED_CHUNKS: Final = 40_000_000
@@ -28,13 +32,17 @@ Counts: TypeAlias = Sequence[tuple[int, int]]
 
 
 def compute_limit(rank: int) -> int:
-    """Return the number of chunks of one array with some number of dimensions that a commit may change."""
+    """Return the limit on the number of chunks of one array that a commit may change, by number of
+    dimensions.
+    """
     visited = (_MAX_VISITED_BYTES - _ARRAY_BYTES) // (_CHUNK_BYTES + _COORDINATE_BYTES * rank)
     return min(MAX_CHANGED_CHUNKS, visited)
 
 
 def count_commits(counts: Counts) -> int:
-    """Return the number of commits that are necessary to change some chunks, at least one."""
+    """Return the number of commits that are necessary to change some chunks within the limit, at least
+    one.
+    """
     total = sum(count for count, _ in counts)
     visited = sum(count * (_CHUNK_BYTES + _COORDINATE_BYTES * rank) for count, rank in counts)
     room = _MAX_VISITED_BYTES - _ARRAY_BYTES * len(counts)
@@ -42,7 +50,7 @@ def count_commits(counts: Counts) -> int:
 
 
 def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts") -> None:
-    """Raise an error if a commit changes more chunks than its transaction log may contain.
+    """Raise an error if a commit exceeds the limit of changed chunks in a transaction log.
 
     Parameters
     ----------
@@ -63,22 +71,24 @@ def check_changed_chunks(counts: Counts, hint: str = "commit it in several parts
 
 
 def check_changes(changes: ChangeSet, earlier: TransactionLog | None = None) -> None:
-    """Raise an error, before anything is written, if a commit would change too many chunks.
+    """Raise an error, before anything is written, if a commit would exceed the limit of changed chunks.
 
     Chunks of an `earlier` log, which is amended, count as well.
     """
     before = [] if earlier is None else _counts_of(earlier.updated_chunks)
     if count_commits([*before, *((delta.most(), delta.rank) for delta in changes.chunks.values())]) == 1:
         return
-    # Some chunks may have been counted twice.
-    lists = [(node, delta.coords()) for node, delta in changes.chunks.items()]
+    # Some chunks may have been counted twice, so count exactly.
+    lists: list[tuple[NodeId, Coords | ChunkRegions]] = [
+        (node, delta.regions()) for node, delta in changes.chunks.items()
+    ]
     if earlier is not None:
-        lists += list(earlier.updated_chunks)
+        lists += earlier.updated_chunks.lists()
     check_changed_chunks(_counts_of(UpdatedChunks.of_lists(lists)))
 
 
 def check_log(log: TransactionLog) -> None:
-    """Raise an error if the official library cannot read a transaction log."""
+    """Raise an error if the transaction log of a commit exceeds the limits of the official library."""
     check_changed_chunks(_counts_of(log.updated_chunks))
 
 

@@ -1,8 +1,7 @@
-"""Choose which manifests of an array to keep, and create one new manifest per changed window.
+"""Choose which manifests of an array to keep, and create a new manifest for each changed window.
 
-A window is a part of the chunk grid, as the configuration splits it. If a commit attempt loses a race, the
-manifests that it wrote are remembered by window, so that the next attempt writes only windows that the winner
-changed as well.
+The configuration splits the chunk grid into windows. If an attempt to commit loses a race, the manifests that
+it wrote are remembered by window, and the next attempt writes only windows that the winner also changed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Place: TypeAlias = tuple[NodeId, Window]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sources:
-    """The inputs of the manifests of one window: old manifests and changes."""
+    """The inputs of the new manifests that a commit writes for one window: old manifests and changes."""
 
     manifests: tuple[ManifestRef, ...]
     written: ArrayManifest | FewRefs | None
@@ -48,11 +47,11 @@ class Sources:
 
     @property
     def columns(self) -> ArrayManifest | None:
-        """The written references as columns."""
+        """The written chunk references for the new manifests of a commit, as columns."""
         return _to_columns(self.written, len(self.grid))
 
     def same_as(self, other: Sources) -> bool:
-        """Return whether both would produce the same manifests."""
+        """Return whether two sets of inputs would produce the same manifests in a commit."""
         return (
             self.grid == other.grid
             and [ref.id for ref in self.manifests] == [ref.id for ref in other.manifests]
@@ -63,7 +62,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The new manifests of one window, or of several that depend on each other."""
+    """The new manifests that a commit writes for one window, or for several that depend on each other."""
 
     sources: Sources
     refs: tuple[ManifestRef, ...]
@@ -71,25 +70,25 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The manifests to keep and to write for one array."""
+class ManifestPlan:
+    """The manifests of one array to keep and to write in a commit."""
 
     node: NodeSnapshot
     data: ArrayNodeData
     kept: tuple[ManifestRef, ...]
     places: dict[Place, Sources]
     infos: tuple[ManifestFileInfo, ...] = ()
-    """The kept manifests that are not part of a snapshot yet."""
+    """The kept manifests that are not yet part of a snapshot."""
 
     def finished(self, rewritten: Mapping[Place, Rewritten]) -> NodeSnapshot:
-        """Return the array with its new manifests."""
+        """Return the array with its new manifests, after the commit has written them."""
         refs = [*self.kept, *(ref for place in self.places for ref in rewritten[place].refs)]
         refs.sort(key=lambda ref: [extent.start for extent in ref.extents])
         return replace(self.node, node_data=replace(self.data, manifests=tuple(refs)))
 
 
-def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
-    """Distribute the manifests of an array and its changes over the windows."""
+def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
+    """Plan the manifests of an array in a commit: distribute old manifests and changes over the windows."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         raise TypeError(f"{node.path} is a group and has no manifests")
@@ -98,10 +97,12 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
     with workspace.exclusive():  # readers in other threads may convert the delta to columns
         delta = workspace.changes.chunks.get(node.id) or ArrayDelta(node.path, len(grid))
         whole_delta = None
-        if delta.early and delta.rank == len(grid) and not workspace.all_anew:
+        if delta.early and delta.rank == len(grid) and not workspace.rewrites_all:
             whole_delta = delta.copy()
     early: Sequence[EarlyManifest] = ()
     if whole_delta is not None:
+        # Early manifests can be used as they are only if nothing else is in their window, because the extents
+        # of two manifests of an array MUST NOT overlap (spec, ManifestRef).
         early, delta = _separate_early(whole_delta, data.manifests, grid, sizes)
     done, infos = [each.ref for each in early], tuple(each.info for each in early)
     with workspace.exclusive():
@@ -111,18 +112,22 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> Plan:
             written, gone = delta.resolve()
     puts = _split_written_by_window(written, sizes)
     drops = {window: gone[rows] for window, rows in _split_rows_by_window(gone, sizes)}
-    dirty = {_find_window(ref, sizes) for ref in data.manifests} if workspace.all_anew else {*puts, *drops}
+    dirty = (
+        {_find_window(ref, sizes) for ref in data.manifests} if workspace.rewrites_all else {*puts, *drops}
+    )
     kept, loose = _separate_manifests(data.manifests, grid, sizes, dirty)
+    # A manifest with unknown or too large extents may contain references of any window, so no window can be
+    # rewritten separately.
     if None in loose:
         old = tuple(ref for refs in loose.values() for ref in refs)
         whole = Sources(old, _to_columns(written, len(grid)), gone, grid)
         kept, whole = _join(workspace, node, kept, whole, sizes)
-        return Plan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
+        return ManifestPlan(node, data, (*kept, *done), {(node.id, None): whole}, infos)
     places: dict[Place, Sources] = {}
     for window in {*puts, *drops, *loose}:
         old = tuple(loose.get(window, ()))
         places[node.id, window] = Sources(old, puts.get(window), drops.get(window, gone[:0]), grid)
-    return Plan(node, data, (*kept, *done), places, infos)
+    return ManifestPlan(node, data, (*kept, *done), places, infos)
 
 
 def _separate_early(
@@ -140,14 +145,15 @@ def _separate_early(
         in_grid = all(e.stop <= g.stop for e, g in zip(each.extents, grid, strict=True))
         fits = None not in taken and window is not None and count[window] == 1 and in_grid
         (alone if fits else others).append(each)
-    read: list[ArrayManifest | Coords] = [each.refs() for each in others]
+    read: list[ArrayManifest | Coords] = [each.refs(delta.path) for each in others]
     return alone, replace(rest, segments=[*read, *rest.segments])
 
 
 def _join(
     workspace: Workspace, node: NodeSnapshot, kept: list[ManifestRef], whole: Sources, sizes: Sequence[int]
 ) -> tuple[list[ManifestRef], Sources]:
-    """Combine all windows if an old manifest covers several of them, because windows used to be larger.
+    """Combine all windows if an old manifest covers several of them, which happens if windows used to be
+    larger.
 
     A manifest that could be kept is also rewritten if another manifest extends into its window.
     """
@@ -164,7 +170,8 @@ def _join(
 def splice_refs(
     workspace: Workspace, node: NodeSnapshot, sources: Sources
 ) -> tuple[PackedManifest, ManifestRef] | None:
-    """Add a few references to the only manifest of a window; None if the window needs a full rewrite."""
+    """Add a few references of a commit to the only manifest of a window; None if the manifest needs a full
+    rewrite."""
     few, assets = sources.written, workspace.assets
     if few is None or isinstance(few, ArrayManifest) or len(sources.gone) or len(sources.manifests) > 1:
         return None
@@ -182,7 +189,7 @@ def splice_refs(
 
 
 def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -> list[Manifest]:
-    """Create new manifests from old ones and changes; none if no chunk is left."""
+    """Create the new manifests of a commit from old ones and changes; none if no chunk is left."""
     refs = [workspace.manifest_refs(node, ref) for ref in sources.manifests]
     if refs and len(sources.gone):
         refs = [ArrayManifest.concat(refs).without(sources.gone)]
@@ -191,6 +198,8 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
     if not refs:
         return []
     joined = ArrayManifest.concat(refs)
+    # After a resize to a smaller shape, old manifests contain references outside of the grid. They are
+    # dropped here and not during the resize, so that a resize does not read manifests.
     inside = coordinates.are_inside(joined.coords, sources.grid)
     joined = joined if inside.all() else joined.take(inside)
     sizes = split_sizes(workspace.assets.config.split_sizes, node)
@@ -203,7 +212,7 @@ def make_manifests(workspace: Workspace, node: NodeSnapshot, sources: Sources) -
 def _separate_manifests(
     manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int], dirty: set[Window]
 ) -> tuple[list[ManifestRef], dict[Window, list[ManifestRef]]]:
-    """Return the manifests to keep, and by window the manifests whose references must be rewritten."""
+    """Return the manifests to keep, and the manifests whose references must be rewritten, by window."""
     kept: list[ManifestRef] = []
     loose: dict[Window, list[ManifestRef]] = {}
     for ref in manifests:
@@ -221,7 +230,8 @@ def _separate_manifests(
 
 
 def _find_window(ref: ManifestRef, sizes: Sequence[int]) -> Window:
-    """Return the window of a manifest; None if it covers several, has no extents or has another rank."""
+    """Return the window of a manifest; None if it covers several windows, lacks extents or has another
+    rank."""
     if len(ref.extents) != len(sizes):
         return None
     first = tuple(e.start // size for e, size in zip(ref.extents, sizes, strict=True))
@@ -251,7 +261,7 @@ def _split_written_by_window(
 
 
 def split_refs_by_window(refs: ArrayManifest, sizes: Sequence[int]) -> dict[Window, ArrayManifest]:
-    """Split references by window. They are not copied if there is only one."""
+    """Split the chunk references of a commit by manifest window. A single window is not copied."""
     parts = list(_split_rows_by_window(refs.coords, sizes))
     if len(parts) == 1:
         return {parts[0][0]: refs}
@@ -274,7 +284,8 @@ def _split_rows_by_window(coords: Coords, sizes: Sequence[int]) -> Iterator[tupl
 
 
 def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
-    """Return the number of chunks per manifest by dimension, according to the first matching rule."""
+    """Return the number of chunks per manifest along each dimension, according to the first matching
+    splitting rule."""
     data = node.node_data
     if not isinstance(data, ArrayNodeData):
         return []
@@ -291,7 +302,7 @@ def split_sizes(rules: SplitSizes, node: NodeSnapshot) -> list[int]:
 
 
 def write_early(workspace: Workspace, path: str, window: Sequence[range] | None = None) -> int:
-    """Write the references that were set in an array to manifests, and return the number of manifests.
+    """Write the references that were set in an array to manifests before the commit, and return their number.
 
     With a `window` of the chunk grid, references outside of it are dropped.
     """
@@ -302,7 +313,7 @@ def write_early(workspace: Workspace, path: str, window: Sequence[range] | None 
             return 0
         written, gone = delta.resolve()
         if not isinstance(node.node_data, ArrayNodeData) or not node.node_data.manifests:
-            gone = gone[:0]  # an array without manifests has nothing to delete
+            gone = gone[:0]  # without manifests, there is nothing to delete
         if window is not None:
             gone = gone[coordinates.are_inside(gone, window)]
             written = None if written is None else written.within(window)

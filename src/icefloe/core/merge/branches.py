@@ -1,8 +1,8 @@
-"""Operations on branches: merge, cherry-pick, revert and squash. Each ends in one commit or one move of a
-ref.
+"""Operations on branches: merge, cherry-pick, revert and squash. Each results in a single commit or ref
+update.
 
-A merge commit has one parent, like any other; its metadata names the tip that was merged. The common ancestor
-is searched in both histories, and among snapshots that have expired or were squashed: see `lineage`.
+A merge commit has one parent, like any other commit, and its metadata contains the merged tip. The common
+ancestor is searched in both histories, including snapshots that have expired or were squashed: see `lineage`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from icefloe.core.commit.flush import flush, make_log, make_snapshot_info, write
 from icefloe.core.commit.gc_race import rescue
 from icefloe.core.commit.idempotency import remove_keys, unite_keys, with_keys_of
 from icefloe.core.commit.limits import check_changes
-from icefloe.core.merge.appends import get_append_rules, plan_appends
+from icefloe.core.merge.append_sides import get_append_rules
+from icefloe.core.merge.concurrent_appends import plan_appends
 from icefloe.core.merge.lineage import (
     MERGED,
     OWN_KEY,
     SQUASHED,
-    Lineage,
+    SnapshotLineage,
     get_merged_tips,
     get_recorded_ids,
     has_file,
@@ -37,6 +38,7 @@ from icefloe.core.merge.lineage import (
 from icefloe.core.merge.moves import arrange
 from icefloe.core.merge.state_changes import State, Touched, find_changes, find_parting, find_touched
 from icefloe.core.merge.three_way import Sides, merge
+from icefloe.core.merge.transplant import can_transplant, transplant
 from icefloe.core.refs.backoff import retry_conflicts
 from icefloe.core.refs.base import CollectedError, RefStore
 from icefloe.core.workspace import Workspace
@@ -58,16 +60,16 @@ _STRATEGIES = ("fail", "ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest:
-    """A request to apply the changes between a base and a target to a branch."""
+    """A request to merge the changes between a base and a target snapshot into a branch."""
 
     branch: str
     base: SnapshotId
     target: SnapshotId
     commit: SnapshotId
-    """The snapshot that the user named."""
+    """The snapshot that the user selected."""
     message: str
     record: Mapping[str, Any]
-    """Entries for the metadata of the commit."""
+    """icefloe's entries in the metadata of the commit."""
     strategy: MergeStrategy | ConflictSolver
     dry_run: bool
     even_if_empty: bool = False
@@ -77,7 +79,7 @@ class ApplyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Branching:
-    """The parts of a repository that branch operations use."""
+    """The operations on branches: merge, cherry-pick, revert and squash."""
 
     refs: RefStore
     assets: AssetStore
@@ -94,12 +96,12 @@ class Branching:
         dry_run: bool,
         metadata: Mapping[str, Any],
     ) -> MergeResult:
-        """Merge the history of a snapshot into a branch."""
+        """Merge a snapshot, with its history, into a branch."""
         _check_strategy(strategy)
 
         def attempt(mark: int) -> MergeResult:
             tip = self.refs.branch(into)
-            lineage = Lineage(self.refs, self.assets, tip, source)
+            lineage = SnapshotLineage(self.refs, self.assets, tip, source)
             if not lineage.contains(tip, source):
                 if list_steps_between(self.refs, tip, source) is not None:
                     return self._fast_forward(into, tip, source, dry_run=dry_run)
@@ -114,11 +116,11 @@ class Branching:
 
         return self._retry_until_stable(attempt)
 
-    def _find_base(self, lineage: Lineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
+    def _find_base(self, lineage: SnapshotLineage, tip: SnapshotId, source: SnapshotId) -> SnapshotId:
         """Return the common ancestor of two tips; raise an error if it is uncertain.
 
-        An expired snapshot after the common ancestor may have been a merge, so that there is a later common
-        ancestor. That does not matter if the two sides changed different data.
+        An expired snapshot after the common ancestor may have been a merge. There is then a later common
+        ancestor, which does not matter if the two sides changed different data.
         """
         base = lineage.base(tip, source)
         while gaps := lineage.gaps(base, tip, source):
@@ -138,8 +140,8 @@ class Branching:
     def _keeps_logs(self, base: SnapshotId) -> bool:
         """Return whether the logs of all snapshots that expired after a snapshot are still known.
 
-        Version 1 of the format does not keep them. In a repository that was upgraded from it, the history may
-        have been cut off right after the first snapshot.
+        Version 1 of the format does not keep them. In a repository that was upgraded from version 1, the
+        history may have been cut off right after the first snapshot.
         """
         if not self.refs.spec.refs_in_repo_info:
             return False
@@ -164,7 +166,8 @@ class Branching:
         return True
 
     def _find_touched(self, before: State, after: State) -> Touched:
-        """Return the nodes and chunks that may differ between two states: those in the logs, or all."""
+        """Return the nodes and chunks that may differ between two states, from their logs if possible,
+        otherwise all."""
         ends = (before.snapshot.id, after.snapshot.id)
         found = find_touched(self.refs, self.assets, *ends, self.executor)
         if found is None or not (self.refs.spec.refs_in_repo_info or self._is_explained(*ends)):
@@ -180,12 +183,27 @@ class Branching:
         *,
         dry_run: bool,
     ) -> MergeResult:
-        """Apply the changes of one snapshot to a branch."""
+        """Cherry-pick a snapshot: apply its changes to another branch."""
         _check_strategy(strategy)
         info = self.refs.snapshot(picked)
         base, record = self._find_parent(info, "picked"), {"cherry_picked": str(picked)}
         text = message or info.message
         return self._apply(ApplyRequest(onto, base, picked, picked, text, record, strategy, dry_run))
+
+    def can_transplant(self, base: SnapshotId, source: SnapshotId, branch: str) -> bool:
+        """Return whether the commits between two snapshots can be applied to a branch as they are."""
+        return can_transplant(self.refs, self.assets, base, source, self.refs.branch(branch))
+
+    def transplant(
+        self, base: SnapshotId, source: SnapshotId, branch: str, metadata: Mapping[str, Any]
+    ) -> SnapshotId | None:
+        """Apply the commits between two snapshots to a branch as they are, one by one, and return its tip.
+
+        Return None if both sides changed a node. The last commit gets the given metadata, and records that
+        the source was merged.
+        """
+        recorded = {**metadata, **self._make_metadata({MERGED: [str(source)]})}
+        return transplant(self.refs, self.assets, base, source, branch, recorded)
 
     def revert(
         self,
@@ -196,7 +214,7 @@ class Branching:
         *,
         dry_run: bool,
     ) -> MergeResult:
-        """Undo the changes of one snapshot in the history of a branch."""
+        """Revert a snapshot in the history of a branch, in a new commit."""
         _check_strategy(strategy)
         info = self.refs.snapshot(undone)
         before, record = self._find_parent(info, "reverted"), {"reverted": str(undone)}
@@ -209,7 +227,7 @@ class Branching:
         return self._apply(ApplyRequest(branch, undone, before, undone, text, record, strategy, dry_run))
 
     def squash(self, branch: str, since: SnapshotId, message: str | None) -> SnapshotId:
-        """Replace all snapshots of a branch after a given one by a single snapshot."""
+        """Squash a branch: replace all snapshots after a given one by a single snapshot."""
         return self._retry_until_stable(lambda mark: self._squash(branch, since, message, mark))
 
     def _squash(self, branch: str, since: SnapshotId, message: str | None, mark: int) -> SnapshotId:
@@ -221,7 +239,7 @@ class Branching:
                 f"{since} is not an ancestor of the tip of branch {branch}, so there is nothing to squash",
                 kind=ErrorKind.BAD_SNAPSHOT_CHAIN_FOR_DIFF,
             )
-        self.refs.snapshot(since)  # raises an error if only its log is left
+        self.refs.snapshot(since)  # raises an error if only the log of the snapshot is left
         infos = [self.refs.snapshot(step.snapshot) for step in steps]
         tips = [str(id) for info in infos for id in get_merged_tips(info)]
         replaced = [str(id) for id in list_squashed(infos)]
@@ -366,7 +384,9 @@ def _have_met(ours: State, since: Touched, theirs: State, touched: Touched) -> b
 
 
 def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata for a snapshot that replaces another: it keeps the record of merges and squashes."""
+    """Return the metadata of the squashed snapshot of a branch, with the records of the merges that it
+    replaces.
+    """
     kept = {
         key: list(map(str, ids)) for key in (MERGED, SQUASHED) if (ids := get_recorded_ids(tip.metadata, key))
     }
@@ -377,7 +397,7 @@ def with_merges_of(tip: SnapshotInfo, metadata: Mapping[str, Any]) -> dict[str, 
 
 
 def combine_logs(id: SnapshotId, before: State, after: State, touched: Touched) -> TransactionLog:
-    """Return one log with the net changes of several commits."""
+    """Combine the transaction logs of several commits into one with their net changes, to squash a branch."""
     changes = find_changes(before, after, touched)
     changes.moved = {
         new: old

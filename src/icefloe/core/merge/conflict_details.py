@@ -1,6 +1,7 @@
-"""Describe conflicting chunks: their location in coordinate labels, and the difference of their values.
+"""Describe conflicting chunks: their coordinate labels, and the difference of their values.
 
-Merging does not need them. Nothing here raises an error: a description mentions data that could not be read.
+These descriptions are only for display. Data that cannot be read is mentioned in the description instead of
+raising an error.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ from icefloe.errors import IcechunkError
 from icefloe.format.snapshot import ArrayNodeData, NodeSnapshot
 
 _MOST_BYTES: Final = 256 << 20
-"""The size of a decoded chunk above which values are not compared."""
+"""The decoded size of a chunk in bytes above which values are not compared."""
 _LABEL_LENGTH: Final = 40
 
 
 class ConflictReader:
-    """A reader for conflicting chunks of two states. It caches their coordinates."""
+    """A reader of details of merge conflicts: the chunks of two states. It caches their coordinates."""
 
     def __init__(self, ours: State, theirs: State) -> None:
         self._sides = (_Side(ours), _Side(theirs))
 
     def details(self, id: NodeId, coords: tuple[int, ...], with_values: bool) -> ChunkDetails:
-        """Describe one chunk of an array. Values are read only `with_values`."""
+        """Return the details of a merge conflict in one chunk of an array.
+
+        Values are read only with `with_values`.
+        """
         here, there = (side.chunk(id, coords) for side in self._sides)
         where, their_where = (chunk.where for chunk in (here, there))
         found = ChunkDetails(where, their_where if their_where != where else None)
@@ -55,7 +59,7 @@ class ConflictReader:
 
 
 class _Side:
-    """One of the two states."""
+    """One of the two states of a conflict."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -167,7 +171,9 @@ class _Chunk:
 
 
 def label_text(value: Values, attributes: Mapping[str, Any]) -> str:
-    """Format a coordinate: a time as a date, a packed number unpacked."""
+    """Format the label of a chunk for the details of a merge conflict: times as dates, packed numbers
+    unpacked.
+    """
     coding = parse_time_coding(attributes.get("units"), attributes.get("calendar"))
     if coding is not None and value.dtype.kind in "iuf":
         text = str(coding.texts(coding.microseconds(value))[0])
@@ -246,7 +252,7 @@ def _find_largest_difference(
         return float(step / np.timedelta64(1, "s")), "s"
     with np.errstate(all="ignore"):
         if kinds <= set("iu") and here.dtype == there.dtype:
-            # The difference of any two integers fits into an unsigned number.
+            # The difference of any two integers fits into an unsigned integer.
             found = float((np.maximum(here, there).astype("u8") - np.minimum(here, there).astype("u8")).max())
         else:
             wide = np.complex128 if "c" in kinds else np.float64

@@ -1,7 +1,8 @@
 """Rules for conflicts between the changes of a session and those in a transaction log.
 
-Ours are the changes of the session, theirs those of the log. The order of the rules is the order in which the
-official library lists conflicts; each rule of our own follows the official rule that it resembles most.
+Ours are the changes of the session, and theirs are the changes in the log. The rules are in the order in
+which the official library lists conflicts. Each additional rule follows the official rule that it resembles
+most.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import NodeId
 from icefloe._internal.paths import get_parent, list_ancestors
 from icefloe.conflicts import Conflict, ConflictType
-from icefloe.core.changeset import ChangeSet
+from icefloe.core.changeset import ArrayDelta, ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
 from icefloe.format import coordinates
+from icefloe.format.chunk_regions import ChunkRegions
 from icefloe.format.coordinates import Coords
 from icefloe.format.id_columns import is_member, view_id_keys
 from icefloe.format.schema import ARRAY_NODE
@@ -28,12 +30,14 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, Nodes, NodeSna
 from icefloe.format.transaction_log import NodeIds, TransactionLog
 
 _MEANS_NOTHING_TO_CHUNKS: Final = ("attributes", "dimension_names", "shape")
-"""Parts of a zarr.json that do not affect how chunks are read."""
+"""The parts of a zarr.json that do not affect how chunks are decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A conflict, with the chunks to which the choice of a solver applies."""
+    """A conflict found between our changes and theirs, with the chunks to which the choice of the solver
+    applies.
+    """
 
     conflict: Conflict
     node: NodeId | None = None
@@ -43,13 +47,14 @@ class Found:
 
     @staticmethod
     def of(kind: ConflictType, path: str) -> Found:
-        """Create a conflict about a whole node."""
+        """Create a conflict that concerns a whole node."""
         return Found(Conflict(kind, path))
 
 
 class Theirs:
-    """The changes that were committed in the meantime. The snapshot is loaded only if a rule needs node
-    paths.
+    """Their side of possible conflicts: the changes of another commit.
+
+    Node paths are read only if a rule needs them.
     """
 
     def __init__(self, log: TransactionLog, after: Callable[[], Snapshot]) -> None:
@@ -58,7 +63,9 @@ class Theirs:
 
     @cached_property
     def new_nodes(self) -> Mapping[str, bool]:
-        """The paths of nodes that they created, and whether each is an array."""
+        """The paths of the nodes that the other side of a possible conflict created, and whether each is an
+        array.
+        """
         fresh = np.concatenate([self.log.new_groups, self.log.new_arrays])
         if not len(fresh):
             return {}
@@ -72,22 +79,31 @@ class Theirs:
         return {path: is_array for path, is_array in found.items() if not is_key_node(path)}
 
     def deleted(self, node: NodeSnapshot | None) -> bool:
-        """Return whether they deleted a node, or the node did not exist."""
+        """Return whether the other side of a possible conflict deleted a node, or whether the node did not
+        exist.
+        """
         if node is None:
             return True
         return _has(self.log.deleted_arrays if _is_array(node) else self.log.deleted_groups, node.id)
 
     @cached_property
-    def chunks(self) -> Mapping[NodeId, list[Coords]]:
-        """The coordinates of chunks that they changed: a column per array and rank."""
-        found: dict[NodeId, list[Coords]] = {}
-        for node, coords in self.log.updated_chunks:
-            found.setdefault(node, []).append(coords)
+    def chunks(self) -> Mapping[NodeId, list[Coords | ChunkRegions]]:
+        """The chunks that the other side of a possible conflict changed: a list per array and rank."""
+        found: dict[NodeId, list[Coords | ChunkRegions]] = {}
+        for node, chunks in self.log.updated_chunks.lists():
+            found.setdefault(node, []).append(chunks)
         return found
+
+    def blocks(self, node: NodeId) -> Iterator[Coords]:
+        """Yield the coordinates of chunks that the other side of a possible conflict changed in an array, in
+        blocks.
+        """
+        for chunks in self.chunks.get(node, ()):
+            yield from chunks.blocks() if isinstance(chunks, ChunkRegions) else (chunks,)
 
 
 class Detection:
-    """A comparison of our changes with theirs, given the nodes that both started with."""
+    """The detection of conflicts between our changes and theirs, given the nodes that both started with."""
 
     def __init__(self, base: Nodes, ours: ChangeSet, theirs: Theirs) -> None:
         self._base = base
@@ -96,7 +112,9 @@ class Detection:
         self._log = theirs.log
 
     def conflicts(self) -> Iterator[Found]:
-        """Yield all conflicts."""
+        """Yield all conflicts between our changes and theirs."""
+        # A log lists nodes by id, and a move changes the paths of whole subtrees. Official rebases also
+        # reject logs with moves. Merges align the paths of both sides first (see `moves`).
         if self._log.moved_nodes:
             yield Found.of(ConflictType.MoveOperationCannotBeRebased, "")
             return
@@ -114,7 +132,7 @@ class Detection:
             self._find_deletes_of_updated,
             self._find_deletes_of_groups_with_new_nodes,
         ):
-            # Commit keys never conflict: they are united.
+            # Commit keys never conflict, because they are combined.
             yield from (found for found in rule() if not is_key_node(found.conflict.path))
 
     def _find_new_node_conflicts(self) -> Iterator[Found]:
@@ -134,6 +152,8 @@ class Detection:
             return
         new_arrays = {path for path, is_array in self._theirs.new_nodes.items() if is_array}
         for path in sorted(created):
+            # An array cannot contain nodes. Their new array is at a path where our side assumed a group,
+            # possibly an implicit group without a zarr.json.
             for above in new_arrays.intersection(list_ancestors(path)):
                 yield Found.of(ConflictType.NewNodeInInvalidGroup, above)
         own_arrays = {path for path, node in created.items() if _is_array(node)}
@@ -153,7 +173,7 @@ class Detection:
                 yield Found.of(ConflictType.NewNodeInDeletedGroup, path)
 
     def _is_lost_group(self, path: str) -> bool:
-        """Return whether a group of the base no longer exists on either side."""
+        """Return whether a group of the base exists on neither side."""
         if path in self._ours.created or path in self._theirs.new_nodes:
             return False
         group = self._base.find(self._ours.moved.get(path, path))
@@ -203,25 +223,22 @@ class Detection:
             yield Found.of(ConflictType.ChunksUpdatedInUpdatedArray, path)
 
     def _find_written_among(self, column: NodeIds) -> list[str]:
-        # If theirs won in all our chunks, no conflict is left.
+        # If all our chunks were dropped in favor of theirs, no conflict is left.
         written = self._ours.chunks.items() if len(column) else ()
-        return sorted(delta.path for node, delta in written if _has(column, node) and len(delta.coords()))
+        return sorted(delta.path for node, delta in written if _has(column, node) and delta.has_changes())
 
     def _find_chunk_double_updates(self) -> Iterator[Found]:
         for node, delta in sorted(self._ours.chunks.items(), key=lambda item: item[1].path):
-            theirs = self._get_chunks_of_rank(node, delta.rank)
-            if theirs is None:
-                continue
-            mine = delta.coords()
-            shared = coordinates.contains(mine, theirs)
-            both = mine if shared.all() else mine.take(np.flatnonzero(shared), axis=0)
+            both = self._find_shared_chunks(node, delta)
             if len(both):
                 conflict = Conflict.of_column(ConflictType.ChunkDoubleUpdate, delta.path, both)
                 yield Found(conflict, node, both, bool(self._mark_outside(delta.path, both).any()))
 
-    def _get_chunks_of_rank(self, node: NodeId, rank: int) -> Coords | None:
-        """Return the chunks of an array that they changed, with the given number of coordinates."""
-        return next((each for each in self._theirs.chunks.get(node, ()) if each.shape[1] == rank), None)
+    def _find_shared_chunks(self, node: NodeId, delta: ArrayDelta) -> Coords:
+        """Return the sorted coordinates of chunks that both sides changed."""
+        blocks = (coords for coords in self._theirs.blocks(node) if coords.shape[1] == delta.rank)
+        shared = [coords[mask] for coords in blocks if (mask := delta.find_changed(coords)).any()]
+        return np.concatenate([np.zeros((0, delta.rank), np.uint32), *shared])
 
     def _mark_outside(self, path: str, coords: Coords) -> NDArray[np.bool_]:
         """Return a mask of the chunks that are outside our shape of an array."""
@@ -237,17 +254,18 @@ class Detection:
 
     def _find_metadata_of_written(self) -> Iterator[Found]:
         for path, node in sorted(self._ours.updated.items()):
+            # Our metadata determines how chunks are decoded and which chunks exist. It conflicts with chunks
+            # that the other side wrote for the old metadata, even if we did not write any chunks.
             before = self._base.find(path)
             if before is None or node.id not in self._theirs.chunks:
                 continue
             if read_differently(before, node):
                 yield Found.of(ConflictType.ZarrMetadataUpdateOfWrittenArray, path)
                 continue
-            lost = [coords[self._mark_outside(path, coords)] for coords in self._theirs.chunks[node.id]]
+            lost = [coords[self._mark_outside(path, coords)] for coords in self._theirs.blocks(node.id)]
             delta = self._ours.chunks.get(node.id)
-            if delta is not None:  # chunks that we changed ourselves are chunk double updates
-                mine = delta.coords()
-                lost = [each[~coordinates.contains(each, mine)] for each in lost]
+            if delta is not None:  # chunks that our side also changed are chunk double updates
+                lost = [each[~delta.find_changed(each)] for each in lost]
             coords = [row for each in lost for row in each.tolist()]
             if coords:
                 yield Found(Conflict(ConflictType.ZarrMetadataUpdateOfWrittenArray, path, coords), node.id)
@@ -255,7 +273,7 @@ class Detection:
     def _find_deletes_of_updated(self) -> Iterator[Found]:
         deleted, log = self._ours.deleted, self._log
         chunks = log.updated_chunks
-        # A commit that lost all chunks of an array in a rebase still lists the array.
+        # A commit whose chunks of an array were all dropped in a rebase still lists the array.
         written = chunks.node_ids[chunks.counts > 0]
         touched = {*_find_paths(deleted, log.updated_arrays), *_find_paths(deleted, written)}
         for path in sorted(touched):
@@ -277,7 +295,9 @@ class Detection:
 
 
 def find_taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict[str, str]:
-    """Return new nodes in moved groups: the path that each gets with its group, and its current path."""
+    """Find conflicts of new nodes with groups that the other side moved: their paths after and before the
+    move.
+    """
     places = {origin: path for path, origin in moved.items()}
     found: dict[str, str] = {}
     for new in new_nodes:
@@ -288,7 +308,7 @@ def find_taken_along(moved: Mapping[str, str], new_nodes: Iterable[str]) -> dict
 
 
 def is_move_itself(moved: Mapping[str, str], path: str) -> bool:
-    """Return whether a node itself was moved, rather than one of its groups."""
+    """Return whether a node itself was moved, rather than one of its groups, to detect conflicts."""
     group, origin = get_parent(path), get_parent(moved[path])
     return group is None or moved.get(group) != origin
 
@@ -315,7 +335,9 @@ def _find_topmost(path: str, groups: Iterable[str]) -> str | None:
 
 
 def read_differently(before: NodeSnapshot, after: NodeSnapshot) -> bool:
-    """Return whether chunks that were written with one zarr.json decode differently with another."""
+    """Return whether two versions of a zarr.json conflict, because the chunks of one cannot be decoded with
+    the other.
+    """
 
     def meaning(node: NodeSnapshot) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(node.user_data)

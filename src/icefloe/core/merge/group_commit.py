@@ -1,8 +1,8 @@
-"""Group commit: concurrent commits of one process to one branch become one snapshot.
+"""Group commit: concurrent commits of one process to one branch become a single snapshot.
 
-The first commit to arrive leads: it waits a moment, takes all commits that are waiting, and folds them into
-one set of changes, each judged by the rules of a rebase over those before it. A commit that conflicts gets
-its own error and does not affect the others.
+The first commit to arrive is the leader. It waits a moment, takes all waiting commits, and combines them into
+one set of changes. Each commit is checked for conflicts with the previous ones by the rules of a rebase. A
+commit that conflicts gets its own error and does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from icefloe._internal.executor import Executor
 from icefloe._internal.ids import SnapshotId
+from icefloe.branch_checks import CheckFailedError
 from icefloe.conflicts import ConflictDetector, ConflictSolver
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.flush import build_nodes, make_log
 from icefloe.core.commit.idempotency import CommitKey, add_key, has_key
-from icefloe.core.merge.appends import get_append_rules, plan_appends
+from icefloe.core.merge.append_sides import get_append_rules
+from icefloe.core.merge.concurrent_appends import plan_appends
 from icefloe.core.merge.conflicts import Theirs
 from icefloe.core.merge.rebase import rebase, replay, transfer_changes
 from icefloe.core.refs.backoff import give_way
@@ -33,8 +35,8 @@ _TRIES: Final = 1000
 
 
 @dataclass(slots=True)
-class CommitRequest:
-    """A commit that waits for others."""
+class GroupCommitRequest:
+    """A request of one thread that waits for a group commit with others."""
 
     workspace: Workspace
     """A private copy of the changes of a session."""
@@ -43,7 +45,7 @@ class CommitRequest:
     key: CommitKey | None
     solver: ConflictSolver | None
     since: int
-    """The mark before the first write of the session."""
+    """The mark in the history of refs before the first write of the session."""
     made: Snapshot | None = None
     """The snapshot that contains the changes; None if the branch already had the key."""
     error: BaseException | None = None
@@ -51,29 +53,33 @@ class CommitRequest:
     woken: threading.Event = field(default_factory=threading.Event)
 
     def describe(self) -> dict[str, Any]:
-        """Return the entry of this commit in the metadata of a snapshot."""
+        """Return the entry of one thread's commit in the metadata of the group commit."""
         key = None if self.key is None else {"app": self.key.app, "version": self.key.version}
         return {"message": self.message, "metadata": dict(self.metadata), "key": key}
 
 
 Land = Callable[[Workspace, str, Mapping[str, Any], int], Snapshot]
-"""Writes a snapshot of a workspace with a message and metadata, and moves the branch."""
+"""A function that writes a snapshot of a workspace with a message and metadata, and moves the branch."""
 
 
 class GroupCommits:
-    """The waiting commits of a process, by branch."""
+    """The commits of this process that wait to be combined into a group commit, by branch."""
 
     def __init__(self, max_delay_ms: float) -> None:
         self._delay_s = max_delay_ms / 1000
         self._lock = threading.Lock()
-        self._waiting: dict[str, list[CommitRequest]] = {}
+        self._waiting: dict[str, list[GroupCommitRequest]] = {}
         """Branches with a leader, and the requests that the leader has not taken yet."""
 
     def commit(
-        self, branch: str, request: CommitRequest, refs: RefStore, executor: Executor, land: Land
+        self, branch: str, request: GroupCommitRequest, refs: RefStore, executor: Executor, land: Land
     ) -> Snapshot | None:
-        """Commit a request together with others, and return the snapshot; None if its key was committed."""
+        """Commit a request in one group commit with concurrent ones, and return the snapshot; None if its key
+        was committed.
+        """
         with self._lock:
+            # The first thread becomes the leader. It waits for others, and commits for all of them while they
+            # sleep. Later threads wait for the next round, whose leader is the first of them.
             leads = branch not in self._waiting
             self._waiting.setdefault(branch, []).append(request)
         if leads:
@@ -93,6 +99,8 @@ class GroupCommits:
         try:
             _commit_batch(branch, batch, refs, executor, land)
         except BaseException as error:
+            # A follower cannot know why its leader failed, so it gets the same error. Without an answer, it
+            # would wait forever.
             for each in batch:
                 each.error = each.error or error
             raise
@@ -108,12 +116,14 @@ class GroupCommits:
 
 
 def _commit_batch(
-    branch: str, batch: Sequence[CommitRequest], refs: RefStore, executor: Executor, land: Land
+    branch: str, batch: Sequence[GroupCommitRequest], refs: RefStore, executor: Executor, land: Land
 ) -> None:
-    """Fold and commit requests, and again if another process came first."""
+    """Combine and commit requests, and retry if another process came first."""
     left = list(batch)
     for attempt in range(_TRIES):
         began = time.monotonic()
+        # Start from the tip in each attempt, because a commit of another process invalidates the combined
+        # changes. The changes of the requests remain valid and are rebased one by one.
         tip = batch[0].workspace.assets.snapshot(refs.tip_to_write(branch))
         combined = Workspace(tip, batch[0].workspace.assets)
         left = [each for each in left if _try_to_fold(combined, each, branch, refs, executor)]
@@ -125,6 +135,18 @@ def _commit_batch(
             metadata = {FOLDED: [each.describe() for each in left]}
         try:
             made = land(combined, message, metadata, min(each.since for each in left))
+        except CheckFailedError:
+            if len(left) == 1:
+                raise
+            for each in left:  # find out which request does not pass the checks of the branch
+                each.solver = (
+                    each.solver or ConflictDetector()
+                )  # the others are committed first, and do not conflict
+                try:
+                    _commit_batch(branch, [each], refs, executor, land)
+                except IcechunkError as error:
+                    each.error = error
+            return
         except ConflictError as error:
             if error.kind != ErrorKind.COMMIT_CONFLICT or attempt + 1 == _TRIES:
                 raise
@@ -136,9 +158,10 @@ def _commit_batch(
 
 
 def _try_to_fold(
-    combined: Workspace, request: CommitRequest, branch: str, refs: RefStore, executor: Executor
+    combined: Workspace, request: GroupCommitRequest, branch: str, refs: RefStore, executor: Executor
 ) -> bool:
-    """Add the changes of a request; return False if it has its result: an error, or its key was found."""
+    """Add the changes of a request. Return False if the request is already answered by an error or by its
+    key."""
     try:
         if request.key is not None and has_key(combined, request.key):
             return False
@@ -153,12 +176,14 @@ def _try_to_fold(
     return True
 
 
-def _fold(combined: Workspace, request: CommitRequest) -> None:
+def _fold(combined: Workspace, request: GroupCommitRequest) -> None:
     mine = request.workspace
     rules = get_append_rules(request.solver)
     plan = None if rules is None else plan_appends(mine, combined, rules)
     rest = mine.changes.copy() if plan is None else plan.rest
     if not combined.changes.is_empty():
+        # Treat the previously combined requests as a commit. The rules of a rebase then find conflicts
+        # between threads exactly as they would between processes.
         id = SnapshotId.random()
         after = replace(combined.base, nodes=build_nodes(combined, ()))
         theirs = Theirs(make_log(combined, id), lambda: after)
@@ -176,6 +201,8 @@ def _add(combined: Workspace, rest: ChangeSet) -> None:
     """Add changes that do not conflict with those of a workspace."""
     changes = combined.changes.copy()
     for path, node in rest.deleted.items():
+        # A node created by an earlier request of this batch was never committed. Its deletion leaves no
+        # trace, because a log must not list the deletion of an unknown node.
         if changes.created.pop(path, None) is None:
             changes.deleted[path] = node
         changes.updated.pop(path, None)

@@ -1,8 +1,9 @@
-"""The commits that a snapshot contains, even if its history was shortened.
+"""Find the commits that a snapshot contains, even if its history was shortened.
 
-An expired snapshot leaves its id among the inherited logs, a squashed one in the metadata of the snapshot
-that replaced it, and a merged tip in the metadata of the merge. So the common ancestor of two branches is
-known by its id even if it is no longer listed. Its content is lost after a garbage collection.
+The id of an expired snapshot remains among the inherited logs, the id of a squashed snapshot in the metadata
+of the snapshot that replaced it, and the id of a merged tip in the metadata of the merge. The id of the
+common ancestor of two branches is therefore known even if it is no longer listed. Its content is lost after a
+garbage collection.
 """
 
 from __future__ import annotations
@@ -23,31 +24,34 @@ from icefloe.format.snapshot import Snapshot
 OWN_KEY: Final = "icefloe"
 """The key for icefloe's own entries in the metadata of a snapshot."""
 MERGED: Final = "merged"
-"""The entry with the tips that were merged into a snapshot."""
+"""The name of the entry with the tips that were merged into a snapshot."""
 SQUASHED: Final = "squashed"
-"""The entry with the snapshots that a snapshot replaced, oldest first."""
+"""The name of the entry with the snapshots that a snapshot replaced, oldest first."""
 
 
-class Lineage:
-    """The commits that some snapshots contain."""
+class SnapshotLineage:
+    """The lineage of snapshots for merges: all commits they contain, including expired and merged ones."""
 
     def __init__(self, refs: RefStore, assets: AssetStore, *tips: SnapshotId) -> None:
         self._refs, self._assets = refs, assets
         self._listed: dict[SnapshotId, SnapshotInfo] = {}
         self._before: dict[SnapshotId, set[SnapshotId]] = defaultdict(set)
         self._accounted: set[SnapshotId] = set()
-        """Unlisted snapshots whose merges are known."""
+        """The unlisted snapshots whose merges are known."""
         for tip in tips:
             self._add([tip])
             if tip not in self._listed:
                 raise SnapshotNotFoundError(f"snapshot not found: {tip}", kind=ErrorKind.SNAPSHOT_NOT_FOUND)
 
     def contains(self, tip: SnapshotId, snapshot: SnapshotId) -> bool:
-        """Return whether a tip contains a snapshot, or is that snapshot."""
+        """Return whether a tip contains a snapshot in its lineage, or is that snapshot."""
         return snapshot in self._list_ancestors(tip)
 
     def base(self, one: SnapshotId, other: SnapshotId) -> SnapshotId:
-        """Return the newest snapshot that both contain. It may have expired."""
+        """Return the common ancestor of two snapshots from their lineage: the newest that both contain.
+
+        It may have expired.
+        """
         common = self._list_ancestors(one) & self._list_ancestors(other)
         older: set[SnapshotId] = set().union(*(self._before[id] for id in common))
         newest = common - older
@@ -56,12 +60,14 @@ class Lineage:
         return max(newest, key=self._get_flush_time_us) if len(newest) > 1 else newest.pop()
 
     def gaps(self, base: SnapshotId, *tips: SnapshotId) -> set[SnapshotId]:
-        """Return the expired snapshots after a base that may have been merges."""
+        """Return the gaps in a lineage: expired snapshots after the base of a merge that may have been merges
+        themselves.
+        """
         between = set().union(*map(self._list_ancestors, tips)) - self._list_ancestors(base)
         return between - self._listed.keys() - self._accounted
 
     def read(self, expired: Iterable[SnapshotId]) -> None:
-        """Read the files of expired snapshots to learn which tips they merged; fail if a file is gone."""
+        """Fill gaps in a lineage: read the files of expired snapshots to learn which tips they merged."""
         for id in sorted(expired):
             if not self._before[id]:
                 raise make_expired_base_error(f"the merged snapshot {id} and its ancestors have expired")
@@ -71,7 +77,7 @@ class Lineage:
             self._accounted |= {id, *get_recorded_ids(metadata, SQUASHED)}
 
     def readable(self, id: SnapshotId) -> Snapshot:
-        """Return a snapshot that may have expired; raise an error if its file is gone."""
+        """Return a snapshot of the lineage, even if it has expired; raise an error if its file is gone."""
         if id not in self._listed and not has_file(self._assets, id):
             raise make_expired_base_error(f"snapshot {id} has expired and was deleted")
         return self._assets.snapshot(id)
@@ -87,7 +93,7 @@ class Lineage:
                     self._note(info)
                     waiting += get_merged_tips(info)
             except SnapshotNotFoundError:
-                continue  # a gap in the history
+                continue  # there is a gap in the history
 
     def _note(self, info: SnapshotInfo) -> None:
         squashed = get_recorded_ids(info.metadata, SQUASHED)
@@ -115,12 +121,13 @@ class Lineage:
 
 
 def has_file(assets: AssetStore, id: SnapshotId) -> bool:
-    """Return whether an unlisted snapshot is still stored. The cache may contain deleted ones."""
+    """Return whether the file of an expired snapshot in the lineage still exists. The cache may contain
+    deleted ones."""
     return assets.storage.exists(f"{SNAPSHOTS}/{id}")
 
 
 def get_recorded_ids(metadata: Mapping[str, Any], key: str) -> list[SnapshotId]:
-    """Return the ids under one of our keys in the metadata of a snapshot."""
+    """Return the snapshot ids that the metadata of a merge or squash records for the lineage under a key."""
     own = metadata.get(OWN_KEY)
     ids = own.get(key) if isinstance(own, dict) else None
     try:
@@ -130,17 +137,20 @@ def get_recorded_ids(metadata: Mapping[str, Any], key: str) -> list[SnapshotId]:
 
 
 def get_merged_tips(info: SnapshotInfo) -> list[SnapshotId]:
-    """Return the tips that were merged into a snapshot, according to its metadata."""
+    """Return the tips that were merged into a snapshot, as its metadata records them for the lineage."""
     return get_recorded_ids(info.metadata, MERGED)
 
 
 def is_squash(info: SnapshotInfo) -> bool:
-    """Return whether a snapshot replaced others. Its log contains only their net changes."""
+    """Return whether a snapshot in a lineage is a squash of several commits.
+
+    Its log contains only their net changes.
+    """
     return bool(get_recorded_ids(info.metadata, SQUASHED))
 
 
 def list_squashed(infos: Iterable[SnapshotInfo]) -> Iterator[SnapshotId]:
-    """Yield all snapshots that a squash replaces, oldest first, including expired and squashed ones."""
+    """Yield the snapshots that a squash replaces in the lineage, oldest first, including expired ones."""
     for info in infos:
         yield from info.pruned_ancestor_tx_logs
         yield from get_recorded_ids(info.metadata, SQUASHED)
@@ -148,7 +158,7 @@ def list_squashed(infos: Iterable[SnapshotInfo]) -> Iterator[SnapshotId]:
 
 
 def make_expired_base_error(problem: str) -> SessionStateError:
-    """Return the error for a merge whose common ancestor is no longer known."""
+    """Return the error for a merge whose common ancestor is no longer in the lineage."""
     return SessionStateError(
         f"{problem}, so the changes of the two sides are unknown; repeat those of one side in a session on "
         "the other, or cherry-pick its later commits",

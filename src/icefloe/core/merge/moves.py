@@ -1,8 +1,8 @@
-"""The paths of nodes after a merge in which one or both sides moved nodes.
+"""Find the paths of nodes after a merge in which one or both sides moved nodes.
 
-A node has an id and a place: its group and its name. The members of a moved group keep their places. Places
-are merged like other data: the side that changed a place wins. Then the three states are rewritten with every
-node at its final path, so that merging the content of nodes need not consider moves.
+A node has an id and a place, which is its group and its name. The members of a moved group keep their places.
+Places are merged like other data: the side that changed a place wins. Then the three states are rewritten
+with every node at its final path, so that merging the content of nodes does not have to consider moves.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ Place: TypeAlias = tuple[NodeId | str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Three states with all nodes at their final paths, and the moves that our side needs."""
+    """The states of a merge after the moves of both sides: three states with all nodes at their final
+    paths.
+    """
 
     base: State
     ours: State
     theirs: State
     origins: Mapping[str, str]
-    """The current path of each node of ours that moves, by its final path."""
+    """The current path of each of our nodes that moves, by its final path."""
     dropped: tuple[NodeSnapshot, ...] = ()
-    """Nodes of ours that they deleted, and that other nodes replace."""
+    """Our nodes that the other side deleted, and that other nodes replace."""
     conflicts: tuple[ConflictGroup, ...] = ()
-    """Conflicts that no strategy decides, because a node can have only one path."""
+    """Conflicts that no strategy can resolve, because a node can have only one path."""
 
     def is_empty(self) -> bool:
-        """Return whether all nodes of ours keep their paths."""
+        """Return whether the merge moves no node of ours."""
         return not self.origins and not self.dropped
 
     def log(self, changes: ChangeSet, id: SnapshotId) -> TransactionLog:
-        """Return the moves and deletions on our side, before further changes."""
+        """Return the moves and deletions of nodes that the merge makes on our side, before other changes."""
         moves = [
             MoveOperation(origin, path, node.id, NodeType.ARRAY if _is_array(node) else NodeType.GROUP)
             for path, origin in self.origins.items()
@@ -58,7 +60,7 @@ class Arrangement:
         )
 
     def all_changes(self, diff: Diff) -> Diff:
-        """Return all changes on our side, given the changes after the moves."""
+        """Return all changes that the merge makes on our side: moves of nodes, then the given changes."""
         gone = [
             {self.origins.get(path, path) for path in paths}
             for paths in (diff.deleted_arrays, diff.deleted_groups)
@@ -77,7 +79,7 @@ class Arrangement:
 
 
 def arrange(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) -> Arrangement:
-    """Return the states with merged places. Only touched nodes can have moved."""
+    """Merge the moves of both sides, and return their states with all nodes at their final paths."""
     states = (base, ours, theirs)
     if not any(len({path for state in states if (path := state.path(id))}) > 1 for id in touched):
         return Arrangement(base, ours, theirs, {})
@@ -85,7 +87,7 @@ def arrange(base: State, ours: State, theirs: State, touched: Iterable[NodeId]) 
 
 
 class _Arranger:
-    """The merge of the places of all nodes."""
+    """An algorithm that merges the paths of all nodes."""
 
     def __init__(self, base: State, ours: State, theirs: State) -> None:
         self._base, self._ours, self._theirs = base, ours, theirs
@@ -128,13 +130,13 @@ class _Arranger:
         }
 
     def _is_dead(self, id: NodeId) -> bool:
-        """Return whether a side deleted a node."""
+        """Return whether either side deleted a node."""
         return self._base.path(id) is not None and None in (self._ours.path(id), self._theirs.path(id))
 
     def _resolve_path(self, id: NodeId) -> str | None:
         """Return the final path of a node; None if it would be inside itself."""
         if id not in self._paths:
-            self._paths[id] = None  # breaks cycles during the recursion
+            self._paths[id] = None  # stops the recursion at a cycle
             sides = (self._theirs,) if id in self._moved_by_them else (self._ours, self._theirs, self._base)
             side = next(state for state in sides if state.path(id) is not None)
             group, called = self._get_place(side, id)
@@ -148,7 +150,7 @@ class _Arranger:
     # Conflicts
 
     def _find_double_moves(self) -> Iterator[ConflictGroup]:
-        # Nodes that came to both sides by an earlier merge are not in the base, and may have moved since.
+        # Nodes that both sides received in an earlier merge are not in the base, and may have moved since.
         shared = (self._ours.ids() & self._theirs.ids()) - self._base.ids()
         both = self._moved_by_us & self._moved_by_them | shared
         for id in self._sort_ids(self._moved_by_us | self._moved_by_them | shared):
@@ -238,7 +240,7 @@ class _Arranger:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """One cell of the table of conflicts."""
+    """The distinct texts of one cell in the table of conflicts."""
 
     text: str
 

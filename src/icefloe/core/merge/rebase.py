@@ -15,12 +15,14 @@ from icefloe.core.ancestry import Step, list_steps_between, read_step_log
 from icefloe.core.assets import AssetStore
 from icefloe.core.changeset import ChangeSet
 from icefloe.core.commit.idempotency import is_key_node
-from icefloe.core.merge.appends import Appended, AppendRules, plan_appends
+from icefloe.core.merge.append_sides import Appended, AppendRules
+from icefloe.core.merge.concurrent_appends import AppendPlan, plan_appends
 from icefloe.core.merge.conflicts import Detection, Found, Theirs, find_taken_along
+from icefloe.core.merge.reads import ReadDetector
 from icefloe.core.refs.base import RefStore
 from icefloe.core.workspace import Workspace
 from icefloe.errors import RebaseFailedError, RefNotFoundError
-from icefloe.format.snapshot import ArrayNodeData, Nodes, NodeSnapshot
+from icefloe.format.snapshot import ArrayNodeData, Nodes, NodeSnapshot, Snapshot
 from icefloe.format.transaction_log import TransactionLog
 
 _KEEPING_OURS: Final = {
@@ -28,13 +30,13 @@ _KEEPING_OURS: Final = {
     ConflictType.DeleteOfUpdatedArray,
     ConflictType.DeleteOfUpdatedGroup,
 }
-"""Conflicts that are solved by keeping our change."""
+"""The conflicts that are resolved by keeping our change."""
 
 
 def rebase(
     workspace: Workspace, refs: RefStore, branch: str, solver: ConflictSolver, executor: Executor
 ) -> None:
-    """Move the base of a workspace to the tip of a branch, commit by commit.
+    """Rebase a session: move the base of its workspace to the tip of a branch, commit by commit.
 
     Each commit in between is compared with our changes through its transaction log, so that the snapshots
     themselves need not be read. If the solver cannot solve a conflict, RebaseFailedError is raised: the
@@ -48,6 +50,8 @@ def rebase(
     base = workspace.base.id
     if tip == base:
         return
+    # A reset or an amend replaces history. No sequence of logs then leads from our base to the tip, so the
+    # differences cannot be checked for conflicts.
     steps = list_steps_between(refs, base, tip)
     if steps is None:
         raise RebaseFailedError(str(tip), [Conflict(ConflictType.BranchHistoryReplaced, "")])
@@ -56,8 +60,8 @@ def rebase(
     if isinstance(solver, AppendRules) and _rebase_appends(workspace, solver, steps, logs):
         return
     with workspace.editing():
-        # Commit by commit, oldest first: after a conflict the session is then based on the last commit that
-        # it could follow, as in the official library, and a user who resolves the conflict starts there.
+        # Rebase commit by commit, oldest first. After a conflict, the session is based on the last commit
+        # without a conflict, as in the official library, and a user who resolves the conflict starts there.
         began, changes = workspace.base.nodes, workspace.changes.copy()
         reached: SnapshotId | None = None
         try:
@@ -72,7 +76,8 @@ def rebase(
 
 
 def _read_logs(assets: AssetStore, steps: Sequence[Step], executor: Executor) -> list[TransactionLog]:
-    """Read the logs of commits, and at the same time the snapshot of the last, which the session moves to."""
+    """Read the logs of commits, and at the same time the snapshot of the last commit, to which the session
+    moves."""
 
     def read(step: Step | None) -> TransactionLog | None:
         if step is not None:
@@ -89,40 +94,47 @@ def _rebase_appends(
 ) -> bool:
     """Rebase a session that appended rows, unless the commits in between did not touch the same arrays.
 
-    All commits are taken at once, and a conflict leaves the workspace as it was.
+    All commits are taken at once, and a conflict leaves the workspace as it was. The lock of the workspace
+    is not held meanwhile: rows are decoded on zarr's event loop, where reads of the session need it.
     """
     assets = workspace.assets
     tip = assets.snapshot(steps[-1].snapshot)
-    with workspace.editing():
+    with workspace.committing():
         plan = plan_appends(workspace, tip, solver) if isinstance(solver, AppendRules) else None
         if plan is None or not isinstance(solver, AppendRules):
             return False
         for step, log in zip(steps, logs, strict=True):
             theirs = Theirs(log, partial(assets.snapshot, step.snapshot))
             replay(workspace.base.nodes, plan.rest, theirs, solver, step.snapshot)
-        workspace.rebase(tip, transfer_changes(tip.nodes, plan.rest))
-        plan.apply(workspace)
+        _rebase_as_planned(workspace, tip, transfer_changes(tip.nodes, plan.rest), plan)
     solver.note(plan.done)
     return True
 
 
+def _rebase_as_planned(workspace: Workspace, tip: Snapshot, rest: ChangeSet, plan: AppendPlan) -> None:
+    """Move a workspace to a snapshot, with the changes of a plan, in one step."""
+    rebased = Workspace(tip, workspace.assets, rest)
+    plan.apply(rebased)
+    workspace.rebase(tip, rebased.changes)
+
+
 def arrange_appends(workspace: Workspace, rules: AppendRules) -> Sequence[Appended]:
-    """Match the rows that a session appended with the labels that it started from.
+    """Prepare a rebase of appended rows: match the labels that the session appended with those it started
+    from.
 
     Rows with a label that exists go to its row, and all others where the rules place them.
     """
-    with workspace.editing():
+    with workspace.committing():
         base = workspace.base
         plan = plan_appends(workspace, base, rules, match_all=True)
         if plan is None:
             return ()
-        workspace.rebase(base, plan.rest)
-        plan.apply(workspace)
+        _rebase_as_planned(workspace, base, plan.rest, plan)
     return plan.done
 
 
 def check_solver(solver: ConflictSolver) -> None:
-    """Raise TypeError if the argument is not a solver."""
+    """Raise TypeError if the argument of a rebase is not a conflict solver."""
     if not isinstance(solver, ConflictSolver):
         raise TypeError(f"'{type(solver).__name__}' object is not an instance of 'ConflictSolver'")
 
@@ -130,14 +142,20 @@ def check_solver(solver: ConflictSolver) -> None:
 def replay(
     began: Nodes, changes: ChangeSet, theirs: Theirs, solver: ConflictSolver, snapshot: SnapshotId
 ) -> None:
-    """Adapt our changes to one commit; raise RebaseFailedError, without a change, if the solver cannot."""
+    """Rebase our changes over one commit; raise RebaseFailedError, without changing anything, if the solver
+    cannot.
+    """
     every = list(Detection(began, changes, theirs).conflicts())
+    if isinstance(solver, ReadDetector):
+        every += solver.find_changed_reads(began, theirs)
     found = [each for each in every if not is_record(each)]
-    # Ask about all conflicts before anything changes: a commit that was followed by half would leave changes
-    # that neither side made.
+    # Ask the solver about all conflicts before changing anything. A partial rebase over a commit would leave
+    # changes that neither side made.
     chosen = [solver.choose(each.conflict) for each in found]
     if not all(map(_is_solved, found, chosen)):
         raise RebaseFailedError(str(snapshot), [each.conflict for each in found])
+    # Keeping our chunk requires no action: it stays in the change set and overwrites theirs in the new
+    # snapshot. Keeping their chunk means dropping our change, because their reference is already at the tip.
     for each, choice in zip(found, chosen, strict=True):
         if choice is VersionSelection.UseTheirs and each.node is not None and each.coords is not None:
             changes.chunks[each.node].forget(each.coords)
@@ -149,7 +167,7 @@ def replay(
 
 
 def is_record(found: Found) -> bool:
-    """Return whether a conflict concerns the records of a derived array.
+    """Return whether a conflict of a rebase concerns only the records of a derived array.
 
     One side may always be dropped: a record states what a chunk was computed from, and counts only as long
     as the chunk is the same. The next run computes chunks without a record again.
@@ -158,7 +176,7 @@ def is_record(found: Found) -> bool:
 
 
 def _drop_changes(changes: ChangeSet, path: str) -> None:
-    """Forget all changes of a node."""
+    """Drop all changes of a node."""
     for kept in (changes.created, changes.updated, changes.deleted):
         kept.pop(path, None)
     for id in [id for id, delta in changes.chunks.items() if delta.path == path]:
@@ -173,13 +191,16 @@ def _is_solved(found: Found, choice: VersionSelection) -> bool:
 
 
 def _adapt_moves(began: Nodes, moved: Mapping[str, str], theirs: Theirs) -> dict[str, str]:
-    """Adapt our moves: nodes that they created in a group that we moved go along, deleted ones do not."""
+    """Adapt our moves to their changes: nodes that they created in a group that we moved are also moved, and
+    deleted nodes are not."""
     kept = {path: origin for path, origin in moved.items() if not theirs.deleted(began.find(origin))}
     return kept | find_taken_along(kept, theirs.new_nodes)
 
 
 def transfer_changes(nodes: Nodes, changes: ChangeSet) -> ChangeSet:
-    """Transfer changes to the current versions of their nodes. There must be no conflicts."""
+    """Transfer rebased changes to the current versions of their nodes. There must be no conflicts."""
+    # A deletion refers to the node that we saw. If the other side deleted it and created another node at the
+    # same path, the id differs, and the new node must survive.
     deleted = {
         path: now
         for path, node in changes.deleted.items()
@@ -201,4 +222,6 @@ def _keep_manifests(node: NodeSnapshot, now: NodeSnapshot | None) -> NodeSnapsho
     theirs = now.node_data
     if not isinstance(theirs, ArrayNodeData) or len(theirs.shape) != len(data.shape):
         return node
+    # Our copy of the node has the manifests of our old base. The manifests at the tip also contain the chunks
+    # committed since, so only the metadata of our copy is used.
     return replace(node, node_data=replace(data, manifests=theirs.manifests))

@@ -1,7 +1,7 @@
 """The changes between two arbitrary snapshots, as a change set.
 
-Only nodes and chunks that the transaction logs mention are compared. So the two
-snapshots may be on different branches, and either may be the older one.
+Only nodes and chunks that the transaction logs mention are compared. The two snapshots may be on different
+branches, and either may be older.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from icefloe.storage.base import ObjectNotFoundError
 
 
 class State:
-    """A snapshot to be compared with another."""
+    """The state of one side of a merge, to find the changes between it and another state."""
 
     def __init__(self, snapshot: Snapshot, assets: AssetStore) -> None:
         self.snapshot = snapshot
@@ -52,24 +52,24 @@ class State:
         return {path: NodeId(id) for id, path in self._paths.items()}
 
     def ids(self) -> set[NodeId]:
-        """Return the ids of all nodes."""
+        """Return the ids of all nodes in one state of a merge."""
         return set(self._ids.values())
 
     def id_at(self, path: str) -> NodeId | None:
-        """Return the id of the node at a path, if there is one."""
+        """Return the id of the node at a path in one state of a merge, if there is one."""
         return self._ids.get(path)
 
     def path(self, id: NodeId) -> str | None:
-        """Return the path of a node; None if it does not exist."""
+        """Return the path of a node in one state of a merge; None if it does not exist."""
         return self._paths.get(id.__bytes__())
 
     def node(self, id: NodeId) -> NodeSnapshot | None:
-        """Return the node with an id, if it exists."""
+        """Return the node with an id in one state of a merge, if it exists."""
         path = self.path(id)
         return None if path is None else self.snapshot.nodes.find(path)
 
     def refs_at(self, node: NodeSnapshot, coords: Coords) -> ArrayManifest:
-        """Return the references of an array at some sorted coordinates."""
+        """Return the references of an array in one state of a merge, at some sorted coordinates."""
         if not len(coords) or coords.shape[1] != count_dimensions(node):
             return self.refs_in(node, ())
         box = coordinates.find_bounding_box(coords)
@@ -77,7 +77,7 @@ class State:
         return found.take(coordinates.contains(found.coords, coords))
 
     def refs_in(self, node: NodeSnapshot, manifests: Collection[ManifestRef]) -> ArrayManifest:
-        """Return the references of an array in some of its manifests."""
+        """Return the references of an array in one state of a merge that are in some of its manifests."""
         parts = [self.workspace.manifest_refs(node, ref) for ref in _get_manifests(node) if ref in manifests]
         empty = ArrayManifest.of(np.zeros((0, count_dimensions(node)), np.uint32), 1)
         return ArrayManifest.concat(parts) if parts else empty
@@ -91,31 +91,33 @@ def _is_overlapping(extents: tuple[range, ...], box: tuple[range, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The nodes and chunks that may differ, because a side changed them since the common ancestor."""
+    """The changes between two states that have to be compared in a merge: nodes and chunks that changed since
+    the ancestor.
+    """
 
     nodes: tuple[NodeId, ...]
     updated: frozenset[NodeId]
-    """Arrays whose metadata changed, or that were deleted and restored: they may have lost chunks that no log
-    mentions.
+    """The arrays whose metadata changed, or that were deleted and restored. They may have lost chunks that no
+    log mentions.
     """
     chunks: Mapping[tuple[NodeId, int], Coords]
-    """Sorted coordinates by array and rank."""
+    """The sorted coordinates of changed chunks, by array and rank."""
     new: frozenset[NodeId] = frozenset()
-    """Nodes that were created."""
+    """The nodes that were created."""
     changed: frozenset[NodeId] = frozenset()
-    """Nodes that were created, deleted or moved, or whose metadata changed."""
+    """The nodes that were created, deleted or moved, or whose metadata changed."""
     is_complete: bool = False
     """True if every chunk that was ever written is included, even if it was deleted again."""
 
     @staticmethod
     def of_all(one: State, other: State) -> Touched:
-        """Include every node of two states, for use without logs."""
+        """Mark every node of two states as possibly changed, for use without transaction logs."""
         nodes = one.ids() | other.ids()
         return Touched(tuple(nodes), frozenset(nodes), {}, frozenset(nodes), frozenset(nodes))
 
     @staticmethod
     def of(logs: Iterable[TransactionLog], *, is_complete: bool = False) -> Touched:
-        """Collect the nodes and chunks that logs mention."""
+        """Collect the nodes and chunks that the transaction logs between two states mention as changed."""
         lists = list(logs)
         columns = [getattr(log, name) for log in lists for name in LISTS]
         columns += [log.updated_chunks.node_ids for log in lists]
@@ -144,21 +146,25 @@ class Touched:
         )
 
     def among(self, nodes: set[NodeId]) -> Touched:
-        """Return the part that concerns some nodes."""
+        """Return the changed chunks of the given nodes between two states."""
         chunks = {key: coords for key, coords in self.chunks.items() if key[0] in nodes}
         named = tuple(id for id in self.nodes if id in nodes)
         return replace(self, nodes=named, chunks=chunks, changed=self.changed & nodes)
 
     def overlaps(self, other: Touched) -> bool:
-        """Return whether both mention the same chunk, or the same node if its metadata or path changed."""
+        """Return whether both sides changed the same chunk, or the same node if its metadata or path changed,
+        since their common state.
+        """
         if not (self.changed.isdisjoint(other.nodes) and other.changed.isdisjoint(self.nodes)):
             return True
         shared = self.chunks.keys() & other.chunks.keys()
         return any(coordinates.contains(self.chunks[key], other.chunks[key]).any() for key in shared)
 
     def explains(self, before: State, after: State) -> bool:
-        """Return whether the logs mention all differences of two states, and only nodes of these states."""
-        # Chunks may belong to an array that was created and deleted again, which no list contains.
+        """Return whether the logs account for all changes between two states, and mention only their
+        nodes.
+        """
+        # Chunks may belong to an array that was created and deleted again, which is in no list.
         if not before.ids() | self.new >= {*self.changed, *after.ids()}:
             return False
         for id in before.ids():
@@ -193,7 +199,9 @@ class Touched:
 def find_touched(
     refs: RefStore, assets: AssetStore, one: SnapshotId, other: SnapshotId, executor: Executor
 ) -> Touched | None:
-    """Return the nodes and chunks that may differ between two snapshots; None if logs are missing."""
+    """Return the nodes and chunks that may have changed between the states of two snapshots; None if logs are
+    missing.
+    """
     steps = _find_steps_between(refs, one, other)
     if steps is None:
         return None
@@ -220,7 +228,7 @@ def _find_steps_between(refs: RefStore, one: SnapshotId, other: SnapshotId) -> l
 
 
 def find_parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> SnapshotId | None:
-    """Return the newest listed snapshot in the history of both."""
+    """Return the last state that two histories share before their changes: the newest snapshot in both."""
     try:
         known = {info.id for info in refs.ancestry(one)}
         return next((info.id for info in refs.ancestry(other) if info.id in known), None)
@@ -229,11 +237,12 @@ def find_parting(refs: RefStore, one: SnapshotId, other: SnapshotId) -> Snapshot
 
 
 def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
-    """Return the changes that turn one state into another. Only touched nodes are compared, and moves are
-    ignored.
+    """Find the changes that turn one state of a merge into another.
+
+    Only touched nodes are compared, and moves are ignored.
     """
     changes = ChangeSet()
-    for id in touched.nodes:  # a loop over nodes, not chunks
+    for id in touched.nodes:  # a loop over nodes, not over chunks
         old, new = before.node(id), after.node(id)
         if new is None:
             if old is not None:
@@ -257,7 +266,7 @@ def find_changes(before: State, after: State, touched: Touched) -> ChangeSet:
 def put_differences(
     changes: ChangeSet, node: NodeSnapshot, old: ArrayManifest | None, new: ArrayManifest
 ) -> None:
-    """Add the writes and deletions that turn some references into others."""
+    """Add the chunk changes that lead from the references of one state to another."""
     written, gone = new, new.coords[:0]
     if old is not None and len(old):
         written = new.take(~_mark_same(new, old))
@@ -271,12 +280,12 @@ def put_differences(
 
 
 def find_same_chunks(one: ArrayManifest, other: ArrayManifest) -> Coords:
-    """Return the coordinates at which both have the same reference."""
+    """Find the coordinates whose chunks did not change between two states."""
     return one.coords[_mark_same(one, other)]
 
 
 def _mark_same(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
-    """Return a mask of the references that the other set has at the same coordinates."""
+    """Return a mask of the references that are equal in the other set at the same coordinates."""
     here = coordinates.contains(one.coords, other.coords)
     there = coordinates.contains(other.coords, one.coords)
     here[here] = one.take(here).equal_rows(other.take(there))
@@ -284,7 +293,7 @@ def _mark_same(one: ArrayManifest, other: ArrayManifest) -> NDArray[np.bool_]:
 
 
 def drop_manifests(node: NodeSnapshot) -> NodeSnapshot:
-    """Return a node without manifests, whose chunks are added as changes."""
+    """Return a node without its manifests: its chunks are part of the state changes instead."""
     data = node.node_data
     return replace(node, node_data=replace(data, manifests=())) if isinstance(data, ArrayNodeData) else node
 

@@ -1,7 +1,7 @@
-"""Three-way merge: conflicts, their resolution, and the changes that remain to be made.
+"""Three-way merge: find conflicts, resolve them, and return the changes to make.
 
-Ours is the state to merge into, theirs the state to merge. Both are compared with their common ancestor, the
-base, and only differences count: if both sides made the same change, there is no conflict.
+Ours is the state to merge into, and theirs is the state to merge. Both are compared with their common
+ancestor, the base. If both sides made the same change, there is no conflict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from icefloe.format.snapshot import ArrayNodeData, GroupNodeData, NodeSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Three states with all nodes at their final paths, and the changes from the base to the two others."""
+    """The inputs of a three-way merge: three states with all nodes at their final paths, and the changes of
+    both sides.
+    """
 
     base: State
     ours: State
@@ -42,7 +44,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The changes to make on our side, and all conflicts."""
+    """The result of a three-way merge: the changes to make on our side, and all conflicts."""
 
     changes: ChangeSet
     conflicts: tuple[ConflictGroup, ...]
@@ -51,9 +53,9 @@ class Merged:
 
 
 def merge(sides: Sides, strategy: MergeStrategy) -> Merged:
-    """Merge their changes into our state."""
-    # Equal changes on both sides are not conflicts, so they are dropped first. What remains is judged by the
-    # rules of a rebase, and a strategy then edits the two change sets until no conflict is left.
+    """Merge the changes of their side into our state, given the common base of a three-way merge."""
+    # Equal changes on both sides are not conflicts, so they are dropped first. The remaining changes are
+    # checked by the rules of a rebase. A strategy then edits the two change sets until no conflict is left.
     ours, theirs = sides.our_changes.copy(), sides.their_changes.copy()
     _drop_common_changes(sides, ours, theirs)
     every = _find_conflicts(sides, ours, theirs)
@@ -74,7 +76,7 @@ def _drop_common_changes(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> No
     """Drop changes that both sides made, and compare nodes that both sides have but the base does not."""
     mine = {node.id: path for path, node in ours.created.items()}
     for path, node in list(theirs.created.items()):
-        if mine.get(node.id) == path:  # the same node came to both sides by an earlier merge or cherry-pick
+        if mine.get(node.id) == path:  # both sides received the same node in an earlier merge or cherry-pick
             own = ours.created.pop(path)
             del theirs.created[path]
             if own.user_data != node.user_data:
@@ -106,6 +108,9 @@ def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, to
     The base does not contain the array. A chunk is certainly new on the other side only if the logs of
     this side list every chunk that it ever had, and do not list this chunk.
     """
+    # Without a common base, a chunk that exists only on one side was either deleted or added. The logs
+    # determine which. If they are incomplete, a deletion is assumed, so that it is reported as a conflict
+    # instead of being undone silently.
     there, here = other.chunks.get(node.id), changes.chunks.get(node.id)
     if there is None:
         return
@@ -121,15 +126,15 @@ def _note_deletions(node: NodeSnapshot, changes: ChangeSet, other: ChangeSet, to
 def _find_conflicts(sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> list[Found]:
     if theirs.is_empty():
         return []
-    # The rules of a rebase, with their changes as the session and a log of our changes as the commit that
-    # came first: so a merge and a rebase of the same changes report the same conflicts.
+    # Apply the rules of a rebase, with their changes as the session and a log of our changes as the earlier
+    # commit. A merge and a rebase of the same changes then report the same conflicts.
     log = make_log(Workspace(sides.base.snapshot, sides.base.workspace.assets, ours), sides.ours.snapshot.id)
     detection = Detection(sides.base.snapshot.nodes, theirs, Theirs(log, lambda: sides.ours.snapshot))
     return [each for each in detection.conflicts() if not _is_compatible(sides, theirs, each)]
 
 
 def _is_compatible(sides: Sides, theirs: ChangeSet, found: Found) -> bool:
-    """Return whether their chunks can be read with our metadata. A rebase would reject all of them."""
+    """Return whether their chunks can be decoded with our metadata. A rebase would reject all of them."""
     if _get_kind(found) is not ConflictType.ChunksUpdatedInUpdatedArray:
         return False
     path = found.conflict.path
@@ -164,7 +169,7 @@ def _group_conflicts(
 
 
 def _describe_chunks(state: State, id: NodeId, coords: Coords) -> list[str]:
-    """Describe the reference of one side at each of some coordinates."""
+    """Describe the references of one side at the given coordinates."""
     node = state.node(id)
     if node is None:
         return ["deleted"] * len(coords)
@@ -208,7 +213,7 @@ def _describe_node_changes(changes: ChangeSet, path: str) -> list[str]:
 
 
 class _Resolution:
-    """The application of a strategy to their changes. A decision may be made more than once."""
+    """The application of a strategy to their changes. The same decision may be made more than once."""
 
     def __init__(self, sides: Sides, ours: ChangeSet, theirs: ChangeSet) -> None:
         self._our_state, self._their_state = sides.ours, sides.theirs
@@ -241,7 +246,7 @@ class _Resolution:
                 self._drop_chunks(path)
 
     def take_theirs(self, found: Found) -> None:
-        """Change our side so that their change applies."""
+        """Edit our changes so that their change applies."""
         path = found.conflict.path
         match _get_kind(found):
             case ConflictType.NewNodeConflictsWithExistingNode | ConflictType.NodeRecreatedByBothSides:
@@ -293,7 +298,8 @@ class _Resolution:
             del self._changes.chunks[id]
 
     def _keep(self, path: str) -> None:
-        """Keep a node and the groups around it. A group that they put in place of one of these is taken."""
+        """Keep a node and the groups around it. If the other side replaced one of these groups, take its
+        version."""
         self._keep_at(path, alone=self._are_groups(path))
         for above in list_ancestors(path):
             if not _is_group(self._changes.created.get(above)):
@@ -312,7 +318,7 @@ class _Resolution:
                 self._changes.deleted[each] = node
 
     def _replace(self, path: str) -> None:
-        """Replace our node by theirs; if both are groups, only the metadata."""
+        """Replace our node with theirs; if both are groups, only the metadata."""
         here, there = self._our_nodes.find(path), self._changes.created.get(path)
         if here is None or there is None:
             return
@@ -323,7 +329,7 @@ class _Resolution:
             self._delete(path)
 
     def _revive(self, path: str) -> None:
-        """Restore a node that we deleted or replaced, and the groups around it, as they have them."""
+        """Restore a node that we deleted or replaced, and the groups around it, in their version."""
         for each in (*list_ancestors(path), path):
             here, there = self._our_nodes.find(each), self._their_nodes.find(each)
             if there is None or each in self._changes.created or (here is not None and here.id == there.id):
@@ -339,7 +345,7 @@ class _Resolution:
             put_differences(self._changes, there, None, self._their_state.workspace.refs(there))
 
     def _take_array(self, path: str) -> None:
-        """Take their version of an array, metadata and chunks."""
+        """Take their version of an array: metadata and chunks."""
         here, there = self._our_nodes.find(path), self._their_nodes.find(path)
         if here is None or there is None:
             return

@@ -1,4 +1,4 @@
-"""Pauses between the attempts of a change that lost a race against another writer."""
+"""Pause between attempts of a change that lost a race against another writer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from icefloe.errors import ConflictError, ErrorKind
 _IMMEDIATE_TRIES: Final = 5
 _MOST_DOUBLINGS: Final = 7
 _LONGEST_PAUSE_S: Final = 15.0
-"""With a hundred writers and 60 ms per request, shorter pauses let most attempts fail, and longer ones leave
-the storage idle.
+"""The longest pause in seconds. With a hundred writers and 60 ms per request, most attempts fail with shorter
+pauses, and the storage is idle with longer ones.
 """
 
 
 def give_way(losses: int, took_s: float) -> None:
-    """Wait for a random time after a commit lost a race, longer after repeated losses.
+    """Back off for a random time after a change of a ref lost a race against another writer, longer after
+    repeated losses.
 
     Without pauses, all losers would try again at the same time, and all but one would lose again. The
     pause grows with the duration of an attempt, so that another writer can finish in the meantime.
@@ -29,10 +30,10 @@ def give_way(losses: int, took_s: float) -> None:
 
 
 def retry_conflicts(config: EffectiveConfig) -> Iterator[int]:
-    """Yield the numbers of the attempts after their pauses; raise ConflictError after the last.
+    """Yield the attempts to change a ref, with backoff between them; raise ConflictError after the last.
 
-    The first attempts follow without pauses, the others after growing ones, as `repo_update_retries`
-    configures.
+    The first attempts follow without pauses, later attempts after growing pauses, as configured by
+    `repo_update_retries`.
     """
     yield from retry.iterate_attempts(
         config.update_max_tries,

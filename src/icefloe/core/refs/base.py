@@ -1,12 +1,14 @@
-"""The interface of branches, tags and all other mutable state. Each change is one compare-and-swap."""
+"""The interface of stores for branches, tags and all other mutable state. Each change is one
+compare-and-swap."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from icefloe._internal.ids import SnapshotId
+from icefloe.branch_checks import BranchCheck
 from icefloe.errors import (
     ConflictError,
     ErrorKind,
@@ -22,11 +24,13 @@ from icefloe.format.updates import RepoStatus, Update
 
 
 class CollectedError(Exception):
-    """A garbage collection ran since a session started; nothing was changed."""
+    """The error of a ref store for a change of refs after a garbage collection ran since the session
+    started.
+    """
 
 
 class RefStore(ABC):
-    """The mutable part of a repository: branches, tags, configuration, status and history.
+    """The ref store of a repository: its branches, tags, configuration, status and history.
 
     Operations that a version of the format does not support raise the error of `make_unsupported_error`.
     """
@@ -35,60 +39,62 @@ class RefStore(ABC):
 
     @abstractmethod
     def branches(self) -> Mapping[str, SnapshotId]:
-        """Return the tips of all branches by name."""
+        """Return all branches of a ref store, with the snapshots at their tips."""
 
     @abstractmethod
     def tags(self) -> Mapping[str, SnapshotId]:
-        """Return the targets of all tags by name, without deleted tags."""
+        """Return all tags of a ref store with their snapshots, without deleted tags."""
 
     @abstractmethod
     def branch(self, name: str) -> SnapshotId:
-        """Return the tip of a branch."""
+        """Return the snapshot to which a branch ref points."""
 
     def tip_to_write(self, name: str) -> SnapshotId:
-        """Return the tip of a branch for a writer; raise ReadOnlyError if the repository is read-only."""
+        """Return the tip of a branch ref for a writer; raise ReadOnlyError if the repository is read-only."""
         raise make_unsupported_error("a session to write", self.spec)
 
     @abstractmethod
     def tag(self, name: str) -> SnapshotId:
-        """Return the snapshot that a tag names."""
+        """Return the snapshot to which a tag ref points."""
 
     def create_branch(self, name: str, snapshot: SnapshotId) -> None:
-        """Create a branch at a snapshot."""
+        """Create a branch ref at a snapshot."""
         raise make_unsupported_error(f"creating branch {name}", self.spec)
 
     def delete_branch(self, name: str) -> None:
-        """Delete a branch other than main."""
+        """Delete a branch ref other than main."""
         raise make_unsupported_error(f"deleting branch {name}", self.spec)
 
     def reset_branch(self, name: str, snapshot: SnapshotId, expected: SnapshotId | None = None) -> None:
-        """Point a branch to another snapshot; raise ConflictError if it is not at `expected`."""
+        """Point a branch ref to another snapshot; raise ConflictError if it is not at `expected`."""
         raise make_unsupported_error(f"resetting branch {name}", self.spec)
 
     def create_tag(self, name: str, snapshot: SnapshotId) -> None:
-        """Create a tag. Tags are immutable."""
+        """Create a tag ref. Tags are immutable."""
         raise make_unsupported_error(f"creating tag {name}", self.spec)
 
     def delete_tag(self, name: str) -> None:
-        """Delete a tag. Its name can never be used again."""
+        """Delete a tag ref. Its name can never be used again."""
         raise make_unsupported_error(f"deleting tag {name}", self.spec)
 
     def check_tip(self, branch: str, base: SnapshotId) -> None:
-        """Raise ConflictError if a branch is not at `base`, ReadOnlyError if the repository is read-only."""
+        """Raise ConflictError if a branch ref is not at `base`, ReadOnlyError if the repository is
+        read-only."""
         check_base(base, self.tip_to_write(branch))
 
     def back_up_early(self) -> None:
-        """Back up the mutable state for the next change, while a commit writes its files."""
+        """Back up the file of all refs for the next change, while a commit writes its files."""
         return
 
     def now(self) -> int:
-        """Return a mark in the history of operations, for the `since` of later changes."""
+        """Return a mark in the history of ref changes, for the `since` argument of later changes."""
         return 0
 
     def advance(
         self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None
     ) -> None:
-        """Add a snapshot to a branch that is still at `base`; raise ConflictError otherwise.
+        """Move a branch ref from `base` to a new snapshot; raise ConflictError if the branch is not at
+        `base`.
 
         This method, `amend` and `detach` raise CollectedError if garbage was collected after the mark
         `since`.
@@ -96,23 +102,32 @@ class RefStore(ABC):
         raise make_unsupported_error(f"committing to {branch}", self.spec)
 
     def amend(self, branch: str, base: SnapshotId, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Replace the tip `base` of a branch by a new snapshot."""
+        """Replace the tip of a branch ref with a new snapshot, if the tip is still `base`."""
         raise make_unsupported_error(f"amending {branch}", self.spec)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Add a snapshot that no branch points to."""
+        """Register a snapshot that no ref points to."""
         raise make_unsupported_error("flushing", self.spec)
 
     @abstractmethod
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
-        """Return the entry of a snapshot; raise SnapshotNotFoundError if it is not in this repository."""
+        """Return the entry of a snapshot in the ref store; raise SnapshotNotFoundError if it is not in this
+        repository.
+        """
+
+    def forget_history(self) -> None:
+        """Forget the parts of the history that the ref store has cached and that another process may have
+        changed. Maintenance operations call this before they walk the history."""
+        return
 
     def keeps(self, id: SnapshotId) -> bool:
-        """Return whether no garbage collection that was recorded so far deletes objects of a snapshot."""
+        """Return whether the objects of a snapshot survive all garbage collections that the ref store has
+        recorded.
+        """
         raise make_unsupported_error("garbage collection", self.spec)
 
     def ancestry(self, id: SnapshotId) -> Iterator[SnapshotInfo]:
-        """Yield a snapshot and its ancestors, newest first."""
+        """Yield a snapshot and its ancestors as the ref store records them, newest first."""
         seen: set[SnapshotId] = set()
         current: SnapshotId | None = id
         while current is not None and current not in seen:
@@ -122,56 +137,70 @@ class RefStore(ABC):
             current = info.parent_id
 
     def ancestries(self) -> Callable[[SnapshotId], Iterator[SnapshotInfo]]:
-        """Return `ancestry` for many calls: in version 2, for the present state of the repository."""
+        """Return a function like `ancestry` for many calls, which reads the ref store once if its format
+        allows it.
+        """
         return self.ancestry
 
     @abstractmethod
     def config(self) -> dict[str, Any] | None:
-        """Return the stored configuration, if there is one."""
+        """Return the configuration in the ref store of the repository, if there is one."""
 
     def save_config(self, config: dict[str, Any]) -> None:
-        """Store a configuration."""
+        """Store a configuration in the ref store of the repository."""
         raise make_unsupported_error("storing a configuration", self.spec)
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return the metadata of the repository."""
+        """Return the metadata of the repository from its ref store."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Replace the metadata of the repository."""
+        """Replace the metadata of the repository in its ref store."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Merge values into the metadata of the repository, and return the result."""
+        """Merge values into the metadata of the repository in its ref store, and return the result."""
         raise make_unsupported_error("metadata of the repository", self.spec)
 
-    def protect(self, branch: str, *, protected: bool) -> None:
-        """Protect a branch, or end its protection."""
+    def protect(self, branch: str, sql: Sequence[str] | None, python: Sequence[str] | None) -> None:
+        """Protect a branch ref from changes of its history.
+
+        If no new checks of a kind are given, the existing checks are kept.
+        """
         raise make_unsupported_error(f"protecting branch {branch}", self.spec)
 
+    def unprotect(self, branch: str) -> None:
+        """End the protection of a branch ref, and remove its checks."""
+        raise make_unsupported_error(f"protecting branch {branch}", self.spec)
+
+    def protected_branches(self) -> Mapping[str, tuple[BranchCheck, ...]]:
+        """Return the checks of each protected branch in the ref store."""
+        return {}
+
     def status(self) -> RepoStatus:
-        """Return whether the repository is online, and why not."""
+        """Return the status of the repository from its ref store: whether it is online, and why not."""
         return RepoStatus()
 
     def set_status(self, status: RepoStatus) -> None:
-        """Change the status of the repository."""
+        """Change the status of the repository in its ref store."""
         raise make_unsupported_error("a status of the repository", self.spec)
 
     def feature_flags(self) -> Mapping[int, bool]:
-        """Return the feature flags that differ from their defaults, by number."""
+        """Return the feature flags in the ref store that differ from their defaults, by number."""
         return {}
 
     def set_feature_flag(self, flag: int, setting: bool | None) -> None:
-        """Set a feature flag, or reset it to its default with None."""
+        """Set a feature flag in the ref store, or reset it to its default with None."""
         raise make_unsupported_error("a feature flag", self.spec)
 
     def ops_log(self) -> Iterator[Update]:
-        """Yield the operations on the repository, newest first."""
+        """Yield the operations that the ref store has recorded, newest first."""
         raise make_unsupported_error("the ops log", self.spec)
 
 
 def check_base(base: SnapshotId, tip: SnapshotId) -> None:
-    """Raise ConflictError if the tip of a branch is no longer the snapshot that a commit is based on.
+    """Raise ConflictError if a commit lost a race: the ref of the branch is no longer at the snapshot it is
+    based on.
 
     This is where a commit loses a race against another writer.
     """
@@ -180,7 +209,7 @@ def check_base(base: SnapshotId, tip: SnapshotId) -> None:
 
 
 def make_unsupported_error(what: str, spec: Spec) -> IcechunkError:
-    """Return the error for an operation that a version of the format does not support."""
+    """Return the error for a change of a ref store that its version of the format does not support."""
     if not spec.writable:
         return read_only_format(what)
     return FormatError(
@@ -195,12 +224,12 @@ UPGRADE: Final = Hint("{function} upgrades it", function="upgrade_icechunk_repos
 
 
 def read_only_format(what: str, hint: Hint = MIGRATE) -> ReadOnlyError:
-    """Return the error for an operation that a repository of a format before version 1 does not support."""
+    """Return the error for a change of refs in a repository of a format before version 1."""
     return ReadOnlyError(f"{what}: {READ_ONLY_FORMAT}", ErrorKind.READ_ONLY_REPOSITORY).with_hint(hint)
 
 
 def check_storable(name: str) -> None:
-    """Raise an error if the name of a branch or tag cannot be stored."""
+    """Raise an error if a ref store cannot store the name of a branch or tag."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -208,7 +237,7 @@ def check_storable(name: str) -> None:
 
 
 def make_invalid_name_error(name: str, rule: str) -> InvalidInputError:
-    """Return the error for an invalid name of a branch or tag."""
+    """Return the error for an invalid name of a branch or tag in any ref store."""
     return InvalidInputError(
         f"invalid name {name!r} of a branch or tag: {rule}", kind=ErrorKind.INVALID_REF_NAME
     )

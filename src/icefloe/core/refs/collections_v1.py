@@ -1,7 +1,7 @@
 """Record garbage collections of V1 repositories, whose format has no operations log.
 
-One small file among the backups, which no reader and no collection touches, holds the time of the last
-collection by icefloe and the times of those that are running.
+A small file among the backups, which readers and collections ignore, contains the time of the last collection
+by icefloe and the times of running collections.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from icefloe.storage.base import ABSENT, ConditionNotMetError, ObjectNotFoundErr
 
 COLLECTED: Final = f"{OVERWRITTEN}/collected.icefloe"
 _LONGEST_US: Final = 24 * 3600 * 10**6
-"""A collection that started earlier than this is assumed to have been killed."""
+"""The age above which a running collection is assumed to have been killed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collections:
-    """The garbage collections on record, in microseconds since 1970-01-01 UTC."""
+    """The record of garbage collections of a V1 repository, with times in microseconds since
+    1970-01-01 UTC."""
 
     last_us: int = 0
     """The time at which the last collection started, or will start, to delete objects."""
@@ -33,20 +34,21 @@ class Collections:
 
 
 class CollectionsFile:
-    """The file that records garbage collections."""
+    """The file that records garbage collections of a V1 repository."""
 
     def __init__(self, assets: AssetStore) -> None:
         self._storage, self._config = assets.storage, assets.config
 
     def read(self) -> Collections:
-        """Read the record. A damaged file counts as an empty record."""
+        """Read the record of garbage collections of a V1 repository. A damaged file counts as empty."""
         return self._read()[0]
 
     def begin(self) -> int:
-        """Record that a collection is about to delete objects, and return the time that identifies it."""
+        """Record that a garbage collection of a V1 repository is about to delete objects, and return its time
+        as its id."""
 
         def add_collection(known: Collections) -> Collections:
-            # Sessions compare these times, so they must increase even if clocks differ.
+            # Sessions compare these times, so the times must increase even if clocks differ.
             now_us = max(time.time_ns() // 1000, known.last_us + 1)
             young = [each for each in known.under_way_us if now_us - each < _LONGEST_US]
             return Collections(now_us, (*young, now_us))
@@ -54,7 +56,7 @@ class CollectionsFile:
         return self._change(add_collection).last_us
 
     def end(self, begun_us: int) -> None:
-        """Record that a collection has finished."""
+        """Record that a garbage collection of a V1 repository has finished."""
 
         def remove_collection(known: Collections) -> Collections:
             return replace(known, under_way_us=tuple(at for at in known.under_way_us if at != begun_us))

@@ -39,7 +39,7 @@ from icefloe.storage.base import (
     Version,
 )
 
-# Characters that XML cannot contain: S3 lists the objects to delete in XML.
+# Characters that XML cannot contain, because S3 lists the objects to delete in XML.
 _UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
 
 
@@ -54,7 +54,7 @@ class RefStoreV1(RefStore):
         self._collections = CollectionsFile(assets)
 
     def create(self, snapshot: SnapshotId) -> None:
-        """Write the first branch; raise ConflictError if there is one already."""
+        """Write the first branch ref of a V1 repository; raise ConflictError if there is one already."""
         try:
             self._put(RefFile(RefKind.BRANCH, MAIN), snapshot, ABSENT)
         except ConditionNotMetError:
@@ -64,7 +64,7 @@ class RefStoreV1(RefStore):
             ) from None
 
     def _make_path(self, kind: RefKind, name: str) -> RefFile:
-        """Return the file of a branch or tag; raise an error if the name is invalid."""
+        """Return the path of a branch or tag. Raise an error if the name is invalid."""
         check_name(name)
         file = RefFile(kind, name)
         # The tombstone of a deleted tag has the longest path.
@@ -89,14 +89,16 @@ class RefStoreV1(RefStore):
     def _create(self, file: RefFile, snapshot: SnapshotId) -> None:
         """Write a file that does not exist yet.
 
-        A storage recognizes its own write after a lost response. If it cannot, the caller cannot either:
+        A storage recognizes its own write after a lost response. If it cannot, neither can the caller:
         another writer may have created the same branch or tag, and both would assume success.
         """
         self._storage.require_conditional_writes()
         self._put(file, snapshot, ABSENT)
 
     def all_refs(self) -> dict[RefFile, SnapshotId | None]:
-        """Return the target of every branch and tag, and None for tombstones of deleted tags."""
+        """Return the snapshot of every branch and tag of a V1 repository, and None for tombstones of deleted
+        tags.
+        """
         found = {file: self._read(file) for file in self._list_files() if not file.deleted}
         marks: dict[RefFile, SnapshotId | None] = {file: None for file in self._list_files() if file.deleted}
         return marks | {file: each[0] for file, each in found.items() if each is not None}
@@ -151,12 +153,14 @@ class RefStoreV1(RefStore):
         """Point a ref to a snapshot that may be garbage, and check that no collection has deleted it.
 
         The ref is written before collections are checked, and a collection records itself before it reads
-        refs: so at least one of them notices the other. If the snapshot may be deleted, the ref is restored
-        to its previous target, which the body appends to the list, or removed.
+        refs. At least one of them therefore notices the other. If the snapshot may be deleted, the ref is
+        restored to its previous target, which the body appends to the list, or removed.
         """
         before = self._collections.read()
         replaced: list[SnapshotId] = []
-        if not self._storage.exists(f"{SNAPSHOTS}/{snapshot}"):  # not the cache, which may still have it
+        if not self._storage.exists(
+            f"{SNAPSHOTS}/{snapshot}"
+        ):  # bypass the cache, which may still contain the snapshot
             raise _make_no_snapshot_error(snapshot)
         self._assets.snapshot(snapshot)
         yield replaced
@@ -166,8 +170,8 @@ class RefStoreV1(RefStore):
         if now.under_way_us and not self._is_reachable(snapshot, file, replaced):
             self._roll_back(file, snapshot, replaced)
             raise SessionStateError(
-                f"a garbage collection is running and may delete snapshot {snapshot}, because no branch or "
-                "tag leads to it; try again when the collection has ended",
+                f"a garbage collection is running and may delete snapshot {snapshot}, because no branch"
+                " or tag leads to it; try again after the collection",
                 kind=ErrorKind.NOT_ALLOWED,
             )
         try:
@@ -181,7 +185,7 @@ class RefStoreV1(RefStore):
         """Return whether a snapshot is an ancestor of some tips, or of refs other than `file`."""
         others = (id for each, id in self.all_refs().items() if each != file and id is not None)
         for tip in {*tips, *others}:
-            with contextlib.suppress(ObjectNotFoundError, FormatError):  # a broken history ends here
+            with contextlib.suppress(ObjectNotFoundError, FormatError):  # the history is broken and ends here
                 if snapshot in self._read_stored_ancestry(tip):
                     return True
         return False
@@ -199,7 +203,7 @@ class RefStoreV1(RefStore):
     def _roll_back(self, file: RefFile, snapshot: SnapshotId, replaced: Sequence[SnapshotId]) -> None:
         found = self._read(file)
         if found is None or found[0] != snapshot:
-            return  # another writer has moved it
+            return  # another writer has moved the ref
         if not replaced:
             self._storage.delete([file.path])
             return
@@ -214,7 +218,7 @@ class RefStoreV1(RefStore):
         kind: ErrorKind,
         since: int | None = None,
     ) -> list[SnapshotId]:
-        """Point a branch to a snapshot, from an expected tip or from any, and retry while others write.
+        """Point a branch to a snapshot, from an expected tip or from any tip, and retry while others write.
 
         Raises CollectedError if garbage was collected after the mark `since`. Returns the previous tip.
         """
@@ -226,8 +230,8 @@ class RefStoreV1(RefStore):
                 return written  # the response to our write was lost; others may have committed on top of it
             if expected is not None and tip != expected:
                 raise ConflictError(str(expected), str(tip), kind=kind)
-            # Check after reading the version: a collection changes the version after it has set its mark, so
-            # the conditional write fails if the mark was set in between.
+            # Check after reading the version. A collection changes the version after setting its mark, so the
+            # conditional write fails if the mark was set in between.
             if since is not None and self.now() != since:
                 raise CollectedError
             try:
@@ -268,14 +272,12 @@ class RefStoreV1(RefStore):
             raise _make_not_found_error("tag", name) from None
 
     def now(self) -> int:
-        """Return the time of the last collection by icefloe, in microseconds. Other collections are not
-        recorded.
-        """
+        """Return the time of the last recorded garbage collection of a V1 repository, in microseconds."""
         return self._collections.read().last_us
 
     def note_collection(self) -> int:
-        """Record a collection that is about to delete objects, and return a mark for
-        `note_end_of_collection`.
+        """Record a garbage collection of a V1 repository in its refs before it deletes objects, and return
+        its mark.
 
         A commit may have looked for the record already without having moved its branch. So all branch files
         are rewritten with the same content and another version, and the commit has to look again. A commit
@@ -297,7 +299,7 @@ class RefStoreV1(RefStore):
                     self._storage.put(file.path, respell(data, now_us), Unchanged(version))
 
     def note_end_of_collection(self, begun_us: int) -> None:
-        """Record that a collection has ended."""
+        """Record in the refs of a V1 repository that a garbage collection has ended."""
         self._collections.end(begun_us)
 
     def advance(
@@ -306,7 +308,7 @@ class RefStoreV1(RefStore):
         self._move(branch, snapshot.id, base, ErrorKind.COMMIT_CONFLICT, since)
 
     def detach(self, snapshot: SnapshotInfo, since: int | None = None) -> None:
-        """Check that the base of a snapshot still exists. The snapshot file itself needs no entry."""
+        """Check that the base of a detached V1 snapshot still exists. No ref of a V1 repository lists it."""
         if since is not None and self.now() != since:
             raise CollectedError
         if snapshot.parent_id is not None and not self._is_safe(snapshot.parent_id):
@@ -315,7 +317,7 @@ class RefStoreV1(RefStore):
     def _is_safe(self, base: SnapshotId) -> bool:
         """Return whether a snapshot, its history and its manifests exist and are not being deleted.
 
-        The snapshot that needs them was written before, so that collections that start now keep them.
+        The snapshot that requires them was written before, so collections that start now keep them.
         """
         if base in {*self.branches().values(), *self.tags().values()}:
             return True
@@ -333,6 +335,10 @@ class RefStoreV1(RefStore):
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         found = self._assets.snapshot(id)
         return SnapshotInfo(found.id, found.parent_id, found.flushed_at_us, found.message, found.metadata)
+
+    def forget_history(self) -> None:
+        # An expiration rewrites snapshot files, because they contain the id of their parent.
+        self._assets.forget_snapshots()
 
     def keeps(self, id: SnapshotId) -> bool:
         return id in {*self.branches().values(), *self.tags().values()} or self._is_reachable(id, None, ())
@@ -372,7 +378,7 @@ class RefStoreV1(RefStore):
 
 
 def check_name(name: str) -> None:
-    """Raise an error if a name cannot be the name of a folder in all storages."""
+    """Raise an error if the name of a V1 branch or tag cannot be the name of a folder in all storages."""
     check_storable(name)
     if not name or "/" in name or _UNSPEAKABLE.search(name):
         raise make_invalid_name_error(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from icefloe._internal.ids import ObjectId, SnapshotId
+from icefloe.branch_checks import BranchCheck, require_allowed
 from icefloe.config import EffectiveConfig
 from icefloe.core.assets import make_object_metadata
 from icefloe.core.refs.backoff import retry_conflicts
@@ -53,7 +55,10 @@ _YEAR_3000_MS: Final = 32_503_680_000_000
 CREATE_TAG: Final = 4
 DELETE_TAG: Final = 5
 FLAG_NAMES: Final = {3: "move_node", CREATE_TAG: "create_tag", DELETE_TAG: "delete_tag"}
-"""The known feature flags. All are on by default."""
+"""The known feature flags. All are enabled by default."""
+
+
+RunChecks: TypeAlias = Callable[[changes.CheckedMove], None]
 
 
 class RefStoreV2(RefStore):
@@ -66,14 +71,19 @@ class RefStoreV2(RefStore):
         self._config = config
         self._seen: tuple[RepoInfo, Version] | None = None
         self._seen_data = b""
-        """The file that was read or written last."""
+        """The file that was last read or written."""
         self._backup: tuple[Version, str] | None = None
-        """A version of the file that was backed up in advance, and the name of its backup."""
+        """The version of the file that was backed up in advance, and the name of its backup."""
+        self.run_checks: RunChecks | None = None
+        """A function that checks a snapshot before a protected branch moves to it; None if this program
+        cannot run checks."""
 
     # The file
 
     def create(self, info: RepoInfo, data: bytes | None = None) -> None:
-        """Write the first repo info file; raise ConflictError if there is one already."""
+        """Write the first refs of a V2 repository, in its repo info file; raise ConflictError if there are
+        any.
+        """
         if data is None:
             data = write_repo_info(info, V2, self._config.compression_level)
         try:
@@ -86,15 +96,15 @@ class RefStoreV2(RefStore):
         self._seen, self._seen_data = (info, version), data
 
     def take_over(self, other: RefStoreV2) -> None:
-        """Use the repo info that another store has read from the same file."""
+        """Take over the V2 refs that another ref store has read from the same repo info file."""
         self._seen, self._seen_data = other._seen, other._seen_data
 
     def load(self) -> RepoInfo:
-        """Return the current repo info."""
+        """Read the current V2 refs from the repo info file."""
         return self._load()[0]
 
     def seen(self) -> RepoInfo:
-        """Return the repo info that was read last."""
+        """Return the V2 refs that were last read from the repo info file."""
         return self._seen[0] if self._seen else self.load()
 
     def _load(self) -> tuple[RepoInfo, Version]:
@@ -127,11 +137,14 @@ class RefStoreV2(RefStore):
         while_read_only: bool = False,
         as_seen: bool = False,
     ) -> RepoInfo:
-        """Apply a change to the repo info and write it, and retry while others write.
+        """Apply a change to the V2 refs and write the repo info file, with retries while others write.
 
         A change that is no longer possible raises its own error. If the response to a write is lost, the
         change is recognized by its backup file, or by the snapshot that it adds: this makes commits happen
         exactly once.
+
+        If the change moves a protected branch with checks, its new snapshot is first added without a branch,
+        and then checked. The branch moves afterwards, unless another change came first.
 
         Parameters
         ----------
@@ -146,6 +159,40 @@ class RefStoreV2(RefStore):
             current one is
             read.
         """
+        passed: set[tuple[object, ...]] = set()
+
+        def guarded(info: RepoInfo) -> changes.Changed:
+            return changes.guard_branches(info, change(info), passed)
+
+        while True:
+            try:
+                return self._update(guarded, brings, while_read_only=while_read_only, as_seen=as_seen)
+            except changes.ChecksRequiredError as required:
+                move = required.move
+                if self.run_checks is None:
+                    raise SessionStateError(
+                        f"branch {move.branch} of the repository in {self._storage.place} has checks,"
+                        " which this operation cannot run",
+                        kind=ErrorKind.NOT_ALLOWED,
+                    ).with_hint(
+                        Hint("{function} ends the protection", function="Repository.unprotect")
+                    ) from None
+                require_allowed(move.branch, move.checks)  # before anything is written
+                if not required.is_listed:
+                    self._update(partial(changes.add_detached_snapshot, snapshot=move.tip), move.tip.id)
+                    brings = None  # the snapshot no longer proves that the branch has moved
+                    continue  # another writer may have moved the branch already
+                self.run_checks(move)
+                passed.add(move.key)
+
+    def _update(
+        self,
+        change: Change,
+        brings: SnapshotId | None = None,
+        *,
+        while_read_only: bool = False,
+        as_seen: bool = False,
+    ) -> RepoInfo:
         tried: set[str] = set()
         for attempt in retry_conflicts(self._config):
             seen = self._seen if as_seen and attempt == 0 else None
@@ -183,7 +230,8 @@ class RefStoreV2(RefStore):
     def _replace(self, new: RepoInfo, version: Version, backup: str, newest_us: int | None) -> bool:
         """Replace one version of the file, after backing it up; return False if it has another version.
 
-        The clock of this machine is compared with that of the storage, given the time of the newest change.
+        The clock of this machine is compared with the clock of the storage, given the time of the newest
+        change.
         """
         data = write_repo_info(new, V2, self._config.compression_level)
         try:
@@ -209,7 +257,7 @@ class RefStoreV2(RefStore):
     def _back_up(self, backup: str, version: Version) -> None:
         target = f"{OVERWRITTEN}/{backup}"
         if self._seen is not None and self._seen[1] == version and not self._storage.answers_at_once:
-            self._storage.put(target, self._seen_data)  # saves reading the file again
+            self._storage.put(target, self._seen_data)  # avoids reading the file again
         else:
             self._storage.back_up(REPO_PATH, target, version)
 
@@ -218,7 +266,7 @@ class RefStoreV2(RefStore):
         return self._backup[1] if self._backup is not None and self._backup[0] == version else None
 
     def old_backups(self) -> Iterator[str]:
-        """Yield the paths of backups that the ops log does not need, oldest first."""
+        """Yield the paths of backups of the V2 refs that the ops log does not need, oldest first."""
         needed: set[str] = set()
         before = self.load().repo_before_updates
         while before is not None and before not in needed:
@@ -248,7 +296,9 @@ class RefStoreV2(RefStore):
     def tip_to_write(self, name: str) -> SnapshotId:
         info = self.load()
         check_writable(info.status)
-        return changes.get_branch_tip(info, name)
+        tip = changes.get_branch_tip(info, name)
+        require_allowed(name, changes.list_checks(info, name))  # raise errors before a session writes in vain
+        return tip
 
     def tag(self, name: str) -> SnapshotId:
         return changes.get_tag_target(self.load(), name)
@@ -299,7 +349,7 @@ class RefStoreV2(RefStore):
         """Apply a change that adds a snapshot, unless garbage was collected after a mark."""
 
         def checked(info: RepoInfo) -> changes.Changed:
-            changed = change(info)  # first, because a conflict takes precedence
+            changed = change(info)  # check the tip first, because a conflict takes precedence
             if since is not None and self.collected_since(info, since):
                 raise CollectedError
             return changed
@@ -307,15 +357,13 @@ class RefStoreV2(RefStore):
         self.update(checked, brings=snapshot, as_seen=True)
 
     def collected_since(self, info: RepoInfo, since: int) -> bool:
-        """Return whether garbage was, or may have been, collected between a mark and a state of the
-        repository.
-        """
+        """Return whether garbage may have been collected between a mark and a state of the V2 refs."""
         for update in chain.from_iterable(self._log_files(info)):
             if update.updated_at_us <= since:
                 return False
             if isinstance(update.update_type, UpdateType.GCRan):
                 return True
-        return bool(since)  # the part of the log with the mark is lost, so assume the worst
+        return bool(since)  # the part of the log with the mark is lost, so assume that there was a collection
 
     def snapshot(self, id: SnapshotId) -> SnapshotInfo:
         return changes.get_snapshot_info(self.load(), id)
@@ -331,7 +379,7 @@ class RefStoreV2(RefStore):
 
     def ancestries(self) -> Callable[[SnapshotId], Iterator[SnapshotInfo]]:
         info = self.load()
-        decoded = list(info.snapshots)  # all at once takes a fraction of the time of one by one
+        decoded = list(info.snapshots)  # reading all at once takes a fraction of the time
 
         def walk(id: SnapshotId) -> Iterator[SnapshotInfo]:
             if info.snapshots.row(id) is None:
@@ -355,8 +403,15 @@ class RefStoreV2(RefStore):
     def update_metadata(self, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
         return self.update(lambda info: changes.set_metadata(info, {**info.metadata, **metadata})).metadata
 
-    def protect(self, branch: str, *, protected: bool) -> None:
-        self.update(lambda info: changes.protect(info, branch, protected=protected))
+    def protect(self, branch: str, sql: Sequence[str] | None, python: Sequence[str] | None) -> None:
+        self.update(lambda info: changes.protect(info, branch, sql, python))
+
+    def unprotect(self, branch: str) -> None:
+        self.update(lambda info: changes.unprotect(info, branch))
+
+    def protected_branches(self) -> Mapping[str, tuple[BranchCheck, ...]]:
+        info = self.load()
+        return {branch: changes.list_checks(info, branch) for branch in changes.list_protected(info)}
 
     def status(self) -> RepoStatus:
         return self.load().status
@@ -374,7 +429,7 @@ class RefStoreV2(RefStore):
         return chain.from_iterable(self.ops_log_files())
 
     def ops_log_files(self) -> Iterator[Updates]:
-        """Yield the part of the ops log in each repo info file, newest first."""
+        """Yield the part of the ops log in each repo info file of a V2 repository, newest first."""
         return self._log_files(self.load())
 
     def _log_files(self, info: RepoInfo) -> Iterator[Updates]:
@@ -405,7 +460,7 @@ def _check_based(info: RepoInfo, branch: str, base: SnapshotId) -> RepoInfo:
 
 
 def decode_stored_config(info: RepoInfo) -> dict[str, Any] | None:
-    """Return the configuration in a repo info file, if there is one."""
+    """Decode the configuration that is stored with the V2 refs, if there is one."""
     return None if info.config is None else decode_config(info.config, REPO_PATH)
 
 
@@ -425,19 +480,21 @@ def _guard_by_flag(flag: int, change: Change) -> Change:
 
 
 def check_flag(settings: Mapping[int, bool], flag: int) -> None:
-    """Raise an error if a feature flag forbids an operation."""
+    """Raise an error if a feature flag of a V2 repository forbids a change of its refs."""
     if not settings.get(flag, True):
         raise SessionStateError(
-            f"the feature flag {FLAG_NAMES.get(flag, flag)} of this repository is off",
+            f"the feature flag {FLAG_NAMES.get(flag, flag)} of this repository is disabled",
             kind=ErrorKind.FEATURE_FLAG_DISABLED,
         )
 
 
 def check_writable(status: RepoStatus) -> None:
-    """Raise an error if a repository is not online."""
+    """Raise an error if a V2 repository is not online, and its refs cannot be written."""
     if status.availability is not RepoAvailability.ONLINE:
         reason = status.limited_availability_reason
-        is_by_format = not status.set_at_us  # the format is read-only; no user has set the status
+        is_by_format = (
+            not status.set_at_us
+        )  # the format itself is read-only; the status was not set by a user
         raise ReadOnlyError(
             f"repository status is {status.availability.name.lower().replace('_', '-')}"
             + (f": {reason}" if reason else ""),
@@ -446,17 +503,17 @@ def check_writable(status: RepoStatus) -> None:
 
 
 def make_backup_name(now_ms: int, name: str) -> str:
-    """Return the name of a backup below `overwritten/`. The newest sorts first."""
+    """Return the name of a backup of the V2 refs below `overwritten/`. The newest sorts first."""
     return f"{name}.{_YEAR_3000_MS - now_ms:014d}.{_Random.random()}"
 
 
 def get_backup_time_us(name: str) -> int:
-    """Return the time at which a backup was made, from its name."""
+    """Return the time of a backup of the V2 refs, from its name."""
     return (_YEAR_3000_MS - int(name.split(".")[-2])) * 1000
 
 
 class _Random(ObjectId):
-    """Twelve random bytes for a name."""
+    """Twelve random bytes for the name of a backup."""
 
     __slots__ = ()
     _NAME = "random name"

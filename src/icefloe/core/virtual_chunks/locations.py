@@ -1,8 +1,8 @@
 """Locations of virtual chunks: valid URLs, their stored form, and their containers.
 
 A location is an absolute URL, or `vcc://NAME/PATH` for a path in the container of that name. Its key is the
-percent-decoded path. No key may have a `.` or `..` segment, in any encoding, because it would lead out of the
-authorized container.
+percent-decoded path. Keys with a `.` or `..` segment, in any encoding, are rejected, because they would lead
+out of the authorized container.
 """
 
 from __future__ import annotations
@@ -40,27 +40,34 @@ _KEPT_IN_FILE_PATHS: Final = "!$%&'()*+,-./:;=@[]^_|~"
 
 @dataclass(frozen=True)
 class Containers:
-    """The virtual chunk containers of a repository, with the longest URL prefix first."""
+    """The virtual chunk containers of a repository, which resolve virtual chunk locations: longest URL prefix
+    first.
+    """
 
     ordered: tuple[VirtualChunkContainer, ...] = ()
     named: Mapping[str, VirtualChunkContainer] = field(default_factory=dict)
 
     @staticmethod
     def of(containers: Iterable[VirtualChunkContainer]) -> Containers:
-        """Return the valid containers of a configuration. Invalid ones are logged and ignored."""
+        """Return the virtual chunk containers of a configuration, to resolve virtual chunk locations.
+
+        Log and ignore invalid ones.
+        """
         usable = [found for each in containers if (found := _usable(each)) is not None]
         usable.sort(key=lambda container: len(container.url_prefix), reverse=True)
         return Containers(tuple(usable), {each.name: each for each in usable if each.name})
 
     def find(self, location: str) -> VirtualChunkContainer | None:
-        """Return the container of a location in its stored form, if there is one."""
+        """Return the virtual chunk container of a location in its stored form, if there is one."""
         if location.startswith(NAMED):
             name, slash, _ = location.removeprefix(NAMED).partition("/")
             return self.named.get(name) if slash else None
         return next((each for each in self.ordered if location.startswith(each.url_prefix)), None)
 
     def absolute(self, location: str) -> str:
-        """Return the URL of a location; raise InvalidInputError if its container does not exist."""
+        """Return the URL of a virtual chunk location; raise InvalidInputError if its container does not
+        exist.
+        """
         if not location.startswith(NAMED):
             return location
         name, _, rest = location.removeprefix(NAMED).partition("/")
@@ -73,7 +80,7 @@ class Containers:
         return container.url_prefix + rest
 
     def prefixes(self) -> list[str]:
-        """Return the prefixes of locations in the containers."""
+        """Return the URL prefixes of some locations' virtual chunk containers."""
         return [each.url_prefix for each in self.ordered] + [f"{NAMED}{name}/" for name in self.named]
 
 
@@ -91,7 +98,8 @@ def _usable(container: VirtualChunkContainer) -> VirtualChunkContainer | None:
 
 
 class BadLocationError(InvalidInputError):
-    """One of many locations is invalid. The caller adds the coordinates of its chunk."""
+    """The error for an invalid virtual chunk location among many. The caller adds the coordinates of its
+    chunk."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason, kind=ErrorKind.INVALID_VIRTUAL_REF)
@@ -101,7 +109,7 @@ class BadLocationError(InvalidInputError):
 def check_locations(
     locations: Blobs, containers: Containers, *, validate: bool
 ) -> tuple[Blobs, NDArray[np.bool_]]:
-    """Return locations in their stored form, and a mask of those outside all containers.
+    """Return virtual chunk locations in their stored form, and a mask of those outside all containers.
 
     Raises BadLocationError for the first that is not a URL or, with `validate`, has a `.` or `..` segment.
     Locations in containers, or on a few servers, are checked as columns; only unusual ones are decoded.
@@ -184,7 +192,7 @@ def _get_origin(location: bytes) -> str | None:
 
 
 def to_stored_form(location: str) -> str:
-    """Return the stored form of a location: the scheme in lower case, a file path normalized as in browsers.
+    """Return the stored form of a virtual chunk location: a scheme in lower case, a normalized file path.
 
     Raises InvalidInputError if the location is not an absolute URL.
     """
@@ -226,7 +234,8 @@ def _normalize_file_url(location: str) -> str:
 
 
 def decode_key(location: str) -> str:
-    """Return the decoded path of a URL without the leading slash; raise InvalidInputError if it is ambiguous.
+    """Return the decoded path in a virtual chunk location, without the leading slash; raise an error if it is
+    ambiguous.
 
     Backslashes count as slashes, because some servers and all browsers treat them as such.
     """

@@ -27,7 +27,7 @@ Fetch = Callable[[int, int], Fetched]
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """The limits within which reads of one file are combined."""
+    """The limits for combining range reads of one file into one request."""
 
     max_gap_bytes: int = 64 * 1024
     """Reads with at most this gap between them may become one request."""
@@ -41,7 +41,7 @@ class ReadLimits:
     """The maximum number of bytes that are read ahead, over all files."""
 
     def spare(self, used_bytes: int) -> int:
-        """Return the number of unrequested bytes that a request may read in addition to `used_bytes`.
+        """Return the number of unrequested bytes that a combined range read may add to `used_bytes`.
 
         Parameters
         ----------
@@ -58,14 +58,14 @@ class ReadLimits:
 
 
 class KeptBytes:
-    """The number of bytes that a reader has read ahead, over all files. Thread-safe."""
+    """A counter of the bytes that range reads have read ahead, over all files. Thread-safe."""
 
     def __init__(self) -> None:
         self._held = 0
         self._lock = fork_safe_lock()
 
     def take(self, count: int, limit: int) -> bool:
-        """Reserve bytes, and return whether they are within a limit."""
+        """Reserve memory for bytes that range reads read ahead; return whether they are within a limit."""
         with self._lock:
             if self._held + count > limit:
                 return False
@@ -73,14 +73,14 @@ class KeptBytes:
             return True
 
     def free(self, count: int) -> None:
-        """Release reserved bytes."""
+        """Release the memory that was reserved for bytes read ahead by range reads."""
         with self._lock:
             self._held -= count
 
 
 @dataclass(eq=False, slots=True)
 class _Span:
-    """A request, pending or answered."""
+    """A pending or completed request."""
 
     start: int
     stop: int
@@ -101,7 +101,7 @@ class _Run:
 
 
 class RangeReader:
-    """Byte ranges of one version of a file. Thread-safe."""
+    """A reader that combines small range reads of one version of a file. Thread-safe."""
 
     def __init__(self, fetch: Fetch, limits: ReadLimits, kept: KeptBytes) -> None:
         self._fetch = fetch
@@ -112,7 +112,9 @@ class RangeReader:
         self._runs: list[_Run] = []
 
     def read(self, start: int, stop: int) -> Fetched:
-        """Read bytes `start` to `stop`, or fewer if the file ends, with the version of the file."""
+        """Read the byte range `start` to `stop` of a file, or less if the file ends, with the version of the
+        file.
+        """
         with self._lock:
             now = time.monotonic()
             self._forget_old(now)
@@ -127,7 +129,7 @@ class RangeReader:
             found = self._await_span(span)
         else:
             if span.answer.exception() is not None:
-                return self._fetch(start, stop)  # the request of another reader failed; ours may succeed
+                return self._fetch(start, stop)  # the request of another reader failed, but ours may succeed
             found = span.answer.result()
         self._drop_if_used(span)
         first = start - span.start
@@ -150,7 +152,7 @@ class RangeReader:
         return found
 
     def _drop_if_used(self, span: _Span) -> None:
-        """Release a span whose bytes were all requested."""
+        """Release a span after all of its bytes were requested."""
         with self._lock:
             if span.used >= span.stop - span.start:
                 self._drop(span)
@@ -202,12 +204,12 @@ class RangeReader:
             self._kept.free(span.kept)
 
     def close(self) -> None:
-        """Release all bytes that were read ahead."""
+        """Release all bytes that the range reads of a file have read ahead."""
         with self._lock:
             for span in list(self._spans):
                 self._drop(span)
 
     def forget_old(self) -> None:
-        """Release bytes that were read ahead and not requested in time."""
+        """Release bytes that range reads of a file have read ahead and that nobody requested in time."""
         with self._lock:
             self._forget_old(time.monotonic())

@@ -1,4 +1,4 @@
-"""Reading of virtual chunks, only from authorized containers and only in the recorded version."""
+"""Read virtual chunks, only from authorized containers and only in the recorded version."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from icefloe.core.virtual_chunks.range_reads import KeptBytes, RangeReader, Read
 from icefloe.errors import ErrorKind, Hint, InvalidInputError, StorageError
 from icefloe.format.manifest import Checksum, ETag, LastModified, VirtualRef
 from icefloe.storage.base import ObjectNotFoundError, Storage
+from icefloe.storage.disk_cache import CachedLocation
 from icefloe.storage.external.base import ExternalSource, Fetched
 
 if TYPE_CHECKING:
@@ -26,16 +27,16 @@ Authorized: TypeAlias = "Mapping[str, AnyCredential | None]"
 
 _NO_SETTINGS: Final = StorageSettings()
 _FILES: Final = 256
-"""The number of files whose recent reads are remembered."""
+"""The number of files whose recent reads are recorded."""
 
 
 class VirtualReader:
     """A reader for virtual chunks in authorized containers. Thread-safe.
 
-    Credentials are sent to an endpoint that only the stored configuration names if it belongs to the
-    provider, if it is that of the repository's `storage`, or if the container is `trusted`.
+    An endpoint that only the stored configuration contains receives credentials if it belongs to the
+    provider, if it is the endpoint of the repository's `storage`, or if the container is `trusted`.
 
-    There is one source, and so one pool of connections, per container for all stores of a repository.
+    All stores of a repository share one source, and therefore one pool of connections, per container.
     """
 
     def __init__(
@@ -49,18 +50,22 @@ class VirtualReader:
         self.containers = Containers.of((containers or {}).values())
         self._authorized = {_get_container_prefix(key): value for key, value in (authorized or {}).items()}
         for container in self.containers.ordered:
-            from icefloe.storage.external.sources import check_credential  # many have no containers
+            from icefloe.storage.external.sources import (
+                check_credential,
+            )  # many repositories have no containers
 
             check_credential(container, self._authorized.get(container.url_prefix))
         self.withheld = self._find_withheld(storage, {_get_container_prefix(each) for each in trusted})
         """Endpoints that receive no credentials, by the URL prefix of their container."""
         reachable = {each.url_prefix for each in self.containers.ordered} & self._authorized.keys()
         self.answers_at_once = all(prefix.startswith("file:") for prefix in reachable)
-        """True if no readable virtual chunk is on a network."""
+        """True if no readable virtual chunk requires the network."""
         self._settings = settings or _NO_SETTINGS
         self.limits = ReadLimits()
-        """The limits for files that are read for the first time; may be replaced."""
+        """The limits for files that are read for the first time. They may be replaced."""
         self._kept = KeptBytes()
+        self.disk: CachedLocation | None = None
+        """The entries of this repository in a disk cache."""
         self._sources: dict[str, ExternalSource] = {}
         self._places: dict[str, tuple[ExternalSource, str]] = {}
         self._files: OrderedDict[tuple[str, Checksum | None], RangeReader] = OrderedDict()
@@ -74,7 +79,7 @@ class VirtualReader:
         unknown = [each for each in asked if each.url_prefix not in trusted]
         if storage is None or not unknown:
             return {}
-        from icefloe.storage.external.endpoints import find_foreign_endpoint
+        from icefloe.storage.external.trusted_endpoints import find_foreign_endpoint
 
         found = {
             each.url_prefix: find_foreign_endpoint(each, self._authorized[each.url_prefix], storage)
@@ -83,13 +88,24 @@ class VirtualReader:
         return {prefix: endpoint for prefix, endpoint in found.items() if endpoint is not None}
 
     def read(self, ref: VirtualRef, start: int, stop: int, chunk: str) -> bytes:
-        """Read bytes `start` to `stop` of a virtual chunk. Errors mention the chunk and its file.
+        """Read bytes `start` to `stop` of a virtual chunk from its file.
+
+        Errors mention the chunk and its file.
 
         Raises InvalidInputError if its container is missing or not authorized, and StorageError if the file
-        does not exist, is too short, or has changed since the reference was set.
+        does not exist, is too short, or has changed since the reference was set. A chunk of a reference with
+        a checksum may come from the disk cache, although the file has changed since.
         """
         source, key = self.place(ref.location)
         first, last = ref.offset + start, ref.offset + stop
+        if self.disk is None or ref.checksum is None:
+            return self._read_source(source, key, ref, first, last, chunk)
+        entry = (source.endpoint, self.containers.absolute(ref.location), ref.checksum, first, last)
+        return self.disk.get(entry, lambda: self._read_source(source, key, ref, first, last, chunk))
+
+    def _read_source(
+        self, source: ExternalSource, key: str, ref: VirtualRef, first: int, last: int, chunk: str
+    ) -> bytes:
         with translate_source_errors(ref.location, chunk):
             if source.answers_at_once:
                 found = source.fetch(key, first, last)
@@ -101,7 +117,7 @@ class VirtualReader:
         return found.data
 
     def place(self, location: str) -> tuple[ExternalSource, str]:
-        """Return the source of the file at a location, and its key there."""
+        """Return the source and the key of the file from which a virtual chunk is read."""
         place = self._places.get(location)
         if place is None:
             place = self._find(location)
@@ -111,7 +127,7 @@ class VirtualReader:
         return place
 
     def _find(self, location: str) -> tuple[ExternalSource, str]:
-        # A manifest may come from anybody, so repeat all checks that were made when a reference was set.
+        # A manifest may come from anybody, so repeat all checks that are made when a reference is set.
         url = to_stored_form(self.containers.absolute(location))
         container = self.containers.find(url)
         if container is None:
@@ -149,11 +165,13 @@ class VirtualReader:
                 kind=ErrorKind.UNAUTHORIZED_VIRTUAL_CHUNK_CONTAINER,
             ).with_hint(Hint("if you trust it, pass the container in `{config}`", config=None))
         from icefloe.storage.external.sources import open_source
+        from icefloe.storage.external.trusted_endpoints import find_endpoint
 
         with self._lock:
             source = self._sources.get(prefix)
             if source is None:
                 source = open_source(container, self._authorized[prefix], self._settings)
+                source.endpoint = find_endpoint(container.store)
                 self._sources[prefix] = source
             return source
 
@@ -182,7 +200,7 @@ def _get_container_prefix(key: str) -> str:
 
 @contextmanager
 def translate_source_errors(location: str, chunk: str) -> Iterator[None]:
-    """Convert errors of a source to errors of a virtual chunk."""
+    """Translate errors of reading a file to errors of reading the virtual chunk in it."""
     try:
         yield
     except StorageError as error:
@@ -195,7 +213,7 @@ def translate_source_errors(location: str, chunk: str) -> Iterator[None]:
 
 
 def check_version(found: Fetched, checksum: Checksum | None, location: str, chunk: str) -> None:
-    """Raise StorageError if a file has changed since the reference was set."""
+    """Raise StorageError if the file has changed since the reference of the virtual chunk to read was set."""
     match checksum:
         case None:
             return
@@ -204,7 +222,7 @@ def check_version(found: Fetched, checksum: Checksum | None, location: str, chun
                 return
             was, now = f"the etag {value!r}", "none" if found.e_tag is None else repr(found.e_tag)
         case LastModified(seconds):
-            # Only seconds are recorded; compare strictly, so that a change in the same second is detected.
+            # Only seconds are recorded. Compare strictly, so that a change in the same second is detected.
             if found.last_modified is not None and found.last_modified.timestamp() <= seconds:
                 return
             was = f"last modified at {datetime.fromtimestamp(seconds, UTC).isoformat()}"
@@ -221,7 +239,7 @@ def _is_same_tag(one: str, other: str) -> bool:
 
 
 def make_too_short_error(found: Fetched, first: int, last: int, location: str, chunk: str) -> StorageError:
-    """Return the error for a file that ends inside a reference."""
+    """Return the error for a file that ends inside the virtual chunk to read."""
     size = "fewer" if found.size_bytes is None else str(found.size_bytes)
     return StorageError(
         f"error fetching virtual reference {location} of chunk {chunk}: it is bytes {first} to {last}, and "

@@ -8,17 +8,31 @@ filled block by block. Strings that rows share (`Shared`) are written once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icefloe.encoding.columns import BLOCK, I64, U8, Blobs, Ragged, Rectangles, Shared, copy_ranges, take
+from icefloe.encoding.columns import (
+    BLOCK,
+    I64,
+    U8,
+    Blobs,
+    Ragged,
+    Rectangles,
+    RowBlocks,
+    Shared,
+    StreamedLists,
+    copy_ranges,
+    take,
+    to_splits,
+)
 from icefloe.encoding.flatbuffers import schema as fb
-from icefloe.encoding.flatbuffers.layout import Layout, make_layout
+from icefloe.encoding.flatbuffers.layout import RowLayout, make_layout
 from icefloe.encoding.flatbuffers.limits import check_size, make_file_head
 from icefloe.encoding.flatbuffers.row_builder import Blocks
 from icefloe.encoding.flatbuffers.tables import PRESENT, Tables
@@ -31,10 +45,11 @@ _LONG_LIST = 256
 """Longer lists are written one by one."""
 
 Write = Callable[[U8], None]
+Buffer: TypeAlias = bytes | memoryview
 
 
-def build(table: fb.Table, root: Tables, place: str) -> U8:
-    """Build the payload whose root table is the only row of `root`."""
+def build(table: fb.TableSchema, root: Tables, place: str) -> U8:
+    """Build a FlatBuffers payload from columns, whose root table is the only row of `root`."""
     builder = _Builder(place, 8)
     position = builder.tables(table, root)
     out = builder.filled()
@@ -42,8 +57,34 @@ def build(table: fb.Table, root: Tables, place: str) -> U8:
     return out
 
 
-def build_column_blocks(table: fb.Table, rows: Tables, place: str) -> Blocks:
-    """Build many tables that can be inserted into payloads."""
+@dataclass(frozen=True, slots=True)
+class PayloadParts:
+    """A FlatBuffers payload that is built in parts while it is written."""
+
+    size: int
+    parts: Iterator[Buffer]
+
+
+def build_parts(table: fb.TableSchema, root: Tables, place: str) -> PayloadParts:
+    """Build a FlatBuffers payload from columns in parts. Columns may be `StreamedLists`."""
+    builder = _Builder(place, 8)
+    position = builder.tables(table, root)
+    out = builder.filled()
+    out[:8] = np.frombuffer(make_file_head(int(position[0])), np.uint8)
+
+    def parts() -> Iterator[Buffer]:
+        at = 0
+        for start, stop, write in builder.streams:
+            yield out[at:start].data
+            yield from write()
+            at = stop
+        yield out[at:].data
+
+    return PayloadParts(len(out), parts())
+
+
+def build_column_blocks(table: fb.TableSchema, rows: Tables, place: str) -> Blocks:
+    """Build encoded FlatBuffers tables from columns, which can be inserted into payloads."""
     builder = _Builder(place, 0)
     positions = builder.tables(table, rows)
     return Blocks(builder.filled().tobytes(), positions, vtables=builder.vtables)
@@ -55,9 +96,14 @@ class _Builder:
         self.size = size
         self.writes: list[Write] = []
         self.vtables: dict[bytes, int] = {}
+        self.streams: list[tuple[int, int, Callable[[], Iterator[Buffer]]]] = []
+        """Ranges of the payload that are not placed in memory, in order, and what produces each."""
 
     def filled(self) -> U8:
-        """Return all placed values as bytes, padded to a multiple of 8."""
+        """Return all placed values as bytes, padded to a multiple of 8.
+
+        Streamed ranges stay untouched, so that the operating system assigns no memory to them.
+        """
         check_size(self.size, self.place)
         out = np.zeros(-(-self.size // 8) * 8, np.uint8)
         for write in self.writes:
@@ -70,7 +116,7 @@ class _Builder:
         self.size = position + size
         return position
 
-    def tables(self, table: fb.Table, rows: Tables) -> I64:
+    def tables(self, table: fb.TableSchema, rows: Tables) -> I64:
         """Place tables and everything below them, and return their positions."""
         positions = np.empty(len(rows), np.int64)
         if not len(rows):
@@ -114,6 +160,8 @@ class _Builder:
             case fb.Texts():
                 return self.offsets(column.splits, lambda: self.blobs(column.items, True))
             case fb.Children(table=table):
+                if isinstance(column, StreamedLists):
+                    return self.streamed(table, column)
                 return self.offsets(column.splits, lambda: self.tables(table, column.items))
             case fb.Child(table=table):
                 return self.tables(table, column.tables[PRESENT])
@@ -193,6 +241,54 @@ class _Builder:
         self.writes.append(write)
         return positions
 
+    def streamed(self, table: fb.TableSchema, lists: StreamedLists) -> I64:
+        """Reserve vectors of offsets and their targets, which are tables with one short vector of numbers."""
+        ((name, _),) = table.fields.items()
+        sizes = np.array([len(rows) for rows in lists.items], np.int64)
+        ends = to_splits(sizes)[lists.splits]
+        count = len(ends) - 1
+        base = self.reserve(4 * (count + int(ends[-1])))
+        positions = base + 4 * (ends[:-1] + np.arange(count))
+        placed: list[tuple[int, int]] = []
+        offsets = partial(_stream_offsets, base, lists, placed)
+        self.streams.append((base, self.size, offsets))
+        for rows in lists.items:
+            if not len(rows):
+                placed.append((0, 0))
+                continue
+            layout = make_layout(table, table.fields, {name: rows.rank})
+            vtable = self.vtable(layout.vtable)
+            at = self.reserve(layout.stride * len(rows), layout.align)
+            placed.append((at, layout.stride))
+            self.streams.append((at, self.size, partial(_stream_rows, rows, layout, name, at, vtable)))
+        return positions
+
+
+def _stream_offsets(base: int, lists: StreamedLists, placed: Sequence[tuple[int, int]]) -> Iterator[Buffer]:
+    """Yield vectors of offsets to rows whose positions and distances are known."""
+    at = base
+    for start, stop in pairwise(lists.splits.tolist()):
+        yield sum(len(lists.items[item]) for item in range(start, stop)).to_bytes(4, "little")
+        at += 4
+        for item in range(start, stop):
+            position, stride = placed[item]
+            for row in range(0, len(lists.items[item]), BLOCK):
+                rows = np.arange(row, min(row + BLOCK, len(lists.items[item])), dtype=np.int64)
+                yield (position + rows * stride - (at + 4 * (rows - row))).astype("<u4").data
+                at += 4 * len(rows)
+
+
+def _stream_rows(rows: RowBlocks, layout: RowLayout, name: str, at: int, vtable: int) -> Iterator[Buffer]:
+    """Yield tables whose only field is a vector that is stored in the row."""
+    for items in rows.blocks():
+        block = np.zeros(len(items), layout.dtype)
+        block["vtable"] = np.arange(at - vtable, at - vtable + len(items) * layout.stride, layout.stride)
+        block[name] = layout.tails[name] - layout.offsets[name]
+        block[f"{name} length"] = rows.rank
+        block[f"{name} items"] = items
+        yield block.view(np.uint8).data
+        at += len(items) * layout.stride
+
 
 @dataclass(frozen=True, slots=True)
 class _Targets:
@@ -212,10 +308,10 @@ class _Part:
 
     rows: Any
     tables: Tables
-    layout: Layout
+    layout: RowLayout
 
 
-def _split_by_fields(table: fb.Table, rows: Tables) -> list[_Part]:
+def _split_by_fields(table: fb.TableSchema, rows: Tables) -> list[_Part]:
     """Split rows by their fields and by the widths of their short vectors."""
     there = {name: field for name, field in table.fields.items() if name in rows.columns}
     for name, field in table.fields.items():
@@ -248,7 +344,7 @@ def _split_by_fields(table: fb.Table, rows: Tables) -> list[_Part]:
     return parts
 
 
-def _split_rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
+def _split_rectangles(table: fb.TableSchema, rows: Tables, name: str, column: Rectangles) -> Iterator[_Part]:
     """Yield the rows of each rectangle without copying them."""
     start = 0
     for part in column.parts:
@@ -259,7 +355,7 @@ def _split_rectangles(table: fb.Table, rows: Tables, name: str, column: Rectangl
 
 
 def _find_short_lengths(field: fb.Field, column: Any) -> NDArray[np.int64] | None:
-    """Return the lengths of vectors, if all are short enough to be stored in the rows."""
+    """Return the lengths of vectors if all of them are short enough to be stored in the rows."""
     if not isinstance(field, fb.Vector) or not isinstance(column, Ragged):
         return None
     lengths = column.lengths
@@ -268,7 +364,7 @@ def _find_short_lengths(field: fb.Field, column: Any) -> NDArray[np.int64] | Non
 
 
 def _make_part(
-    table: fb.Table, chosen: Any, rows: Tables, fields: Mapping[str, fb.Field], short: Container[str]
+    table: fb.TableSchema, chosen: Any, rows: Tables, fields: Mapping[str, fb.Field], short: Container[str]
 ) -> _Part:
     """Return rows of one layout, with their short vectors as rectangles."""
     columns, widths = dict(rows.columns), {}
@@ -283,7 +379,7 @@ def _make_part(
 
 
 def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: U8) -> None:
-    """Write the rows of one layout, a block at a time."""
+    """Write rows of one layout, a block of rows at a time."""
     count, layout = len(part.tables), part.layout
     if count == 1:
         _write_row(part, targets, base, vtable, out.data)
@@ -299,7 +395,7 @@ def _write_rows(part: _Part, targets: Mapping[str, Any], base: int, vtable: int,
 
 
 def _write_row(part: _Part, targets: Mapping[str, Any], base: int, vtable: int, out: memoryview) -> None:
-    """Write a single row, as most tables of small files have, with plain numbers instead of columns."""
+    """Write a single row with plain numbers instead of columns. Most tables of small files have one row."""
     layout = part.layout
     struct.pack_into("<i", out, base, base - vtable)
     for name, field in layout.fields.items():

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icefloe.encoding.columns import I64
 from icefloe.encoding.flatbuffers import schema as fb
@@ -16,14 +17,17 @@ _UNSIGNED = {1: struct.Struct("<B"), 2: struct.Struct("<H"), 4: struct.Struct("<
 _OFFSET = _UNSIGNED[4]
 _SHORT = _UNSIGNED[2]
 _SIGNED = struct.Struct("<i")
+_ROWS = 1 << 16
+"""The number of tables that are checked at a time."""
 
 
 class Cursor:
-    """One table of a payload. Fields are read on demand, and every access is checked."""
+    """A cursor at one table of a FlatBuffers payload. Fields are read on demand, and every access is
+    checked."""
 
     __slots__ = ("_memory", "_payload", "_table", "_vtable", "_vtable_size", "position")
 
-    def __init__(self, payload: Payload, table: fb.Table, position: int) -> None:
+    def __init__(self, payload: Payload, table: fb.TableSchema, position: int) -> None:
         self._payload = payload
         self._memory = payload.data.data
         self._table = table
@@ -41,14 +45,16 @@ class Cursor:
             payload.fail(f"the vtable of {table.name} points outside the file", at)
 
     @staticmethod
-    def root(payload: Payload, table: fb.Table) -> Cursor:
-        """Return the root table."""
+    def root(payload: Payload, table: fb.TableSchema) -> Cursor:
+        """Return a cursor at the root table of a FlatBuffers payload."""
         if payload.size < 8:
             payload.fail(f"{payload.size} bytes are too few for a {table.name}")
         return Cursor(payload, table, _OFFSET.unpack_from(payload.data.data, 0)[0])
 
     def number(self, name: str) -> int:
-        """Return a scalar field, or its default."""
+        """Look up a single scalar field at a cursor in a FlatBuffers payload; return its default if it is
+        absent.
+        """
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -57,7 +63,9 @@ class Cursor:
         return self._unpack(kind, at, name)
 
     def bytes(self, name: str) -> bytes | None:
-        """Return a struct, byte vector or string field; None if absent."""
+        """Look up a single struct, byte vector or string at a cursor in a FlatBuffers payload; None if it
+        is absent.
+        """
         field = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -71,7 +79,7 @@ class Cursor:
         return self._memory[start : start + length].tobytes()
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return the names of those fields that this table has."""
+        """Return the names of the fields that are present in the FlatBuffers table at a cursor."""
         there = []
         for name in names:
             entry = 4 + 2 * self._table.fields[name].slot
@@ -80,11 +88,15 @@ class Cursor:
         return there
 
     def place_of(self, name: str) -> int | None:
-        """Return the position of a scalar or struct field; None if absent."""
+        """Look up the byte position of a scalar or struct field at a cursor in a FlatBuffers payload; None
+        if it is absent.
+        """
         return self._locate(name, self._table.fields[name])
 
     def numbers(self, name: str) -> tuple[Any, ...] | None:
-        """Return a vector of unsigned 32-bit numbers; None if absent."""
+        """Look up a single vector of unsigned 32-bit numbers at a cursor in a FlatBuffers payload; None if
+        it is absent.
+        """
         at = self._locate(name, self._table.fields[name])
         if at is None:
             return None
@@ -92,7 +104,9 @@ class Cursor:
         return struct.unpack_from(f"<{length}I", self._memory, start)
 
     def children(self, name: str) -> Slots | None:
-        """Return a vector of tables; None if absent."""
+        """Look up a vector of tables at a cursor in a FlatBuffers payload, without reading them; None if
+        it is absent.
+        """
         field: Any = self._table.fields[name]
         at = self._locate(name, field)
         if at is None:
@@ -134,11 +148,11 @@ class Cursor:
 
 
 class Slots:
-    """A vector of tables that are opened one at a time."""
+    """A vector of FlatBuffers tables that are looked up one at a time, each with a cursor."""
 
     __slots__ = ("_payload", "_start", "_table", "count")
 
-    def __init__(self, payload: Payload, table: fb.Table, start: int, count: int) -> None:
+    def __init__(self, payload: Payload, table: fb.TableSchema, start: int, count: int) -> None:
         self._payload = payload
         self._table = table
         self._start = start
@@ -151,8 +165,48 @@ class Slots:
         at = self._start + 4 * row
         return Cursor(self._payload, self._table, at + _OFFSET.unpack_from(self._payload.data.data, at)[0])
 
+    def view_vectors(self, name: str) -> NDArray[np.uint32] | None:
+        """View the vectors of unsigned 32-bit numbers of all tables below a FlatBuffers cursor as rows,
+        without a copy.
+
+        The result is None unless the tables have a constant distance and the same layout. Every table is
+        checked.
+        """
+        first, last = self[0], self[self.count - 1]
+        at, end = first.place_of(name), last.place_of(name)
+        if at is None or end is None:
+            return None
+        start, length = first._locate_vector(name, at, 4)
+        stride, rest = divmod(last.position - first.position, max(self.count - 1, 1))
+        if (
+            rest
+            or stride % 4
+            or last._locate_vector(name, end, 4) != (start - first.position + last.position, length)
+        ):
+            return None
+        for row in range(0, self.count, _ROWS):
+            stop = min(row + _ROWS, self.count)
+            position = first.position + stride * row
+            places = np.arange(position, position + stride * (stop - row), stride, dtype=np.int64)
+            slots = np.arange(self._start + 4 * row, self._start + 4 * stop, 4, dtype=np.int64)
+            words = self._payload.words[np.dtype("<u4")]
+            if not (
+                (slots + words.take(slots >> 2) == places).all()
+                and (places - words.take(places >> 2).view(np.int32) == first._vtable).all()
+                and (words.take(places + (at - first.position) >> 2) == start - 4 - at).all()
+                and (words.take(places + (start - 4 - first.position) >> 2) == length).all()
+            ):
+                return None
+        return np.ndarray((self.count, length), "<u4", self._payload.data.data, start, (stride, 4))
+
+    def clear(self) -> None:
+        """Set the length of the vector at a FlatBuffers cursor to zero, in place."""
+        self._payload.words[np.dtype("<u4")][(self._start >> 2) - 1] = 0
+
     def positions(self) -> I64:
-        """Return the positions of the tables as a column, unchecked."""
+        """Return the byte positions of the FlatBuffers tables in the vector at a cursor as a column,
+        unchecked.
+        """
         at = np.arange(self._start, self._start + 4 * self.count, 4, dtype=np.int64)
         at += self._payload.words[np.dtype("<u4")][self._start >> 2 : (self._start >> 2) + self.count]
         return at

@@ -13,8 +13,9 @@ from icefloe.encoding.flatbuffers import schema as fb
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The positions of fields in a row: a table, followed by its short vectors."""
+class RowLayout:
+    """The layout of a FlatBuffers row: the positions of its fields in a table, and of its short vectors after
+    it."""
 
     fields: Mapping[str, fb.Field]
     vtable: bytes
@@ -22,24 +23,27 @@ class Layout:
     """The distance between rows."""
     align: int
     offsets: Mapping[str, int]
-    """The position of each field in the table; that of the value of a union has the suffix " value"."""
+    """The position of each field in the table. The value of a union has the suffix " value"."""
     tails: Mapping[str, int]
     """The position of each vector that is stored in the row."""
     dtype: np.dtype[Any]
     """The row as a structured type."""
 
 
-def make_layout(table: fb.Table, fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layout:
-    """Return the layout of rows with these fields, and vectors of these widths in the row."""
+def make_layout(
+    table: fb.TableSchema, fields: Mapping[str, fb.Field], widths: Mapping[str, int]
+) -> RowLayout:
+    """Return the layout of FlatBuffers rows with these fields, and with vectors of these widths in
+    the row."""
     key = (tuple(fields), tuple(widths.items()))
     layout = table.layouts.get(key)
     if layout is None:
         layout = table.layouts[key] = _lay_out(fields, widths)
-    found: Layout = layout
+    found: RowLayout = layout
     return found
 
 
-def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layout:
+def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> RowLayout:
     offsets, size, align = _arrange(fields)
     slots = [0] * (1 + max((_find_last_slot(field) for field in fields.values()), default=-1))
     for name, field in fields.items():
@@ -58,7 +62,7 @@ def _lay_out(fields: Mapping[str, fb.Field], widths: Mapping[str, int]) -> Layou
         align = max(align, vector.align)
     stride = _round_up(stride, align)
     dtype = _make_row_dtype(fields, offsets, tails, widths, stride)
-    return Layout(dict(fields), vtable, stride, align, offsets, tails, dtype)
+    return RowLayout(dict(fields), vtable, stride, align, offsets, tails, dtype)
 
 
 def _arrange(fields: Mapping[str, fb.Field]) -> tuple[dict[str, int], int, int]:

@@ -13,7 +13,7 @@ MAX_PAYLOAD_BYTES: Final = (1 << 31) - 1
 
 
 def check_size(size: int, place: str) -> None:
-    """Raise FormatError if a payload is too large for readers."""
+    """Raise FormatError if a FlatBuffers payload exceeds the size limit of readers."""
     if size > MAX_PAYLOAD_BYTES:
         raise FormatError(
             f"{place}: {size} bytes exceed the limit of {MAX_PAYLOAD_BYTES} per file; split it",
@@ -22,5 +22,5 @@ def check_size(size: int, place: str) -> None:
 
 
 def make_file_head(root: int) -> bytes:
-    """Return the first bytes of a payload: the position of its root table, and its identifier."""
+    """Return the first bytes of a FlatBuffers payload: the position of its root table, and its identifier."""
     return struct.pack("<I4s", root, IDENTIFIER)

@@ -62,7 +62,7 @@ class _Words(dict[np.dtype[Any], NDArray[Any]]):
 
 
 class Payload:
-    """The bytes of one FlatBuffers file, for reading numbers at checked positions."""
+    """The bytes of one FlatBuffers payload, from which a reader takes numbers at checked positions."""
 
     __slots__ = ("data", "place", "size", "words")
 
@@ -73,13 +73,15 @@ class Payload:
         self.words: Mapping[np.dtype[Any], NDArray[Any]] = _Words(self.data)
 
     def fail(self, what: str, at: int | None = None) -> NoReturn:
-        """Raise FormatError with the name of the file and the byte."""
+        """Raise FormatError with the name of the FlatBuffers file to read and the byte at which it is
+        damaged.
+        """
         where = "" if at is None else f" (byte {at} of {self.size})"
         raise FormatError(f"{self.place}: {what}{where}", kind=ErrorKind.INVALID_FILE_FORMAT)
 
     def check(self, positions: I64, size: int, align: int, what: str) -> None:
-        """Raise FormatError for positions at which `size` bytes would be outside the payload or
-        misaligned.
+        """Raise FormatError if a reader of a FlatBuffers payload would leave it at some positions, or read
+        misaligned numbers.
         """
         if not len(positions):
             return
@@ -95,19 +97,21 @@ class Payload:
             self.fail(f"{what} is not aligned to {align} bytes", bad)
 
     def numbers(self, dtype: np.dtype[Any], positions: I64, what: str) -> NDArray[Any]:
-        """Return the numbers at some positions."""
+        """Read the numbers at some positions of a FlatBuffers payload as a column."""
         width = dtype.itemsize
         self.check(positions, width, width, what)
         column: NDArray[Any] = self.words[dtype].take(positions >> (width.bit_length() - 1))
         return column
 
     def targets(self, positions: I64, what: str) -> I64:
-        """Return the targets of the offsets at some positions."""
+        """Read the targets of the offsets at some positions of a FlatBuffers payload."""
         targets: I64 = positions + self.numbers(OFFSET, positions, what)
         return targets
 
     def vectors(self, positions: I64, item: int, align: int, what: str) -> tuple[I64, I64]:
-        """Return the starts and lengths of the vectors whose offsets are at some positions."""
+        """Read the starts and lengths of the vectors whose offsets are at some positions of a FlatBuffers
+        payload.
+        """
         at = self.targets(positions, what)
         lengths = self.numbers(OFFSET, at, what).astype(np.int64)
         starts = at + 4
@@ -122,7 +126,7 @@ class Payload:
 
     @staticmethod
     def parts(starts: I64, lengths: I64, size: int) -> Iterator[I64]:
-        """Yield the positions of all items of many vectors, as many at a time as are read together."""
+        """Read the positions of all items of many FlatBuffers vectors, in parts of limited size."""
         if len(starts) == 1:
             start = int(starts[0])
             end = start + int(lengths[0]) * size
@@ -135,7 +139,7 @@ class Payload:
 
     @staticmethod
     def items(starts: I64, lengths: I64, size: int) -> I64:
-        """Return the positions of all items of many vectors."""
+        """Read the positions of all items of many FlatBuffers vectors."""
         total = count_items(lengths)
         if len(starts) == 1:
             start = int(starts[0])
@@ -144,7 +148,12 @@ class Payload:
 
 
 class Budget:
-    """The limits for reading one payload, which count shared parts every time they are used."""
+    """The reader's budget for one FlatBuffers payload: limits of items and bytes.
+
+    Shared parts count every time.
+
+    Shared parts count every time.
+    """
 
     __slots__ = ("_items", "_payload", "_plain", "_shared")
 
@@ -155,13 +164,13 @@ class Budget:
         self._shared = max(SHARED_RATIO * payload.size, SMALL_BYTES)
 
     def items(self, lengths: I64, what: str) -> None:
-        """Count the items of vectors."""
+        """Count the items of FlatBuffers vectors against the budget of a reader."""
         self._items -= count_items(lengths)
         if self._items < 0:
             self._payload.fail(f"{what} has more items than the file has bytes")
 
     def blobs(self, lengths: I64, shared: bool, what: str) -> None:
-        """Count the bytes of byte strings."""
+        """Count the bytes of FlatBuffers byte strings against the budget of a reader."""
         if shared:
             self._shared -= count_items(lengths)
         else:
@@ -170,22 +179,22 @@ class Budget:
             self._payload.fail(f"{what} repeats its bytes too often for the size of the file")
 
 
-def read_root(payload: Payload, table: fb.Table) -> Tables:
-    """Read the root table and everything below it, as columns of one row."""
+def read_root(payload: Payload, table: fb.TableSchema) -> Tables:
+    """Read the root table of a FlatBuffers payload, and everything below it, as columns of one row."""
     return read_tables(payload, table, find_root(payload, table))
 
 
-def find_root(payload: Payload, table: fb.Table) -> I64:
-    """Return the position of the root table, as a column of one row."""
+def find_root(payload: Payload, table: fb.TableSchema) -> I64:
+    """Find the root table of a FlatBuffers payload to read, as a column of one row."""
     if payload.size < 8:
         payload.fail(f"{payload.size} bytes are too few for a {table.name}")
     return payload.targets(np.zeros(1, np.int64), f"the offset of the root {table.name}")
 
 
 def read_tables(
-    payload: Payload, table: fb.Table, positions: NDArray[Any], budget: Budget | None = None
+    payload: Payload, table: fb.TableSchema, positions: NDArray[Any], budget: Budget | None = None
 ) -> Tables:
-    """Read the tables at some positions, as columns."""
+    """Read the FlatBuffers tables at some positions as columns."""
     if not len(positions):
         return make_no_tables(table)
     budget = budget or Budget(payload)
@@ -196,14 +205,14 @@ def read_tables(
     return _concat_blocks(blocks)
 
 
-def make_no_tables(table: fb.Table) -> Tables:
-    """Return columns without rows."""
+def make_no_tables(table: fb.TableSchema) -> Tables:
+    """Return the columns that a reader returns for an empty vector of FlatBuffers tables."""
     scalars = {name: np.zeros(0, f.dtype) for name, f in table.fields.items() if isinstance(f, fb.Scalar)}
     return Tables(0, scalars, {})
 
 
 def count_items(lengths: I64) -> int:
-    """Return the total number of items of many lists."""
+    """Return the total number of items in many FlatBuffers vectors to read."""
     return int(lengths[0]) if len(lengths) == 1 else int(lengths.sum())
 
 
@@ -230,7 +239,7 @@ def _concat_blocks(blocks: list[Tables]) -> Tables:
     return Tables(sum(counts), columns, present)
 
 
-def _read_block(payload: Payload, table: fb.Table, rows: I64, budget: Budget) -> Tables:
+def _read_block(payload: Payload, table: fb.TableSchema, rows: I64, budget: Budget) -> Tables:
     vtables = VTables(payload, table, rows)
     columns: dict[str, Any] = {}
     present: dict[str, NDArray[np.bool_]] = {}
@@ -339,7 +348,7 @@ def _read_union(
 
 
 def _spread(column: Any, where: Where, field: fb.Field) -> Any:
-    """Extend a column of the rows that have a field to all rows."""
+    """Extend the column of the rows that have a field to all rows."""
     if where is None:
         return column
     if isinstance(column, np.ndarray):
@@ -358,11 +367,11 @@ def _spread(column: Any, where: Where, field: fb.Field) -> Any:
 
 
 class VTables:
-    """The vtables of a block of tables, and the position of each field in them."""
+    """The vtables of a block of FlatBuffers tables to read, and the position of each field in them."""
 
     __slots__ = ("distinct", "group", "payload", "rows", "sizes")
 
-    def __init__(self, payload: Payload, table: fb.Table, rows: I64) -> None:
+    def __init__(self, payload: Payload, table: fb.TableSchema, rows: I64) -> None:
         what = f"the vtable of {table.name}"
         vtables = rows - payload.numbers(SIGNED, rows, f"a {table.name}")
         self.payload = payload
@@ -374,7 +383,9 @@ class VTables:
             payload.fail(f"{what} is shorter than its head", int(self.distinct[self.sizes.argmin()]))
 
     def locate(self, slot: int) -> tuple[I64 | None, Where]:
-        """Return the rows that have a field, and its positions in them; None if no row has it."""
+        """Return the rows that have a FlatBuffers field to read, and its positions in them; None if no row
+        has it.
+        """
         entry = 4 + 2 * slot
         if self.group is None:
             if int(self.sizes[0]) <= entry:

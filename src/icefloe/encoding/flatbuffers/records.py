@@ -23,13 +23,15 @@ Row = Mapping[str, Any]
 
 
 class Records:
-    """An immutable list of tables, in one or several of the three forms."""
+    """An immutable list of FlatBuffers records (tables of one type), kept as rows, columns or encoded
+    blocks.
+    """
 
     __slots__ = ("_blocks", "_columns", "_rows", "place", "table")
 
     def __init__(
         self,
-        table: fb.Table,
+        table: fb.TableSchema,
         place: str,
         *,
         rows: Sequence[Row] | None = None,
@@ -50,12 +52,12 @@ class Records:
 
     @property
     def few(self) -> bool:
-        """True if the rows are available."""
+        """True if a list of FlatBuffers records is available as rows."""
         return self._rows is not None
 
     @property
     def columns(self) -> Tables:
-        """The tables as columns."""
+        """The list of FlatBuffers records in the form of columns."""
         if self._columns is None:
             if self._rows is None and self._blocks is not None:
                 payload = Payload(self._blocks.buffer, self.place)
@@ -66,7 +68,7 @@ class Records:
 
     @property
     def blocks(self) -> Blocks:
-        """The encoded tables."""
+        """The list of FlatBuffers records in the form of encoded blocks."""
         if self._blocks is None:
             if self._rows is not None:
                 self._blocks = build_blocks(self.table, self._rows, self.place)
@@ -75,11 +77,11 @@ class Records:
         return self._blocks
 
     def rows(self) -> Sequence[Row]:
-        """Return all tables as dicts."""
+        """Return the list of FlatBuffers records in the form of dicts."""
         return self._rows if self._rows is not None else to_rows(self.table, self.columns, self.place)
 
     def row(self, row: int) -> Row:
-        """Return one table as a dict."""
+        """Return one of the FlatBuffers records in the form of a dict."""
         if self._rows is not None:
             return self._rows[row]
         if self._columns is None and self._blocks is not None:
@@ -90,7 +92,7 @@ class Records:
         return to_rows(self.table, one, self.place)[0]
 
     def insert(self, at: int, row: Row) -> Records:
-        """Return a copy with one more table before a row."""
+        """Return a copy of a list of FlatBuffers records with one more record before a row."""
         rows = blocks = None
         if self._rows is not None and len(self._rows) < FEW:
             rows = [*self._rows[:at], row, *self._rows[at:]]
@@ -99,11 +101,11 @@ class Records:
         return Records(self.table, self.place, rows=rows, blocks=blocks)
 
     def first(self, count: int) -> Records:
-        """Return the first tables."""
+        """Return the first FlatBuffers records of a list, in its own form."""
         return self._slice(slice(0, count))
 
     def without_first(self) -> Records:
-        """Return all tables except the first."""
+        """Return a list of FlatBuffers records without its first one, in its own form."""
         return self._slice(slice(1, None))
 
     def _slice(self, which: slice) -> Records:
@@ -116,14 +118,16 @@ class Records:
         return Records(self.table, self.place, columns=self.columns.take(which))
 
     def with_every(self, name: str) -> Records:
-        """Return a copy in which every table has the field; some writers omit default values."""
+        """Return a copy of FlatBuffers records in which all have a field; some writers omit default
+        values.
+        """
         if self._columns is None or name not in self._columns.present:
             return self
         present = {each: mask for each, mask in self._columns.present.items() if each != name}
         return Records(self.table, self.place, columns=Tables(len(self), self._columns.columns, present))
 
     def number_positions(self, name: str) -> I64:
-        """Return the positions of the numbers of a field in the blocks."""
+        """Return the positions of the numbers of one field in the encoded blocks of FlatBuffers records."""
         blocks = self.blocks
         if not len(blocks):
             return blocks.positions

@@ -41,7 +41,8 @@ _PADDING = tuple(bytes(length) for length in range(8))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Encoded tables. All offsets are relative, so that they can be placed anywhere."""
+    """Encoded FlatBuffers tables built from rows. All offsets are relative, so that tables can be placed
+    anywhere."""
 
     buffer: bytes | bytearray
     """A multiple of 8 bytes, to be placed at a multiple of 8."""
@@ -55,45 +56,54 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def insert(self, row: int, table: fb.Table, values: Row, place: str) -> Blocks:
-        """Return a copy with one more table before the given row."""
+    def insert(self, row: int, table: fb.TableSchema, values: Row, place: str) -> Blocks:
+        """Return a copy of encoded FlatBuffers tables with one more row before the given one."""
         return self.upsert([row], [False], table, [values], place)
 
     def upsert(
-        self, rows: Sequence[int], over: Sequence[bool], table: fb.Table, values: Sequence[Row], place: str
+        self,
+        rows: Sequence[int],
+        over: Sequence[bool],
+        table: fb.TableSchema,
+        values: Sequence[Row],
+        place: str,
     ) -> Blocks:
-        """Return a copy with a few more tables, each before a given row or, with `over`, in place of it."""
+        """Return a copy of encoded FlatBuffers tables with a few more rows, each before a given row or, with
+        `over`, in its place."""
         builder = _Builder(bytearray(self.buffer), place, dict(self.vtables))
         made = np.array([builder.table(table, each) for each in values], np.int64)
         positions = put_rows(self.positions, rows, over, made)
         return Blocks(builder.finished(), positions, self.dropped + sum(over), builder.vtables)
 
     def number_position(self, row: int, slot: int) -> int:
-        """Return the position in the buffer of the number in a slot of a table."""
+        """Return the position of a number in an encoded FlatBuffers table that was built from a row."""
         position = int(self.positions[row])
         vtable: int = position - _SIGNED_AT(self.buffer, position)[0]
         offset: int = _SHORT_AT(self.buffer, vtable + 4 + 2 * slot)[0]
         return position + offset
 
     def with_numbers(self, positions: I64, numbers: NDArray[Any]) -> Blocks:
-        """Return a copy with other numbers at some positions of the buffer."""
+        """Return a copy of FlatBuffers tables that were built from rows with other numbers at some
+        positions.
+        """
         buffer = bytearray(self.buffer)
         np.frombuffer(buffer, numbers.dtype)[positions // numbers.itemsize] = numbers
         return Blocks(buffer, self.positions, self.dropped, self.vtables)
 
     def without(self, rows: Sequence[int]) -> Blocks:
-        """Return a copy without a few tables, which remain in the buffer."""
+        """Return a copy of encoded FlatBuffers tables without a few rows, whose bytes remain in the
+        buffer."""
         positions = np.delete(self.positions, rows) if rows else self.positions
         return Blocks(self.buffer, positions, self.dropped + len(rows), self.vtables)
 
     def take(self, rows: slice) -> Blocks:
-        """Return some of the tables; the others remain in the buffer."""
+        """Return some of the encoded FlatBuffers tables. The bytes of the other rows remain in the buffer."""
         positions = self.positions[rows]
         return Blocks(self.buffer, positions, self.dropped + len(self) - len(positions), self.vtables)
 
 
-def build_row(table: fb.Table, row: Row, place: str) -> bytes:
-    """Build the payload whose root table is this row."""
+def build_row(table: fb.TableSchema, row: Row, place: str) -> bytes:
+    """Build a FlatBuffers payload from plain rows, given the row of its root table."""
     builder = _Builder(bytearray(8), place)
     position = builder.table(table, row)
     out = builder.finished()
@@ -102,8 +112,8 @@ def build_row(table: fb.Table, row: Row, place: str) -> bytes:
     return bytes(out)
 
 
-def build_blocks(table: fb.Table, rows: Iterable[Row], place: str) -> Blocks:
-    """Build tables that can be inserted into payloads."""
+def build_blocks(table: fb.TableSchema, rows: Iterable[Row], place: str) -> Blocks:
+    """Build encoded FlatBuffers tables from plain rows, which can be inserted into payloads."""
     builder = _Builder(bytearray(), place)
     positions = [builder.table(table, row) for row in rows]
     return Blocks(builder.finished(), np.array(positions, np.int64), vtables=builder.vtables)
@@ -114,7 +124,7 @@ class _Plan:
 
     __slots__ = ("align", "numbers", "pack", "places", "size", "unions", "vtable")
 
-    def __init__(self, table: fb.Table, names: Sequence[str]) -> None:
+    def __init__(self, table: fb.TableSchema, names: Sequence[str]) -> None:
         layout = make_layout(table, {name: table.fields[name] for name in names}, {})
         entries: list[tuple[int, str, int, str, int]] = []
         for name, field in layout.fields.items():
@@ -155,7 +165,7 @@ class _Plan:
         ]
 
 
-def _make_plan(table: fb.Table, key: tuple[str, ...]) -> _Plan:
+def _make_plan(table: fb.TableSchema, key: tuple[str, ...]) -> _Plan:
     names = [name for name, field in table.fields.items() if name in key or isinstance(field, fb.Scalar)]
     missing = next((name for name, f in table.fields.items() if f.required and name not in names), None)
     if missing is not None:
@@ -177,7 +187,7 @@ class _Builder:
         self.out += _PADDING[-len(self.out) % 8]
         return self.out
 
-    def table(self, table: fb.Table, row: Row) -> int:
+    def table(self, table: fb.TableSchema, row: Row) -> int:
         """Place a table and everything below it, and return its position."""
         out, get = self.out, row.get
         key = tuple([name for name in table.optional if get(name) is not None])
@@ -248,7 +258,7 @@ class _Builder:
             _PUT_OFFSET(out, at, place(item) - at)
         return position
 
-    def tables(self, table: fb.Table, value: Sequence[Row] | Blocks) -> int:
+    def tables(self, table: fb.TableSchema, value: Sequence[Row] | Blocks) -> int:
         """Place a vector of tables."""
         if isinstance(value, Blocks):
             return self.blocks(value)

@@ -33,9 +33,10 @@ class _TooManyError(Exception):
 
 
 def read_row(
-    payload: Payload, table: fb.Table, records: Collection[str] = (), unread: Collection[str] = ()
+    payload: Payload, table: fb.TableSchema, records: Collection[str] = (), unread: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Read the root table and everything below it as a dict. Children in `records` become `Records`.
+    """Read a small FlatBuffers payload as one row: a dict of the root table. Children in `records` become
+    `Records`.
 
     Fields in `unread` are not read; their values in the dict are meaningless.
     """
@@ -50,7 +51,7 @@ def read_row(
     return row
 
 
-def _read_row_of_columns(payload: Payload, table: fb.Table, records: Collection[str]) -> dict[str, Any]:
+def _read_row_of_columns(payload: Payload, table: fb.TableSchema, records: Collection[str]) -> dict[str, Any]:
     columns = read_root(payload, table)
     rest = {name: column for name, column in columns.columns.items() if name not in records}
     (row,) = to_rows(table, Tables(1, rest, {}), payload.place)
@@ -65,7 +66,7 @@ _FIELDS = "fields"
 """The key under which a table type caches the functions that read its fields."""
 
 
-def _list_fields(table: fb.Table) -> list[tuple[Any, ...]]:
+def _list_fields(table: fb.TableSchema) -> list[tuple[Any, ...]]:
     """Return name, label for errors, field, default and read function of each field."""
     found = []
     for name, field in table.fields.items():
@@ -108,14 +109,14 @@ class _Reader:
         self.items_left = MANY_ITEMS
         self.bytes_left = MANY_BYTES
 
-    def root(self, table: fb.Table) -> int:
+    def root(self, table: fb.TableSchema) -> int:
         """Return the position of the root table."""
         if self.size < 8:
             self.payload.fail(f"{self.size} bytes are too few for a {table.name}")
         position: int = _OFFSET.unpack_from(self.data, 0)[0]
         return position
 
-    def table(self, table: fb.Table, position: int, skip: Collection[str] = ()) -> dict[str, Any]:
+    def table(self, table: fb.TableSchema, position: int, skip: Collection[str] = ()) -> dict[str, Any]:
         """Read a table and everything below it; for skipped fields only their position."""
         vtable = position - self.number(_SIGNED, position, table.name)
         size = self.number(_SHORT, vtable, table.name)
@@ -147,7 +148,7 @@ class _Reader:
             self.payload.fail(f"{what} points outside the file", at)
         return bytes(self.data[at : at + size])
 
-    def tables(self, table: fb.Table, at: int, what: str) -> list[dict[str, Any]]:
+    def tables(self, table: fb.TableSchema, at: int, what: str) -> list[dict[str, Any]]:
         """Read a vector of tables."""
         return [self.table(table, target) for target in self.targets(at, what)]
 
@@ -168,7 +169,7 @@ class _Reader:
             self.payload.fail(f"{what} is of unknown type {kind}")
         return kind, self.table(field.tables[kind], self.target(position + value_at, what))
 
-    def as_records(self, table: fb.Table, name: str, at: int | None) -> Records | None:
+    def as_records(self, table: fb.TableSchema, name: str, at: int | None) -> Records | None:
         """Read a vector of tables: a few as rows, more as columns."""
         if at is None:
             return None

@@ -16,7 +16,8 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """The common part of all fields: the slot in the vtable, and whether the field is required."""
+    """The description of a field in a FlatBuffers schema: its slot in the vtable, and whether it is
+    required."""
 
     slot: int
     required: bool = False
@@ -24,7 +25,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar(Field):
-    """A number in the table itself. If absent, it is `default`."""
+    """The schema of a FlatBuffers number, which is stored in the table itself. If absent, it is `default`."""
 
     dtype: np.dtype[Any]
     default: int = 0
@@ -32,14 +33,15 @@ class Scalar(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct(Field):
-    """A fixed number of bytes in the table itself, such as an object id. Column: (n, size) uint8."""
+    """The schema of a FlatBuffers struct: a fixed number of bytes in the table itself, such as an
+    object id."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bytes(Field):
-    """A string or a vector of bytes. Column: `Blobs`."""
+    """The schema of a FlatBuffers string or vector of bytes. Column: `Blobs`."""
 
     text: bool = False
     shared: bool = False
@@ -48,7 +50,8 @@ class Bytes(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vector(Field):
-    """A vector of numbers or of structs of numbers. Column: `Ragged` of an array, or a 2-d array."""
+    """The schema of a FlatBuffers vector of numbers or of structs. Column: `Ragged` of an array, or a 2-d
+    array."""
 
     dtype: np.dtype[Any]
     """The type of an item; structured for a struct."""
@@ -57,33 +60,35 @@ class Vector(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts(Field):
-    """A vector of strings. Column: `Ragged` of `Blobs`."""
+    """The schema of a FlatBuffers vector of strings. Column: `Ragged` of `Blobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Children(Field):
-    """A vector of tables. Column: `Ragged` of `Tables`."""
+    """The schema of a FlatBuffers vector of tables. Column: `Ragged` of `Tables`."""
 
-    table: Table
+    table: TableSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variants(Field):
-    """A union: a type byte in `slot` and a table in the slot after it. Column: `Union`."""
+    """The schema of a FlatBuffers union: a type byte in `slot` and a table in the next slot. Column:
+    `Union`."""
 
-    tables: Mapping[int, Table]
+    tables: Mapping[int, TableSchema]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child(Field):
-    """A single table. Column: `Union` in which every present row has type 1."""
+    """The schema of a single child table in FlatBuffers. Column: `Union` in which every present row has type
+    1."""
 
-    table: Table
+    table: TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table type: its name in the specification and its fields."""
+class TableSchema:
+    """The schema of a FlatBuffers table: its name in the specification and its fields."""
 
     name: str
     fields: Mapping[str, Field]
@@ -98,65 +103,65 @@ class Table:
 
 
 def u8(slot: int, default: int = 0) -> Scalar:
-    """Describe a `uint8` field."""
+    """Describe a `uint8` field of a FlatBuffers schema."""
     return Scalar(slot=slot, dtype=np.dtype("u1"), default=default)
 
 
 def u16(slot: int) -> Scalar:
-    """Describe a `uint16` field."""
+    """Describe a `uint16` field of a FlatBuffers schema."""
     return Scalar(slot=slot, dtype=np.dtype("<u2"))
 
 
 def u32(slot: int) -> Scalar:
-    """Describe a `uint32` field."""
+    """Describe a `uint32` field of a FlatBuffers schema."""
     return Scalar(slot=slot, dtype=np.dtype("<u4"))
 
 
 def i32(slot: int) -> Scalar:
-    """Describe an `int32` field."""
+    """Describe an `int32` field of a FlatBuffers schema."""
     return Scalar(slot=slot, dtype=np.dtype("<i4"))
 
 
 def u64(slot: int) -> Scalar:
-    """Describe a `uint64` field."""
+    """Describe a `uint64` field of a FlatBuffers schema."""
     return Scalar(slot=slot, dtype=np.dtype("<u8"))
 
 
 def struct(slot: int, size: int, *, required: bool = False) -> Struct:
-    """Describe a struct of bytes, such as an ObjectId12."""
+    """Describe a struct of bytes in a FlatBuffers schema, such as an ObjectId12."""
     return Struct(slot=slot, size=size, required=required)
 
 
 def text(slot: int, *, required: bool = False, shared: bool = False) -> Bytes:
-    """Describe a `string` field."""
+    """Describe a `string` field of a FlatBuffers schema."""
     return Bytes(slot=slot, text=True, required=required, shared=shared)
 
 
 def blob(slot: int, *, required: bool = False, shared: bool = False) -> Bytes:
-    """Describe a `[uint8]` field."""
+    """Describe a `[uint8]` field of a FlatBuffers schema."""
     return Bytes(slot=slot, required=required, shared=shared)
 
 
 def vector(slot: int, dtype: Any, align: int, *, required: bool = False) -> Vector:
-    """Describe a vector of numbers, or of structs given as a structured dtype."""
+    """Describe a vector of numbers in a FlatBuffers schema, or of structs given as a structured dtype."""
     return Vector(slot=slot, dtype=np.dtype(dtype), align=align, required=required)
 
 
 def texts(slot: int, *, required: bool = False) -> Texts:
-    """Describe a `[string]` field."""
+    """Describe a `[string]` field of a FlatBuffers schema."""
     return Texts(slot=slot, required=required)
 
 
-def children(slot: int, table: Table, *, required: bool = False) -> Children:
-    """Describe a vector of tables."""
+def children(slot: int, table: TableSchema, *, required: bool = False) -> Children:
+    """Describe a vector of tables in a FlatBuffers schema."""
     return Children(slot=slot, table=table, required=required)
 
 
-def child(slot: int, table: Table, *, required: bool = False) -> Child:
-    """Describe a field with a single table."""
+def child(slot: int, table: TableSchema, *, required: bool = False) -> Child:
+    """Describe a field with a single table in a FlatBuffers schema."""
     return Child(slot=slot, table=table, required=required)
 
 
-def union(slot: int, tables: Mapping[int, Table], *, required: bool = False) -> Variants:
-    """Describe a union whose type byte is in `slot`."""
+def union(slot: int, tables: Mapping[int, TableSchema], *, required: bool = False) -> Variants:
+    """Describe a union in a FlatBuffers schema, whose type byte is in `slot`."""
     return Variants(slot=slot, tables=tables, required=required)

@@ -20,7 +20,10 @@ PRESENT = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
-    """Columns of `count` tables. A column that no row has may be missing."""
+    """A set of FlatBuffers tables of one type as columns of `count` rows.
+
+    A column may be missing if no row has a value.
+    """
 
     count: int
     columns: Mapping[str, Any]
@@ -34,21 +37,21 @@ class Tables:
         return self.columns[name]
 
     def has(self, name: str) -> NDArray[np.bool_]:
-        """Return a mask of the rows that have a field."""
+        """Return a mask of the FlatBuffers tables that have a field."""
         if name not in self.columns:
             return np.zeros(self.count, np.bool_)
         mask = self.present.get(name)
         return np.ones(self.count, np.bool_) if mask is None else mask
 
     def take(self, rows: Any) -> Tables:
-        """Return some rows (a slice, a mask or indices)."""
+        """Return some rows of a set of FlatBuffers tables (a slice, a mask or indices)."""
         columns = {name: take(column, rows) for name, column in self.columns.items()}
         present = {name: mask[rows] for name, mask in self.present.items()}
         return Tables(count_rows(rows, self.count), columns, present)
 
     @staticmethod
     def concat(parts: Sequence[Tables]) -> Tables:
-        """Concatenate the rows of all parts."""
+        """Concatenate the columns of several sets of FlatBuffers tables."""
         if len(parts) == 1:
             return parts[0]
         likes = {name: column for part in parts for name, column in part.columns.items()}
@@ -65,7 +68,7 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)  # without slots, because the places are cached
 class Union:
-    """A table of one of several types per row, or none: type 0."""
+    """A FlatBuffers union as a column of tables: one of several types per row, or none (type 0)."""
 
     kinds: NDArray[np.uint8]
     tables: Mapping[int, Tables]
@@ -76,7 +79,7 @@ class Union:
 
     @cached_property
     def places(self) -> NDArray[np.int64]:
-        """The index of each row among the tables of its type."""
+        """The index of each row of a FlatBuffers union among the tables of its type."""
         places = np.zeros(len(self.kinds), np.int64)
         for kind in self.tables:
             rows = self.kinds == kind
@@ -84,14 +87,14 @@ class Union:
         return places
 
     def take(self, rows: Any) -> Union:
-        """Return some rows (a slice, a mask or indices)."""
+        """Return some rows of a FlatBuffers union (a slice, a mask or indices) with their tables."""
         kinds, places = self.kinds[rows], self.places[rows]
         tables = {kind: table.take(places[kinds == kind]) for kind, table in self.tables.items()}
         return Union(kinds, {kind: table for kind, table in tables.items() if len(table)})
 
     @staticmethod
     def concat(parts: Sequence[Union]) -> Union:
-        """Concatenate the rows of all parts."""
+        """Concatenate the rows and tables of several columns of a FlatBuffers union."""
         kinds = np.concatenate([part.kinds for part in parts])
         found = sorted({kind for part in parts for kind in part.tables})
         tables = {k: Tables.concat([part.tables[k] for part in parts if k in part.tables]) for k in found}
@@ -99,7 +102,7 @@ class Union:
 
 
 def make_absent(like: Any, count: int) -> Any:
-    """Return a column of the same type as `like` in which no row has a value."""
+    """Return a column of FlatBuffers tables, of the same type as `like`, in which no row has a value."""
     if isinstance(like, np.ndarray):
         return np.zeros((count, *like.shape[1:]), like.dtype)
     if isinstance(like, Blobs):
@@ -111,9 +114,10 @@ def make_absent(like: Any, count: int) -> Any:
     return Union(np.zeros(count, np.uint8), {})
 
 
-def from_rows(table: fb.Table, rows: Sequence[Mapping[str, Any]]) -> Tables:
-    """Create columns from one dict per row. A missing or None value is an absent field, or the default of a
-    number.
+def from_rows(table: fb.TableSchema, rows: Sequence[Mapping[str, Any]]) -> Tables:
+    """Create FlatBuffers tables as columns from one dict per row.
+
+    None is an absent field, or the default of a number.
 
     Values are those of `to_rows`. For small counts, because it loops over the rows in Python.
     """
@@ -170,10 +174,8 @@ def _make_column(field: fb.Field, values: Sequence[Any]) -> Any:
     raise TypeError(f"cannot create a column for {field!r}")
 
 
-def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]:
-    """Return one dict per row: numbers, bytes, str, lists, dicts, `(type, dict)` for a union, None if
-    absent.
-    """
+def to_rows(table: fb.TableSchema, tables: Tables, place: str) -> list[dict[str, Any]]:
+    """Convert columns of FlatBuffers tables to one dict per row; None stands for an absent field."""
     rows: list[dict[str, Any]] = [{} for _ in range(len(tables))]
     for name, field in table.fields.items():
         if name not in tables.columns:
@@ -191,7 +193,8 @@ def to_rows(table: fb.Table, tables: Tables, place: str) -> list[dict[str, Any]]
 
 
 def get_values(field: fb.Field, column: Any, place: str) -> Sequence[Any]:
-    """Return one value per row of a column, as in `to_rows`. The values of absent rows are meaningless."""
+    """Convert one column of FlatBuffers tables to a value per row. The values of absent rows are
+    meaningless."""
     match field:
         case fb.Scalar():
             return column.tolist()  # type: ignore[no-any-return]

@@ -1,1 +1,1 @@
-"""Third stage: combine the schemas of all sources with the arrays that already exist."""
+"""The third stage of an ingest: combine the schemas of all files with the existing arrays."""

@@ -1,8 +1,8 @@
-"""Combine datasets of PieceArrays with xarray, and align them beforehand.
+"""Align datasets of PieceArrays, and combine them with xarray.
 
-When xarray aligns a variable, it creates a mask as large as the variable for the cells that are missing
-afterwards. PieceArrays describe arrays that may be larger than memory, so they are reindexed here, which only
-changes their pieces. xarray then finds equal labels and aligns nothing.
+To align a variable, xarray creates a mask of missing cells that is as large as the variable. PieceArrays
+describe arrays that may be larger than memory. They are therefore reindexed here, which changes only their
+pieces. xarray then finds equal labels and has nothing to align.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from icefloe.ingest.options import Combining
 
 _REINDEXING = ("outer", "inner", "left", "right")
 _HOLES = ("do not form a hypercube", "join='exact'")
-"""Parts of xarray's messages about files that do not fill a grid."""
+"""Parts of xarray's error messages about files that leave gaps in a grid."""
 
 
 def combine_aligned(datasets: Sequence[xr.Dataset], how: Combining) -> Any:
-    """Combine datasets as `xarray.combine_by_coords` or `combine_nested` does.
+    """Combine the datasets of files with exact or outer alignment, like `xarray.combine_by_coords` or
+    `combine_nested`.
 
-    Datasets with different variables are merged afterwards. Unless a join is chosen, variables may lack
-    labels along the dimensions in which files follow each other: a file may not be there yet.
+    Datasets with different variables are merged afterwards. Unless the user chose a join, a variable may lack
+    labels along the concatenated dimensions, because a file may not exist yet.
     """
     arguments = how.to_arguments()
     join = arguments["join"]
@@ -54,7 +55,8 @@ def _combine_along(dim: str, datasets: Sequence[xr.Dataset], arguments: Mapping[
 
 
 def _combine_by_coords(datasets: Sequence[xr.Dataset], arguments: Mapping[str, Any]) -> Any:
-    """Combine by coordinates, even if parts of the grid are empty, as in the last run of a forecast."""
+    """Combine datasets like `xarray.combine_by_coords`, but allow gaps in the grid, as in the last run of a
+    forecast."""
     try:
         return xr.combine_by_coords(list(datasets), **arguments)
     except ValueError as error:
@@ -74,8 +76,8 @@ def _group_by_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]
 
 
 def _group_by_common_variables(datasets: Sequence[xr.Dataset]) -> list[list[xr.Dataset]]:
-    """Split datasets into groups that have no variable in common, in their order."""
-    numbers = list(range(len(datasets)))  # by dataset: the index of the first dataset of its group
+    """Split datasets into groups that have no variable in common, in their original order."""
+    numbers = list(range(len(datasets)))  # the index of the first dataset in the same group, per dataset
     first: dict[str, int] = {}
     for number, dataset in enumerate(datasets):
         met = {numbers[first[name]] for name in _list_data_variables(dataset) if name in first}
@@ -100,7 +102,8 @@ def _find_moving_dimensions(groups: Sequence[Sequence[xr.Dataset]]) -> Iterator[
 
 
 def _may_have_holes(dim: str, datasets: Sequence[xr.Dataset]) -> bool:
-    """Return whether files may be missing along a dimension: one of times, steps, members or levels."""
+    """Return whether files may be missing along a dimension. This holds for times, steps, ensemble members
+    and levels."""
     index = next(each.indexes[dim] for each in datasets if dim in each.indexes)
     if index.dtype.kind in "mM" or isinstance(index, xr.CFTimeIndex):
         return True
@@ -119,7 +122,7 @@ def _align(
     exclude: str | None = None,
     only: Collection[str] | None = None,
 ) -> list[xr.Dataset]:
-    """Align, along each dimension, the datasets for whose labels `row` returns the same value."""
+    """Align datasets along each dimension, separately for each value that `row` returns for their labels."""
     found = list(datasets)
     if join not in _REINDEXING or len(found) < 2:
         return found
@@ -133,7 +136,7 @@ def _align(
         for members in rows.values():
             indexes = [found[number].indexes[dim] for number in members]
             if all(index.equals(indexes[0]) for index in indexes) or not all(i.is_unique for i in indexes):
-                continue  # nothing to do, or xarray reports the repeated labels
+                continue  # there is nothing to do, or xarray reports the repeated labels
             labels: Any = [xr.Dataset(coords={dim: found[number].coords[dim]}) for number in members]
             joined = xr.align(*labels, join=join)[0].coords[dim]  # type: ignore[call-overload]
             for number in members:
@@ -142,7 +145,7 @@ def _align(
 
 
 def _reindex(dataset: xr.Dataset, dim: str, labels: xr.DataArray) -> xr.Dataset:
-    """Select the cells with these labels along a dimension; cells without a label become missing."""
+    """Reindex a dataset along a dimension. Labels that the dataset lacks become missing cells."""
     cells = dataset.indexes[dim].get_indexer(labels.to_index())
     pieces = [name for name, each in dataset.variables.items() if isinstance(each.data, PieceArray)]
     small = dataset.drop_vars(pieces).reindex({dim: labels})
@@ -167,7 +170,8 @@ def _make_dataset(variables: Mapping[Hashable, xr.Variable], like: xr.Dataset) -
 
 
 def _add_missing_variables(datasets: Sequence[xr.Dataset], dim: str) -> list[xr.Dataset]:
-    """Add variables that only other datasets have, without any cells: xarray would create masks for them."""
+    """Add to each dataset the variables that only other datasets have, without any pieces. xarray would
+    create masks for them."""
     known = {
         name: each
         for dataset in reversed(datasets)
@@ -190,6 +194,6 @@ def _add_variables(dataset: xr.Dataset, known: Mapping[Hashable, xr.Variable]) -
 
 @cache
 def _promote_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type to which xarray converts values of a type if some of them are missing."""
+    """Return the dtype to which xarray promotes a dtype when missing values are added."""
     one = xr.DataArray(np.zeros(1, dtype), {"x": [0]}, ("x",))
     return one.reindex(x=[1]).dtype

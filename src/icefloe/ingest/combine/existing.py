@@ -1,4 +1,5 @@
-"""Read the target group, and split its arrays into parts that are combined with new files."""
+"""Read the existing arrays of the target group, and split them into parts that are combined with new
+files."""
 
 from __future__ import annotations
 
@@ -15,65 +16,66 @@ import zarr
 from zarr.errors import GroupNotFoundError
 
 from icefloe._internal.warnings import ignore_warnings
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.open import open_stored
 from icefloe.ingest.inspect.packing import make_signature
 from icefloe.ingest.inspect.schema import describe_dataset
 from icefloe.ingest.ledger import Ledger, LedgerRow
-from icefloe.ingest.records import FileSchema, Stored, Target, VariableSchema, join_path
+from icefloe.ingest.records import FileSchema, StoredGroup, Target, VariableSchema, join_path
 from icefloe.repository import Repository
 from icefloe.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a stored group."""
+class ExistingPart:
+    """A part of the existing arrays, which is combined with new files."""
 
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
-    """The region of the part, along the dimensions that it does not cover."""
+    """The start and the stop of the part along the dimensions that it covers only partly."""
 
     @property
     def begin(self) -> dict[str, int]:
-        """The index of the first cell, by dimension."""
+        """The start of a part of the existing arrays along each dimension in `box`."""
         return {dim: start for dim, (start, _) in self.box.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
-    """A stored group: its schema and arrays."""
+class ExistingArrays:
+    """The existing arrays of a group, and their schema."""
 
-    stored: Stored
+    stored: StoredGroup
     schema: FileSchema
     targets: Mapping[str, Target]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """The target group in one snapshot, or a group below it: its arrays, and the ledger."""
+    """The existing arrays and the ledger of a target group in one snapshot."""
 
     session: Session
     group: str
-    existing: Existing | None
+    existing: ExistingArrays | None
     ledger: Ledger
-    """The ledger of the target group, with the rows of all groups below it."""
+    """The ledger of the target group, including the rows of all groups below it."""
     below: str = ""
-    """The path from the target group to this one; empty if it is the target group itself."""
+    """The path of this group relative to the target group; empty for the target group itself."""
 
     @property
     def rows(self) -> list[LedgerRow]:
-        """The rows of the ledger for this group."""
+        """The ledger rows of a group."""
         return [row for row in self.ledger.rows if row.target_group == self.below]
 
     def select_group(self, path: str) -> TargetState:
-        """Return the state of a group below the target group."""
+        """Return the existing arrays and the ledger of a group below the target group."""
         if path == self.below:
             return self
         group = join_path(self.group.removesuffix(self.below), path)
         return replace(self, group=group, existing=inspect_group(self.session, group), below=path)
 
     def list_schemas(self) -> dict[str, FileSchema]:
-        """Return the schemas of the target group and of all groups below it that the ledger lists."""
+        """Return the schemas of existing arrays by group: the target group, and all groups below it in the
+        ledger."""
         states = [
             self.select_group(group)
             for group in sorted({"", *(row.target_group for row in self.ledger.rows)})
@@ -81,21 +83,23 @@ class TargetState:
         return {each.below: each.existing.schema for each in states if each.existing is not None}
 
     def with_session(self, session: Session) -> TargetState:
-        """Return the state, read through another session on the same snapshot."""
-        existing = self.existing and replace(self.existing, stored=Stored(session, self.group))
+        """Return the existing arrays and the ledger, read through another session on the same snapshot."""
+        existing = self.existing and replace(self.existing, stored=StoredGroup(session, self.group))
         return replace(self, session=session, existing=existing)
 
     def rename_sources(self, names: Mapping[str, str]) -> TargetState:
-        """Return the state with new names for some sources of the ledger."""
+        """Return the state of the existing arrays with new names for some sources in the ledger."""
         return replace(self, ledger=self.ledger.rename_sources(names)) if names else self
 
 
 def read_target(
     repo: Repository, branch: str, group: str, ledger: Ledger, known: TargetState | None = None
 ) -> TargetState:
-    """Inspect the arrays of a group on a branch, unless `known` describes them in the same snapshot.
+    """Return the existing arrays and the ledger of a target group at the tip of a branch, to combine new
+    files with them.
 
-    The ledger is read only if `ledger` belongs to another snapshot.
+    If `known` describes the same snapshot, the arrays are not inspected again. The ledger is read only if
+    `ledger` belongs to another snapshot.
     """
     session = repo.readonly_session(branch=branch)
     if known is not None and known.session.snapshot_id == session.snapshot_id:
@@ -105,8 +109,10 @@ def read_target(
     return TargetState(session, join_path(group, ""), inspect_group(session, group), ledger)
 
 
-def inspect_group(session: Session, group: str) -> Existing | None:
-    """Describe the arrays of a group; return None if it has none. The session must be read-only."""
+def inspect_group(session: Session, group: str) -> ExistingArrays | None:
+    """Describe the existing arrays of a group to combine with; None if there are none. The session must be
+    read-only.
+    """
     with ignore_warnings():
         try:
             arrays = dict(zarr.open_group(session.store, path=group, mode="r").arrays())
@@ -114,13 +120,13 @@ def inspect_group(session: Session, group: str) -> Existing | None:
             return None
         if not arrays:
             return None
-        schema = describe_dataset(Source("", 0, 0), open_stored(session, group), "")
+        schema = describe_dataset(IngestSource("", 0, 0), open_stored(session, group), "")
     targets = {each.name: describe_array(arrays[each.name], each) for each in schema.variables}
-    return Existing(Stored(session, group), schema, targets)
+    return ExistingArrays(StoredGroup(session, group), schema, targets)
 
 
 def describe_array(array: zarr.Array[Any], schema: VariableSchema) -> Target:
-    """Describe a stored array by its metadata and by the schema that xarray sees."""
+    """Describe an existing array by its metadata, and by its schema in xarray."""
     return Target(
         schema.name,
         schema.dims,
@@ -138,13 +144,13 @@ def describe_array(array: zarr.Array[Any], schema: VariableSchema) -> Target:
 
 
 def split_existing(
-    existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema], *, replacing: bool = False
-) -> list[Part]:
-    """Split the stored arrays into parts around new files.
+    existing: ExistingArrays, rows: Sequence[LedgerRow], new: Sequence[FileSchema], *, replacing: bool = False
+) -> list[ExistingPart]:
+    """Split the existing arrays into parts, so that new files can be inserted between them.
 
-    Regions that new files replace are left out, and parts are divided where new files are inserted. Regions
-    of ledger rows are divided only between rows; regions that the ledger does not list are divided anywhere.
-    With `replacing`, new files also replace regions that the ledger does not list.
+    Regions that new files replace are left out, and parts are divided where new files are inserted. A region
+    of a ledger row is never divided; regions that the ledger does not list are divided anywhere. With
+    `replacing`, new files also replace regions that the ledger does not list.
     """
     schema, sizes = existing.schema, existing.schema.sizes
     again = {file.source.url for file in new}
@@ -174,16 +180,20 @@ def split_existing(
     return [*found, *(_make_part(schema, box) for box in by_hand)]
 
 
-def find_remaining(state: TargetState, new: Sequence[FileSchema]) -> Existing | None:
-    """Return the stored group, or None if new files replace everything in it."""
+def find_remaining(state: TargetState, new: Sequence[FileSchema]) -> ExistingArrays | None:
+    """Return the remaining existing arrays of the group, or None if new files replace all of them."""
     again = {file.source.url for file in new}
     if state.rows and all(row.source in again for row in state.rows):
         return None
     return state.existing
 
 
-def find_overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequence[FileSchema]) -> list[str]:
-    """Describe the regions that the ledger does not list and that new files contain as well."""
+def find_overwritten(
+    existing: ExistingArrays, rows: Sequence[LedgerRow], new: Sequence[FileSchema]
+) -> list[str]:
+    """List the regions of existing arrays that new files would overwrite although no ledger row covers
+    them.
+    """
     left = (
         cut
         for box in _find_foreign_boxes(existing.schema, rows)
@@ -197,7 +207,7 @@ def find_overwritten(existing: Existing, rows: Sequence[LedgerRow], new: Sequenc
 
 
 def _find_foreign_boxes(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[dict[str, tuple[int, int]]]:
-    """Return the boxes that no source of the ledger covers: other programs wrote them."""
+    """Return the boxes that no ledger row covers, because other programs wrote them."""
     if not rows:
         return [{}]
     boxes = [row.box for row in rows]
@@ -219,7 +229,8 @@ def _find_foreign_boxes(schema: FileSchema, rows: Sequence[LedgerRow]) -> list[d
 def _split_box(
     box: dict[str, tuple[int, int]], schema: FileSchema, new: Sequence[FileSchema]
 ) -> Iterator[tuple[dict[str, tuple[int, int]], bool]]:
-    """Split a box where new files begin or end, and mark the parts whose labels new files repeat."""
+    """Split a box at the labels where new files begin or end. Yield the parts, and whether new files repeat
+    their labels."""
     dims = list(_find_differing_dimensions(schema, new))
     if len(dims) != 1 or set(box) - set(dims):
         yield box, not dims
@@ -234,7 +245,7 @@ def _split_box(
 
 
 def _find_differing_dimensions(schema: FileSchema, new: Sequence[FileSchema]) -> Iterator[str]:
-    """Yield the dimensions along which the labels of new files differ from the stored ones."""
+    """Yield the dimensions along which new files and the existing arrays have different labels."""
     for dim, size in schema.sizes.items():
         labels = schema.values.get(dim)
         if labels is not None and labels.ndim == 1 and size:
@@ -244,18 +255,18 @@ def _find_differing_dimensions(schema: FileSchema, new: Sequence[FileSchema]) ->
 
 
 def _mark_repeated_labels(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the cells whose label new files repeat."""
+    """Return a mask of the existing labels along a dimension that also occur in new files."""
     theirs = np.concatenate([file.values[dim].reshape(-1) for file in new if dim in file.values])
     found: npt.NDArray[np.bool_] = xr.Variable(dim, schema.values[dim]).to_index().isin(theirs)
     return found
 
 
-def _make_part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> Part:
-    return Part(_cut_schema(schema, box), dict(box))
+def _make_part(schema: FileSchema, box: Mapping[str, tuple[int, int]]) -> ExistingPart:
+    return ExistingPart(_cut_schema(schema, box), dict(box))
 
 
 def _mark_insertions(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the borders between cells at which a new file must be inserted."""
+    """Return a mask of the borders between existing cells at which a new file must be inserted."""
     values = schema.values.get(dim)
     firsts = [file.values[dim].reshape(-1)[0] for file in new if dim in file.values and file.values[dim].size]
     if values is None or values.ndim != 1 or len(values) < 2 or not firsts:
@@ -276,8 +287,8 @@ def _join_boxes(
 ) -> list[dict[str, tuple[int, int]]]:
     """Join adjacent boxes, unless a new file is inserted between them.
 
-    Boxes are joined along one dimension if they are equal along all others. In a grid of several dimensions a
-    new file may also fill a hole: boxes stay divided where it begins and ends.
+    Boxes are joined along one dimension if they are equal along all other dimensions. In a grid of several
+    dimensions a new file may also fill a hole: boxes stay divided where it begins and ends.
     """
     found = list(boxes)
     if len({frozenset(box) for box in boxes}) != 1:
@@ -298,7 +309,8 @@ def _join_boxes(
 
 
 def _mark_ends_of_files(schema: FileSchema, dim: str, new: Sequence[FileSchema]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the borders at which a new file begins or ends; all borders without labels."""
+    """Return a mask of the borders between cells at which a new file begins or ends; all borders if there are
+    no labels."""
     labels = schema.values.get(dim)
     theirs = [file.values[dim] for file in new if dim in file.values and file.values[dim].size]
     found = np.zeros(schema.sizes[dim] + 1, bool)
@@ -322,7 +334,7 @@ def _join_spans(spans: Sequence[tuple[int, int]], between: npt.NDArray[np.bool_]
 
 
 def drop_variables(schema: FileSchema, names: Collection[str]) -> FileSchema:
-    """Return a schema without some of its data variables."""
+    """Return the schema of existing arrays without the named data variables."""
     return _keep_variables(schema, _list_data_variables(schema) - set(names))
 
 

@@ -1,4 +1,4 @@
-"""Combine files with the stored arrays: xarray combines datasets without data, so that no values are read."""
+"""Combine files with the existing arrays. xarray combines datasets without data, so no values are read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import Hint
+from icefloe.ingest.bad_files import BadFile, ProblemsError
 from icefloe.ingest.combine.existing import (
-    Part,
+    ExistingPart,
     TargetState,
     drop_variables,
     find_overwritten,
@@ -35,26 +36,27 @@ from icefloe.ingest.combine.static_fields import (
     find_stored_tiles,
     find_undigested,
 )
-from icefloe.ingest.discover.sources import Source
-from icefloe.ingest.inspect.agreement import Finding, collect_bad_files, find_order_problems
+from icefloe.ingest.discover.sources import IngestSource
+from icefloe.ingest.inspect.agreement import (
+    LEAVE_OUT,
+    FileFinding,
+    collect_bad_files,
+    find_order_problems,
+    format_label,
+)
 from icefloe.ingest.inspect.scalar_coordinates import add_dimensions
 from icefloe.ingest.options import Combining, Options
-from icefloe.ingest.records import BadFile, FileSchema, ProblemsError, Stored, VariableSchema, make_label_key
-
-_LEAVE_OUT = Hint(
-    "leave one of them out, or name the dimension to concatenate along with {concat_dim}",
-    concat_dim=None,
-)
+from icefloe.ingest.records import FileSchema, StoredGroup, VariableSchema, make_label_key
 
 _NO_DIMENSION = ""
-"""The concatenation dimension of static groups: no dimension has this name."""
+"""The concatenation dimension of static groups, a name that no real dimension has."""
 
 Box = Mapping[str, tuple[int, int]]
-"""Start and stop along each dimension. The stop is exclusive."""
+"""The start and the stop along each dimension. The stop is exclusive."""
 
 
 def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
-    """Return the region of each source in the dataset."""
+    """Return the region of the combined grid that is filled by each source, by source number."""
     found: dict[int, dict[str, tuple[int, int]]] = {}
     for _, dims, pieces in _iterate_pieces(dataset):
         columns = (pieces.source.tolist(), pieces.starts.tolist(), pieces.stops.tolist())
@@ -69,7 +71,7 @@ def find_boxes(dataset: xr.Dataset) -> dict[int, dict[str, tuple[int, int]]]:
 
 
 def find_partial_dimensions(dataset: xr.Dataset) -> tuple[str, ...]:
-    """Return the dimensions along which sources cover only a part."""
+    """Return the dimensions along which some source covers only a part of the combined grid."""
     found: set[str] = set()
     for _, dims, pieces in _iterate_pieces(dataset):
         partial = (pieces.shape != [dataset.sizes[dim] for dim in dims]).any(axis=0).tolist()
@@ -78,7 +80,7 @@ def find_partial_dimensions(dataset: xr.Dataset) -> tuple[str, ...]:
 
 
 def find_moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
-    """Return how far stored cells move: start, stop and offset of each span, by dimension."""
+    """Return the ranges of existing cells that move in the combined grid, with offsets, by dimension."""
     found: dict[str, set[tuple[int, int, int]]] = {}
     for _, dims, pieces in _iterate_pieces(dataset):
         mine = pieces.select(pieces.source == EXISTING)
@@ -90,7 +92,7 @@ def find_moves(dataset: xr.Dataset) -> dict[str, list[tuple[int, int, int]]]:
 
 
 def _iterate_pieces(dataset: xr.Dataset) -> Iterator[tuple[str, tuple[str, ...], Pieces]]:
-    """Yield the name, the dimensions and the pieces of each variable that has pieces."""
+    """Yield the name, the dimensions and the pieces of each variable that consists of pieces."""
     for name, variable in dataset.variables.items():
         if isinstance(variable.data, PieceArray):
             yield str(name), tuple(map(str, variable.dims)), variable.data.pieces
@@ -98,29 +100,34 @@ def _iterate_pieces(dataset: xr.Dataset) -> Iterator[tuple[str, tuple[str, ...],
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """The dataset that results from combining files with the stored arrays."""
+    """The result of combining files with the existing arrays in one grid: a dataset without data."""
 
     dataset: xr.Dataset
     files: tuple[FileSchema, ...]
     """All files. The source number of a piece is an index into this tuple."""
     boxes: Mapping[int, Mapping[str, tuple[int, int]]]
     moves: Mapping[str, Sequence[tuple[int, int, int]]]
-    """How far stored cells move, by dimension; see `find_moves`."""
-    findings: tuple[Finding, ...]
+    """The offsets of existing cells; see `find_moves`."""
+    findings: tuple[FileFinding, ...]
     state: TargetState
     """The target group before the files are added."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestRequest:
-    """Variables whose values must be hashed before the files can be combined."""
+    """A request to hash the values of some variables, because files must be compared before they are combined
+    in a grid.
+    """
 
     names: tuple[str, ...]
-    sources: Mapping[int, Source | Stored]
-    """All sources by their numbers."""
+    sources: Mapping[int, IngestSource | StoredGroup]
+    """All sources by number."""
 
     def merge_digests(self, known: Digests, more: Digests) -> dict[tuple[int, str], str]:
-        """Return the known and the new digests. Raise CannotCombineError if no digest is new."""
+        """Return all digests that combining in a grid needs, known and new.
+
+        Raise CannotCombineError if no digest is new.
+        """
         if more.keys() - known.keys():
             return {**known, **more}
         hint = Hint.any_of(Hint("leave out files that repeat others"), NAME_DIMENSION)
@@ -129,7 +136,7 @@ class DigestRequest:
 
 @dataclass(frozen=True, slots=True)
 class Misfits:
-    """Files that cannot be combined with the others."""
+    """The files that could not be combined in a grid with the other files."""
 
     bad: tuple[BadFile, ...]
 
@@ -142,12 +149,12 @@ def combine_files(
     *,
     is_static: bool = False,
 ) -> Combined | DigestRequest | Misfits:
-    """Combine files with the arrays that exist, without reading data.
+    """Combine files with the existing arrays of a group in one grid, without reading data.
 
-    Regions of files that are ingested again are left out. If xarray has to compare values, their hashes are
-    requested: call again with those `digests`. In a static group files are not concatenated: they must agree,
-    and each variable is that of the first source that has it. Raise ProblemsError if the files cannot be
-    combined and the problem cannot be attributed to a file.
+    Regions of files that are ingested again are left out. If xarray has to compare values, a DigestRequest is
+    returned. The caller then hashes the values, and calls the function again with the `digests`. In a static
+    group, files are not concatenated: all files must agree, and each variable comes from the first source
+    that contains it. Raise ProblemsError if the files cannot be combined and no single file is the cause.
     """
     combine = _merge if is_static else _combine
     try:
@@ -160,9 +167,9 @@ def combine_files(
 
 
 class _MisfitError(Exception):
-    """Files do not fit together."""
+    """The error for files that do not fit together."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[FileFinding]) -> None:
         super().__init__(findings)
         self.findings = findings
 
@@ -182,7 +189,7 @@ def _combine(
         old = [replace(part, schema=drop_variables(part.schema, left_alone)) for part in old]
         given[: len(old)] = [ComparedSource(EXISTING, part.schema, part.box) for part in old]
     twice = find_overwritten(existing, rows, new) if existing is not None else []
-    sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
+    sources: dict[int, IngestSource | StoredGroup] = {number: file.source for number, file in enumerate(new)}
     if existing is not None:
         sources[EXISTING] = existing.stored
     stored = find_stored_tiles(given, how)
@@ -218,22 +225,24 @@ def _combine(
     if any(finding.severity == "error" for finding in findings):
         raise _MisfitError([_offer_to_replace(each, twice) for each in findings])
     if replacing:
-        findings += tuple(Finding("", "", f"existing data is replaced: {each}", "note") for each in twice)
+        findings += tuple(FileFinding("", "", f"existing data is replaced: {each}", "note") for each in twice)
     return Combined(dataset, tuple(new), where, find_moves(dataset), findings, state)
 
 
 def _merge(
     files: Sequence[FileSchema], state: TargetState, options: Options, digests: Digests
 ) -> Combined | DigestRequest:
-    """Combine the sources of a static group."""
+    """Combine the sources of a static group, whose variables are stored once."""
     existing = find_remaining(state, files)
-    old = [] if existing is None else [Part(existing.schema, {})]
+    old = [] if existing is None else [ExistingPart(existing.schema, {})]
     new, old = _unify_coordinates(files, old)
     given = [ComparedSource(EXISTING, part.schema, {}) for part in old]
     given += [ComparedSource(number, file, {}) for number, file in enumerate(new)]
     how = replace(options.combining, concat_dim=_NO_DIMENSION, data_vars="minimal")
     if unknown := find_undigested(given, how, digests):
-        sources: dict[int, Source | Stored] = {number: file.source for number, file in enumerate(new)}
+        sources: dict[int, IngestSource | StoredGroup] = {
+            number: file.source for number, file in enumerate(new)
+        }
         return DigestRequest(unknown, sources | ({EXISTING: existing.stored} if existing is not None else {}))
     differing = [*find_differing_labels(given, _NO_DIMENSION), *find_differing_fields(given, how, digests)]
     if differing:
@@ -249,9 +258,9 @@ def _merge(
 
 
 def _make_empty_datasets(
-    new: Sequence[FileSchema], old: Sequence[Part], how: Combining, digests: Digests
+    new: Sequence[FileSchema], old: Sequence[ExistingPart], how: Combining, digests: Digests
 ) -> list[xr.Dataset]:
-    """Describe files and parts of the repository as datasets without data, in their order."""
+    """Return datasets without data for all files and parts of the existing arrays, sorted by label."""
     datasets = [make_empty_dataset(EXISTING, part.schema, digests, part.begin) for part in old]
     runs = find_runs(new, [part.schema for part in old], how, digests)
     if runs is None:
@@ -262,14 +271,18 @@ def _make_empty_datasets(
 
 
 def _add_dimensions_of(schema: FileSchema, new: Sequence[FileSchema]) -> FileSchema:
-    """Turn scalar coordinates of stored data into dimensions if they are dimensions in new files."""
+    """Return the schema of existing arrays in which scalar coordinates become dimensions, if they are
+    dimensions in new files."""
     dims = dict.fromkeys(dim for file in new for dim in file.sizes)
     added = {each.name for file in new for each in file.variables if each.dims != each.own_dims}
     return add_dimensions(schema, list(dims), added)
 
 
-def _unify_coordinates(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[list[FileSchema], list[Part]]:
-    """Turn coordinates whose values are not known in every file into data, which tasks write."""
+def _unify_coordinates(
+    new: Sequence[FileSchema], old: Sequence[ExistingPart]
+) -> tuple[list[FileSchema], list[ExistingPart]]:
+    """Drop the values of coordinates that are unknown in some file from all schemas. Tasks then write these
+    coordinates like data."""
     schemas = [*new, *(part.schema for part in old)]
     unknown = {
         each.name
@@ -287,8 +300,9 @@ def _unify_coordinates(new: Sequence[FileSchema], old: Sequence[Part]) -> tuple[
     return list(map(without, new)), [replace(part, schema=without(part.schema)) for part in old]
 
 
-def _offer_to_replace(finding: Finding, twice: Sequence[str]) -> Finding:
-    """Add a hint: on request, the files replace data that the ledger does not list."""
+def _offer_to_replace(finding: FileFinding, twice: Sequence[str]) -> FileFinding:
+    """Return a finding with the hint that `on_change="ingest"` replaces data that the ledger does not
+    list."""
     if not twice:
         return finding
     return replace(
@@ -306,10 +320,12 @@ def _sort_datasets(datasets: list[xr.Dataset], dim: str | None) -> list[xr.Datas
 
 def find_losses(
     dataset: xr.Dataset, given: Sequence[ComparedSource], digests: Mapping[tuple[int, str], str]
-) -> Iterator[Finding]:
-    """Find sources whose values are missing from the combined dataset and equal none of its values."""
+) -> Iterator[FileFinding]:
+    """Yield a finding for each source whose values are missing in the combined grid and not equal to values
+    in it.
+    """
     along = set(_find_dimensions_of_parts(dataset, given))
-    by_name = {name: _Found(name, pieces, digests) for name, _, pieces in _iterate_pieces(dataset)}
+    by_name = {name: _CombinedPieces(name, pieces, digests) for name, _, pieces in _iterate_pieces(dataset)}
     for each in given:
         for variable in each.schema.variables:
             if not _has_position(each.schema, variable, along) or variable.name not in by_name:
@@ -320,8 +336,8 @@ def find_losses(
                 break
 
 
-class _Found:
-    """The pieces of a combined variable."""
+class _CombinedPieces:
+    """The pieces of one variable of the combined dataset, to check that no source is lost."""
 
     def __init__(self, name: str, pieces: Pieces, digests: Mapping[tuple[int, str], str]) -> None:
         self._name, self._pieces, self._digests = name, pieces, digests
@@ -340,7 +356,7 @@ class _Found:
         return bool(met.any())
 
     def has_equal(self, number: int) -> bool:
-        """Return whether the values of a source equal those of a source in the dataset."""
+        """Return whether the dataset contains a source with the same digest as the given source."""
         digest = self._digests.get((number, self._name))
         return digest is not None and any(
             self._digests.get((other, self._name)) == digest for other in self._numbers
@@ -348,7 +364,7 @@ class _Found:
 
 
 def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[ComparedSource]) -> Iterator[str]:
-    """Yield the dimensions along which a source is only a part of the dataset."""
+    """Yield the dimensions along which some source covers only a part of the dataset."""
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items()):
         index = dataset.indexes.get(dim)
         labels = None if index is None else index.to_numpy()
@@ -361,12 +377,12 @@ def _find_dimensions_of_parts(dataset: xr.Dataset, given: Sequence[ComparedSourc
 
 
 def _has_position(schema: FileSchema, variable: VariableSchema, along: set[str]) -> bool:
-    """Return whether a variable has a position along the given dimensions and is not empty."""
+    """Return whether a variable is not empty and has one of the given dimensions."""
     sizes = [schema.sizes[dim] for dim in variable.dims]
     return variable.name not in schema.values and bool(along & set(variable.dims)) and 0 not in sizes
 
 
-def _describe_loss(lost: ComparedSource, given: Sequence[ComparedSource], along: set[str]) -> Finding:
+def _describe_loss(lost: ComparedSource, given: Sequence[ComparedSource], along: set[str]) -> FileFinding:
     for dim in sorted(along):
         mine = lost.schema.values.get(dim)
         if mine is None or not mine.size:
@@ -375,14 +391,18 @@ def _describe_loss(lost: ComparedSource, given: Sequence[ComparedSource], along:
             theirs = other.schema.values.get(dim)
             if other is not lost and theirs is not None and theirs.size and theirs[0] == mine[0]:
                 one, two = (other, lost) if lost.number == EXISTING else (lost, other)
-                return Finding(one.name, dim, f"begins at {mine[0]}, like {two.name}: they overlap", "error")
-    return Finding(
+                text = f"begins at {format_label(mine[0])}, like {two.name}: they overlap"
+                return FileFinding(one.name, dim, text, "error", LEAVE_OUT)
+    return FileFinding(
         lost.name, "", "is missing from the combined dataset: leave out files that repeat others", "error"
     )
 
 
 def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int, int]]:
-    """Find the region of a file by its labels, if its values came from an equal file."""
+    """Find the region of a file in the combined grid by its labels.
+
+    This is needed if an equal file provided the values.
+    """
     found = {}
     for dim, size in ((str(dim), size) for dim, size in dataset.sizes.items() if dim in schema.sizes):
         index, mine = dataset.indexes.get(dim), schema.values.get(dim)
@@ -391,8 +411,10 @@ def locate_file(schema: FileSchema, dataset: xr.Dataset) -> dict[str, tuple[int,
     return found
 
 
-def find_overlaps(given: Sequence[ComparedSource]) -> list[Finding]:
-    """Find files that overlap others along a labelled dimension, or have equal labels along all of them."""
+def find_overlaps(given: Sequence[ComparedSource]) -> list[FileFinding]:
+    """Return findings for files that overlap in the combined grid along a dimension, or have the same
+    labels.
+    """
     labelled: list[str] = []
     places: list[list[Any]] = [[] for _ in given]
     for dim in sorted({dim for each in given for dim in each.schema.sizes}):
@@ -410,14 +432,15 @@ def find_overlaps(given: Sequence[ComparedSource]) -> list[Finding]:
     for each, place in zip(given, places, strict=True):
         if place and (twin := known.setdefault((each.names, *place), each)) is not each:
             text = f"has the same labels as {twin.name} along {', '.join(labelled)}"
-            twins.append(Finding(each.name, "", text, "error", _LEAVE_OUT))
+            twins.append(FileFinding(each.name, "", text, "error", LEAVE_OUT))
     return twins
 
 
 def _find_overlaps_along(
     dim: str, given: Sequence[ComparedSource], spans: Sequence[Any]
-) -> Iterator[Finding]:
-    """Yield each file that begins before an earlier file ends. Later files are not compared with it."""
+) -> Iterator[FileFinding]:
+    """Yield a finding for each file that begins before an earlier file ends. Later files are not compared
+    with this file."""
     before: int | None = None
     for number in sorted(range(len(given)), key=lambda number: spans[number]):
         begin, last = spans[number][0], None if before is None else spans[before][1]
@@ -425,6 +448,7 @@ def _find_overlaps_along(
             before = number
             continue
         late, other = (before, number) if given[number].number == EXISTING else (number, before)
-        text = f"begins at {spans[late][0]}, but {given[other].name} extends to {spans[other][1]}"
-        yield Finding(given[late].name, dim, f"{text}: they overlap", "error")
+        begins, ends = format_label(spans[late][0]), format_label(spans[other][1])
+        text = f"begins at {begins}, but {given[other].name} extends to {ends}: they overlap"
+        yield FileFinding(given[late].name, dim, text, "error", LEAVE_OUT)
         before = other

@@ -1,7 +1,7 @@
-"""Arrays without values: each cell is described by its source and its position in the source.
+"""Arrays without values, in which every cell refers to its position in a source.
 
-xarray combines datasets of such arrays like real ones. The result shows, to the cell, what it would combine
-from all the files before one of them is read.
+xarray combines datasets of such arrays like real datasets. The result contains the source of each cell of the
+combined arrays, before any file is read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from icefloe.format.extents import have_overlap
 Column = npt.NDArray[np.int64]
 
 _MOST_PAIRS = 1 << 22
-"""The maximum number of pairs of pieces that are compared."""
+"""The maximum number of pairs of pieces to compare."""
 EXISTING = -1
-"""The source number of the repository itself."""
+"""The source number of the existing arrays in the repository."""
 
 
 class UndigestedError(Exception):
-    """A request for hashes: arrays with this name must be compared, and their values are unknown."""
+    """The error for pieces whose values must be compared to combine files, but have not been hashed yet."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -33,36 +33,38 @@ class UndigestedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Boxes of an array and the source of each, as columns: one row per box, one column per dimension."""
+    """The pieces of an array to combine, without values: boxes of cells, each with its position in a source,
+    as columns.
+    """
 
     source: Column
     starts: Column
-    """The first cell of each box."""
+    """The first cell of each box in this array."""
     shape: Column
     source_starts: Column
-    """The first cell in the source, by the dimensions of this array."""
+    """The first cell of each box in its source, by the dimensions of this array."""
     axes: Column
-    """The axis in the source of each dimension of this array; -1 if the source lacks the dimension."""
+    """The axis in the source for each dimension of this array; -1 if the source lacks the dimension."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     @property
     def stops(self) -> Column:
-        """The cell after the last one of each box."""
+        """The cell after the last one of each piece's box, by dimension."""
         return self.starts + self.shape
 
     def select(self, rows: Any) -> Pieces:
-        """Select boxes."""
+        """Return the pieces in the given rows."""
         return Pieces(*(column[rows] for column in self._list_columns()))
 
     def reorder(self, order: Sequence[int]) -> Pieces:
-        """Reorder the dimensions."""
+        """Return the pieces with their dimensions in another order."""
         columns = (column[:, list(order)] for column in self._list_columns()[1:])
         return Pieces(self.source, *columns)
 
     def clip(self, axis: int, first: int, count: int) -> Pieces:
-        """Clip the boxes to an interval along a dimension."""
+        """Return the parts of pieces inside an interval along a dimension."""
         starts = np.maximum(self.starts[:, axis], first)
         stops = np.minimum(self.stops[:, axis], first + count)
         rows = starts < stops
@@ -75,12 +77,12 @@ class Pieces:
         return Pieces(found.source, *columns)
 
     def split(self, unit: Sequence[int], cells: int, axis: int = 0) -> Iterator[Pieces]:
-        """Split one box into parts of about `cells` cells, without dividing a `unit` of the source."""
+        """Split a single piece into parts of about `cells` cells, at multiples of a `unit` of the source."""
         size = int(self.shape.prod())
         if size <= cells or axis == len(unit):
             yield self
             return
-        if self.axes[0, axis] < 0:  # each part would read all of the source
+        if self.axes[0, axis] < 0:  # each part would read the whole source
             yield from self.split(unit, cells, axis + 1)
             return
         first, length = int(self.starts[0, axis]), int(self.shape[0, axis])
@@ -92,7 +94,7 @@ class Pieces:
             at = end
 
     def shift(self, axis: int, by: int) -> Pieces:
-        """Move the boxes along a dimension."""
+        """Return pieces moved by an offset along a dimension."""
         starts = self.starts.copy()
         starts[:, axis] += by
         return replace(self, starts=starts)
@@ -102,7 +104,7 @@ class Pieces:
 
     @staticmethod
     def whole(source: int, shape: Sequence[int], begin: Sequence[int] | None = None) -> Pieces:
-        """Create one box that covers a source, starting at `begin`."""
+        """Create a piece that covers a whole source, or its part from `begin` on."""
         sizes = np.array([shape], np.int64).reshape(1, len(shape))
         starts = np.array([begin or [0] * len(shape)], np.int64).reshape(1, len(shape))
         axes = np.arange(len(shape), dtype=np.int64).reshape(1, len(shape))
@@ -110,7 +112,7 @@ class Pieces:
 
     @staticmethod
     def concatenate(parts: Sequence[Pieces]) -> Pieces:
-        """Concatenate boxes."""
+        """Concatenate the rows of several sets of pieces."""
         columns = zip(*(part._list_columns() for part in parts), strict=True)
         return Pieces(*(np.concatenate(column) for column in columns))
 
@@ -120,7 +122,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A variable of a source."""
+    """A variable in a file or in the repository, as the source of pieces."""
 
     shape: tuple[int, ...]
     digest: str | None = None
@@ -128,7 +130,10 @@ class Origin:
 
 
 class PieceArray:
-    """An array of pieces, with the part of numpy's interface that xarray uses to combine arrays."""
+    """An array without values that consists of pieces of sources.
+
+    It implements the part of numpy's interface that xarray needs to combine arrays.
+    """
 
     def __init__(
         self,
@@ -143,32 +148,35 @@ class PieceArray:
         self.dtype = dtype
         self.pieces = pieces
         self.origins = origins
-        """The variables that cells come from, by the number of their source."""
+        """The variables that pieces come from, by source number."""
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions."""
+        """The number of dimensions of an array of pieces."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of cells."""
+        """The number of cells of an array of pieces."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the cells would take."""
+        """The number of bytes that the values of all pieces of an array would take."""
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, copy: bool = True) -> PieceArray:
-        """Change the data type. Text types without a length keep the current length."""
+        """Return an array of pieces with another dtype.
+
+        A text dtype without a length keeps the current length.
+        """
         wanted = np.dtype(dtype)
         if wanted.kind in "SU" and not wanted.itemsize:
             wanted = self.dtype if self.dtype.kind == wanted.kind else np.dtype(object)
         return PieceArray(self.name, self.shape, wanted, self.pieces, self.origins)
 
     def transpose(self, *axes: int | Sequence[int]) -> PieceArray:
-        """Reorder the dimensions."""
+        """Return an array of pieces with its dimensions in another order."""
         order = [each for axis in axes for each in (axis if isinstance(axis, Sequence) else (axis,))]
         order = order or list(range(self.ndim))[::-1]
         shape = [self.shape[axis] for axis in order]
@@ -176,18 +184,18 @@ class PieceArray:
 
     @property
     def is_complete(self) -> bool:
-        """True if every cell has a source."""
+        """True if every cell of an array is part of a piece."""
         return self.missing == 0
 
     @property
     def missing(self) -> int:
-        """The number of cells without a source."""
+        """The number of cells that are not part of any piece."""
         return self.size - int(self.pieces.shape.prod(axis=1).sum())
 
     def __getitem__(self, key: Any) -> PieceArray:
         """Index each dimension in turn; None inserts a new dimension.
 
-        An array of integers picks cells, and -1 stands for a missing cell, as in xarray.
+        An integer array selects cells, and -1 selects a missing cell, as in xarray.
         """
         keys = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in [each for each in keys if not isinstance(each, np.ndarray)]:
@@ -206,19 +214,19 @@ class PieceArray:
         return result
 
     def pick(self, axis: int, wanted: npt.NDArray[Any]) -> PieceArray:
-        """Select cells along a dimension by index; -1 selects a missing cell."""
+        """Select cells of an array of pieces along a dimension by index; -1 selects a missing cell."""
         shape = (*self.shape[:axis], len(wanted), *self.shape[axis + 1 :])
         edges = np.flatnonzero(np.diff(wanted) != 1) + 1
         parts = [self.pieces.select(slice(0, 0))]
         for at, run in zip(np.append(0, edges).tolist(), np.split(wanted, edges), strict=True):
-            numbers = run[run >= 0]  # cell 0 after a missing cell (-1) looks like the next cell
+            numbers = run[run >= 0]  # cell 0 after a missing cell (-1) must not be mistaken for the next cell
             if len(numbers):
                 first, skipped = int(numbers[0]), len(run) - len(numbers)
                 parts.append(self.pieces.clip(axis, first, len(numbers)).shift(axis, at + skipped - first))
         return PieceArray(self.name, shape, self.dtype, Pieces.concatenate(parts), self.origins)
 
     def expand(self, axis: int, size: int = 1) -> PieceArray:
-        """Insert a dimension that the sources lack."""
+        """Add a dimension that the sources lack to an array of pieces."""
         pieces = self.pieces
         columns = [
             np.insert(column, axis, value, axis=1)
@@ -286,9 +294,10 @@ def _broadcast_to(array: PieceArray, shape: Sequence[int]) -> PieceArray:
 
 
 def _where(condition: Any, array: Any, other: Any) -> Any:
-    """Fill an array from an equal one, as xarray does to merge, or with missing values, as it does to align.
+    """Implement `np.where` for the two cases in which xarray calls it: to merge arrays, and to align them.
 
-    After an alignment the cells to fill have no piece already.
+    When merging, missing cells are filled from an equal array. When aligning, the cells to fill already have
+    no piece, so only the dtype changes.
     """
     if isinstance(other, PieceArray) or not isinstance(array, PieceArray):
         if not isinstance(array, PieceArray) or not np.all(condition):
@@ -300,9 +309,10 @@ def _where(condition: Any, array: Any, other: Any) -> Any:
 
 
 def _equal(one: PieceArray, other: PieceArray) -> bool:
-    """Return whether two arrays are equal wherever both have cells. A missing value equals any value.
+    """Return whether two arrays have equal values in all cells that both have. A missing value equals any
+    value.
 
-    Raise UndigestedError if that is unknown: only whole variables have digests.
+    Raise UndigestedError if the values have not been hashed. Only whole variables have hashes.
     """
     if one.shape != other.shape:
         return False
@@ -323,7 +333,7 @@ def _equal(one: PieceArray, other: PieceArray) -> bool:
 
 
 def _find_overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[int, int]]:
-    """Find the pairs of pieces of two arrays that overlap."""
+    """Return the index pairs of pieces of two arrays that overlap."""
     if len(one.pieces) * len(other.pieces) > _MOST_PAIRS:
         both = Pieces.concatenate([one.pieces, other.pieces])
         if not one.ndim or have_overlap(both.starts, both.stops):
@@ -335,7 +345,7 @@ def _find_overlapping_pairs(one: PieceArray, other: PieceArray) -> list[tuple[in
 
 
 def _is_same_source(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Return whether two pieces contain the same cells of the same source where they overlap."""
+    """Return whether two pieces refer to the same cells of the same source where they overlap."""
     return (
         one.source[row] == other.source[its_row]
         and bool((one.axes[row] == other.axes[its_row]).all())
@@ -355,7 +365,7 @@ def _is_whole(pieces: Pieces, row: int, origin: Origin) -> bool:
 
 
 def _is_aligned(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
-    """Return whether two pieces begin at the same cell along the dimensions of their sources."""
+    """Return whether two pieces begin at the same cell along all dimensions of their sources."""
     real = one.axes[row] >= 0
     if not (one.axes[row] == other.axes[its_row]).all():
         return False
@@ -363,7 +373,7 @@ def _is_aligned(one: Pieces, row: int, other: Pieces, its_row: int) -> bool:
 
 
 def _fill_missing(one: PieceArray, other: PieceArray) -> PieceArray:
-    """Fill the missing cells of an array from another array that is equal elsewhere."""
+    """Fill the missing cells of an array from another array."""
     shape = np.broadcast_shapes(one.shape, other.shape)
     one, other = _broadcast_to(one, shape), _broadcast_to(other, shape)
     if one.is_complete:
@@ -379,7 +389,7 @@ def _fill_missing(one: PieceArray, other: PieceArray) -> PieceArray:
 
 
 def _subtract_box(piece: Pieces, low: Sequence[int], high: Sequence[int]) -> Iterator[Pieces]:
-    """Yield the parts of a piece that are outside a box."""
+    """Yield the parts of a piece outside of a box."""
     for axis, (first, last) in enumerate(zip(low, high, strict=True)):
         start, stop = int(piece.starts[0, axis]), int(piece.stops[0, axis])
         for begin, end in ((start, min(first, stop)), (max(last, start), stop)):

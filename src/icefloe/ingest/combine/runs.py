@@ -1,9 +1,9 @@
 """Describe files that differ only along one dimension as a single dataset.
 
-xarray compares every dataset that it combines with every other, variable by variable. For thousands of files
-this takes longer than ingesting them. In most archives, files differ only in their labels along one
-dimension, or form rows of such files. The result of combining those is known in advance. All other files are
-left to xarray.
+xarray compares each dataset with every other dataset, variable by variable. For thousands of files, this
+takes longer than ingesting them. In most archives, files differ only in their labels along one dimension, or
+form rows of such files. The result of combining such files is known in advance. xarray only combines other
+files.
 """
 
 from __future__ import annotations
@@ -24,20 +24,26 @@ from icefloe.ingest.options import Combining
 from icefloe.ingest.records import FileSchema, VariableSchema, make_attrs_key
 
 Digests = Mapping[tuple[int, str], str]
-"""The hash over the values of a variable, by the number of its source and its name."""
+"""Hashes of the values of variables, by source number and name."""
+JOIN = Hint("{join} keeps all labels and fills gaps with missing values", join="outer")
 NAME_DIMENSION = Hint("name the dimension to concatenate along with {concat_dim}", concat_dim=None)
 _OVERLAPS = (
     "monotonic global indexes",
     "Could not find any dimension coordinates",
     "index has duplicate values",
 )
-"""Parts of xarray's messages about files that overlap or have the same labels; they name no file."""
+"""Parts of xarray's error messages about files that overlap or have the same labels. The messages do not
+contain the names of the files."""
 _DIFFERENT_LABELS = "join='exact'"
-"""Part of xarray's messages about files with different labels; they name no file."""
+"""A part of xarray's error message about files with different labels. The message does not contain the names
+of the files."""
 
 
 class CannotCombineError(InvalidInputError):
-    """An error of xarray while it combines files. `cause` is the reason, if xarray's message shows it."""
+    """The error for runs of files that xarray cannot combine.
+
+    `cause` is the reason, if it is known from xarray's message.
+    """
 
     def __init__(self, reason: str, *, cause: Literal["overlap", "labels", ""] = "") -> None:
         super().__init__(f"the files cannot be combined: {reason}", ErrorKind.INVALID_ARRAY_METADATA)
@@ -46,30 +52,31 @@ class CannotCombineError(InvalidInputError):
 
 
 Numbered = tuple[int, FileSchema]
-"""A file, and the source number of its pieces."""
+"""A source number, and the schema of the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
-    """Files that follow each other along a dimension, sorted along it."""
+class FileRuns:
+    """The runs of files to combine, each sorted along the concatenation dimension."""
 
     dim: str
     runs: Sequence[Sequence[Numbered]]
     dims: Mapping[str, tuple[str, ...]]
-    """The dimensions, after combining, of variables that lack the concatenation dimension."""
+    """The dimensions, after combining, of variables without the concatenation dimension."""
 
     def make_datasets(self, digests: Digests) -> list[xr.Dataset]:
-        """Return one dataset without data for each run."""
+        """Return one dataset without data for each run of files."""
         return [make_run_dataset(run, self.dim, self.dims, digests) for run in self.runs]
 
 
 def find_runs(
     files: Sequence[FileSchema], others: Sequence[FileSchema], how: Combining, digests: Digests
-) -> Runs | None:
-    """Find the files that can be described as one dataset.
+) -> FileRuns | None:
+    """Find runs of files that differ only along one dimension, so that each run can be combined as one
+    dataset.
 
-    No run extends over one of the `others`, which are described separately. Return None if xarray has to see
-    every file. Raise UndigestedError if xarray would compare values whose hashes are unknown.
+    `others` are described separately, and no run extends over one of them. Return None if xarray has to
+    combine the files one by one. Raise UndigestedError if xarray would compare values without a known hash.
     """
     if len(files) < 2 or how.coords == "all":
         return None
@@ -80,8 +87,8 @@ def find_runs(
         dim, rows = found
         dims = _find_given_dimensions(dim, rows, others, how, digests)
         runs = None if dims is None else _split_rows(dim, rows, files, others)
-        return None if runs is None or dims is None else Runs(dim, runs, dims)
-    except TypeError:  # times of different calendars: xarray reports them
+        return None if runs is None or dims is None else FileRuns(dim, runs, dims)
+    except TypeError:  # xarray reports times of different calendars
         return None
 
 
@@ -94,15 +101,15 @@ def _find_given_dimensions(
 ) -> dict[str, tuple[str, ...]] | None:
     """Return the dimensions that xarray gives to variables without the concatenation dimension.
 
-    Combining two files shows them; values that are equal in these two must be equal in all, otherwise None.
-    A variable that the repository stores along the dimension keeps it.
+    The dimensions are found by combining two files. Return None if values that are equal in these two files
+    differ in others. A variable that the repository stores along the concatenation dimension keeps it.
     """
     _, first = rows[0][0]
     left = [each for each in first.variables if dim not in each.dims and each.name not in first.values]
     if len(rows) > 1:
         moving = _find_moving_dimensions([file for row in rows for _, file in row])
         if any(not set(moving).issubset({*each.dims, dim}) for each in left):
-            return None  # which of its new dimensions comes first depends on more than two files
+            return None  # the order of several new dimensions depends on more than two files
     try:
         made = combine_datasets([make_empty_dataset(*each, digests) for each in rows[0][:2]], how)
     except InvalidInputError:
@@ -135,12 +142,14 @@ def _split_rows(
 
 
 def _make_row(files: Sequence[FileSchema], dim: str) -> tuple[str, list[list[Numbered]]] | None:
-    """Return all files as one row if they differ only along a dimension."""
+    """Return the dimension and all files as one row if the files differ only along one dimension; otherwise
+    None."""
     return (dim, [list(enumerate(files))]) if _differ_only_along(files, dim) else None
 
 
 def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] | None:
-    """Sort files along the dimension with the most distinct labels.
+    """Sort files into rows along the dimension with the most distinct labels. Return None if they do not form
+    a grid.
 
     The files of a grid, such as tiles, form several rows with the same labels.
     """
@@ -165,7 +174,7 @@ def _make_rows(files: Sequence[FileSchema]) -> tuple[str, list[list[Numbered]]] 
 def make_run_dataset(
     run: Sequence[Numbered], dim: str, given: Mapping[str, tuple[str, ...]], digests: Digests
 ) -> xr.Dataset:
-    """Describe the files of a run as the dataset that xarray would combine from them."""
+    """Return the dataset without data that xarray would create by combining a run of files."""
     if len(run) == 1:
         return make_empty_dataset(*run[0], digests)
     (_, first), files = run[0], [file for _, file in run]
@@ -175,7 +184,7 @@ def make_run_dataset(
         dims = given.get(each.name, each.dims)
         data: Any = first.values.get(each.name)
         if dim not in dims:
-            variables[each.name] = alone.variables[each.name]  # equal in all files
+            variables[each.name] = alone.variables[each.name]  # the attributes are equal in all files
             continue
         if data is None:
             data = _join_variable(run, each, dims, dim, digests)
@@ -208,7 +217,7 @@ def _join_variable(
 
 
 def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
-    """Return the dimensions along which a file has different labels than the first file."""
+    """Return the dimensions along which some file has other labels than the first file."""
     first = files[0]
     return [
         name
@@ -218,8 +227,9 @@ def _find_moving_dimensions(files: Sequence[FileSchema]) -> list[str]:
 
 
 def _differ_only_along(files: Sequence[FileSchema], dim: str) -> bool:
-    """Return whether files differ only in labels along a dimension, and in values that are not read here."""
-    kind = _Kinds()
+    """Return whether files have equal metadata and equal coordinates, apart from the labels along one
+    dimension."""
+    kind = _VariableNumbering()
     first = files[0]
     by_value = first.values.keys()
     fixed = [each.name for each in first.variables if dim not in each.dims and each.name in by_value]
@@ -237,8 +247,8 @@ def _differ_only_along(files: Sequence[FileSchema], dim: str) -> bool:
     )
 
 
-class _Kinds:
-    """A numbering of variables: equal numbers for variables with equal metadata."""
+class _VariableNumbering:
+    """A function that returns equal numbers for variables with equal metadata."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -254,7 +264,8 @@ class _Kinds:
 
 
 def _sort_row(files: Sequence[Numbered], dim: str) -> list[Numbered] | None:
-    """Sort files by their labels, if these are strictly monotonic across all files."""
+    """Sort files by their labels along a dimension. Return None if the labels are not strictly monotonic
+    across all files."""
     if not all(file.values[dim].size for _, file in files):
         return None
     ordered = sorted(files, key=lambda each: _get_first_label(each[1], dim))
@@ -272,9 +283,9 @@ def _get_first_label(file: FileSchema, dim: str) -> Any:
 def make_empty_dataset(
     number: int, schema: FileSchema, digests: Digests, begin: Mapping[str, int] | None = None
 ) -> xr.Dataset:
-    """Describe a file as a dataset with coordinates and without data.
+    """Create a dataset for a run of files: with the coordinates of a file, and with variables without data.
 
-    `begin` is the first cell in the source by dimension, for parts of the stored arrays.
+    `begin` contains the first cell by dimension, for parts of the existing arrays.
     """
     variables = {
         each.name: _make_variable(number, schema, each, digests, begin or {}) for each in schema.variables
@@ -302,18 +313,19 @@ def _make_variable(
 def _get_stored_shape(
     schema: FileSchema, variable: VariableSchema, begin: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return the shape of a stored variable; -1 along dimensions of which the source is a part."""
+    """Return the shape of a variable in its source; -1 along dimensions that a part of the existing arrays
+    does not cover."""
     return tuple(-1 if dim in begin else schema.sizes[dim] for dim in variable.own_dims)
 
 
 def _find_axes(variable: VariableSchema, dims: Sequence[str]) -> list[int]:
-    """Return the axis in the source of each dimension; -1 if the source lacks the dimension."""
+    """Return the axis in the source for each dimension; -1 for a dimension that the source lacks."""
     own = variable.own_dims
     return [own.index(dim) if dim in own else -1 for dim in dims]
 
 
 def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Dataset:
-    """Combine datasets without data as xarray does, and translate its errors."""
+    """Combine the datasets of runs of files like xarray, and convert xarray's errors."""
     try:
         with ignore_warnings():
             found = combine_aligned(datasets, how)
@@ -324,6 +336,8 @@ def combine_datasets(datasets: Sequence[xr.Dataset], how: Combining) -> xr.Datas
             reason, hint = f"{reason}; there are {', '.join(dims)}", NAME_DIMENSION
         overlaps = any(text in reason for text in _OVERLAPS)
         cause: Any = "overlap" if overlaps else "labels" if _DIFFERENT_LABELS in reason else ""
+        if how.concat_dim is None and cause == "labels":
+            hint = Hint.any_of(NAME_DIMENSION, JOIN)
         raise CannotCombineError(reason, cause=cause).with_hint(hint) from error
     if not isinstance(found, xr.Dataset):
         raise InvalidInputError(

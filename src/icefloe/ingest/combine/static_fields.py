@@ -1,8 +1,8 @@
-"""Compare static fields between files, and labels along dimensions that are not concatenated.
+"""Compare the values of static fields between files, and the labels of dimensions that are not concatenated.
 
-Static fields are variables without the concatenation dimension, such as an orography. They are stored once.
-Files must agree in their values. xarray would silently use the values of the first file (`compat="override"`)
-or name only the variable; this module reports every file that differs.
+Static fields are variables without the concatenation dimension, such as an orography. They are stored once,
+so all files must have equal values. xarray would silently use the values of the first file
+(`compat="override"`), or report only the variable. This module reports every file that differs.
 """
 
 from __future__ import annotations
@@ -16,44 +16,45 @@ import numpy as np
 
 from icefloe.errors import Hint
 from icefloe.ingest.combine.pieces import EXISTING
-from icefloe.ingest.inspect.agreement import Finding
+from icefloe.ingest.combine.runs import JOIN
+from icefloe.ingest.inspect.agreement import FileFinding
 from icefloe.ingest.options import Combining
 from icefloe.ingest.records import FileSchema, VariableSchema
 
 _HERE = "the repository"
-_JOIN = Hint("{join} keeps all labels and fills gaps with missing values", join="outer")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedSource:
-    """A file or a part of the stored arrays, whose static fields are compared."""
+    """A file or a part of the existing arrays, as one side of a comparison of static fields."""
 
     number: int
-    """The number of the file; negative for a part that the repository already contains."""
+    """The index of the file; negative for a part of the existing arrays."""
     schema: FileSchema
     box: Mapping[str, tuple[int, int]]
-    """The position of a part in the arrays of the repository; empty for a file."""
+    """The position of the part in the existing arrays; empty for a file."""
 
     @property
     def name(self) -> str:
-        """The name in messages."""
+        """The name of the file or of the repository whose static fields are compared, for messages."""
         return _HERE if self.is_stored else self.schema.source.url
 
     @property
     def is_stored(self) -> bool:
-        """True for a part of the stored arrays, False for a file."""
+        """True if the compared static fields belong to the existing arrays, False if to a file."""
         return self.number <= EXISTING
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the data variables."""
+        """The names of the data variables in which static fields are searched."""
         return frozenset(each.name for each in self.schema.variables if not each.is_coordinate)
 
 
 def find_static_groups(groups: Mapping[str, Sequence[FileSchema]], how: Combining) -> set[str]:
-    """Return the groups that are stored once: all sources have the same labels, unlike those of other groups.
+    """Find static groups: groups in which all files have the same labels, so that their fields are stored
+    once.
 
-    `groups` are the schemas of files and of the repository, by path.
+    `groups` contains, by path, the schemas of the files and of the existing arrays.
     """
     dim = how.concat_dim
     if how.data_vars == "all":
@@ -71,12 +72,12 @@ def _has_dimension(schemas: Sequence[FileSchema], dim: str) -> bool:
 
 
 def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
-    """Return whether sources have different labels or sizes along a dimension."""
+    """Return whether schemas have different labels or sizes along any dimension."""
     for dim in {dim for schema in schemas for dim in schema.sizes}:
         mine = [schema for schema in schemas if dim in schema.sizes]
         if len({schema.sizes[dim] for schema in mine}) > 1:
             return True
-        # An array of one label is stored without the dimension, with a scalar coordinate.
+        # An array with a single label is stored without the dimension, with a scalar coordinate.
         labels = [np.atleast_1d(schema.values[dim]) for schema in schemas if dim in schema.values]
         if any(each is not labels[0] and not np.array_equal(each, labels[0]) for each in labels):
             return True
@@ -84,7 +85,7 @@ def _has_different_labels(schemas: Sequence[FileSchema]) -> bool:
 
 
 def find_stored_only(given: Sequence[ComparedSource], how: Combining) -> set[str]:
-    """Return the static data variables of the repository that no file has. They remain unchanged."""
+    """Return the names of existing static fields that no file contains. They remain unchanged."""
     moving = _find_moving_dimensions(given, how.concat_dim)
     files = {variable.name for each in given if each.number != EXISTING for variable in each.schema.variables}
     return {
@@ -104,15 +105,15 @@ Region = tuple[tuple[str, tuple[int, int]], ...]
 
 @dataclass(frozen=True, slots=True)
 class StoredTiles:
-    """Static fields of a grid of tiles, already stored for the tiles of all new files."""
+    """The static fields of a tiled grid whose tiles already exist in the repository for all new files."""
 
     names: frozenset[str]
     tiles: Mapping[Region, ComparedSource]
-    """The tiles of the repository that files are compared with."""
+    """The existing tiles to compare with files, by region."""
 
 
 def find_stored_tiles(given: Sequence[ComparedSource], how: Combining) -> StoredTiles:
-    """Find the static fields whose tiles are already stored, and the regions of these tiles."""
+    """Find the static fields whose tiles already exist in the repository for all new files."""
     moving = _find_moving_dimensions(given, how.concat_dim)
     stored, files = ([each for each in given if each.is_stored is wanted] for wanted in (True, False))
     here = {variable.name for each in stored for variable in each.schema.variables}
@@ -134,7 +135,8 @@ def find_stored_tiles(given: Sequence[ComparedSource], how: Combining) -> Stored
 def _find_region_in(
     stored: Sequence[ComparedSource], schema: FileSchema, dims: Sequence[str]
 ) -> Region | None:
-    """Find the labels of a file in a stored part; return None if no part has all of them in sequence."""
+    """Return the region in the existing arrays that has the same labels as a file. Return None if no part
+    contains all labels in sequence."""
     for part in stored:
         spans = [_find_span_in(part, schema, dim) for dim in dims]
         if None not in spans:
@@ -156,7 +158,7 @@ def _find_span_in(part: ComparedSource, schema: FileSchema, dim: str) -> tuple[i
 def find_undigested(
     given: Sequence[ComparedSource], how: Combining, digests: Mapping[Any, str]
 ) -> tuple[str, ...]:
-    """Return the static fields whose values must be hashed before files can be compared."""
+    """Return the names of static fields whose values must be hashed, because no digest is known yet."""
     unknown = {
         name: None
         for name, members in _find_static_fields(given, how)
@@ -168,18 +170,21 @@ def find_undigested(
 
 def find_differing_fields(
     given: Sequence[ComparedSource], how: Combining, digests: Mapping[tuple[int, str], str]
-) -> Iterator[Finding]:
-    """Yield a finding for each file whose static field differs from that of the repository or most files."""
+) -> Iterator[FileFinding]:
+    """Yield a finding for each file with a static field that differs from the existing array, or from most
+    files."""
     for name, members in _find_static_fields(given, how):
         values = [each.schema.values.get(name) for each in members]
         if values[0] is not None and all(value is values[0] for value in values):
-            continue  # as in most archives
+            continue  # the usual case
         for each, usual in _find_unusual(members, name, digests):
             yield _describe_difference(each, usual, name)
 
 
-def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | None) -> Iterator[Finding]:
-    """Yield the reasons why `join="exact"` fails: different labels, or variables that lack some labels."""
+def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | None) -> Iterator[FileFinding]:
+    """Yield the reasons why `join="exact"` fails: labels that differ, or static fields that lack values for
+    some labels.
+    """
     for dim in {dim: None for each in given for dim in each.schema.sizes if dim in each.schema.values}:
         if concat_dim == dim:
             continue
@@ -188,13 +193,14 @@ def find_differing_labels(given: Sequence[ComparedSource], concat_dim: str | Non
             continue
         members = [each for each in given if dim in each.schema.values]
         for each, usual in _find_unusual(members, dim, {}):
-            yield Finding(each.name, dim, f"has other labels than {usual.name}", "error", _JOIN)
+            yield FileFinding(each.name, dim, f"has other labels than {usual.name}", "error", JOIN)
 
 
 def _find_unusual(
     members: Sequence[ComparedSource], name: str, digests: Mapping[tuple[int, str], str]
 ) -> Iterator[tuple[ComparedSource, ComparedSource]]:
-    """Yield each file that differs from the repository or from most files, with a file to compare it to."""
+    """Yield each file whose values differ from the existing arrays or from most files, with a source of the
+    usual values."""
     keys = [_make_value_key(each, name, digests) for each in members]
     known = [key for key, each in zip(keys, members, strict=True) if each.is_stored]
     usual = known[0] if known else Counter(keys).most_common(1)[0][0]
@@ -204,8 +210,8 @@ def _find_unusual(
             yield each, first
 
 
-def _find_uncovered(given: Sequence[ComparedSource], dim: str) -> Iterator[Finding]:
-    """Yield the variables of which a file has no values for its labels, although they have the dimension."""
+def _find_uncovered(given: Sequence[ComparedSource], dim: str) -> Iterator[FileFinding]:
+    """Yield a finding for each variable that lacks values at some labels of a dimension."""
     labels: dict[str, set[Any]] = {}
     for each in given:
         for variable in each.schema.variables:
@@ -219,13 +225,13 @@ def _find_uncovered(given: Sequence[ComparedSource], dim: str) -> Iterator[Findi
                 continue
             text = f"is missing for {dim} {mine[rows[0]]}"
             if each.number != EXISTING:
-                yield Finding(each.name, name, text, "error", _JOIN)
+                yield FileFinding(each.name, name, text, "error", JOIN)
             for other in given if each.number == EXISTING else ():
                 if other.number != EXISTING and other.schema.variable(name) is not None:
-                    yield Finding(other.name, name, f"{text}, which the repository has", "error", _JOIN)
+                    yield FileFinding(other.name, name, f"{text}, which the repository has", "error", JOIN)
 
 
-def _describe_difference(one: ComparedSource, other: ComparedSource, name: str) -> Finding:
+def _describe_difference(one: ComparedSource, other: ComparedSource, name: str) -> FileFinding:
     variable = one.schema.variable(name)
     is_coordinate = variable is not None and variable.is_coordinate
     option = {"coords": "different"} if is_coordinate else {"data_vars": "all"}
@@ -239,15 +245,15 @@ def _describe_difference(one: ComparedSource, other: ComparedSource, name: str) 
         text = f"is {mine.reshape(-1)[0]}, but {theirs.reshape(-1)[0]} in {other.name}"
     else:
         text = f"differs from that of {other.name}"
-    return Finding(one.name, name, text, "error", hint)
+    return FileFinding(one.name, name, text, "error", hint)
 
 
 def _find_static_fields(
     given: Sequence[ComparedSource], how: Combining
 ) -> Iterator[tuple[str, list[ComparedSource]]]:
-    """Yield each static field with the sources that must have equal values.
+    """Yield the name of each static field, with the sources in which its values must be equal.
 
-    In a grid of tiles, these are the sources with the same labels along the dimensions of the field.
+    In a tiled grid, these are the sources with the same labels along the dimensions of the field.
     """
     if how.compat == "override" or len(given) < 2:
         return
@@ -264,7 +270,7 @@ def _find_static_fields(
             continue
         rows: dict[Any, list[ComparedSource]] = {}
         for each, variable in found:
-            if dims.isdisjoint(each.box):  # only whole variables have hashes
+            if dims.isdisjoint(each.box):  # only whole variables have digests
                 place = tuple(_make_label_key(each.schema, dim) for dim in variable.dims if dim in moving)
                 rows.setdefault((variable.dims, place), []).append(each)
         for row in rows.values():
@@ -289,7 +295,7 @@ def _make_label_key(schema: FileSchema, dim: str) -> Any:
 
 
 def _make_value_key(given: ComparedSource, name: str, digests: Mapping[tuple[int, str], str]) -> Any:
-    """Return a value that is equal for equal fields. Missing values are equal."""
+    """Return a key that is equal for equal values of a field. Missing values count as equal."""
     value = given.schema.values.get(name)
     if value is None:
         return digests.get((given.number, name))

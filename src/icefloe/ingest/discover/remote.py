@@ -1,4 +1,5 @@
-"""Read remote files: list buckets, read ranges, and make local copies for readers that need a path."""
+"""Read remote files: list buckets, read byte ranges, and create local copies for libraries that require a
+path."""
 
 from __future__ import annotations
 
@@ -36,23 +37,34 @@ _FOLDERS = "icefloe-sources"
 
 
 class Server(Protocol):
-    """A bucket or a web server. Its files are addressed by URL."""
+    """The interface of a remote server with sources to ingest: a bucket or a web server.
+
+    Files are identified by URL.
+    """
 
     def look_up(self, url: str) -> FileVersion:
-        """Return the current version of a file. Raise ObjectNotFoundError if it does not exist."""
+        """Return the current version of a remote source file.
+
+        Raise ObjectNotFoundError if it does not exist.
+        """
 
     def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
-        """Yield all files below a URL that ends in a slash, with their relative paths."""
+        """Yield the relative paths and versions of all remote source files below a URL that ends in a
+        slash.
+        """
 
     def read_range(self, url: str, start: int, stop: int) -> bytes:
-        """Read a byte range of a file."""
+        """Return a byte range of a remote source file."""
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Copy a remote file into an open file."""
+        """Copy a remote source file into an open local file."""
 
 
 def open_server(url: str, options: Mapping[str, Any]) -> Server:
-    """Return the server of a URL. `options` are those of `storage_from_url`."""
+    """Open the remote server of a source URL: a bucket or web server.
+
+    `options` are those of `storage_from_url`.
+    """
     if is_web(url):
         check_web_url(url)
         return WebServer(options)
@@ -61,7 +73,7 @@ def open_server(url: str, options: Mapping[str, Any]) -> Server:
 
 
 class Bucket:
-    """A bucket or container of an object store."""
+    """A remote bucket or container of an object store with source files."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         access = get_access(url, options)
@@ -101,7 +113,10 @@ def _to_version(found: Fetched) -> FileVersion:
 
 
 def make_copy(url: str, expected: FileVersion, open_server: Callable[[], Server]) -> str:
-    """Copy a remote file to this process's temporary folder. StorageError if the file changed."""
+    """Copy a remote source file to the temporary folder of this process.
+
+    Raise StorageError if the file has changed.
+    """
     server = open_server()
     name = unquote(split_query(url)[0].rpartition("/")[2]).replace("/", "_") or "file"
     target = Path(tempfile.mkdtemp(dir=_get_folder())) / name
@@ -123,14 +138,14 @@ def make_copy(url: str, expected: FileVersion, open_server: Callable[[], Server]
 
 
 def drop_copy(path: str) -> None:
-    """Delete a copy."""
+    """Delete the local copy of a remote source file."""
     shutil.rmtree(Path(path).parent, ignore_errors=True)
 
 
 @cache
 def _make_folder(process: int) -> str:
-    """Create a folder for this process, and remove the folders of processes that were killed."""
-    mine = f"{_FOLDERS}-{socket.gethostname()}."  # a temporary folder may be shared by machines
+    """Create a temporary folder for this process, and delete the folders of killed processes."""
+    mine = f"{_FOLDERS}-{socket.gethostname()}."  # several machines may share a temporary folder
     for old in Path(tempfile.gettempdir()).glob(f"{mine}*"):
         number = old.name.removeprefix(mine).partition(".")[0]
         if number.isdigit() and not _is_alive(int(number)):
@@ -145,7 +160,7 @@ def _get_folder() -> str:
 
 
 def make_index_path(path: str) -> str:
-    """Return the path of cfgrib's index of a file, in the temporary folder."""
+    """Return the path of cfgrib's index for a remote or local source, in the temporary folder."""
     name = hashlib.sha256(path.encode()).hexdigest()[:16]
     return f"{_get_folder()}/{name}.{{short_hash}}.idx"
 

@@ -37,7 +37,7 @@ SUFFIXES = (
 _OTHERS = "; a folder contributes only files with known endings (.nc, .grib, .tif, .zarr, ...): use a pattern"
 _LISTS = (".txt", ".list", ".urls")
 _REPOSITORY = ("repo", "refs/branch.main/ref.json")
-"""Files that every Icechunk repository has, in version 2 and 1 of the format."""
+"""The files that exist in every Icechunk repository, for version 2 and version 1 of the format."""
 _ZARR = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 _URL = re.compile(r"^[a-z][a-z0-9+]+://", re.IGNORECASE)
 _FILE_URL = re.compile(r"^file://(localhost)?(?=/)", re.IGNORECASE)
@@ -45,30 +45,31 @@ _MAGIC = re.compile(r"[*?\[]")
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 _KEPT_COPIES = 4
 _CONCURRENT_LOOKUPS = 16
-"""The number of names that are looked up concurrently."""
+"""The number of names to look up concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A version of a file or of a Zarr store."""
+class IngestSource:
+    """A source to ingest: a version of a file, of a Zarr store, or of a repository."""
 
     url: str
-    """An absolute path, or a URL without secrets, as it is printed and stored."""
+    """An absolute path, or a URL without secrets. This name is printed and stored."""
     size_bytes: int
-    """0 for a Zarr store, which consists of many files; -1 if a web server does not report the size."""
+    """The size of the file; 0 for a Zarr store, which consists of many files; -1 if a web server does not
+    report the size."""
     modified_us: int
     etag: str = ""
     """The entity tag that the server reports."""
     signed_url: str | None = field(default=None, repr=False)
-    """The URL with its signature or password, which is never printed or stored."""
+    """The URL with its signature or password, which is never printed or stored; None if it has none."""
     is_store: bool = False
     """True for a Zarr store, False for a file."""
     group: str = ""
-    """The group to read; empty for the group of `Reading`, or the root."""
+    """The group to read; if empty, the group in `ReadOptions` or the root."""
 
     @property
     def version(self) -> FileVersion:
-        """The version of the file."""
+        """The version of a source file to ingest: its etag, size and modification time."""
         return FileVersion(self.size_bytes, self.modified_us, self.etag)
 
     @property
@@ -78,12 +79,12 @@ class Source:
 
     @property
     def is_repository(self) -> bool:
-        """True for a version of an Icechunk repository, whose snapshot id is in `etag`."""
+        """True if the source is a version of an Icechunk repository. `etag` is then the snapshot id."""
         return self.is_store and bool(self.etag)
 
     @property
     def repository_address(self) -> str:
-        """The location of the repository, without the version."""
+        """The location of the repository, if the source to ingest is one, without the version."""
         if not self.is_remote and os.path.isdir(self.url):
             return self.url
         folder, _, name = self.address.rpartition("/")
@@ -91,13 +92,13 @@ class Source:
 
     @property
     def address(self) -> str:
-        """The location to read from, with its signature or password."""
+        """The location from which to read a source of an ingest, including a signature or password."""
         return self.signed_url or self.url
 
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedName:
-    """A name that matches no source, and the reason."""
+    """A name in the list of sources to ingest that matches nothing, and the reason."""
 
     url: str
     reason: str
@@ -105,9 +106,9 @@ class UnmatchedName:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The sources of all names, and the names without a source."""
+    """The sources that were discovered for an ingest, and the names without a source."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[IngestSource, ...]
     unfound: tuple[UnmatchedName, ...]
 
 
@@ -117,45 +118,47 @@ def discover(
     *,
     skip: bool = False,
 ) -> Discovered:
-    """Find the sources of some names.
+    """Discover the sources to ingest from names: paths, patterns, folders, URLs or lists.
 
-    With `skip`, names without a source are reported instead of raised, unless no name has a source.
+    With `skip`, names without a source are returned instead of raising an error, unless no name has a source.
     """
     names = [given] if isinstance(given, str | os.PathLike) else list(given)
-    found: dict[str, Source] = {}
+    found: dict[str, IngestSource] = {}
     unfound: dict[str, UnmatchedName] = {}
     for each in _Finder(dict(options or {}), skip).find_all([os.fspath(name) for name in names]):
-        if isinstance(each, Source):
+        if isinstance(each, IngestSource):
             found.setdefault(each.url, each)
         else:
             unfound.setdefault(each.url, each)
     if not found:
         reasons = "; ".join(each.reason for each in unfound.values()) or "no source was given"
-        raise InvalidInputError(f"there is nothing to ingest: {reasons}", ErrorKind.INVALID_PATH)
+        raise InvalidInputError(f"nothing to ingest: {reasons}", ErrorKind.INVALID_PATH)
     return Discovered(tuple(found.values()), tuple(unfound.values()))
 
 
 def find_sources(
     given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any] | None = None
-) -> list[Source]:
-    """Find the sources of some names, without duplicates, sorted within a pattern, folder or list.
+) -> list[IngestSource]:
+    """Find the sources to ingest that names refer to, without duplicates, sorted within a pattern, folder or
+    list.
 
-    A name is a path, a pattern with `*`, `?`, `**` or `{a,b}`, a folder (its files with a known ending, at
+    A name is a path, a pattern with `*`, `?`, `**` or `{a,b}`, a folder (its files with a known suffix, at
     any depth), a Zarr store, a URL (with a pattern, or ending in `/` for a folder), or a text file with one
-    name per line. `options` are those of `storage_from_url` for URLs. A name without a source is an error.
+    name per line. `options` are those of `storage_from_url` for URLs. A name without a source raises an
+    error.
     """
     return list(discover(given, options).sources)
 
 
 class _Finder:
-    """A search for sources. Each server is opened once, for all of its files."""
+    """A search for sources. Each server is opened once, for all files on it."""
 
     def __init__(self, options: Mapping[str, Any], skip: bool) -> None:
         self._options = options
         self._skip = skip
         self._servers: dict[str, Server] = {}
 
-    def find_all(self, names: Iterable[str]) -> Iterator[Source | UnmatchedName]:
+    def find_all(self, names: Iterable[str]) -> Iterator[IngestSource | UnmatchedName]:
         """Find the sources of all names, in order. Remote files are looked up concurrently."""
         named = [each for name in names for each in _expand_braces(name)]
         for name in named:
@@ -164,7 +167,7 @@ class _Finder:
         for sources in get_pool("finding", _CONCURRENT_LOOKUPS).map(self._try_to_find, named):
             yield from sources
 
-    def _try_to_find(self, name: str) -> list[Source | UnmatchedName]:
+    def _try_to_find(self, name: str) -> list[IngestSource | UnmatchedName]:
         try:
             return list(self._find(name))
         except (IcechunkError, OSError) as error:
@@ -172,9 +175,9 @@ class _Finder:
                 raise
             return [UnmatchedName(redact(name), getattr(error, "message", None) or str(error))]
 
-    def _find(self, name: str) -> Iterator[Source | UnmatchedName]:
-        """Find the sources of one name."""
-        if not name:  # for example an unset variable of a script
+    def _find(self, name: str) -> Iterator[IngestSource | UnmatchedName]:
+        """Yield the sources that one name refers to."""
+        if not name:  # for example an unset variable in a script
             raise InvalidInputError(
                 "a source has an empty name; use . for the current folder", ErrorKind.INVALID_PATH
             )
@@ -186,7 +189,7 @@ class _Finder:
             raise InvalidInputError(f"nothing matches {redact(name)!r}: {what}", ErrorKind.INVALID_PATH)
         yield from sources
 
-    def _find_local(self, name: str) -> Iterator[Source | UnmatchedName]:
+    def _find_local(self, name: str) -> Iterator[IngestSource | UnmatchedName]:
         path = Path(os.path.expanduser(name))  # a file `~$x` is left alone
         if (repository := _find_repository(path)) is not None:
             yield repository
@@ -203,9 +206,9 @@ class _Finder:
         elif path.exists():
             yield _make_local_source(path)
         else:
-            raise InvalidInputError(f"there is no file {name!r}", ErrorKind.INVALID_PATH)
+            raise InvalidInputError(f"no such file: {name!r}", ErrorKind.INVALID_PATH)
 
-    def _find_remote(self, name: str) -> Iterator[Source | UnmatchedName]:
+    def _find_remote(self, name: str) -> Iterator[IngestSource | UnmatchedName]:
         server = self._get_server(name)
         whole, query = split_query(name)
         ending = f"?{query}" if query else ""
@@ -228,8 +231,9 @@ class _Finder:
                 server, whole, ending
             )
 
-    def _find_remote_repository(self, server: Server, whole: str, ending: str) -> Source | None:
-        """Find an Icechunk repository by its files. A suffix `@VERSION` selects a version."""
+    def _find_remote_repository(self, server: Server, whole: str, ending: str) -> IngestSource | None:
+        """Find an Icechunk repository by its files. A suffix `@VERSION` selects a version. Return None if
+        there is none."""
         folder, _, name = whole.rpartition("/")
         name, _, version = name.partition("@")
         location = f"{folder}/{name}"
@@ -250,7 +254,7 @@ class _Finder:
 
 
 def _read_lines(data: bytes, name: str) -> list[str]:
-    """Read the names in a text file."""
+    """Return the names in a text file, one per line."""
     try:
         lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError as error:
@@ -261,12 +265,12 @@ def _read_lines(data: bytes, name: str) -> list[str]:
 
 
 def _resolve_line(folder: str, line: str) -> str:
-    """Resolve a name in a local list, relative to the folder of the list."""
+    """Resolve a relative name in a list against the folder of the list."""
     return line if _URL.match(line) or line.startswith("~") else os.path.join(folder, line)
 
 
 def _expand_braces(name: str) -> list[str]:
-    """Expand `{a,b}` as a shell does, unless a file has that name."""
+    """Expand `{a,b}` like a shell, unless a file with this literal name exists."""
     match = _BRACES.search(name)
     if match is None or os.path.exists(name):
         return [name]
@@ -274,7 +278,7 @@ def _expand_braces(name: str) -> list[str]:
     return [each for choice in match[1].split(",") for each in _expand_braces(f"{before}{choice}{after}")]
 
 
-def _find_in_folder(folder: Path) -> Iterator[Source]:
+def _find_in_folder(folder: Path) -> Iterator[IngestSource]:
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "_")):
             continue
@@ -288,8 +292,9 @@ def _is_zarr(path: Path) -> bool:
     return path.is_dir() and any((path / name).exists() for name in _ZARR)
 
 
-def _find_repository(path: Path) -> Source | None:
-    """Find an Icechunk repository. A suffix `@VERSION` of the path selects a version."""
+def _find_repository(path: Path) -> IngestSource | None:
+    """Find an Icechunk repository at a path. A suffix `@VERSION` selects a version. Return None if there is
+    none."""
     folder, version = path, ""
     if not path.exists():
         name, _, version = str(path).rpartition("@")
@@ -301,20 +306,20 @@ def _find_repository(path: Path) -> Source | None:
     return _make_repository_source(Repository.open(storage_from_url(str(whole))), version, url)
 
 
-def _make_repository_source(repo: Repository, version: str, url: str) -> Source:
+def _make_repository_source(repo: Repository, version: str, url: str) -> IngestSource:
     snapshot = repo.lookup_snapshot(resolve_version(repo, version or DEFAULT_VERSION))
     written_us = int(snapshot.written_at.timestamp() * 1_000_000)
     plain = redact(url)
-    return Source(plain, 0, written_us, snapshot.id, None if plain == url else url, is_store=True)
+    return IngestSource(plain, 0, written_us, snapshot.id, None if plain == url else url, is_store=True)
 
 
-def _make_local_source(path: Path) -> Source:
+def _make_local_source(path: Path) -> IngestSource:
     whole = path.absolute()
     if ".." in whole.parts:
         whole = whole.resolve()
     if whole.is_dir():
-        return Source(str(whole), 0, max(_list_metadata_times(whole)) // 1000, is_store=True)
-    return Source(str(whole), *_look_up_path(whole))
+        return IngestSource(str(whole), 0, max(_list_metadata_times(whole)) // 1000, is_store=True)
+    return IngestSource(str(whole), *_look_up_path(whole))
 
 
 def _list_metadata_times(folder: Path) -> Iterator[int]:
@@ -329,13 +334,13 @@ def _list_metadata_times(folder: Path) -> Iterator[int]:
 
 
 def _is_array(folder: Path) -> bool:
-    """Return whether a folder of a Zarr store is an array, or has no metadata."""
+    """Return whether a folder in a Zarr store contains an array, or no metadata at all."""
     try:
         return bool(json.loads((folder / "zarr.json").read_bytes()).get("node_type") != "group")
     except FileNotFoundError:
         return not ((folder / ".zgroup").exists() or (folder / ".zmetadata").exists())
     except (ValueError, AttributeError):
-        return True  # damaged: reported when it is opened
+        return True  # a damaged array is reported when it is opened
 
 
 def _look_up_path(path: Path) -> FileVersion:
@@ -343,11 +348,11 @@ def _look_up_path(path: Path) -> FileVersion:
     return FileVersion(status.st_size, status.st_mtime_ns // 1000)
 
 
-def check_unchanged(source: Source, options: Mapping[str, Any]) -> None:
-    """Raise ValueError if a file changed since it was found.
+def check_unchanged(source: IngestSource, options: Mapping[str, Any]) -> None:
+    """Raise ValueError if the file of a source has changed since it was discovered.
 
-    Zarr stores are not checked: they consist of many files. `options` are those of `storage_from_url`, for a
-    remote file.
+    Zarr stores are not checked, because they consist of many files. `options` are those of
+    `storage_from_url`.
     """
     if source.is_store:
         return
@@ -357,11 +362,13 @@ def check_unchanged(source: Source, options: Mapping[str, Any]) -> None:
         else _look_up_path(Path(source.url))
     )
     if not now.is_same(source.version):
-        raise ValueError("it changed while it was ingested: run again when it is no longer written")
+        raise ValueError(
+            "the file changed while it was ingested; run the ingest again when it is no longer being written"
+        )
 
 
-def _look_up_source(server: Server, whole: str, ending: str) -> Source:
-    """Look up a remote file, or a Zarr store, which has no object with its own name."""
+def _look_up_source(server: Server, whole: str, ending: str) -> IngestSource:
+    """Look up a remote file, or a Zarr store, for which no object with exactly its name exists."""
     with suppress(ObjectNotFoundError):
         return _make_remote_source(whole + ending, server.look_up(whole + ending))
     found = []
@@ -369,21 +376,21 @@ def _look_up_source(server: Server, whole: str, ending: str) -> Source:
         with suppress(ObjectNotFoundError):
             found.append(server.look_up(f"{whole}/{name}{ending}"))
     if not found:
-        raise InvalidInputError(f"there is no object {redact(whole + ending)!r}", ErrorKind.INVALID_PATH)
+        raise InvalidInputError(f"no such object: {redact(whole + ending)!r}", ErrorKind.INVALID_PATH)
     return _make_remote_source(whole + ending, _combine_versions(found), is_store=True)
 
 
 def _combine_versions(documents: Iterable[FileVersion]) -> FileVersion:
-    """Return the version of a Zarr store by its newest metadata document."""
+    """Return the version of a Zarr store, which is the version of its most recent metadata document."""
     return FileVersion(0, max(each.modified_us for each in documents))
 
 
 def _select_listed(
     listed: Iterable[tuple[str, FileVersion]], pattern: str
 ) -> list[tuple[str, FileVersion, bool]]:
-    """Select the listed files that match a pattern, or all data files without one.
+    """Select the listed files that match a pattern; all data files without a pattern.
 
-    Zarr stores replace the files in them. The third item of a result is True for a store.
+    A Zarr store replaces the files in it. The third item of each result is True for a store.
     """
     files: dict[str, FileVersion] = {}
     stores: dict[str, FileVersion] = {}
@@ -417,7 +424,7 @@ def _is_wanted(path: str) -> bool:
 
 
 def _is_match(path: str, pattern: str) -> bool:
-    """Match a path with a pattern, in which `*` does not match a slash and `**` does."""
+    """Return whether a path matches a pattern, in which `*` does not match slashes and `**` does."""
     return re.fullmatch(_translate_pattern(pattern), path, re.DOTALL) is not None
 
 
@@ -437,20 +444,20 @@ def _translate_segment(part: str) -> str:
     )
 
 
-def _make_remote_source(url: str, seen: FileVersion, *, is_store: bool = False) -> Source:
+def _make_remote_source(url: str, seen: FileVersion, *, is_store: bool = False) -> IngestSource:
     plain = redact(url)
-    return Source(plain, *seen, None if plain == url else url, is_store)
+    return IngestSource(plain, *seen, None if plain == url else url, is_store)
 
 
-# Reading: an executor's part
+# Reading on executors
 
-_copies: OrderedDict[Source, str] = OrderedDict()
+_copies: OrderedDict[IngestSource, str] = OrderedDict()
 
 
-def get_local_path(source: Source, options: Mapping[str, Any] | None = None) -> str:
-    """Return the path of a source, or of a copy in the temporary folder of this process.
+def get_local_path(source: IngestSource, options: Mapping[str, Any] | None = None) -> str:
+    """Return the local path of a source to ingest. A remote file is copied to a temporary folder first.
 
-    The copies of a few remote files are kept for the next region that is read from them.
+    The copies of the last few remote files are kept, because further regions may be read from them.
     """
     if not source.is_remote:
         return source.url

@@ -1,4 +1,4 @@
-"""Format URLs of sources: without secrets to print and store them, and as locations of references."""
+"""Convert URLs of sources: remove secrets to print and store them, and normalize them for references."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ _SIGNATURE_PARAMETERS = frozenset(
         *("skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid"),
     }
 )
-"""Query parameters that accompany a signature. They differ between signed URLs of one file."""
+"""Query parameters of signatures. They differ between signed URLs of the same file."""
 
 
 def is_web(url: str) -> bool:
-    """Return whether a URL refers to a web server."""
+    """Return whether the URL of a source file refers to a web server."""
     return urlsplit(url).scheme.lower() in ("http", "https")
 
 
 def redact(url: str) -> str:
-    """Remove passwords, signatures and tokens from a URL, so that it can be printed and stored."""
+    """Remove passwords, signatures and tokens from the URL of a source file, so that it can be printed and
+    stored.
+    """
     whole, query = split_query(url)
     if not is_web(whole):
         return whole.replace(f"//{urlsplit(whole).netloc}", f"//{_strip_login(urlsplit(whole))}", 1) + (
@@ -46,13 +48,17 @@ def redact(url: str) -> str:
 
 
 def _strip_login(parts: SplitResult) -> str:
-    """Return the host or bucket of a URL without user and password; keep Azure's `container@account`."""
+    """Return the host or bucket of a URL without user and password. Azure's `container@account` is
+    unchanged."""
     who, _, host = parts.netloc.rpartition("@")
     return host if ":" in who or is_web(f"{parts.scheme}://") else parts.netloc
 
 
 def split_password(url: str) -> tuple[str, dict[str, str]]:
-    """Split `user:password@` from a web address, and return it as an HTTP header."""
+    """Remove `user:password@` from the URL of a source file.
+
+    Return the URL, and the login as an HTTP header.
+    """
     parts = urlsplit(url)
     who, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -63,30 +69,34 @@ def split_password(url: str) -> tuple[str, dict[str, str]]:
 
 
 def refuse_password(url: str) -> None:
-    """Raise InvalidInputError if the URL of a bucket contains keys, which belong in the options."""
+    """Raise InvalidInputError if the bucket URL of a source file contains access keys, which belong in the
+    storage options.
+    """
     parts = urlsplit(url)
     if not is_web(url) and ":" in parts.netloc.rpartition("@")[0]:
         raise InvalidInputError(
-            f"{redact(url)}: the URL of a bucket must not contain keys: pass them as source options",
+            f"{redact(url)}: the URL of a bucket must not contain access keys; pass them as source options",
             ErrorKind.INVALID_CREDENTIALS,
         )
 
 
 def get_origin(url: str) -> str:
-    """Return the part that all URLs of a server share."""
+    """Return the part of the URL that all source files on the same server or bucket share."""
     whole, query = split_query(url)
     parts = urlsplit(whole)
     return f"{parts.scheme}://{parts.netloc}" + (f"?{query}" if not is_web(whole) else "")
 
 
 def make_reference_url(url: str) -> str:
-    """Return the location for references into a file: without options, with a standard scheme."""
+    """Normalize the URL of a source file for references to it: without options, and with a standard
+    scheme.
+    """
     whole, query = split_query(url)
     parts = urlsplit(whole)
     if is_web(whole) and (query or "@" in parts.netloc):
         what = "the query" if query else "the password"
         raise InvalidInputError(
-            f"{redact(url)}: references cannot contain {what} of a URL: copy the data instead",
+            f"{redact(url)}: references cannot contain {what} of a URL; copy the data instead",
             ErrorKind.INVALID_VIRTUAL_REF,
         )
     container, at, _ = parts.netloc.partition("@")
@@ -96,10 +106,10 @@ def make_reference_url(url: str) -> str:
 
 
 def get_bucket_key(url: str) -> str:
-    """Return the key of an object in its bucket."""
+    """Return the object key in the bucket URL of a source file."""
     return decode_key(make_reference_url(url))
 
 
 def quote_key(key: str) -> str:
-    """Quote a key for the path of a URL."""
+    """Quote an object key for the URL of a source file."""
     return quote(key, safe="/!$&'()*+,;=:@~")

@@ -1,4 +1,4 @@
-"""Read files from web servers, which may lack range requests, redirect, or close the connection early."""
+"""Read files from web servers that may lack range requests, redirect, or close the connection early."""
 
 from __future__ import annotations
 
@@ -25,45 +25,48 @@ _TRIES = 4
 _BACKOFF_S = 0.1
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_HEAD = frozenset({400, 401, 403, 405, 501})
-"""Status codes of servers that do not support HEAD, or for a URL that is signed for GET only."""
+"""The status codes of servers that do not support HEAD, or of URLs that are signed for GET only."""
 T = TypeVar("T")
 
 
 class WebServer:
-    """Access to files on web servers."""
+    """A web server with source files. It may lack range requests, redirect, or close the connection early."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        access = get_access("http://any", options)  # only to check the options
+        access = get_access("http://any", options)  # opened only to check the options
         self._headers = dict(getattr(access.store, "headers", None) or {})
 
     def look_up(self, url: str) -> FileVersion:
-        """Return the current version of a file. Raise ObjectNotFoundError if it does not exist."""
+        """Return the current version of a source file on a web server.
+
+        Raise ObjectNotFoundError if it does not exist.
+        """
         try:
             return self._retry(lambda: self._request_version(url, "HEAD"))
         except _RefusedError:
             return self._retry(lambda: self._request_version(url, "GET"))
 
     def list_below(self, folder: str) -> Iterator[tuple[str, FileVersion]]:
-        """Raise InvalidInputError: web servers cannot list files."""
+        """Raise InvalidInputError, because the source files on web servers cannot be listed."""
         raise InvalidInputError(
-            f"{redact(folder)}: a web server cannot list its files: name them, or pass a text file with "
-            "their URLs",
+            f"{redact(folder)}: files on a web server cannot be listed; pass their URLs, or a text file"
+            " with the URLs",
             ErrorKind.INVALID_PATH,
         )
 
     def read_range(self, url: str, start: int, stop: int) -> bytes:
-        """Read a byte range of a file, which may end earlier."""
+        """Return a byte range of a source file on a web server, or less if the file ends earlier."""
 
         def read() -> bytes:
             with closing(self._request(url, "GET", {"Range": f"bytes={start}-{stop - 1}"})) as answer:
-                if answer.status != 206:  # the server sent the whole file
+                if answer.status != 206:  # the server ignored the range and sent the whole file
                     _read(answer, start)
                 return _read(answer, stop - start)
 
         return self._retry(read)
 
     def copy(self, url: str, file: IO[bytes]) -> None:
-        """Copy a remote file into an open file. If the server closes the connection, request the rest."""
+        """Copy a source file from a web server. Resume the transfer if the server closes the connection."""
         version: dict[str, str] = {}
 
         def resume() -> None:
@@ -109,11 +112,12 @@ class WebServer:
             problem = _TransientError(f"{redact(url)}: the web server cannot be reached: {said}")
         else:
             return answer
-        # Raised outside of the handlers: as its context, the other error would be pickled with the whole URL.
+        # Raised outside of the handlers. Otherwise the other error would be its context, and would be pickled
+        # with the whole URL.
         raise problem
 
     def _retry(self, ask: Callable[[], T]) -> T:
-        """Retry transient errors with increasing pauses."""
+        """Call a function again after transient errors, with increasing pauses."""
         for _ in iterate_attempts(_TRIES, _BACKOFF_S, 60, factor=3):
             try:
                 return ask()
@@ -123,7 +127,7 @@ class WebServer:
 
 
 def _describe_refusal(url: str, method: str, error: urllib.error.HTTPError) -> Exception:
-    """Translate a response of a web server that is an error."""
+    """Convert the error status of a web server to an exception."""
     if error.code in (404, 410):
         return ObjectNotFoundError(redact(url))
     if error.code in _NO_HEAD and method == "HEAD":
@@ -145,12 +149,15 @@ def _read(answer: http.client.HTTPResponse, count: int) -> bytes:
 
 
 def to_whole_seconds(moment: datetime | None) -> int:
-    """Convert a time to microseconds, rounded down to the second."""
+    """Convert a modification time of a web server to microseconds, rounded down to the precision of whole
+    seconds that servers report.
+    """
     return to_microseconds(moment.replace(microsecond=0).astimezone(UTC)) if moment is not None else 0
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """A redirect handler that sends our headers, which may contain secrets, only to the original server."""
+    """A redirect handler that sends the caller's headers, which may contain secrets, only to the original
+    server."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -170,25 +177,29 @@ _opener = urllib.request.build_opener(_Redirects)
 
 
 class _RefusedError(Exception):
-    """The error of a server that refuses requests with this method."""
+    """The error for a request method that the server refuses."""
 
 
 class _TransientError(Exception):
-    """An error after which the request is retried."""
+    """The error after which a request is retried."""
 
 
 class FileVersion(NamedTuple):
-    """The properties that identify a version of a file."""
+    """The version of a source file on a web server or in a bucket: its etag, size and modification time."""
 
     size_bytes: int
-    """-1 if the web server does not report it."""
+    """The size of the file; -1 if the web server does not report it."""
     modified_us: int = 0
-    """0 if unknown; in whole seconds for remote files, because some servers report no more."""
+    """The modification time, or 0 if it is unknown. For remote files it is rounded to seconds, because some
+    servers report only seconds."""
     etag: str = ""
     """The entity tag of an object store or web server; empty for a local file."""
 
     def is_same(self, other: FileVersion) -> bool:
-        """Return whether both are the same version, by etag if both have one, otherwise by time."""
+        """Return whether two versions of a file on a web server are the same.
+
+        Compare etags if both have one.
+        """
         if self.size_bytes != other.size_bytes:
             return False
         if self.etag and other.etag:
@@ -197,5 +208,5 @@ class FileVersion(NamedTuple):
 
 
 def strip_etag(given: str | None) -> str:
-    """Remove the quotes of an etag, which listings of some stores omit."""
+    """Remove the quotes of an etag from a web server. Listings of some stores return etags without quotes."""
     return (given or "").strip().removeprefix("W/").strip('"')

@@ -1,1 +1,1 @@
-"""Second stage: open each source and describe it without reading its data."""
+"""The second stage of an ingest: open each source and describe it without reading its data."""

@@ -1,4 +1,4 @@
-"""Compare the schemas of files, and report differences by file and variable before anything is written."""
+"""Compare the schemas of files, and report differences by file and variable before any data is written."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 import xarray as xr
 
 from icefloe.errors import Hint
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.bad_files import BadFile
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.packing import make_signature
-from icefloe.ingest.records import BadFile, FileSchema, VariableSchema
+from icefloe.ingest.records import FileSchema, VariableSchema
 
 Severity = Literal["error", "note"]
 _KINDS = {"i": "a number", "u": "a number", "f": "a number", "M": "a time", "m": "a span of time"}
@@ -26,18 +27,24 @@ _SORT = Hint(
     "sort the labels and remove repeated ones, or concatenate along another dimension with {concat_dim}",
     concat_dim=None,
 )
+LEAVE_OUT = Hint(
+    "leave one of them out, or name the dimension to concatenate along with {concat_dim}",
+    concat_dim=None,
+)
 _OTHER_TARGET = Hint(
     "concatenate along another dimension with {concat_dim}, or use another group with {group}",
     concat_dim=None,
     group=None,
 )
 _GAP = 1.5
-"""A step is a gap if it is this many times the usual step."""
+"""The multiple of the usual step above which a step is reported as a gap."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A difference between a file, or one of its variables, and the other files."""
+class FileFinding:
+    """A finding of the check that inspected files agree: an error, a warning or a note about a file or
+    variable.
+    """
 
     source: str
     variable: str
@@ -47,17 +54,17 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """The finding without its hint."""
+        """A finding about the agreement of files as a sentence, without the hint."""
         return ": ".join(filter(None, (self.source, self.variable, self.text)))
 
     def __str__(self) -> str:
         return self.sentence if self.hint is None else f"{self.sentence}; {self.hint}"
 
 
-def collect_bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) -> list[BadFile]:
-    """Convert the findings that are errors to bad files."""
+def collect_bad_files(findings: Iterable[FileFinding], files: Iterable[FileSchema]) -> list[BadFile]:
+    """Convert all findings about disagreeing files that are errors to bad files."""
     sources = {file.source.url: file.source for file in files}
-    nowhere = Source("", 0, 0)
+    nowhere = IngestSource("", 0, 0)
     wrong = dict.fromkeys(each for each in findings if each.severity == "error")
     return [
         BadFile(sources.get(each.source, nowhere), each.text, each.hint or "", variable=each.variable)
@@ -67,8 +74,10 @@ def collect_bad_files(findings: Iterable[Finding], files: Iterable[FileSchema]) 
 
 def compare_variables(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
-) -> Iterator[Finding]:
-    """Compare the variables of files with the repository, or with most of the files."""
+) -> Iterator[FileFinding]:
+    """Check the agreement of each variable with the existing array, or with the same variable in most
+    files.
+    """
     usual = _find_usual(files, concat_dim)
     if existing is not None:
         usual |= {each.name: (existing, each) for each in existing.variables}
@@ -79,18 +88,19 @@ def compare_variables(
         found = {each.name: each for each in file.variables}
         if concat_dim is not None:
             for name in sorted(common - found.keys()):
-                yield Finding(file.source.url, name, "is missing, but other files have it", "note")
+                yield FileFinding(file.source.url, name, "is missing, but other files have it", "note")
         for name, variable in found.items():
             if usual[name][0] is not file:
                 yield from _find_differences(file, variable, *usual[name], concat_dim)
             if concat_dim is not None and name not in common:
-                yield Finding(file.source.url, name, "is missing from other files", "note")
+                yield FileFinding(file.source.url, name, "is missing from other files", "note")
 
 
 def _find_usual(
     files: Sequence[FileSchema], concat_dim: str | None
 ) -> dict[str, tuple[FileSchema, VariableSchema]]:
-    """Return the most common schema of each variable; the first one if several are equally common."""
+    """Return the most common schema of each variable, with a file that has it; the first one if several are
+    equally common."""
     counts: dict[str, Counter[Any]] = {}
     firsts: dict[tuple[str, Any], tuple[FileSchema, VariableSchema]] = {}
     for file in files:
@@ -110,9 +120,9 @@ def _find_differences(
     reference: FileSchema,
     other: VariableSchema,
     concat_dim: str | None,
-) -> Iterator[Finding]:
-    def finding(text: str, severity: Severity = "error") -> Finding:
-        return Finding(file.source.url, one.name, text, severity)
+) -> Iterator[FileFinding]:
+    def finding(text: str, severity: Severity = "error") -> FileFinding:
+        return FileFinding(file.source.url, one.name, text, severity)
 
     # xarray adds the concatenation dimension to variables without it.
     if not (set(one.dims) <= set(other.dims) or set(other.dims) <= set(one.dims)):
@@ -122,13 +132,13 @@ def _find_differences(
         here, there = file.sizes[dim], reference.sizes.get(dim, file.sizes[dim])
         if here != there and dim != concat_dim and dim not in file.values:
             yield finding(f"has {here} cells along {dim}, others have {there}")
-        elif here < min(there, 1) and concat_dim is None:  # xarray cannot determine its position
+        elif here < min(there, 1) and concat_dim is None:  # xarray cannot determine the position of the file
             yield finding(f"has no cells along {dim}")
-    if one is other:  # as in most files of most archives
+    if one is other:  # the usual case
         return
     calendars = _get_calendar(one), _get_calendar(other)
     if None not in calendars and calendars[0] != calendars[1]:
-        # Calendars of datetime64 differ before 1582 only, and xarray has decoded the values.
+        # Calendars of datetime64 differ only before 1582, and xarray has already decoded the values.
         is_cftime = _CFTIME in (_name_kind(one), _name_kind(other))
         problem = "has the calendar {}, others have {}".format(*calendars)
         yield finding(problem, "error" if is_cftime else "note")
@@ -156,7 +166,7 @@ def _find_differences(
 
 
 def _normalize(units: str) -> str:
-    """Normalize the notation of units, such as `m s**-1` and `m.s^-1`."""
+    """Normalize the notation of units: `m s**-1` and `m.s^-1` are equal."""
     return " ".join(units.replace("**", "").replace("^", "").replace(".", " ").split())
 
 
@@ -193,31 +203,34 @@ def _format(dims: Sequence[str]) -> str:
 
 def find_label_problems(
     files: Sequence[FileSchema], existing: FileSchema | None, concat_dim: str | None
-) -> Iterator[Finding]:
-    """Find files with repeated or unsorted labels along a concatenated dimension."""
+) -> Iterator[FileFinding]:
+    """Check the labels of inspected files: yield a finding if those along a concatenated dimension are
+    repeated or unsorted.
+    """
     schemas = [*files, *([existing] if existing is not None else [])]
     dims = {dim for file in files for dim in file.sizes} if concat_dim is None else {concat_dim}
     for dim in sorted(dims):
         labels = [each.values[dim] for each in schemas if dim in each.sizes and dim in each.values]
         if len(labels) < (2 if concat_dim is None else 1):
-            continue  # a single file needs no order, unless `concat_dim` announces more files
+            continue  # the order of a single file does not matter, unless `concat_dim` announces more files
         if _has_same_labels(labels, several=concat_dim is None):
             continue
         for file in files:
             if dim in file.sizes and (wrong := _find_disorder(dim, file.values.get(dim), "in the file")):
-                yield Finding(file.source.url, dim, wrong + _FOLLOW, "error", _SORT)
+                yield FileFinding(file.source.url, dim, wrong + _FOLLOW, "error", _SORT)
         if existing is not None and (
             wrong := _find_disorder(dim, existing.values.get(dim), "in the repository")
         ):
             yield from (
-                Finding(file.source.url, dim, f"cannot be appended to: {wrong}", "error", _OTHER_TARGET)
+                FileFinding(file.source.url, dim, f"cannot be appended to: {wrong}", "error", _OTHER_TARGET)
                 for file in files
                 if dim in file.values and not np.array_equal(file.values[dim], existing.values[dim])
             )
 
 
 def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
-    """Return whether all files have the same labels: exactly one label, unless `several` is set."""
+    """Return whether all files have the same labels. With `several` unset, each file must have exactly one
+    label."""
     first = labels[0]
     if several:
         return all(each is first or np.array_equal(each, first) for each in labels)
@@ -225,7 +238,7 @@ def _has_same_labels(labels: Sequence[Any], *, several: bool) -> bool:
 
 
 def _find_disorder(dim: str, labels: Any, where: str) -> str:
-    """Describe the first label that is repeated or out of order; return an empty text if there is none."""
+    """Describe the first label that is repeated or out of order. Return "" if there is none."""
     if labels is None or labels.ndim != 1 or labels.size < 2:
         return ""
     if labels.dtype.kind in "iufmM":
@@ -248,14 +261,16 @@ def find_order_problems(
     side_by_side: Sequence[str],
     boxes: Mapping[int, Mapping[str, tuple[int, int]]],
     names: Mapping[int, str],
-) -> Iterator[Finding]:
-    """Check that coordinates are monotonic along concatenated dimensions, and note gaps."""
+) -> Iterator[FileFinding]:
+    """Check the agreement of the order of inspected files: yield findings for coordinates that are not
+    monotonic, and for gaps.
+    """
     for dim in side_by_side:
         if dim not in dataset.indexes:
             continue
         values = dataset.indexes[dim]
         if len(values) > 1 and values.nunique() == 1:
-            yield Finding(
+            yield FileFinding(
                 "", dim, f"is {values[0]} in all files, which are concatenated in the given order", "note"
             )
             continue
@@ -266,39 +281,43 @@ def find_order_problems(
 
 
 def is_strictly_monotonic(index: Any) -> bool:
-    """Return whether labels are strictly monotonic; names only have to be unique."""
+    """Return whether the labels of inspected files are strictly monotonic.
+
+    Text labels only have to be unique.
+    """
     is_monotonic = index.is_monotonic_increasing or index.is_monotonic_decreasing
     return bool(index.is_unique and (is_monotonic or is_text_index(index)))
 
 
 def is_text_index(index: Any) -> bool:
-    """Return whether labels are text."""
+    """Return whether the labels of an inspected file's index are text."""
     return index.inferred_type in ("string", "bytes")
+
+
+def format_label(value: Any) -> str:
+    """Format a label for findings about the agreement of files, without trailing zeros of nanoseconds."""
+    return str(value.astype("M8[us]").item()) if isinstance(value, np.datetime64) else str(value)
 
 
 def _describe_overlap(
     dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
-) -> Finding:
+) -> FileFinding:
     spans = sorted((box[dim], number) for number, box in boxes.items() if dim in box)
     for ((start, stop), one), ((begin, end), other) in pairwise(spans):
         if one != other and (start, stop) != (begin, end) and not values[stop - 1] < values[begin]:
-            return Finding(
-                names[other],
-                dim,
-                f"begins at {values[begin]}, but {names[one]} extends to {values[stop - 1]}: they overlap",
-                "error",
-            )
+            text = f"begins at {values[begin]}, but {names[one]} extends to {values[stop - 1]}: they overlap"
+            return FileFinding(names[other], dim, text, "error", LEAVE_OUT)
     first = int(np.flatnonzero(values.duplicated())[0]) if not values.is_unique else 0
     text = f"{values[first]} appears twice or is not in order{_FOLLOW}"
-    return Finding("", dim, text, "error", _SORT)
+    return FileFinding("", dim, text, "error", _SORT)
 
 
 def _find_gaps(
     dim: str, values: Any, boxes: Mapping[int, Mapping[str, tuple[int, int]]], names: Mapping[int, str]
-) -> Iterator[Finding]:
+) -> Iterator[FileFinding]:
     if len(values) < 3 or values.dtype == object or is_text_index(values):
         return
     steps = np.abs(np.diff(values.to_numpy()).astype(float))
     for row in np.flatnonzero(steps > _GAP * np.median(steps))[:_SHOWN].tolist():
         after = next((names[n] for n, box in boxes.items() if dim in box and box[dim][0] == row + 1), "")
-        yield Finding(after, dim, f"has a gap between {values[row]} and {values[row + 1]}", "note")
+        yield FileFinding(after, dim, f"has a gap between {values[row]} and {values[row + 1]}", "note")

@@ -1,4 +1,4 @@
-"""Choose an xarray engine for a file, and say how to install a missing one."""
+"""Choose an xarray engine for a file, and explain how to install a missing engine."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SKIPPED = re.compile(r"skipping variable: .*shortName='([^']*)'")
 _heard = threading.local()
 
 Reader = Literal["any", "h5netcdf", "references"]
-"""The engine that xarray chooses, h5netcdf, or references to chunks, for filters that only our codecs decode.
-"""
+"""How a file is opened. "any" is the engine that xarray chooses, and "references" is for filters that only
+icefloe's codecs can decode."""
 _BUILT_INTO_HDF5 = range(7)
 """The ids of the filters that are part of HDF5."""
 _BUILT_INTO_NETCDF = frozenset({307, 32001, 32015})
-"""bzip2, Blosc and Zstandard, which netCDF-C may have been built with."""
+"""The ids of bzip2, Blosc and Zstandard, with which netCDF-C may have been built."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -50,14 +50,15 @@ _PACKAGES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 _NO_ENGINE_MESSAGES: Final = (
     "did not find a match in any of xarray's currently installed IO backends",
-    "found the following matches with the input file in xarray's IO backends",  # but they are not installed
+    # engines whose packages are not installed
+    "found the following matches with the input file in xarray's IO backends",
     "it has no currently installed IO backends",
 )
-"""Parts of xarray's messages if no installed engine can read a file."""
+"""Parts of xarray's error messages if no installed engine can read a file."""
 
 
 class MissingEngineError(Exception):
-    """The error about a named engine that is not installed or does not exist."""
+    """The error for an xarray engine that does not exist or is not installed."""
 
     def __init__(self, reason: str, remedy: str | Hint) -> None:
         super().__init__(reason, remedy)
@@ -66,7 +67,7 @@ class MissingEngineError(Exception):
 
 
 def refuse_missing(engine: str) -> None:
-    """Raise MissingEngineError unless an engine is installed."""
+    """Raise MissingEngineError unless the xarray engine to open source files is installed."""
     installed = sorted(xr.backends.list_engines())
     if engine in installed:
         return
@@ -79,12 +80,12 @@ def refuse_missing(engine: str) -> None:
 
 
 def is_no_engine_error(error: Exception) -> bool:
-    """Return whether xarray could not open a file because no installed engine reads it."""
+    """Return whether xarray failed to open a file because no installed engine reads its format."""
     return any(text in str(error) for text in _NO_ENGINE_MESSAGES)
 
 
 def choose_reader(path: str, group: str | None) -> Reader:
-    """Choose a reader for all datasets of a group of a local file; "any" if it is not HDF5."""
+    """Choose the engine that opens a local file with all its groups; "any" if the file is not HDF5."""
     try:
         status = os.stat(path)
         return _choose_reader(path, group or "/", status.st_mtime_ns, status.st_size)
@@ -101,7 +102,7 @@ def _choose_reader(path: str, group: str, modified_ns: int, size: int) -> Reader
         return "any"
     h5py = importlib.import_module("h5py")
     with suppress(ImportError):
-        importlib.import_module("hdf5plugin")  # it registers its filters with h5py
+        importlib.import_module("hdf5plugin")  # importing hdf5plugin registers its filters with h5py
     needed: Reader = "any"
     with h5py.File(path, "r") as opened:
         for dataset in _iterate_datasets(opened[group], h5py):
@@ -124,20 +125,21 @@ def _iterate_datasets(group: Any, h5py: Any) -> Any:
 
 
 def _mixes_dimensions(dataset: Any) -> bool:
-    """Return whether only some dimensions have names: netCDF4 misreads such files, h5netcdf fails."""
+    """Return whether some dimensions have names and others do not. netCDF4 misreads such files, and h5netcdf
+    fails."""
     scales = dataset.attrs.get("DIMENSION_LIST", ())
     return any(len(each) for each in scales) and not all(len(each) for each in scales)
 
 
 def _list_filters(dataset: Any) -> set[int]:
-    """Return the ids of filters that are not part of HDF5."""
+    """Return the ids of a dataset's filters that are not part of HDF5."""
     plist = dataset.id.get_create_plist()
     numbers = {plist.get_filter(place)[0] for place in range(plist.get_nfilters())}
     return {number for number in numbers if number not in _BUILT_INTO_HDF5}
 
 
 class _RecordCollector(logging.Filter):
-    """A filter that collects log records of its thread instead of printing them."""
+    """A logging filter that collects the log records of its thread instead of printing them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         # docstring inherited
@@ -153,7 +155,7 @@ _ear = _RecordCollector()
 
 @contextmanager
 def collect_skipped_variables() -> Iterator[list[str]]:
-    """Collect the names of variables that cfgrib skips in this thread."""
+    """Collect the names of variables that the engine cfgrib skips in this thread."""
     for name in _LOGS:
         logging.getLogger(name).addFilter(_ear)  # adding a filter again has no effect
     before: list[str] | None = getattr(_heard, "names", None)
@@ -165,7 +167,7 @@ def collect_skipped_variables() -> Iterator[list[str]]:
 
 
 def is_zip(path: str) -> bool:
-    """Return whether a local file is a zip file."""
+    """Return whether a local file is a zip file, which needs no xarray engine."""
     if not os.path.isfile(path):
         return False
     with open(path, "rb") as file:
@@ -173,7 +175,10 @@ def is_zip(path: str) -> bool:
 
 
 def open_zip(path: str) -> StorePath:
-    """Open the Zarr store in a zip file, which may be inside a folder of it."""
+    """Open the Zarr store in a zip file, without an xarray engine.
+
+    The store is at the root or inside a folder.
+    """
     with zipfile.ZipFile(path) as opened:
         root = find_root(opened.namelist(), path)
     # zarr 3.1 does not open a ZipStore on first use.

@@ -1,8 +1,9 @@
-"""Choose the groups for parts of GRIB files, from all files of a run and the stored arrays.
+"""Choose the target groups of GRIB files, from all files of a run and the existing arrays.
 
-A part of a file goes to the group that has its variables. Files that all fit into one dataset, and fit
-together, need no groups. Otherwise groups are named after the properties that distinguish parts in any of the
-files.
+The variables of a GRIB file may not fit into one dataset. The file is then divided into parts, and each part
+goes to the group that contains its variables. If every file fits into one dataset, and these datasets fit
+together, groups are not needed. Otherwise, groups are named after the properties that distinguish parts in
+any file.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _UNKNOWN = ("unknown", "~", "")
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A GRIB variable of a file or of the repository, with its levels."""
+    """A GRIB variable in a file or in the repository, with its levels."""
 
     name: str
     level_type: str
     step_type: str
     levels: frozenset[float]
     path: str | None = None
-    """The group of the repository that contains the variable."""
+    """The group of the repository that contains the variable; None for a file."""
 
     @property
     def types(self) -> tuple[str, str]:
@@ -36,9 +37,10 @@ class _Field:
 
 
 def choose_groups(files: Sequence[FileSchema], stored: Mapping[str, FileSchema]) -> list[FileSchema]:
-    """Choose between each GRIB file as a whole and its parts, and choose the group of each part.
+    """Choose the groups of GRIB files to inspect: each file as a whole or in parts, and the group of each
+    part.
 
-    Other files are returned unchanged.
+    The schemas of other files are returned unchanged.
     """
     by_url: dict[str, list[FileSchema]] = {}
     for file in files:
@@ -80,9 +82,10 @@ def _get_dimensions(schema: FileSchema, name: str) -> set[str]:
 
 
 def _fit_together(fields: Sequence[_Field]) -> bool:
-    """Return whether variables of different files can share a dataset.
+    """Return whether all variables can share one dataset.
 
-    They cannot if they have a name or a level in common that means something else.
+    They cannot if a name has several level types or step types, or if variables of one level type have
+    different levels.
     """
     types: dict[str, set[tuple[str, str]]] = {}
     for each in fields:
@@ -93,7 +96,8 @@ def _fit_together(fields: Sequence[_Field]) -> bool:
 
 
 def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hashable]) -> set[Hashable]:
-    """Find the level types whose variables have different levels, at least one of them a single level."""
+    """Return the level types whose variables have different levels, where at least one variable has a single
+    level."""
     found: dict[Hashable, dict[str, frozenset[float]]] = {}
     for each in fields:
         levels = found.setdefault(key(each), {})
@@ -106,8 +110,8 @@ def _find_separate_levels(fields: Iterable[_Field], key: Callable[[_Field], Hash
 
 
 def _name_parts(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field]) -> Iterator[FileSchema]:
-    """Yield the parts of files with their groups."""
-    numbers = _Numbers(fields)
+    """Yield the parts of all files, with their target groups."""
+    numbers = _GroupNames(fields)
     kinds: list[tuple[FileSchema, Kind]] = []
     for parts in files:
         kinds += numbers.assign_kinds(parts)
@@ -120,8 +124,11 @@ def _name_parts(files: Iterable[Sequence[FileSchema]], fields: Sequence[_Field])
         yield replace(part, group=names[kind])
 
 
-class _Numbers:
-    """Numbers that distinguish parts of the same kind. A stored variable keeps its number."""
+class _GroupNames:
+    """The names of GRIB groups. Groups that do not differ in any property are numbered.
+
+    A variable that is already stored stays in its group.
+    """
 
     def __init__(self, fields: Sequence[_Field]) -> None:
         self._apart = _find_separate_levels(fields, lambda each: each.types)
@@ -158,7 +165,7 @@ class _Numbers:
         return Kind(*types, format_level(levels))
 
     def reduce_kind(self, kind: Kind) -> Kind:
-        """Return the kind of a part without selected variables, reduced to what affects the other parts."""
+        """Remove the level from a kind, unless the level distinguishes groups."""
         is_apart = (kind.level_type, kind.step_type) in self._apart
         return Kind(kind.level_type, kind.step_type, kind.level if is_apart else "")
 

@@ -13,24 +13,24 @@ from typing import Any
 import zarr
 
 from icefloe._internal.warnings import ignore_warnings
-from icefloe.ingest.discover.sources import Source, get_local_path
+from icefloe.ingest.discover.sources import IngestSource, get_local_path
 from icefloe.ingest.inspect.engines import is_zip, open_zip
 from icefloe.ingest.inspect.open import open_remote_hdf5, virtualize_source
 from icefloe.ingest.ledger import HIDDEN
-from icefloe.ingest.records import Reading
+from icefloe.ingest.read_options import ReadOptions
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.parsers.hdf5.file import group_attributes
 from icefloe.virtual.parsers.kerchunk import is_parquet
 from icefloe.virtual.parsers.tiff import OVERVIEW
 
 ENGINES = (None, "netcdf4", "h5netcdf", "zarr")
-"""Engines that accept the path of a group."""
+"""The engines that accept the path of a group."""
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The groups of a file below its root."""
+    """The groups of an inspected file below its root, with and without arrays."""
 
     with_arrays: tuple[str, ...] = ()
     """The paths of groups with arrays."""
@@ -39,13 +39,13 @@ class Groups:
 
 
 _Found = Iterator[tuple[str, Mapping[str, Any] | None]]
-"""Paths of groups, and the attributes of those that have no arrays."""
+"""Pairs of a group's path and its attributes; None instead of attributes for a group with arrays."""
 
 
-def find_groups(source: Source, reading: Reading) -> Groups:
-    """Find the groups below the root of a source. No data is read.
+def find_groups(source: IngestSource, reading: ReadOptions) -> Groups:
+    """Find the groups of a file to inspect below its root, without reading data.
 
-    There are none if the reading selects a group, or names an engine without groups.
+    Return no groups if the options select a group, or an engine that does not support groups.
     """
     if reading.group or reading.engine not in ENGINES:
         return Groups()
@@ -70,15 +70,15 @@ def _drop_hidden(found: Iterable[tuple[str, Mapping[str, Any] | None]]) -> Group
     return Groups(with_arrays, {path: attrs for path, attrs in shown.items() if attrs is not None})
 
 
-def _needs_parser(source: Source) -> bool:
-    """Return whether only a parser of references can list the groups of a source."""
+def _needs_parser(source: IngestSource) -> bool:
+    """Return whether only a virtual parser can list the groups of a source."""
     if source.is_store:
         return source.is_repository or source.is_remote or is_parquet(source.url)
     return source.url.lower().endswith((".json", ".dmrpp"))
 
 
 def list_parsed_groups(dataset: VirtualDataset) -> Groups:
-    """Return the groups of a parsed file, without smaller versions of an image."""
+    """List the groups of a parsed file to inspect, except reduced-resolution copies of an image."""
     return _drop_hidden(
         (path, None if group.variables or group.refused else group.attributes)
         for path, group in dataset.walk()
@@ -102,7 +102,7 @@ def _list_hdf5_groups(file: Any) -> _Found:
     h5py = importlib.import_module("h5py")
     try:
         opened = h5py.File(file, "r", locking=False)
-    except OSError:  # this process has it open with other locking flags
+    except OSError:  # this process has already opened the file with other locking flags
         opened = h5py.File(file, "r")
     with opened:
         yield from _list_h5py_groups(opened, "", frozenset(), h5py)

@@ -1,4 +1,4 @@
-"""Inspect files: tasks return the schemas of some files each, the driver compares and sorts them.
+"""Inspect files: tasks return the schemas of a few files each, and the driver compares and sorts them.
 
 In virtual and hybrid mode a task parses each file once, for its schema and for the references to its chunks.
 """
@@ -17,10 +17,11 @@ from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.bad_files import BadFile, explain
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.discover.urls import make_reference_url
 from icefloe.ingest.inspect.agreement import (
-    Finding,
+    FileFinding,
     collect_bad_files,
     compare_variables,
     find_label_problems,
@@ -30,22 +31,27 @@ from icefloe.ingest.inspect.groups import ENGINES, Groups, find_groups, list_par
 from icefloe.ingest.inspect.inspection_cache import InspectionCache
 from icefloe.ingest.inspect.open import is_grib, open_virtualized, parse_grib_parts, virtualize_source
 from icefloe.ingest.inspect.plain_hdf5 import ReusedDescriptions, describe_plain_file, is_plain
-from icefloe.ingest.inspect.reference_spill import Parsed, Spill, SpillWriter
+from icefloe.ingest.inspect.reference_spill import ParsedReferences, Spill, SpillWriter
 from icefloe.ingest.inspect.scalar_coordinates import expand_scalars
-from icefloe.ingest.inspect.schema import DigestTask, digest_variables, hash_ends, inspect_file
-from icefloe.ingest.ledger import LedgerRow, Renamed, Selection, find_renamed
+from icefloe.ingest.inspect.schema import (
+    DigestTask,
+    digest_variables,
+    hash_ends,
+    inspect_file,
+    make_bad_file,
+)
+from icefloe.ingest.ledger import LedgerRow, Renamed, RunSources, find_renamed
 from icefloe.ingest.options import Options
+from icefloe.ingest.read_options import ReadOptions
 from icefloe.ingest.records import (
     LOGGER,
-    BadFile,
+    RESERVED_NAMES,
     FileSchema,
-    Reading,
     SchemaVariants,
-    Stored,
+    StoredGroup,
     VariableSchema,
     collect_variants,
     drop_bad_files,
-    explain,
     share_equal_parts,
     sort_along,
     split_by_group,
@@ -63,15 +69,16 @@ _TAKE_ALONE = Hint(
     open_options={"filter_by_keys": "{...}"},
 )
 _FILES_TOGETHER = 64
-"""The maximum number of files in a task. Their common parts are sent once."""
+"""The maximum number of files per task. Common parts of their schemas are sent once."""
 _LOOKS_PER_CORE = 4
 
 _MOST = 8
-"""Longer lists of names are shortened in messages."""
+"""The number of names above which lists are shortened in messages."""
 _SELECT = Hint("select one as source group ({source_group})", source_group=None)
+_SELECT_VARIABLES = Hint("select the other variables ({variables})", variables=None)
 _NO_GROUPS = Groups()
 _Offered: TypeAlias = Mapping[str, Sequence[str]]
-"""The paths of groups in a file, and the data variables of each."""
+"""The data variables in each group of a file, by path."""
 
 _NOT_IN_CHUNKS = "its values are not in chunks that can be referenced"
 _MADE_UP = "phony_dim_"
@@ -80,10 +87,10 @@ _TEXT = "it is variable-length text, which is not stored in its chunks"
 
 @dataclass(frozen=True, slots=True)
 class InspectTask:
-    """A task: inspect files."""
+    """A task for an executor: inspect some files."""
 
-    sources: tuple[Source, ...]
-    reading: Reading
+    sources: tuple[IngestSource, ...]
+    reading: ReadOptions
     with_references: bool
     """True to parse files, and to describe how their chunks could be referenced."""
     storage: Storage | None = None
@@ -91,7 +98,7 @@ class InspectTask:
 
 
 def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
-    """Inspect some files; return a BadFile for each that cannot be read. Runs on executors."""
+    """Inspect the files of a task, and return the schema of each, or a BadFile if it cannot be read."""
     writer = SpillWriter(task.storage)
     known = ReusedDescriptions() if task.with_references else None
     described: dict[Any, tuple[VariableSchema, VariableSchema]] = {}
@@ -103,7 +110,7 @@ def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
             if isinstance(schema, FileSchema) and known is not None:
                 mine = by_path.get(schema.source.group)
                 if mine is not None:
-                    writer.put(len(found), Parsed.of(mine))
+                    writer.put(len(found), ParsedReferences.of(mine))
                     schema = replace(schema, places=_find_locations(source, mine))
                 schema = _add_documents(schema, mine, why, described)
             found.append(schema)
@@ -118,17 +125,17 @@ def inspect_files(task: InspectTask) -> list[FileSchema | BadFile]:
 
 
 def _inspect_source(
-    source: Source, reading: Reading, known: ReusedDescriptions | None
+    source: IngestSource, reading: ReadOptions, known: ReusedDescriptions | None
 ) -> tuple[list[FileSchema | BadFile], VirtualDataset | None, str]:
-    """Inspect all groups of a file: a schema for each that has data, or a single bad file.
+    """Inspect all groups of a file. Return a schema for each group with data, or a single BadFile.
 
-    With `known`, also return the references to its chunks, or the reason why there are none.
+    With `known`, also return the references to chunks of the file, or the reason why there are none.
     """
     try:
         parts = parse_grib_parts(source, reading) if not reading.group and is_grib(source, reading) else None
     except Exception as error:  # noqa: BLE001 - parsers raise whatever they like about a damaged file
         if known is None:
-            return [BadFile(source, explain(error))], None, ""
+            return [make_bad_file(source, error)], None, ""
         parts = None
     if parts is not None:
         return _inspect_parts(source, parts, reading), parts, ""
@@ -140,8 +147,8 @@ def _inspect_source(
     return _select_with_data(root, members, reading, groups), dataset, why
 
 
-def _find_groups_below(source: Source, reading: Reading, dataset: VirtualDataset | None) -> Groups:
-    """Find the groups below the root of a file, unless a parser has already found them."""
+def _find_groups_below(source: IngestSource, reading: ReadOptions, dataset: VirtualDataset | None) -> Groups:
+    """Return the groups of a file below its root, from the parsed file if there is one."""
     if reading.group or reading.engine not in ENGINES:
         return Groups()
     try:
@@ -150,17 +157,20 @@ def _find_groups_below(source: Source, reading: Reading, dataset: VirtualDataset
         return Groups()
 
 
-def _inspect_group(source: Source, path: str, reading: Reading) -> FileSchema | BadFile:
+def _inspect_group(source: IngestSource, path: str, reading: ReadOptions) -> FileSchema | BadFile:
     found = inspect_file(replace(source, group=path), reading)
     if isinstance(found, BadFile):
         return replace(found, reason=f"group {path}: {found.reason}")
     return replace(found, group=path)
 
 
-def _inspect_parts(source: Source, parsed: VirtualDataset, reading: Reading) -> list[FileSchema | BadFile]:
-    """Inspect a GRIB file: a schema for all of it if it fits into one dataset, and one for each part.
+def _inspect_parts(
+    source: IngestSource, parsed: VirtualDataset, reading: ReadOptions
+) -> list[FileSchema | BadFile]:
+    """Inspect a GRIB file. Return a schema of the whole file if it fits into one dataset, and one for each
+    part.
 
-    A single part is the whole file.
+    If there is a single part, it is the whole file.
     """
     found: list[FileSchema | BadFile] = []
     kinds = list(parsed.groups)
@@ -178,12 +188,13 @@ def _inspect_parts(source: Source, parsed: VirtualDataset, reading: Reading) -> 
 def _select_with_data(
     root: FileSchema | BadFile,
     members: Sequence[FileSchema | BadFile],
-    reading: Reading,
+    reading: ReadOptions,
     groups: Groups = _NO_GROUPS,
 ) -> list[FileSchema | BadFile]:
-    """Select the groups of a file that have variables; a bad file if one cannot be read, or none has data.
+    """Select the groups of a file that have data variables. Return a BadFile if a group cannot be read, or if
+    none has data.
 
-    If variables were named, these are the groups that have one of them.
+    If variables are selected by name, the groups that contain one of them are selected.
     """
     if bad := [each for each in (root, *members) if isinstance(each, BadFile)]:
         return [refuse_without_data(bad[0], reading)]
@@ -203,8 +214,9 @@ def _is_above(path: str, files: Sequence[FileSchema]) -> bool:
     return any(f"{each.group}/".startswith(f"{path}/" if path else "") for each in files)
 
 
-def _find_locations(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
-    """Return one location per container that references point to, except the file or store itself."""
+def _find_locations(source: IngestSource, dataset: VirtualDataset) -> tuple[str, ...]:
+    """Return one location per virtual chunk container that references point to, except the file or store
+    itself."""
     own = to_location(make_reference_url(source.address) if source.is_remote else source.url)
     found: dict[str, str] = {}
     for each in (
@@ -216,9 +228,9 @@ def _find_locations(source: Source, dataset: VirtualDataset) -> tuple[str, ...]:
 
 
 def _parse(
-    source: Source, reading: Reading, known: ReusedDescriptions
+    source: IngestSource, reading: ReadOptions, known: ReusedDescriptions
 ) -> tuple[FileSchema | BadFile, VirtualDataset | None, str]:
-    """Return the schema of a source, and its references or the reason why it has none."""
+    """Return the schema of a source, its references, and the reason if there are no references."""
     schema: FileSchema | None = None
     try:
         with ignore_warnings(), open_virtualized(source, reading) as (dataset, members):
@@ -234,7 +246,8 @@ def _parse(
 def _adopt_names(
     virtual: VirtualVariable, variable: VariableSchema, sizes: Mapping[str, int]
 ) -> VirtualVariable:
-    """Adopt the engine's names for unnamed dimensions. Each engine numbers them in its own way."""
+    """Return a parsed variable with the names that the engine gave to unnamed dimensions. Every engine
+    numbers them differently."""
     names = variable.raw_dims
     if len(names) != len(virtual.dimensions):
         return virtual
@@ -250,9 +263,10 @@ def _adopt_names(
 def _add_documents(
     schema: FileSchema, dataset: VirtualDataset | None, why: str, described: dict[Any, Any]
 ) -> FileSchema:
-    """Add to each variable the zarr.json for its chunks, or the reason why they cannot be referenced.
+    """Return a schema with the zarr.json of each variable's chunks, or the reason why they cannot be
+    referenced.
 
-    `described` has the results so far: equal variables of many files become one object, which is sent once.
+    `described` contains earlier results: equal variables of many files become one object, which is sent once.
     """
     refused = {} if dataset is None else {each.variable: each.sentence for each in dataset.refused}
     found = []
@@ -265,14 +279,14 @@ def _add_documents(
         else:
             document = json.dumps(make_document(_adopt_names(virtual, variable, schema.sizes)))
         key = (id(variable), document, refusal)
-        if key not in described:  # the value keeps the variable alive, and with it its id
+        if key not in described:  # the value keeps the variable alive, so its id is not reused
             described[key] = variable, replace(variable, document=document, refusal=refusal)
         found.append(described[key][1])
     return replace(schema, variables=tuple(found))
 
 
-def refuse_without_data(found: FileSchema | BadFile, reading: Reading) -> FileSchema | BadFile:
-    """Turn a file that contributes no data variable into a bad file."""
+def refuse_without_data(found: FileSchema | BadFile, reading: ReadOptions) -> FileSchema | BadFile:
+    """Return a BadFile instead of a schema if an inspected file contributes no data variable."""
     if isinstance(found, BadFile):
         return _explain_missing_group(found, reading) if reading.group and not found.is_sound else found
     if list_data_variables(found, reading.variables):
@@ -294,8 +308,8 @@ def refuse_without_data(found: FileSchema | BadFile, reading: Reading) -> FileSc
     )
 
 
-def _explain_missing_group(bad: BadFile, reading: Reading) -> BadFile:
-    """Explain that the file lacks the source group, if this is the reason why it cannot be opened."""
+def _explain_missing_group(bad: BadFile, reading: ReadOptions) -> BadFile:
+    """Return the BadFile with a better explanation if the source group is missing in the file."""
     groups = _find_groups(bad.source, reading)
     if not groups or any(_is_below(path, reading.group or "") for path in groups):
         return bad
@@ -308,7 +322,9 @@ def _explain_missing_group(bad: BadFile, reading: Reading) -> BadFile:
 
 
 def list_data_variables(schema: FileSchema, named: Sequence[str] = ()) -> list[str]:
-    """List the variables that hold data: no coordinates, and unless named no bounds and no grid mappings."""
+    """List the data variables of an inspected file: no coordinates and, unless named, no bounds or grid
+    mappings.
+    """
     bounds = {each.attrs.get("bounds") for each in schema.variables if each.is_coordinate}
     return [
         each.name
@@ -322,8 +338,8 @@ def _is_grid_mapping(variable: VariableSchema) -> bool:
     return not variable.dims and "grid_mapping_name" in variable.attrs
 
 
-def _find_groups(source: Source, reading: Reading) -> _Offered:
-    """Return the data variables of all groups below the root of a source; empty if they cannot be listed."""
+def _find_groups(source: IngestSource, reading: ReadOptions) -> _Offered:
+    """Return the data variables of all groups of a source; an empty mapping if they cannot be listed."""
     everything = replace(reading, group=None, variables=())
     try:
         parsed = virtualize_source(source, everything) if is_grib(source, everything) else None
@@ -349,28 +365,30 @@ def _format_names(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The inspected files: readable files in order, bad files, and findings."""
+    """The result of inspecting all files: schemas in order, bad files, and findings."""
 
     files: tuple[FileSchema, ...]
     bad: tuple[BadFile, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[FileFinding, ...]
     renamed: tuple[Renamed, ...] = ()
-    """Files that were ingested under other names. Those that references point to are in `files` as well."""
+    """Files that were ingested under other names. Files that references point to are in `files` as well."""
     variables: frozenset[str] = frozenset()
-    """The names of all variables, of the files and of the target group."""
+    """The names of all variables in the files and in the target group."""
     variants: Mapping[str, SchemaVariants] = field(default_factory=dict)
-    """The distinct schemas of each variable, by the target group of the files."""
+    """The distinct schemas of each variable, by target group."""
     dims: frozenset[str] = frozenset()
     """The dimensions of all files."""
 
     @property
     def new_names(self) -> dict[str, str]:
-        """The new names of files that references point to, by their old names."""
+        """The new names of renamed files that references point to, after the inspection of all files, by old
+        name.
+        """
         return {each.was: each.source.url for each in self.renamed if each.is_referenced}
 
 
 def split_batches(files: Sequence[FileSchema], size: int | None) -> Iterator[Sequence[FileSchema]]:
-    """Yield the files of each commit: `size` files, or all. The groups of a file stay together."""
+    """Split files to inspect and ingest into batches, one per commit. The groups of a file stay together."""
     by_url: dict[str, list[FileSchema]] = {}
     for file in files:
         by_url.setdefault(file.source.url, []).append(file)
@@ -382,16 +400,16 @@ def split_batches(files: Sequence[FileSchema], size: int | None) -> Iterator[Seq
 
 def inspect_sources(
     stored: Mapping[str, FileSchema],
-    selection: Selection,
+    selection: RunSources,
     options: Options,
     executor: Executor,
     spill: Spill | None = None,
     cache: InspectionCache | None = None,
 ) -> Inspected:
-    """Inspect the selected files, and compare them with each other and with the target group.
+    """Inspect the selected sources, and compare them with each other and with the target group.
 
-    `stored` are the schemas of the target group and of groups below it. References that parsers find are
-    spilled. Files in the `cache` are not opened.
+    `stored` contains the schemas of the target group and of the groups below it. References that parsers find
+    are spilled. Files whose schemas are in the `cache` are not opened.
     """
     sources, rows = selection.outcome.wanted, selection.ledger.rows
     if not sources:
@@ -405,7 +423,9 @@ def inspect_sources(
         InspectTask(tuple(left[at : at + share]), options.reading, with_references, storage)
         for at in range(0, len(left), share)
     ]
-    inspected = executor.map(Task(inspect_files, "groups of files", per_core=4, items_per_task=8), tasks)
+    inspected = executor.map(
+        Task(inspect_files, "groups of files", per_core=4, items_per_task=8, thread_safe=False), tasks
+    )
     by_url = {**dict.fromkeys(source.url for source in sources), **known}
     for each in chain.from_iterable(inspected):
         by_url[each.source.url] = [*(by_url[each.source.url] or []), each]
@@ -417,7 +437,7 @@ def inspect_sources(
     bad = [each for each in found if isinstance(each, BadFile)]
     _refuse_unknown_variables(options.reading.variables, found, list(stored.values()))
     files = choose_groups([each for each in found if isinstance(each, FileSchema)], stored)
-    bad += _find_lost_groups(files, rows)
+    bad += [*_find_lost_groups(files, rows), *_find_reserved_names(files)]
     lost = {each.source.url for each in bad}
     files = [each for each in files if each.source.url not in lost]
     concat_dim = options.combining.concat_dim
@@ -429,7 +449,7 @@ def inspect_sources(
         ]
     )
     findings = [
-        Finding(file.source.url, name, _LEFT_OUT, "note", _TAKE_ALONE)
+        FileFinding(file.source.url, name, _LEFT_OUT, "note", _TAKE_ALONE)
         for file in files
         for name in file.left_out
     ]
@@ -459,7 +479,8 @@ def inspect_sources(
 
 
 def _find_lost_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) -> Iterator[BadFile]:
-    """Find changed files that no longer have one of their groups, whose old data would remain stored."""
+    """Yield a BadFile for each changed file that lost a group. The old data of that group would stay in the
+    repository."""
     before: dict[str, set[str]] = {}
     for row in rows:
         before.setdefault(row.source, set()).add(row.target_group)
@@ -476,10 +497,22 @@ def _find_lost_groups(found: Sequence[FileSchema], rows: Sequence[LedgerRow]) ->
             yield BadFile(file.source, f"its data was in {had} when it was ingested, and now is in {has}")
 
 
+def _find_reserved_names(files: Sequence[FileSchema]) -> Iterator[BadFile]:
+    """Yield a BadFile for each variable or group whose name is reserved."""
+    for file in files:
+        for name, reason in RESERVED_NAMES.items():
+            if name in file.group.split("/"):
+                text = f"the group {name} cannot be stored: its name is reserved for {reason}"
+                yield BadFile(file.source, text, _SELECT)
+            if any(variable.name == name for variable in file.variables):
+                text = f"cannot be stored: its name is reserved for {reason}"
+                yield BadFile(file.source, text, _SELECT_VARIABLES, variable=name)
+
+
 def _refuse_unknown_variables(
     names: Sequence[str], found: Sequence[FileSchema | BadFile], stored: Sequence[FileSchema]
 ) -> None:
-    """Raise InvalidInputError for a name that is not a variable of any file or of the repository."""
+    """Raise InvalidInputError if a selected variable exists in no file and not in the repository."""
     files = [each for each in found if isinstance(each, FileSchema)]
     known = {variable.name for schema in (*files, *stored) for variable in schema.variables}
     offered = sorted({name for each in found for name in each.offered})
@@ -492,8 +525,9 @@ def _refuse_unknown_variables(
             )
 
 
-def _note_new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[Finding]:
-    """Note that no file has the dimension to concatenate along, or suggest a similar name."""
+def _note_new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[FileFinding]:
+    """Return a finding if no file has the concatenation dimension. Raise an error if a dimension has a
+    similar name."""
     if dim is None or any(dim in schema.sizes or schema.variable(dim) is not None for schema in schemas):
         return []
     dims = sorted({each for schema in schemas for each in schema.sizes})
@@ -503,15 +537,20 @@ def _note_new_dimension(schemas: Sequence[FileSchema], dim: str | None) -> list[
             f"no file has the dimension {dim!r}; did you mean {near[0]}?", ErrorKind.INVALID_ARRAY_METADATA
         )
     note = f"is not in any file (they have {', '.join(dims)}): it is created, with one step per file"
-    return [Finding("", dim, note, "note")]
+    return [FileFinding("", dim, note, "note")]
 
 
 def digest_values(
-    names: tuple[str, ...], sources: Mapping[int, Source | Stored], reading: Reading, executor: Executor
+    names: tuple[str, ...],
+    sources: Mapping[int, IngestSource | StoredGroup],
+    reading: ReadOptions,
+    executor: Executor,
 ) -> dict[tuple[int, str], str]:
-    """Hash the values of variables in all sources that have them, by the number of the source."""
+    """Hash the values of variables in all sources that have them, while files are inspected."""
     tasks = [DigestTask(source, reading, names) for source in sources.values()]
-    results = executor.map(Task(digest_variables, "files compared", per_core=4, items_per_task=256), tasks)
+    results = executor.map(
+        Task(digest_variables, "files compared", per_core=4, items_per_task=256, thread_safe=False), tasks
+    )
     return {
         (number, name): value
         for number, found in zip(sources, results, strict=True)

@@ -1,9 +1,9 @@
-"""Keep the schemas of inspected files for the next run, if this one fails.
+"""Cache the schemas of inspected files for the next run if this run fails.
 
-After a run that reports problems, the user repairs or skips some files and runs again: the others need not be
-opened twice. The schemas are stored in one chunk object that no snapshot refers to, whose name follows from
-the target and the options. It is deleted when a run succeeds, and garbage collection removes it as well.
-Problems are not kept, because their cause may be gone: an engine may have been installed.
+After a run that reports problems, the user repairs or skips some files and runs again, and all other files do
+not have to be opened a second time. The schemas are stored in one chunk object that no snapshot references.
+Its name is computed from the target and the options. It is deleted after a successful run, or by garbage
+collection. Problems are not cached, because their cause may be gone, for example if an engine was installed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from icefloe._internal.ids import ChunkId
 from icefloe.encoding import msgpack
 from icefloe.errors import FormatError, InvalidInputError, StorageError
 from icefloe.format.files import CHUNKS
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.bad_files import ProblemsError
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.options import Options
-from icefloe.ingest.records import FileSchema, ProblemsError, VariableSchema
+from icefloe.ingest.records import FileSchema, VariableSchema
 from icefloe.storage.base import ObjectKind, ObjectNotFoundError, Storage
 
 _VERSION = 1
 _LEVEL = 1
 _NOT_KEPT = frozenset({"source", "spilled"})
-"""Fields that are not stored: the source belongs to the current run, and spilled references are deleted."""
+"""The fields that are not cached: the source belongs to the current run, and spilled references are
+deleted."""
 
 
 class InspectionCache:
-    """The schemas of files that earlier runs have inspected: read at the start, written if the run fails."""
+    """A cache of schemas that earlier runs have inspected. It is read at the start, and written if the run
+    fails."""
 
     def __init__(self, storage: Storage, options: Options) -> None:
         self._storage = storage
@@ -45,10 +48,10 @@ class InspectionCache:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        """Store the schemas if the run failed, delete them if it succeeded. Storage errors are ignored.
+        """Store the schemas if the run failed; delete them if it succeeded. Storage errors are ignored.
 
-        They are not stored after a wrong option: a repository that was created for the run stays empty then,
-        and is removed.
+        After an error about an option nothing is stored, so a repository that was created for the run is
+        still empty and can be removed.
         """
         is_option = isinstance(error, InvalidInputError) and not isinstance(error, ProblemsError)
         with suppress(StorageError):
@@ -59,8 +62,8 @@ class InspectionCache:
                 data = zstandard.ZstdCompressor(_LEVEL).compress(packed)
                 self._storage.put(self._path, data, kind=ObjectKind.CHUNK)
 
-    def find(self, sources: Iterable[Source]) -> dict[str, list[FileSchema]]:
-        """Return the schemas of sources that have not changed since they were inspected, by URL."""
+    def find(self, sources: Iterable[IngestSource]) -> dict[str, list[FileSchema]]:
+        """Return the cached schemas of sources that have not changed since they were inspected, by URL."""
         try:
             data, _ = self._storage.get(self._path)
             self._stored = True
@@ -72,17 +75,18 @@ class InspectionCache:
                 if _make_key(each) in stored
             }
         except (ObjectNotFoundError, FormatError, zstandard.ZstdError, ValueError, TypeError, KeyError):
-            return {}  # the object does not exist, or another version of icefloe wrote it
+            return {}  # the object does not exist, or was written by another version of icefloe
         return known if version == _VERSION else {}
 
     def add(self, schemas: Iterable[FileSchema]) -> None:
-        """Remember schemas of this run."""
+        """Add the schemas that this run has inspected to the cache."""
         for each in schemas:
             self._schemas.setdefault(each.source.url, []).append(each)
 
 
 def _make_object_path(options: Options) -> str:
-    """Name the object. Storage options are left out: they may be secrets and do not change a schema."""
+    """Return the path of the cache object. It does not depend on storage options, which may be secret and do
+    not change a schema."""
     reading = options.reading
     how = [options.branch, options.group, options.mode, reading.engine, reading.group, reading.variables]
     text = repr([*how, sorted((name, repr(value)) for name, value in reading.open_options.items())])
@@ -90,18 +94,18 @@ def _make_object_path(options: Options) -> str:
     return f"{CHUNKS}/{ChunkId(digest[: ChunkId.SIZE])}"
 
 
-def _make_key(source: Source) -> str:
-    """Identify a version of a source, by its etag or its time of change."""
+def _make_key(source: IngestSource) -> str:
+    """Return a key for the version of a source: its etag, or its modification time."""
     return f"{source.url}\n{source.size_bytes}\n{source.etag or source.modified_us}"
 
 
 def _encode_schemas(schemas: Mapping[str, Sequence[FileSchema]]) -> Iterable[tuple[str, Any]]:
     for members in schemas.values():
-        with suppress(_NotEncodableError):  # such a file is inspected again
+        with suppress(_NotEncodableError):  # a file that cannot be encoded is inspected again
             yield _make_key(members[0].source), [[each.source.group, _encode(each)] for each in members]
 
 
-def _decode_schemas(members: Any, source: Source) -> list[FileSchema]:
+def _decode_schemas(members: Any, source: IngestSource) -> list[FileSchema]:
     return [FileSchema(replace(source, group=group), **_decode_schema(schema)) for group, schema in members]
 
 
@@ -112,11 +116,12 @@ def _decode_schema(encoded: Any) -> dict[str, Any]:
 
 
 class _NotEncodableError(Exception):
-    """A value of a type that is not stored, such as a date of a non-standard calendar."""
+    """The error for a value of a type that is not stored, such as a date in a non-standard calendar."""
 
 
 def _encode(value: Any) -> Any:
-    """Turn a value into lists, maps, numbers, texts and bytes. Types that msgpack lacks are tagged lists."""
+    """Convert a value to lists, maps, numbers, text and bytes. Types that msgpack lacks become tagged
+    lists."""
     if isinstance(value, FileSchema | VariableSchema):
         names = [each.name for each in fields(value) if each.name not in _NOT_KEPT]
         return {name: _encode(getattr(value, name)) for name in names}

@@ -1,4 +1,4 @@
-"""Open sources through xarray or through references to their chunks, without decoding."""
+"""Open sources through xarray, or as references to their chunks, without decoding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
@@ -15,7 +15,7 @@ import xarray as xr
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.errors import Hint, IcechunkError
 from icefloe.ingest.discover.remote import make_index_path, open_server
-from icefloe.ingest.discover.sources import Source, get_local_path
+from icefloe.ingest.discover.sources import IngestSource, get_local_path
 from icefloe.ingest.discover.urls import make_reference_url
 from icefloe.ingest.inspect.engines import (
     MissingEngineError,
@@ -26,7 +26,8 @@ from icefloe.ingest.inspect.engines import (
     open_zip,
     refuse_missing,
 )
-from icefloe.ingest.records import Reading, Stored
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import StoredGroup
 from icefloe.session import Session
 from icefloe.virtual import VirtualDataset
 from icefloe.virtual.errors import CannotVirtualizeError
@@ -34,30 +35,32 @@ from icefloe.virtual.parsers.grib.groups import Kind
 from icefloe.virtual.parsers.kerchunk import is_parquet
 
 if TYPE_CHECKING:
+    from icefloe.store import IcechunkStore
     from icefloe.virtual.parsers.hdf5.file import Members
 
 _CHUNK_CACHE_BYTES = 1 << 20
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
-"""Endings for which xarray chooses cfgrib."""
+"""The file name suffixes for which xarray chooses cfgrib."""
 _HEAD_BYTES = 4096
 _NOT_GRIB = (b"\x89HDF", b"CDF\x01", b"CDF\x02", b"CDF\x05", b"II*\0", b"MM\0*")
-"""First bytes of other formats, whose files may contain the bytes `GRIB`."""
+"""The first bytes of other formats, whose files may contain the bytes `GRIB`."""
 _RAW: Mapping[str, Any] = {"decode_cf": False, "chunks": None, "create_default_indexes": False}
-"""Values are read by position, so labels are not loaded to index them."""
+"""Options that avoid loading labels to create indexes, because values are read by position."""
 _UNNAMED = {"phony_dims": "sort"}
-"""Dimensions without a name get the same names as with netCDF4."""
+"""Options with which h5netcdf gives unnamed dimensions the same names as netCDF4."""
 
 
 @contextmanager
 def open_raw(
-    source: Source | Stored, reading: Reading, *, glance: bool = False, whole: bool = False
+    source: IngestSource | StoredGroup, reading: ReadOptions, *, avoid_copy: bool = False, whole: bool = False
 ) -> Iterator[xr.Dataset]:
-    """Open a source without decoding or loading it: the selected variables and their coordinates.
+    """Open the selected variables of a source to inspect or read, with their coordinates, without decoding or
+    loading values.
 
-    With `glance`, little of the data is needed, and a remote file is not copied if that can be avoided. With
+    With `avoid_copy`, a remote file is read in ranges instead of being copied first, if possible. With
     `whole`, all variables are included.
     """
-    if isinstance(source, Stored):
+    if isinstance(source, StoredGroup):
         with ignore_warnings():
             stored = open_stored(source.session, source.group)
             yield stored.isel({dim: slice(*span) for dim, span in source.region})
@@ -67,22 +70,22 @@ def open_raw(
     if reading.group:
         options["group"] = reading.group
     with ignore_warnings():
-        with collect_skipped_variables():  # not while the file is open: files are closed in any order
-            dataset = _open(source, reading, options, glance=glance)
+        with collect_skipped_variables():  # delete the copy only after the file is closed
+            dataset = _open(source, reading, options, avoid_copy=avoid_copy)
         with dataset as raw:
             raw = _restore_booleans(raw)
-            raw = _add_inherited_coordinates(raw, source, reading, options, glance=glance)
+            raw = _add_inherited_coordinates(raw, source, reading, options, avoid_copy=avoid_copy)
             yield raw if whole else select_variables(raw, reading.variables)
 
 
 def _restore_booleans(raw: xr.Dataset) -> xr.Dataset:
-    """Convert the booleans of h5py, which netCDF4 reads as integers, without loading them."""
+    """Convert integers that h5py stored as booleans back to booleans, without loading them."""
     found = [name for name, each in raw.variables.items() if _is_boolean(each.encoding.get("dtype"))]
     if not found:
         return raw
     marked = xr.Dataset({name: raw.variables[name].copy(deep=False) for name in found})
     for each in marked.variables.values():
-        each.attrs["dtype"] = "bool"  # as xarray itself stores booleans in NetCDF
+        each.attrs["dtype"] = "bool"  # xarray itself stores booleans in NetCDF in the same way
     decoded = xr.decode_cf(
         marked, concat_characters=False, mask_and_scale=False, decode_times=False, decode_coords=False
     )
@@ -95,9 +98,14 @@ def _is_boolean(dtype: Any) -> bool:
 
 
 def _add_inherited_coordinates(
-    raw: xr.Dataset, source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool
+    raw: xr.Dataset,
+    source: IngestSource,
+    reading: ReadOptions,
+    options: Mapping[str, Any],
+    *,
+    avoid_copy: bool,
 ) -> xr.Dataset:
-    """Add the coordinates that a group of a file inherits from its parent groups."""
+    """Add the coordinates that a group inherits from its parent groups."""
     path = (reading.group or "").strip("/")
     if Kind.parse(path) is not None:
         return raw
@@ -107,9 +115,9 @@ def _add_inherited_coordinates(
         if path:
             above["group"] = path
         try:
-            opened = _open(source, replace(reading, group=path or None), above, glance=glance)
+            opened = _open(source, replace(reading, group=path or None), above, avoid_copy=avoid_copy)
         except (OSError, KeyError, ValueError, CannotVirtualizeError):
-            break  # there is no such group
+            break  # the group does not exist
         with opened as parent:
             for dim in lacking:
                 found = parent.variables.get(dim)
@@ -118,8 +126,10 @@ def _add_inherited_coordinates(
     return raw
 
 
-def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glance: bool) -> xr.Dataset:
-    """Open a file with an engine of xarray, or through references if no engine reads it."""
+def _open(
+    source: IngestSource, reading: ReadOptions, options: Mapping[str, Any], *, avoid_copy: bool
+) -> xr.Dataset:
+    """Open a file with an xarray engine, or as references if no engine reads it."""
     engine: Any = reading.engine
     if engine is not None:
         refuse_missing(engine)
@@ -130,7 +140,7 @@ def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glanc
         return _open_references(source, reading, options)
     if source.is_store and (source.is_remote or (engine is None and is_parquet(source.url))):
         return _open_references(source, reading, options)
-    in_parts = source.is_remote and glance and engine in (None, "h5netcdf")
+    in_parts = source.is_remote and avoid_copy and engine in (None, "h5netcdf")
     if in_parts and (file := open_remote_hdf5(source, reading)) is not None:
         return xr.open_dataset(file, engine="h5netcdf", **{**_UNNAMED, **options})
     path: Any = get_local_path(source, reading.storage_options)
@@ -138,7 +148,7 @@ def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glanc
         engine = "zarr"
     if engine in (None, "zarr") and is_zip(path):
         path, engine = open_zip(path), "zarr"
-    if "group" in options and is_grib(source, reading):  # cfgrib has no groups
+    if "group" in options and is_grib(source, reading):  # cfgrib does not support groups
         return _open_references(source, reading, options)
     if engine is None and path.lower().endswith(_GRIB) and importlib.util.find_spec("cfgrib") is not None:
         engine = "cfgrib"
@@ -147,7 +157,7 @@ def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glanc
     if engine is None and path.lower().endswith(".json"):
         return _open_references(
             source, reading, options
-        )  # kerchunk's engine, if installed, ignores our credentials
+        )  # kerchunk's engine, if installed, ignores the credentials
     if engine is None:
         reader = choose_reader(path, options.get("group"))
         if reader == "references":
@@ -166,8 +176,8 @@ def _open(source: Source, reading: Reading, options: Mapping[str, Any], *, glanc
         return _open_references(source, reading, options)
 
 
-def is_grib(source: Source, reading: Reading) -> bool:
-    """Return whether a source is a GRIB file that is opened without engine options."""
+def is_grib(source: IngestSource, reading: ReadOptions) -> bool:
+    """Return whether a source to open is a GRIB file and no engine or engine options were given."""
     if source.is_store or reading.engine not in (None, "cfgrib") or reading.open_options:
         return False
     if source.is_remote and source.size_bytes > 0:
@@ -181,7 +191,7 @@ def is_grib(source: Source, reading: Reading) -> bool:
 
 @contextmanager
 def _shrink_chunk_caches() -> Iterator[None]:
-    """Shrink netCDF4's chunk cache of 64 MiB per variable: each chunk is read only once."""
+    """Shrink netCDF4's chunk cache, by default 64 MiB per variable, because each chunk is read only once."""
     try:
         library: Any = importlib.import_module("netCDF4")
     except ImportError:
@@ -195,39 +205,59 @@ def _shrink_chunk_caches() -> Iterator[None]:
         library.set_chunk_cache(*before)
 
 
-def _open_references(source: Source, reading: Reading, options: Mapping[str, Any]) -> xr.Dataset:
+def _open_references(source: IngestSource, reading: ReadOptions, options: Mapping[str, Any]) -> xr.Dataset:
     """Open a source through references to its chunks."""
-    from icefloe.virtual.values import open_dataset
+    from icefloe.virtual.values import open_dataset, open_store
 
     dataset = virtualize_source(source, reading)
     refused = [each.sentence for each in dataset.refused if each.variable in reading.variables]
     if refused or (dataset.refused and not reading.variables):
         reasons = "; ".join(refused or [each.sentence for each in dataset.refused])
-        raise ValueError(f"{reasons}: select other variables, or another engine")
+        raise ValueError(f"{reasons}; select other variables, or another engine")
     rest = {name: value for name, value in options.items() if name != "group"}
-    found: xr.Dataset = open_dataset(dataset, reading.make_access_finder(source), **rest)
+    access = reading.make_access_finder(source)
+    group = reading.for_source(source).group or ""
+    grib = _grib_files.get(replace(source, group="")) if Kind.parse(group) is not None else None
+    store = grib.stores.get(group) if grib is not None else None
+    if grib is not None and store is None:
+        store = grib.stores[group] = open_store(dataset, access)
+    found: xr.Dataset = open_dataset(dataset, access, store=store, **rest)
     return found
 
 
-_grib_files: OrderedDict[Source, VirtualDataset] = OrderedDict()
+@dataclass(frozen=True, slots=True)
+class _GribFile:
+    """An opened GRIB file, cached because each part is opened several times: to inspect, write and check
+    it."""
+
+    dataset: VirtualDataset
+    stores: dict[str, IcechunkStore] = field(default_factory=dict)
+    """The stores from which values are read, by the group of a part."""
+
+
+_grib_files: OrderedDict[IngestSource, _GribFile] = OrderedDict()
 _KEPT_FILES = 4
 
 
-def parse_grib_parts(source: Source, reading: Reading) -> VirtualDataset:
-    """Parse a GRIB file into references, one group per part. Cache a few files for their other parts."""
+def parse_grib_parts(source: IngestSource, reading: ReadOptions) -> VirtualDataset:
+    """Parse a GRIB file to open into references, one group per part.
+
+    The results for the last few files are cached.
+    """
     whole = replace(source, group="")
     found = _grib_files.get(whole)
     if found is None:
-        with open_virtualized(whole, reading, grib_parts=True) as (found, _):
-            _grib_files[whole] = found
+        everything = replace(reading, group=None)  # `reading` may select one part
+        with open_virtualized(whole, everything, grib_parts=True) as (dataset, _):
+            found = _grib_files[whole] = _GribFile(dataset)
     _grib_files.move_to_end(whole)
     while len(_grib_files) > _KEPT_FILES:
         _grib_files.popitem(last=False)
-    return found
+    return found.dataset
 
 
-def virtualize_source(source: Source, reading: Reading) -> VirtualDataset:
-    """Parse a source into references to its chunks."""
+def virtualize_source(source: IngestSource, reading: ReadOptions) -> VirtualDataset:
+    """Open a source by parsing it into references to its chunks."""
     group = reading.for_source(source).group or ""
     if Kind.parse(group) is not None:
         return parse_grib_parts(source, reading).groups[group]
@@ -236,9 +266,9 @@ def virtualize_source(source: Source, reading: Reading) -> VirtualDataset:
 
 
 def open_virtualized(
-    source: Source, reading: Reading, *, grib_parts: bool = False
+    source: IngestSource, reading: ReadOptions, *, grib_parts: bool = False
 ) -> AbstractContextManager[tuple[VirtualDataset, Members | None]]:
-    """Parse a source into references, and keep an HDF5 file open (see `parse_and_keep_open`)."""
+    """Open a source by parsing it into references. An HDF5 file stays open until the context ends."""
     from icefloe.virtual.open import parse_and_keep_open
     from icefloe.virtual.parsers import ParseOptions
 
@@ -246,7 +276,7 @@ def open_virtualized(
     wanted = ParseOptions(group or None, grib_parts=grib_parts)
     reach = reading.make_access_finder(source)
     if source.is_repository:
-        # The branch may have moved since it was found.
+        # The branch may have moved since the source was found.
         address = source.repository_address
         location = make_reference_url(address) if source.is_remote else address
         pinned = replace(wanted, version=f"snapshot:{source.etag}")
@@ -257,8 +287,11 @@ def open_virtualized(
     return parse_and_keep_open(location, wanted, "zarr" if source.is_store else None, reach)
 
 
-def open_remote_hdf5(source: Source, reading: Reading) -> Any:
-    """Open a remote HDF5 file for range reads. Return None for other formats and servers without ranges."""
+def open_remote_hdf5(source: IngestSource, reading: ReadOptions) -> Any:
+    """Open a remote HDF5 file for range reads.
+
+    Return None for other formats, and if the server does not support ranges.
+    """
     from icefloe.virtual.parsers import recognize
     from icefloe.virtual.sources import open_file, to_location
 
@@ -269,24 +302,24 @@ def open_remote_hdf5(source: Source, reading: Reading) -> Any:
         file = open_file(to_location(make_reference_url(source.address)), access.store, access.credential)
         return file.as_binary() if recognize(file) == "hdf5" else None
     except (IcechunkError, CannotVirtualizeError):
-        return None  # the problem is reported when a copy is opened
+        return None  # the problem is reported when the copy is opened
 
 
 def open_stored(session: Session, group: str) -> xr.Dataset:
-    """Open a group of a repository without decoding or loading it."""
+    """Open a group of a repository as a dataset to ingest, without decoding or loading values."""
     options: Any = {"group": group or None, "consolidated": False, **_RAW}
     found: xr.Dataset = xr.open_zarr(session.store, **options)
     return found
 
 
 def decode(raw: xr.Dataset) -> xr.Dataset:
-    """Decode a stored dataset lazily."""
+    """Decode the dataset of an open source lazily, like `xarray.open_dataset`."""
     with ignore_warnings():
         return xr.decode_cf(raw)
 
 
 def select_variables(raw: xr.Dataset, names: tuple[str, ...]) -> xr.Dataset:
-    """Select named variables of a stored dataset, their coordinates, and the bounds of these.
+    """Select variables of an open source by name, with their coordinates and the bounds of coordinates.
 
     Without names, all variables are selected.
     """

@@ -1,4 +1,5 @@
-"""Compare how variables are stored, and encode values without loss so that xarray decodes them from Zarr."""
+"""Compare the encodings of variables, and encode values without loss so that xarray decodes them from
+Zarr."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ _fill_values = get_xarray_fill_value_coder()
 
 
 def make_signature(schema: VariableSchema) -> str | None:
-    """Return a key that is equal for variables whose stored values are interchangeable, or None."""
+    """Return a key that is equal for variables with the same packing (scale, offset, units); None if values
+    must be decoded.
+
+    Stored values of variables with equal keys can be copied between files and arrays.
+    """
     dtype = np.dtype(schema.raw_dtype)
     if dtype.kind not in _COPIED_KINDS or schema.raw_dims != schema.dims or "dtype" in schema.packing:
         return None
@@ -38,7 +43,9 @@ def _normalize(name: str, value: Any) -> str:
 
 
 def is_preserved_by_json(schema: VariableSchema) -> bool:
-    """Return whether values keep their meaning when attributes are stored as JSON, as in Zarr."""
+    """Return whether the packing attributes of a variable keep their meaning when stored as JSON, as in
+    Zarr.
+    """
     raw = np.dtype(schema.raw_dtype).newbyteorder("=")
     before = xr.Variable(("x",), _make_sample(raw, schema.packing), dict(schema.packing))
     after = xr.Variable(
@@ -48,7 +55,7 @@ def is_preserved_by_json(schema: VariableSchema) -> bool:
 
 
 def has_same_meaning(one: xr.Variable, other: xr.Variable) -> bool:
-    """Return whether xarray decodes two stored variables to equal values of the same type."""
+    """Return whether two packed variables decode to equal values of the same dtype."""
     try:
         first, second = (decode_variable(variable) for variable in (one, other))
     except (ValueError, OverflowError, TypeError):
@@ -61,14 +68,14 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def decode_variable(variable: xr.Variable) -> xr.Variable:
-    """Decode and load a stored variable."""
+    """Decode a packed variable of a file, and load it."""
     with ignore_warnings():
         found = xr.decode_cf(xr.Dataset({"v": (tuple(variable.dims), variable.values, dict(variable.attrs))}))
         return found.variables["v"].load()
 
 
 def _make_sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """Return sample values of a stored type, including the missing values."""
+    """Return sample values of a stored dtype, including the missing values."""
     if "units" in packing:
         values = np.arange(64).astype(dtype)
     elif dtype.kind == "f":
@@ -83,7 +90,7 @@ def _make_sample(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> np.ndarray
 
 
 def to_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Convert attributes to JSON values, as xarray reads them from a Zarr array."""
+    """Convert the packing attributes of a variable to the JSON values that xarray reads from a Zarr array."""
     found = {}
     for name, value in attrs.items():
         if name == _FILL:
@@ -100,7 +107,7 @@ def _to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a value for JSON, which has no bytes and no infinite numbers."""
+    """Convert a value to JSON, which does not support bytes and infinite numbers."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -115,7 +122,7 @@ def _to_json(value: Any) -> Any:
 
 
 def from_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Convert attributes of a Zarr array as xarray does."""
+    """Convert the packing attributes of a Zarr array to the values that xarray uses."""
     found = dict(attrs)
     if _FILL in found:
         found[_FILL] = _fill_values.decode(found[_FILL], dtype.str)
@@ -125,7 +132,9 @@ def from_zarr_attributes(attrs: Mapping[str, Any], dtype: np.dtype[Any]) -> dict
 def encode_variable(
     variable: xr.Variable, packing: Mapping[str, Any], raw_dtype: str, name: str = "a variable"
 ) -> xr.Variable:
-    """Encode values with their packing if nothing is lost, else as finer times, else unpacked."""
+    """Pack a variable with its given encoding if nothing is lost; otherwise with finer time units, or
+    unpacked.
+    """
     wanted = {name: value for name, value in packing.items() if name not in ("dtype", "_Unsigned")}
     dtype = np.dtype(raw_dtype)
     if dtype.kind in _COPIED_KINDS:
@@ -135,8 +144,8 @@ def encode_variable(
         if found is not None:
             return found
     raise InvalidInputError(
-        f"{name} cannot be stored: Zarr attributes cannot describe its values "
-        f"({variable.dtype}) mean, or that some are missing; leave it out, or complete the files",
+        f"{name} cannot be stored: Zarr attributes cannot describe its values ({variable.dtype}), or that"
+        " some are missing; leave it out, or complete the files",
         ErrorKind.INVALID_ARRAY_METADATA,
     )
 
@@ -151,7 +160,7 @@ def _list_finer_time_encodings(variable: xr.Variable, packing: Mapping[str, Any]
 
 
 def _try_encoding(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Variable | None:
-    """Encode a variable; None if decoding would return other values."""
+    """Encode a variable. Return None if decoding would return other values."""
     whole = xr.Variable(variable.dims, variable.values, dict(variable.attrs), encoding=dict(encoding))
     if is_text(whole):
         return whole if not encoding else None
@@ -175,7 +184,7 @@ def _try_encoding(variable: xr.Variable, encoding: Mapping[str, Any]) -> xr.Vari
 
 
 def is_text(variable: xr.Variable) -> bool:
-    """Return whether the values that are not missing are text."""
+    """Return whether all values of a variable to pack, except missing ones, are text."""
     if variable.dtype.kind in "SUT":
         return True
     if variable.dtype != object:

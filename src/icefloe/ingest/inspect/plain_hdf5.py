@@ -1,8 +1,9 @@
-"""Describe plain HDF5 files as xarray would, from what the reference parser has already read.
+"""Describe plain HDF5 files like xarray, based on the result of the virtual parser.
 
-A file is plain if it has numbers of common types, dimensions with scales, and attributes that are text or
-numbers. netCDF4, h5netcdf and the parser interpret such a file equally. The files of an archive are similar,
-so the decoded description of a variable is kept, and only the coordinates of the next file are decoded.
+A file is plain if it contains only numbers of common dtypes, dimensions with scales, and attributes that are
+text or numbers. netCDF4, h5netcdf and the parser interpret such files identically. The files of an archive
+are similar, so the decoded description of a variable is cached, and only the coordinates of the next file are
+decoded.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from xarray.backends import BackendArray
 
 from icefloe._internal.private_imports import get_xarray_indexing
 from icefloe._internal.warnings import ignore_warnings
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.schema import describe_dataset, describe_variable
-from icefloe.ingest.records import FileSchema, Reading, VariableSchema, make_attrs_key
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import FileSchema, VariableSchema, make_attrs_key
 from icefloe.virtual.parsers.hdf5.dimensions import HIDDEN_ATTRIBUTES
 from icefloe.virtual.parsers.hdf5.file import Member, Members
 
@@ -31,25 +33,26 @@ _TYPES = frozenset(
     np.dtype(each).str for each in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8")
 )
 _HIDDEN_BY_SOME_ENGINES = ("DIMENSION_LABELS", "_NCCOPY", "least_significant_digit")
-"""Attributes that some engines hide and others return."""
+"""The attributes that some engines hide and others return."""
 _KEPT = 64
 _KEPT_BYTES = 1 << 16
-"""Larger coordinates are decoded again in every file."""
+"""The size up to which decoded coordinates are cached. Larger coordinates are decoded for every file."""
 
 
 class _AmbiguousError(Exception):
-    """The error about a property that engines may interpret differently."""
+    """The error for a property of a file that engines may interpret differently."""
 
 
-def is_plain(reading: Reading) -> bool:
-    """Return whether this module can describe files that are read with these options."""
+def is_plain(reading: ReadOptions) -> bool:
+    """Return whether the read options allow inspecting plain HDF5 files without xarray."""
     return reading.engine in _ENGINES and not reading.open_options
 
 
 def describe_plain_file(
-    members: Members, source: Source, reading: Reading, content_id: str, known: ReusedDescriptions
+    members: Members, source: IngestSource, reading: ReadOptions, content_id: str, known: ReusedDescriptions
 ) -> FileSchema | None:
-    """Describe the group of an open file as `inspect_file` does; return None if xarray has to open it."""
+    """Return the schema of an open plain HDF5 file, like `inspect_file`. Return None if the file is not
+    plain."""
     try:
         stored = {name: _Stored.of(name, each) for name, each in members.variables.items()}
         attrs = _convert_attributes(members.attributes)
@@ -71,13 +74,13 @@ def describe_plain_file(
 
 
 def _is_like_others(schema: FileSchema, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether the description of all variables can be reused for similar files."""
+    """Return whether the schema can be reused for similar files."""
     apart = (each.name for each in schema.variables if _has_own_epoch(stored[each.name], stored))
     return all(name in schema.values for name in apart)
 
 
 class ReusedDescriptions:
-    """Descriptions that are reused for similar files."""
+    """A cache of schemas and decoded coordinates, to inspect similar plain HDF5 files faster."""
 
     def __init__(self) -> None:
         self.templates: OrderedDict[Any, FileSchema] = OrderedDict()
@@ -92,7 +95,7 @@ def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """A stored variable of an open file."""
+    """A variable of an open HDF5 file."""
 
     name: str
     dims: tuple[str, ...]
@@ -125,14 +128,14 @@ class _Stored:
         return np.asarray(self.member.dataset[()])
 
     def to_variable(self) -> xr.Variable:
-        """Return the variable. Its values are read on access."""
+        """Return the variable for xarray. Its values are read on access."""
         data = _indexing.LazilyIndexedArray(_Values(self))
         encoding = {} if self.chunks is None else {"chunksizes": self.chunks}
         return xr.Variable(self.dims, data, dict(self.attrs), encoding)
 
 
 class _Values(BackendArray):
-    """The lazily read values of a variable of an open file."""
+    """The values of a variable of an open HDF5 file, read on access."""
 
     def __init__(self, stored: _Stored) -> None:
         self._dataset = stored.member.dataset
@@ -180,8 +183,9 @@ def _collect_sizes(stored: Mapping[str, _Stored]) -> dict[str, int]:
     return sizes
 
 
-def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: Reading) -> Any:
-    """Return a key that is equal for files whose variables, except coordinates, are decoded equally."""
+def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: ReadOptions) -> Any:
+    """Return a key that is equal for files whose variables, except coordinates, are decoded in the same
+    way."""
     variables = []
     for each in stored.values():
         own = each.attrs
@@ -192,7 +196,8 @@ def _make_key(stored: Mapping[str, _Stored], attrs: Mapping[str, Any], reading: 
 
 
 def _has_own_epoch(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether times have units that may differ between files and that no large bounds share."""
+    """Return whether a variable contains times whose units may differ between files, and has no large bounds
+    with the same units."""
     if len(each.dims) > 1 or " since " not in str(each.attrs.get("units", "")):
         return False
     bounds = stored.get(str(each.attrs.get("bounds", "")))
@@ -204,11 +209,11 @@ def _fill_template(
     stored: Mapping[str, _Stored],
     sizes: Mapping[str, int],
     attrs: Mapping[str, Any],
-    source: Source,
+    source: IngestSource,
     content_id: str,
     known: ReusedDescriptions,
 ) -> FileSchema:
-    """Describe a file by the template of a similar file and its own coordinates."""
+    """Return the schema of a file, given the schema of a similar file. Only coordinates are decoded."""
     coordinates = dict(_decode_coordinates(template, stored, known))
     variables = tuple(
         coordinates[each.name][0] if each.name in coordinates else each for each in template.variables
@@ -222,7 +227,7 @@ def _fill_template(
 def _decode_coordinates(
     template: FileSchema, stored: Mapping[str, _Stored], known: ReusedDescriptions
 ) -> Iterator[tuple[str, tuple[VariableSchema, Any]]]:
-    """Decode the coordinates: times and their bounds together, all others one by one."""
+    """Yield the schema and the values of each coordinate. Times and their bounds are decoded together."""
     together: dict[str, _Stored] = {}
     like = {each.name: each for each in template.variables}
     for name in template.values:
@@ -239,7 +244,8 @@ def _decode_coordinates(
 
 
 def _is_time_or_bounds(each: _Stored, stored: Mapping[str, _Stored]) -> bool:
-    """Return whether values are times, or bounds, which have the units of their coordinate."""
+    """Return whether a variable contains times, or the bounds of a coordinate, which have the units of the
+    coordinate."""
     is_time = " since " in str(each.attrs.get("units", ""))
     return is_time or any(each.name == other.attrs.get("bounds") for other in stored.values())
 
@@ -249,7 +255,7 @@ def _decode_variables(
 ) -> dict[str, tuple[VariableSchema, Any]]:
     raw = {}
     for each, values in variables:
-        # Whether the named coordinates exist was determined for the template.
+        # It was already determined for the template whether the listed coordinates exist.
         attrs = {name: value for name, value in each.attrs.items() if name not in _list_hidden(each, like)}
         encoding = {} if each.chunks is None else {"chunksizes": each.chunks}
         raw[each.name] = xr.Variable(each.dims, values, attrs, encoding)

@@ -1,7 +1,7 @@
-"""Spill references to chunks: the task that inspects a file writes them, the task that commits reads them.
+"""Spill references to chunks: tasks that inspect files write them, and tasks that commit read them.
 
 Each file is parsed once, and its references, which may be millions, do not pass through the driver. They are
-stored in chunk objects that no snapshot refers to, and deleted when the job ends, whether it succeeds or not.
+stored in chunk objects that no snapshot references, and deleted at the end of the job, even if it fails.
 Objects of a killed job are garbage, which `garbage_collect` of icefloe or icechunk removes.
 """
 
@@ -28,25 +28,30 @@ from icefloe.virtual.sources import Source
 from icefloe.virtual.variables import ChunkReferences, VirtualVariable
 
 _OBJECT_BYTES = 8 << 20
-"""The size at which references of several files are written as one object."""
+"""The size at which the collected references of several files are written as one object."""
 _LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parsed:
-    """The references that a parser found in a file."""
+class ParsedReferences:
+    """The chunk references that a parser found in a source file, to be spilled until references are
+    written.
+    """
 
     sources: tuple[Source, ...]
     variables: Mapping[str, ReferencedVariable]
 
     @staticmethod
-    def of(dataset: VirtualDataset) -> Parsed:
-        """Select the variables that can be referenced: those with dimensions whose values were not loaded."""
+    def of(dataset: VirtualDataset) -> ParsedReferences:
+        """Select the variables whose references are spilled: those with dimensions whose values are not
+        loaded."""
         referred = {name: each for name, each in dataset.variables.items() if each.shape and not each.loaded}
-        return Parsed(dataset.sources, {name: ReferencedVariable.of(each) for name, each in referred.items()})
+        return ParsedReferences(
+            dataset.sources, {name: ReferencedVariable.of(each) for name, each in referred.items()}
+        )
 
     def to_bytes(self) -> bytes:
-        """Encode for `from_bytes`."""
+        """Encode the references of a file as bytes for the spill."""
         sources = [
             [
                 each.location,
@@ -60,11 +65,11 @@ class Parsed:
         return zstandard.ZstdCompressor(_LEVEL).compress(msgpack.pack([sources, variables]))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Parsed:
-        """Decode the result of `to_bytes`."""
+    def from_bytes(data: bytes) -> ParsedReferences:
+        """Decode the references of a file from the bytes in the spill."""
         unpacked: Any = msgpack.unpack(zstandard.ZstdDecompressor().decompress(data))
         sources, variables = unpacked
-        return Parsed(
+        return ParsedReferences(
             tuple(
                 Source(location, size, e_tag, None if modified is None else datetime.fromisoformat(modified))
                 for location, size, e_tag, modified in sources
@@ -75,7 +80,7 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferencedVariable:
-    """The chunk references of a variable, and its chunk grid."""
+    """The spilled chunk references of one variable, and its chunk grid."""
 
     grid_shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
@@ -83,13 +88,13 @@ class ReferencedVariable:
 
     @staticmethod
     def of(variable: VirtualVariable) -> ReferencedVariable:
-        """Take the chunk references of a parsed variable."""
+        """Create the references of a parsed variable to be spilled."""
         return ReferencedVariable(variable.grid_shape, variable.chunk_shape, variable.references)
 
     def fit_to(
         self, chunks: tuple[int, ...], lacking: Sequence[int], sizes: Sequence[int]
     ) -> ReferencedVariable:
-        """Fit the references to a box of an array, which may have more dimensions or smaller chunks."""
+        """Return spilled references for an array with additional dimensions or smaller chunks."""
         shape, found = list(self.chunk_shape), self.chunks
         for axis in lacking:
             shape.insert(axis, 1)
@@ -97,11 +102,16 @@ class ReferencedVariable:
         parts = tuple(size // cut for size, cut in zip(shape, chunks, strict=True))
         grid = tuple(-(-size // cut) for size, cut in zip(sizes, chunks, strict=True))
         if any(count > 1 for count in parts):
-            found = found.divide(parts).clip(grid)  # without the part of the last chunk beyond the end
+            found = found.divide(parts).clip(
+                grid
+            )  # without the part of the last chunk beyond the end of the array
         return ReferencedVariable(grid, chunks, found)
 
     def pack(self) -> list[Any]:
-        """Encode as numbers and bytes. Coordinates are omitted if the grid is complete and in order."""
+        """Return references as a list to be encoded in the spill.
+
+        Coordinates are omitted if the grid is complete and in order.
+        """
         chunks = self.chunks
         is_dense = len(chunks.coords) == np.prod(self.grid_shape, dtype=np.int64) and np.array_equal(
             chunks.coords, _list_coords(self.grid_shape)
@@ -130,7 +140,7 @@ class ReferencedVariable:
         inline_coords: bytes,
         inline: Sequence[bytes],
     ) -> ReferencedVariable:
-        """Decode the result of `pack`."""
+        """Create references from the items of the spill that `pack` returned."""
         rank = len(grid)
         places = (
             np.frombuffer(coords, np.uint32).reshape(count, rank) if coords else _list_coords(grid)[:count]
@@ -154,10 +164,10 @@ def _list_coords(grid: Sequence[int]) -> Any:
 
 
 class SpillWriter:
-    """A writer that spills the references of several files into one object. Call `flush` at the end."""
+    """A writer that spills the references of several files as objects. Call `flush` at the end."""
 
     def __init__(self, storage: Storage | None) -> None:
-        """Create a writer. Without a storage it writes nothing."""
+        """Create a writer. If `storage` is None, it writes nothing."""
         self._storage = None if storage is None else storage.for_a_while()
         self._parts: list[bytes] = []
         self._numbers: list[int] = []
@@ -165,8 +175,8 @@ class SpillWriter:
         self.ranges: dict[int, SpillRange] = {}
         """Byte ranges by file number; complete after `flush`."""
 
-    def put(self, number: int, parsed: Parsed) -> None:
-        """Add the references of one file."""
+    def put(self, number: int, parsed: ParsedReferences) -> None:
+        """Add the references of one file to the spill."""
         if self._storage is None:
             return
         data = parsed.to_bytes()
@@ -177,11 +187,11 @@ class SpillWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the remaining references."""
+        """Write the references to the spill that were collected and not written yet."""
         if self._storage is None or not self._parts:
             return
         data = b"".join(self._parts)
-        # The name is a hash of the content: a task that runs twice overwrites its object with equal bytes.
+        # The name is a hash of the content, so a task that runs twice overwrites its object with equal bytes.
         path = f"{CHUNKS}/{ChunkId(hashlib.sha256(data).digest()[: ChunkId.SIZE])}"
         self._storage.put(path, data, kind=ObjectKind.CHUNK)
         at = 0
@@ -191,8 +201,11 @@ class SpillWriter:
         self._parts, self._numbers, self._size = [], [], 0
 
 
-def read_spilled(ranges: Iterable[SpillRange], storage: Storage) -> dict[SpillRange, Parsed]:
-    """Read spilled references, one request per object. Missing objects are left out of the result."""
+def read_spilled(ranges: Iterable[SpillRange], storage: Storage) -> dict[SpillRange, ParsedReferences]:
+    """Read references from the spill, with one request per object.
+
+    Missing objects are left out of the result.
+    """
     by_path: dict[str, list[SpillRange]] = {}
     for each in ranges:
         by_path.setdefault(each.path, []).append(each)
@@ -202,14 +215,14 @@ def read_spilled(ranges: Iterable[SpillRange], storage: Storage) -> dict[SpillRa
         try:
             data = bytes(storage.get_range(path, first, last))
         except ObjectNotFoundError:
-            continue  # collected as garbage: the caller parses the files again
+            continue  # the object was collected as garbage, so the caller parses the files again
         for each in mine:
-            found[each] = Parsed.from_bytes(data[each.start - first : each.stop - first])
+            found[each] = ParsedReferences.from_bytes(data[each.start - first : each.stop - first])
     return found
 
 
 class Spill:
-    """All objects that the tasks of a job have spilled; deleted at the end of the context."""
+    """The reference spill of a job: a context manager that deletes the objects at the end."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -219,10 +232,10 @@ class Spill:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Delete the objects. Objects that remain are garbage, which gc removes."""
+        """Delete the tracked objects. Objects that remain after a crash are garbage."""
         with suppress(StorageError):
             self.storage.delete(self._paths)
 
     def track(self, ranges: Iterable[SpillRange | None]) -> None:
-        """Remember objects to delete."""
+        """Add objects of spilled references that are deleted at the end."""
         self._paths.update(each.path for each in ranges if each is not None)

@@ -1,4 +1,4 @@
-"""Describe files: names, shapes, types and coordinates, but no data. Tasks run this on executors."""
+"""Describe files: names, shapes, dtypes and coordinates, without data. This runs in tasks on executors."""
 
 from __future__ import annotations
 
@@ -11,58 +11,70 @@ import numpy as np
 import xarray as xr
 
 from icefloe._internal.extras import find_missing_package
+from icefloe.ingest.bad_files import BadFile, explain
 from icefloe.ingest.discover.remote import open_server
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.engines import (
     MissingEngineError,
     collect_skipped_variables,
 )
 from icefloe.ingest.inspect.open import decode, open_raw, select_variables
-from icefloe.ingest.records import PACKING, BadFile, FileSchema, Reading, Stored, VariableSchema, explain
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import PACKING, FileSchema, StoredGroup, VariableSchema
 
 _TIMES = ("units", "calendar")
 _SAMPLE_BYTES = 1 << 16
 _TABLE_CELLS = 1 << 20
-"""The largest 2-D table of times, such as valid times of forecasts, that is sent to the driver."""
+"""The maximum number of cells of a two-dimensional table of times, such as valid times of forecasts, that is
+sent to the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class DigestTask:
-    """A task: hash the values of variables, to compare them with other files."""
+    """A task for an executor while files are inspected: hash the values of some variables of a source."""
 
-    source: Source | Stored
-    reading: Reading
+    source: IngestSource | StoredGroup
+    reading: ReadOptions
     names: tuple[str, ...]
 
 
-def inspect_file(source: Source, reading: Reading) -> FileSchema | BadFile:
-    """Describe one file. If it cannot be read, return a BadFile instead of raising an exception."""
+def inspect_file(source: IngestSource, reading: ReadOptions) -> FileSchema | BadFile:
+    """Return the schema of a file, or a BadFile if the file cannot be read."""
     try:
-        with collect_skipped_variables() as names, open_raw(source, reading, glance=True, whole=True) as raw:
+        with (
+            collect_skipped_variables() as names,
+            open_raw(source, reading, avoid_copy=True, whole=True) as raw,
+        ):
             found = describe_dataset(source, raw, hash_ends(source, reading), reading.variables)
             return replace(found, left_out=tuple(dict.fromkeys(names)))
-    except MissingEngineError as error:
-        return BadFile(source, error.reason, error.remedy, is_sound=True)
-    except ModuleNotFoundError as error:
-        missing = find_missing_package(error)
-        if missing is None:
-            return BadFile(source, explain(error))
-        return BadFile(source, f"this needs {missing.module}", missing.command, is_sound=True)
     except Exception as error:  # noqa: BLE001 - engines raise whatever they like about a damaged file
+        return make_bad_file(source, error)
+
+
+def make_bad_file(source: IngestSource, error: Exception) -> BadFile:
+    """Return a BadFile instead of a schema if a file cannot be opened.
+
+    The file itself is valid if only a package is missing.
+    """
+    if isinstance(error, MissingEngineError):
+        return BadFile(source, error.reason, error.remedy, is_sound=True)
+    missing = find_missing_package(error) if isinstance(error, ImportError) else None
+    if missing is None:
         return BadFile(source, explain(error))
+    return BadFile(source, f"this needs {missing.module}", missing.command, is_sound=True)
 
 
 def digest_variables(task: DigestTask) -> dict[str, str]:
-    """Hash the values of variables."""
-    with open_raw(task.source, task.reading, glance=True) as raw:
+    """Hash the values of the variables in a source that a task names, for comparison with other schemas."""
+    with open_raw(task.source, task.reading, avoid_copy=True) as raw:
         decoded = decode(raw)
         return {name: _digest(decoded[name].values) for name in task.names if name in decoded.variables}
 
 
 def describe_dataset(
-    source: Source, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()
+    source: IngestSource, raw: xr.Dataset, content_id: str, names: tuple[str, ...] = ()
 ) -> FileSchema:
-    """Describe the named variables of a stored dataset, or all variables."""
+    """Return the schema of an undecoded dataset, with the named variables or with all."""
     lacks = any(name not in raw.variables for name in names)
     offered = tuple(str(name) for name in decode(raw).data_vars) if lacks else ()
     raw = select_variables(raw, names)
@@ -78,9 +90,10 @@ def describe_dataset(
 
 
 def list_small(dataset: xr.Dataset) -> Iterator[str]:
-    """Yield the variables whose values are sent to the driver: 1-D coordinates, tables and bounds of times.
+    """Yield the variables whose values become part of a file's schema: 1-D coordinates, small tables and
+    bounds of times.
 
-    Bounds of times may have units that differ between files, without an attribute of their own.
+    Bounds of times may have units that differ between files although they have no attribute of their own.
     """
     for name, variable in dataset.coords.items():
         is_table = variable.ndim == 2 and variable.size <= _TABLE_CELLS and is_time(variable.variable)
@@ -94,7 +107,7 @@ def list_small(dataset: xr.Dataset) -> Iterator[str]:
 def describe_variable(
     name: str, raw: xr.Variable, decoded: xr.Variable, is_coordinate: bool
 ) -> VariableSchema:
-    """Describe a variable, as it is stored and as xarray decodes it."""
+    """Return the schema of a variable in a file, given its encoded and its decoded form."""
     names: tuple[Hashable, ...] = (*PACKING, *(_TIMES if is_time(decoded) else ()))
     chunks = raw.encoding.get("chunksizes") or raw.encoding.get("chunks")
     whole = chunks is None or raw.encoding.get("contiguous", False)
@@ -112,12 +125,12 @@ def describe_variable(
 
 
 def is_time(decoded: xr.Variable) -> bool:
-    """Return whether values are times or durations."""
+    """Return whether the decoded values of a variable in a schema are times or durations."""
     return decoded.dtype.kind in "mM" or "calendar" in decoded.encoding
 
 
-def hash_ends(source: Source, reading: Reading) -> str:
-    """Hash the first and last bytes and the size of a file; empty for a store."""
+def hash_ends(source: IngestSource, reading: ReadOptions) -> str:
+    """Hash the size, the first and the last bytes of a file for its schema. Return "" for a Zarr store."""
     if source.size_bytes <= 0:
         return ""
     found = hashlib.sha256(str(source.size_bytes).encode())
@@ -126,7 +139,7 @@ def hash_ends(source: Source, reading: Reading) -> str:
     return found.hexdigest()[:32]
 
 
-def _read_ends(source: Source, reading: Reading) -> Iterator[bytes]:
+def _read_ends(source: IngestSource, reading: ReadOptions) -> Iterator[bytes]:
     last = max(0, source.size_bytes - _SAMPLE_BYTES)
     if source.is_remote:
         server = open_server(source.address, reading.storage_options)

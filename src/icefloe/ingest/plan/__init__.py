@@ -1,1 +1,1 @@
-"""Fourth stage: decide on arrays, chunks and tasks."""
+"""The fourth stage of an ingest: design arrays, and assign blocks of chunks to tasks."""

@@ -1,4 +1,4 @@
-"""Design the arrays of the repository: types, attributes, chunks and codecs."""
+"""Choose the dtype, attributes, chunks and codecs of new arrays in the repository."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from icefloe.ingest.inspect.packing import (
     make_signature,
     to_zarr_attributes,
 )
-from icefloe.ingest.options import Layout, make_compressors
+from icefloe.ingest.options import ArrayLayout, make_compressors
 from icefloe.ingest.records import Target, VariableSchema
 
 _MIB = 1 << 20
 _CHUNK_BYTES = 16 * _MIB
-"""The default target size of chunks: larger chunks of files are divided."""
+"""The default target size of chunks. Larger chunks of files are divided."""
 _SMALL_CHUNK_BYTES = 2 * _MIB
 _MOST_CHUNK_BYTES = (1 << 31) - 1
-"""The largest chunk that codecs accept."""
+"""The largest chunk size that codecs accept."""
 _LONGEST_COORDINATE_CHUNK = 1 << 16
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
@@ -40,14 +40,14 @@ def design_array(
     name: str,
     variable: xr.Variable,
     schemas: Sequence[VariableSchema],
-    layout: Layout,
+    layout: ArrayLayout,
     attrs: Mapping[str, Any],
 ) -> Target:
-    """Design the array for a variable that the repository does not have yet.
+    """Design the encoding of a new array for a variable that the repository does not contain yet.
 
-    `schemas` are those of the variable in all files that have it. If all files store it in the same way, so
-    does the repository. Otherwise, or if Zarr attributes cannot describe the stored values, decoded values
-    are stored.
+    `schemas` are the schemas of the variable in all files that contain it. If all files encode the variable
+    in the same way, the array uses that encoding. Otherwise, or if Zarr attributes cannot describe the
+    encoding, decoded values are stored.
     """
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     common = {make_signature(schema) for schema in schemas}
@@ -55,7 +55,7 @@ def design_array(
     holes = isinstance(variable.data, PieceArray) and not variable.data.is_complete
     if holes and variable.dtype == object and np.dtype(first.dtype).kind == "b":
         raise InvalidInputError(
-            f"{name} is boolean and some files lack it: booleans have no missing value",
+            f"{name} is boolean and some files lack it, but booleans have no missing value",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     alike = len(common) == 1 and None not in common and np.dtype(first.dtype) == variable.dtype
@@ -79,14 +79,14 @@ def design_array(
 
 
 def can_be_missing(schema: VariableSchema) -> bool:
-    """Return whether the stored type can represent missing values."""
+    """Return whether the encoding of an array can represent missing values with its stored dtype."""
     dtype = np.dtype(schema.raw_dtype)
     missing = schema.packing.get("_FillValue", schema.packing.get("missing_value"))
     return dtype.kind == "f" or np.asarray(missing).dtype.kind in "iuf"
 
 
 def get_missing_value(target: Target) -> Any:
-    """Return the stored value for cells that no source has; "" for text."""
+    """Return the encoded value for cells of a new array that no file provides; "" for text."""
     if target.dtype == "string":
         return ""
     dtype = np.dtype(target.dtype)
@@ -108,7 +108,8 @@ def get_missing_value(target: Target) -> Any:
 def _choose_storage(
     variable: xr.Variable, schemas: Sequence[VariableSchema]
 ) -> tuple[np.dtype[Any], dict[str, Any]]:
-    """Choose a stored type for decoded values; text and times need a special one in Zarr."""
+    """Choose the stored dtype and the encoding attributes for decoded values. Text and times need special
+    ones in Zarr."""
     times = [schema.packing for schema in schemas if "units" in schema.packing]
     if variable.dtype.kind == "M" or (variable.dtype == object and times):
         calendar = str(times[0].get("calendar", "standard")) if times else "standard"
@@ -122,17 +123,17 @@ def _choose_storage(
         return np.dtype(object), {}
     own = [np.dtype(schema.dtype) for schema in schemas]
     if variable.dtype == object and all(dtype.kind == "S" for dtype in own):
-        return np.result_type(*own), {}  # xarray converts bytes to objects if some files lack them
+        return np.result_type(*own), {}  # xarray converts bytes to objects if some files lack the variable
     return variable.dtype, {"_FillValue": np.nan} if variable.dtype.kind == "f" else {}
 
 
 def _choose_unit(dtype: np.dtype[Any]) -> str:
-    """Return the unit that stores times of a type without loss; microseconds for cftime."""
+    """Return the time unit that represents values of a dtype without loss; microseconds for cftime."""
     return _UNITS.get(np.datetime_data(dtype)[0], "microseconds") if dtype.kind in "mM" else "microseconds"
 
 
 def choose_fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
-    """Return the fill value of an array: a missing value, if the type has one."""
+    """Choose the fill value for the encoding of a new array: a missing value if the dtype has one."""
     missing = packing.get("_FillValue", packing.get("missing_value"))
     if np.asarray(missing).dtype.kind in "iuf" and dtype.kind in "iuf":
         return np.asarray(missing).reshape(-1)[0].astype(dtype).item()
@@ -142,9 +143,9 @@ def choose_fill_value(dtype: np.dtype[Any], packing: Mapping[str, Any]) -> Any:
 
 
 def choose_chunks(
-    variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema], layout: Layout, name: str
+    variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema], layout: ArrayLayout, name: str
 ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Choose the chunks and shards of an array."""
+    """Choose the chunk shape and the shard shape for the encoding of a new array."""
     dims, shape = tuple(map(str, variable.dims)), variable.shape
     if layout.chunks is None:
         chunks = _fit_chunks(variable, itemsize, schemas)
@@ -155,11 +156,11 @@ def choose_chunks(
 
 
 def check_chunk_bytes(name: str, dims: Sequence[str], chunks: tuple[int, ...], itemsize: int) -> None:
-    """Refuse chunks that are too large for codecs."""
+    """Raise an error if the chunks in the encoding of a new array are larger than codecs accept."""
     if math.prod(chunks) * itemsize > _MOST_CHUNK_BYTES:
         raise InvalidInputError(
-            f"a chunk of {name} ({_format(dims, chunks)}) would take {math.prod(chunks) * itemsize} bytes, "
-            "more than codecs accept: choose smaller chunks",
+            f"a chunk of {name} ({_format(dims, chunks)}) would take {math.prod(chunks) * itemsize}"
+            " bytes, more than codecs accept; choose smaller chunks",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
 
@@ -171,7 +172,7 @@ def choose_shards(
     chunks: tuple[int, ...],
     given: Mapping[str, int] | None,
 ) -> tuple[int, ...] | None:
-    """Return the shards of an array, which must consist of whole chunks; None without shards."""
+    """Return the shard shape for the encoding of a new array, or None without sharding."""
     if given is None or not dims:
         return None
     whole = tuple(-(-size // chunk) * chunk for size, chunk in zip(shape, chunks, strict=True))
@@ -185,8 +186,10 @@ def choose_shards(
     return shards
 
 
-def check_layout(layout: Layout, dims: Collection[str]) -> None:
-    """Raise InvalidInputError if chunks or shards are given for a dimension that no array has."""
+def check_layout(layout: ArrayLayout, dims: Collection[str]) -> None:
+    """Raise InvalidInputError if the options set a chunk or shard size for a dimension that no new
+    array has.
+    """
     for what, given in (("chunks", layout.chunks), ("shards", layout.shards)):
         for dim in given or {}:
             if dim not in dims:
@@ -206,7 +209,8 @@ def _resolve_sizes(
 
 
 def _fit_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[VariableSchema]) -> tuple[int, ...]:
-    """Use the chunks of the files, or the extent of a file, divided or multiplied to a good size."""
+    """Return the chunk shape of the files, or the shape of a file, divided or multiplied to reach the target
+    size."""
     data, shape = variable.data, variable.shape
     own = schemas[0].chunks
     if own is not None and len(own) == len(shape) and math.prod(own) * itemsize <= 4 * _CHUNK_BYTES:
@@ -231,7 +235,7 @@ def _fit_chunks(variable: xr.Variable, itemsize: int, schemas: Sequence[Variable
 def design_coordinate(
     name: str, variable: xr.Variable, schema: VariableSchema, attrs: Mapping[str, Any]
 ) -> tuple[Target, xr.Variable]:
-    """Describe the array of a coordinate, and encode its values."""
+    """Design the array of a new coordinate, and encode its values."""
     plain = xr.Variable(variable.dims, variable.values, dict(attrs))
     values = encode_variable(plain, schema.packing, schema.raw_dtype, name)
     text = values.dtype.kind in "OUT"
@@ -263,7 +267,7 @@ def _make_error(text: str) -> InvalidInputError:
 
 
 def create_array(group: zarr.Group, target: Target, codec: str) -> zarr.Array[Any]:
-    """Create the array, without chunks."""
+    """Create an array with its designed encoding in the target group, without chunks."""
     if target.document is not None:
         return _create_by_document(group, target)
     dtype: Any = str if target.dtype == "string" else np.dtype(target.dtype)

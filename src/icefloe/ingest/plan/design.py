@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import xarray as xr
 
 from icefloe._internal.executor import Executor
 from icefloe.core.commit.limits import Counts, check_changed_chunks, count_commits
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
-from icefloe.ingest.combine.existing import Existing
+from icefloe.ingest.combine.existing import ExistingArrays
 from icefloe.ingest.combine.grid import Combined
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
 from icefloe.ingest.inspect.inspect_files import Inspected, split_batches
@@ -27,7 +28,7 @@ from icefloe.ingest.plan.references import (
     find_bounds,
     refuse_misfits,
 )
-from icefloe.ingest.plan.tasks import Plan, SourceCut, make_plan
+from icefloe.ingest.plan.tasks import SourceCut, TaskPlan, make_plan
 from icefloe.ingest.records import (
     LOGGER,
     FileSchema,
@@ -38,15 +39,23 @@ from icefloe.ingest.records import (
 )
 from icefloe.virtual.zarr_metadata import GEO_TRANSFORM
 
+R = TypeVar("R")
+
 _OTHER_CHUNKS = 100_000
-"""Room in a commit for the chunks of coordinates and of the ledger."""
+"""The number of changed chunks per commit that is reserved for coordinates and the ledger."""
+_CHUNKS_PER_COMMIT = 16_000_000
+"""The number of changed chunks above which several files are committed in parts. The compressed transaction
+log of this many chunks takes 85 MB in the driver, and readers of any release require less than 1 GB for it.
+"""
 _LEAST_CHUNK_BYTES = 16 << 10
-"""Files are copied if referencing them would require smaller chunks than this."""
+"""The chunk size below which files are copied instead of referenced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """The arrays after a commit, the sources of their cells, and the tasks that write them."""
+    """The design of one ingest commit: its arrays, the source of every cell, and the tasks that write the
+    chunks.
+    """
 
     combined: Combined
     targets: tuple[Target, ...]
@@ -54,24 +63,24 @@ class Design:
     coordinates: tuple[tuple[Target, xr.Variable], ...]
     """Small arrays that the driver writes, with their stored values."""
     copied: frozenset[tuple[int, str]]
-    plan: Plan
+    plan: TaskPlan
     attrs: Mapping[str, Any]
     referral: ReferencePlan
     kept: frozenset[str]
-    """Arrays that gain dimensions and keep their chunks."""
+    """The arrays that gain dimensions and whose existing chunks are not rewritten."""
     changed_chunks: Counts
-    """The number of chunks that a commit changes, and the number of dimensions, by array."""
+    """The number of dimensions of each array, and the number of its chunks that the commit changes."""
 
     @property
     def group(self) -> str:
-        """The path of the group that has the arrays."""
+        """The path of the group of a design."""
         return self.combined.state.group
 
 
 def design_arrays(combined: Combined, inspected: Inspected, options: Options, executor: Executor) -> Design:
-    """Design the arrays of a group, and assign their blocks to tasks of the executor.
+    """Design the arrays of a group for one ingest commit, and assign their blocks to tasks.
 
-    `inspected` are all files of the job, including those of later batches.
+    `inspected` contains all files of the job, including the files of later batches.
     """
     existing, variants = combined.state.existing, inspected.variants.get(combined.state.below, {})
     dataset = combined.dataset
@@ -128,27 +137,62 @@ def design_arrays(combined: Combined, inspected: Inspected, options: Options, ex
 
 
 def list_changed_chunks(designs: Sequence[Design]) -> Counts:
-    """Return the number of chunks that a commit changes, and the number of dimensions, by array."""
+    """Return the rank of each array in a design, and the number of its chunks that the commit changes."""
     return [*(each for design in designs for each in design.changed_chunks), (_OTHER_CHUNKS, 1)]
 
 
 class LargeBatchError(Exception):
-    """A batch changes more chunks than one commit may change."""
+    """The error for a design of a batch that changes more chunks than one commit may change."""
 
     def __init__(self, designs: Sequence[Design], commits: int) -> None:
         super().__init__(f"the batch needs {commits} commits")
         self.designs, self.commits = designs, commits
 
 
-def refuse_large_batch(designs: Sequence[Design]) -> None:
-    """Raise LargeBatchError if a batch changes more chunks than one commit may change."""
-    commits = count_commits(list_changed_chunks(designs))
+def check_batch(designs: Sequence[Design]) -> None:
+    """Raise LargeBatchError if the design of a batch changes more chunks than one commit may change."""
+    counts = list_changed_chunks(designs)
+    commits = count_commits(counts)
+    if len({file.source.url for design in designs for file in design.combined.files}) > 1:
+        commits = max(commits, -(-sum(count for count, _ in counts) // _CHUNKS_PER_COMMIT))
     if commits > 1:
         raise LargeBatchError(designs, commits)
 
 
-def split_large_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> list[Sequence[FileSchema]]:
-    """Split a batch into as many parts as it needs commits; raise an error if it is a single file."""
+def map_batches(
+    work: Callable[[Sequence[FileSchema]], R], batches: Iterable[Sequence[FileSchema]]
+) -> Iterator[R]:
+    """Design batches one after the other, and divide batches that are too large for one commit.
+
+    A batch that is too large for one commit is split. A single file that is too large raises an error.
+    """
+    waiting = deque(batches)
+    while waiting:
+        batch = waiting.popleft()
+        try:
+            result = work(batch)
+        except LargeBatchError as error:
+            waiting.extendleft(reversed(_split_batch(batch, error)))
+        else:
+            yield result
+
+
+def refuse_large_file(
+    batch: Sequence[FileSchema],
+    designs: Sequence[Design],
+    design: Callable[[Sequence[FileSchema]], Sequence[Design]],
+) -> None:
+    """Raise an error if the design of a batch contains a file that is too large for one commit."""
+    try:
+        check_batch(designs)
+    except LargeBatchError as error:
+        for part in _split_batch(batch, error):
+            refuse_large_file(part, design(part), design)
+
+
+def _split_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> list[Sequence[FileSchema]]:
+    """Split a batch into the number of parts that fit into one commit each. Raise an error if the batch is a
+    single file."""
     count = len({file.source.url for file in batch})
     if count == 1:
         check_changed_chunks(
@@ -160,8 +204,11 @@ def split_large_batch(batch: Sequence[FileSchema], error: LargeBatchError) -> li
     return list(split_batches(batch, -(-count // error.commits) if error.commits < count else 1))
 
 
-def _describe_existing(existing: Existing, mode: Mode) -> SchemaVariants:
-    """Describe existing arrays like variables of a file: arrays that gain a dimension are read as such."""
+def _describe_existing(existing: ExistingArrays, mode: Mode) -> SchemaVariants:
+    """Return the schemas of existing arrays, as if they were variables of a file.
+
+    In virtual and hybrid mode, the schemas include each array's zarr.json.
+    """
     found = collect_variants([existing.schema])
     if mode == "native":
         return found
@@ -172,19 +219,20 @@ def _describe_existing(existing: Existing, mode: Mode) -> SchemaVariants:
 
 
 def _count_changed_chunks(target: Target, existing: Target | None, combined: Combined) -> int:
-    """Count the chunks or shards that are added to an array, or all of them if stored cells move."""
+    """Count the chunks or shards that a commit adds to an array; all of them if existing cells move."""
     is_moved = any(by for dim in target.dims for _, _, by in combined.moves.get(dim, ()))
     kept = 0 if existing is None or target.is_new or is_moved else existing.count_units()
     return max(0, target.count_units() - kept)
 
 
 def _is_compound(target: Target) -> bool:
-    """Return whether values have a compound or opaque type, which can only be referenced."""
+    """Return whether an array has a compound or opaque dtype. Such values can be referenced, but not
+    copied."""
     return target.dtype.startswith("|V")
 
 
-def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
-    """Refuse to copy compound or opaque values."""
+def _refuse_compounds(targets: Sequence[Target], plan: TaskPlan) -> None:
+    """Raise an error if values of a compound or opaque dtype would have to be copied."""
     copied = {block.name for block in (*plan.blocks, *plan.readings)}
     for target in targets:
         if target.name in copied and _is_compound(target):
@@ -195,7 +243,8 @@ def _refuse_compounds(targets: Sequence[Target], plan: Plan) -> None:
 
 
 def _collect_attributes(dataset: xr.Dataset) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the attributes of all variables, with `coordinates` for non-dimension coordinates."""
+    """Return the attributes of all variables, with a `coordinates` attribute for non-dimension
+    coordinates."""
     others = [str(name) for name in dataset.coords if name not in dataset.dims]
     attrs, named = {}, set()
     for name, variable in dataset.variables.items():
@@ -213,7 +262,7 @@ def _design_coordinate(
     variable: xr.Variable,
     schemas: Sequence[VariableSchema],
     attrs: Mapping[str, Any],
-    existing: Existing | None,
+    existing: ExistingArrays | None,
 ) -> tuple[Target, xr.Variable]:
     schema = (existing.schema.variable(name) if existing is not None else None) or schemas[0]
     if len({str(each.attrs.get(GEO_TRANSFORM)) for each in schemas}) > 1:
@@ -229,14 +278,14 @@ def _lengthen(target: Target, variable: xr.Variable, options: Options) -> Target
         has = dict(zip(target.dims, target.chunks, strict=True))
         if any(has[dim] != size for dim, size in wanted.items()):
             raise InvalidInputError(
-                f"{target.name} exists with chunks of {has}: do not give chunks, or rechunk it",
+                f"{target.name} already exists with chunks of {has}; omit chunks, or rechunk it",
                 ErrorKind.INVALID_ARRAY_METADATA,
             )
     return replace(target, shape=variable.shape)
 
 
 def _find_copied(
-    targets: Sequence[Target], files: Sequence[FileSchema], existing: Existing | None
+    targets: Sequence[Target], files: Sequence[FileSchema], existing: ExistingArrays | None
 ) -> Iterator[tuple[int, str]]:
     sources = list(enumerate(files))
     if existing is not None:
@@ -251,7 +300,7 @@ def _find_copied(
             variable = file.variable(target.name)
             if variable is None:
                 continue
-            if id(variable) not in signatures:  # equal for most files
+            if id(variable) not in signatures:  # the result is equal for most files
                 signatures[id(variable)] = make_signature(variable)
             if signatures[id(variable)] == target.signature:
                 yield number, target.name

@@ -1,4 +1,4 @@
-"""Decide which variables of files become references, fit chunks of files to arrays, and split manifests.
+"""Choose the variables whose chunks are referenced, fit their chunk grids to the arrays, and split manifests.
 
 The references of large arrays are divided into windows along a dimension: a task writes the manifests of one
 window. The configuration of the repository splits the manifests in the same way, so that a later append
@@ -33,7 +33,7 @@ from icefloe.core.commit.manifests import UNSPLIT, split_sizes
 from icefloe.errors import ErrorKind, Hint, InvalidInputError
 from icefloe.format.snapshot import ArrayNodeData, DimensionShape, NodeSnapshot
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
-from icefloe.ingest.inspect.agreement import Finding
+from icefloe.ingest.inspect.agreement import FileFinding
 from icefloe.ingest.inspect.packing import decode_variable, from_zarr_attributes
 from icefloe.ingest.records import FileSchema, Target, VariableSchema
 from icefloe.repository import Repository
@@ -47,12 +47,12 @@ from icefloe.virtual.zarr_metadata import (
 )
 
 _STORE_RANK = ("sharding_indexed", "numcodecs.zfpy", "numcodecs.pcodec")
-"""Codecs whose bytes contain the number of dimensions."""
+"""The codecs whose encoded bytes contain the number of dimensions."""
 _NEED_ROWS_LAST = (GRIB, TIFF)
-"""Codecs that require the dimensions of a grid to be the last ones."""
+"""The codecs that require the two dimensions of a grid to be the last dimensions."""
 
 _PLAIN_CHUNK_BYTES = 16 << 20
-"""Larger uncompressed chunks are divided, because readers read whole chunks."""
+"""The size above which uncompressed chunks are divided, because readers read whole chunks."""
 _TINY_BYTES = 1 << 10
 _MANY_CHUNKS = 1000
 _SCALED_BY_FLOAT32 = (
@@ -65,23 +65,24 @@ _COPY_MISFITS = Hint("{mode} copies what does not fit", mode="hybrid")
 
 @dataclass(frozen=True, slots=True)
 class ReferencePlan:
-    """The variables of files that are referenced, and the reasons why others are not."""
+    """The plan for references: the variables to reference, and the reasons why other variables are copied."""
 
     chosen: frozenset[tuple[int, str]]
     reasons: tuple[tuple[str, str, str], ...]
-    """The file, the variable and the reason of each variable that cannot be referenced."""
-    notes: tuple[Finding, ...] = ()
-    """Differences between references and the files."""
+    """The file, the variable, and the reason, for each variable that cannot be referenced."""
+    notes: tuple[FileFinding, ...] = ()
+    """Findings about arrays whose references differ from the files."""
 
 
 def choose_references(
     targets: Sequence[Target], dataset: xr.Dataset, files: Sequence[FileSchema], documents: Mapping[str, Any]
 ) -> ReferencePlan:
-    """Choose the variables of files to reference.
+    """Plan the references of an ingest: choose the variables of each file that are stored as references to
+    its chunks.
 
-    Type, codecs and chunks must be those of the array, and pieces must consist of whole chunks. Scalars, 1-D
-    coordinates, and bounds that do not fit are copied without a reason: they are small, and xarray may repeat
-    them for each file. Other coordinates that do not fit are copied and noted.
+    Type, codecs and chunks must equal those of the array, and a file must cover whole chunks of it. Scalars,
+    1-D coordinates and bounds that do not fit are copied without giving a reason, because they are small and
+    xarray may repeat them for each file. Other coordinates that do not fit are copied and reported in a note.
     """
     chosen: set[tuple[int, str]] = set()
     reasons, notes = [], []
@@ -97,26 +98,28 @@ def choose_references(
             if not why:
                 mine.append(number)
             elif target.name in dataset.coords:
-                notes.append(Finding(files[number].source.url, target.name, f"is copied: {why}", "note"))
+                notes.append(FileFinding(files[number].source.url, target.name, f"is copied: {why}", "note"))
             elif target.name not in bounds and _has_dimensions(files[number], target.name):
                 reasons.append((files[number].source.url, target.name, why))
         chosen.update((number, target.name) for number in mine)
         first = files[min(mine)] if mine else None
         if first is not None and _is_scaled_by_float32(first.variable(target.name)):
-            note = Finding(first.source.url, target.name, _SCALED_BY_FLOAT32, "note", _COPY_MISFITS)
+            note = FileFinding(first.source.url, target.name, _SCALED_BY_FLOAT32, "note", _COPY_MISFITS)
             notes.append(note)
         if first is not None and (advice := _describe_tiny_chunks(target)):
-            notes.append(Finding("", target.name, advice, "note", _RECHUNK))
+            notes.append(FileFinding("", target.name, advice, "note", _RECHUNK))
     return ReferencePlan(frozenset(chosen), tuple(reasons), tuple(notes))
 
 
 def find_bounds(dataset: xr.Dataset) -> set[str]:
-    """Return the names of variables that are bounds of coordinates."""
+    """Return the names of variables that contain the bounds of coordinates, which are copied instead of
+    referenced.
+    """
     return {str(each.attrs["bounds"]) for each in dataset.coords.values() if "bounds" in each.attrs}
 
 
 def _describe_tiny_chunks(target: Target) -> str:
-    """Describe an array with many small chunks, which is slow to read; empty otherwise."""
+    """Describe why an array with many small chunks is slow to read. Return "" for other arrays."""
     size = math.prod(target.chunks) * target.itemsize
     sizes = zip(target.shape, target.chunks, strict=True)
     count = math.prod(-(-length // chunk) for length, chunk in sizes)
@@ -173,19 +176,20 @@ def _find_misfits(
 
 
 class _Fits:
-    """A comparison of arrays of files with one of the repository, cached for equal files."""
+    """A cached comparison of a file's array metadata with the metadata of the target array."""
 
     def __init__(
         self, target: Target, document: Mapping[str, Any] | None, holes: np.dtype[Any] | None
     ) -> None:
-        """Create a comparison. `holes` is the type of the combined values if no file has some cells."""
+        """Create a comparison. `holes` is the dtype of the combined values if some cells are in no file;
+        otherwise None."""
         self._target = target
         self.document = document
         self.holes_are_missing = holes is None or document is None or _is_decoded_as_missing(document, holes)
         self._known: dict[str, str] = {}
 
     def describe(self, of_file: str) -> str:
-        """Describe the differences; empty if the chunks of a file fit."""
+        """Describe why chunks of a file cannot be chunks of the target array. Return "" if they can."""
         if of_file not in self._known:
             self._known[of_file] = self._describe(json.loads(of_file))
         return self._known[of_file]
@@ -200,7 +204,8 @@ class _Fits:
 
 
 def _is_decoded_as_missing(document: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether unwritten cells are decoded as missing values of the expected type."""
+    """Return whether xarray decodes chunks that were never written as missing values of the expected
+    dtype."""
     metadata = parse_array_metadata({**document, "attributes": {}})
     raw = metadata.data_type.to_native_dtype()
     if raw.kind not in "iuf":
@@ -216,14 +221,15 @@ def _is_decoded_as_missing(document: Mapping[str, Any], dtype: np.dtype[Any]) ->
 def adopt_file_layout(
     target: Target, schemas: Sequence[VariableSchema], array: PieceArray, *, is_bounds: bool, least_bytes: int
 ) -> Target:
-    """Describe an array as the first file stores it, so that chunks of files can be referenced.
+    """Use the chunks and codecs of the first file for a planned array, so that chunks of files can be
+    referenced.
 
-    Uncompressed files are divided into chunks that fit all files and are not large, but not smaller than
+    Uncompressed data is divided into chunks that fit all files. They are not large, but have at least
     `least_bytes`. Bounds that xarray would repeat for each file are copied.
     """
     first = schemas[0]
     if first.document is None or not first.own_dims or first.is_text_in_characters:
-        return target  # for example text in single characters
+        return target  # for example text stored as single characters
     document = json.loads(first.document)
     if tuple(document["dimension_names"]) != first.own_dims or (is_bounds and first.dims != target.dims):
         return target  # an engine and the reference parser may interpret a file differently
@@ -245,7 +251,9 @@ def adopt_file_layout(
 
 
 def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
-    """Return whether an array that gains dimensions can keep its chunks at new coordinates."""
+    """Return whether existing references of an array that gains dimensions can be kept, at new chunk
+    coordinates.
+    """
     if found.document is None or target.document is None:
         return False
     mine = fit_document(json.loads(found.document), target.dims, target.chunks)
@@ -263,7 +271,7 @@ def can_keep_chunks(found: Target, target: Target, array: PieceArray) -> bool:
 
 
 def refuse_misfits(referral: ReferencePlan) -> None:
-    """Raise InvalidInputError if a variable cannot be referenced."""
+    """Raise InvalidInputError if the plan contains a variable whose chunks cannot be referenced."""
     if referral.reasons:
         source, name, why = referral.reasons[0]
         more = f"; and {len(referral.reasons) - 1} more" if len(referral.reasons) > 1 else ""
@@ -275,9 +283,10 @@ def refuse_misfits(referral: ReferencePlan) -> None:
 def fit_document(
     document: Mapping[str, Any], dims: Sequence[str], chunks: Sequence[int]
 ) -> dict[str, Any] | None:
-    """Adapt the zarr.json of a file to the dimensions and chunks of an array, as far as possible.
+    """Return the zarr.json of a referenced file's array with the dimensions and the chunk shape of the target
+    array.
 
-    Return None if the dimensions do not allow it.
+    Return None if the dimensions do not fit.
     """
     wide = widen_document(document, dims)
     if wide is None or not is_plain(wide) or not _is_run(get_chunks(wide), chunks):
@@ -286,7 +295,9 @@ def fit_document(
 
 
 def widen_document(document: Mapping[str, Any], dims: Sequence[str]) -> dict[str, Any] | None:
-    """Add dimensions of chunk size 1 to a zarr.json; None if its codecs do not allow it."""
+    """Return the zarr.json of a referenced file's array with additional dimensions of chunk size 1; None if
+    codecs forbid this.
+    """
     own, codecs = list(document["dimension_names"]), document["codecs"]
     names = [codec["name"] for codec in codecs]
     if own == list(dims):
@@ -315,7 +326,9 @@ def _widen_codec(codec: Mapping[str, Any], own: Sequence[str], dims: Sequence[st
 
 
 def find_common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray) -> tuple[int, ...] | None:
-    """Return a chunk shape into which all files can be divided, if they store plain bytes."""
+    """Find a chunk shape for references that divides the chunks of all files; None if chunks are not plain
+    bytes.
+    """
     if not all(map(is_plain, documents)):
         return None
     sizes = np.array([get_chunks(document) for document in documents if 0 not in document["shape"]], np.int64)
@@ -327,22 +340,22 @@ def find_common_chunks(documents: Sequence[Mapping[str, Any]], array: PieceArray
 
 
 def get_chunks(document: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the chunk shape."""
+    """Return the chunk shape in the zarr.json of a referenced array."""
     return tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
 
 
 def replace_chunks(document: Mapping[str, Any], chunks: Sequence[int]) -> dict[str, Any]:
-    """Replace the chunk shape."""
+    """Return the zarr.json of a referenced array with another chunk shape."""
     return {**document, "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}}}
 
 
 def is_plain(document: Mapping[str, Any]) -> bool:
-    """Return whether chunks are plain bytes, without compression or filters."""
+    """Return whether the referenced chunks of a zarr.json are plain bytes, without compression or filters."""
     return [codec["name"] for codec in document["codecs"]] == ["bytes"]
 
 
 def _is_run(chunk: Sequence[int], part: Sequence[int]) -> bool:
-    """Return whether a chunk consists of contiguous parts of a shape."""
+    """Return whether parts of a chunk with the given shape are contiguous in its bytes."""
     if any(size % cut for size, cut in zip(chunk, part, strict=True)):
         return False
     cut = dropwhile(lambda pair: pair[1] == 1, zip(chunk, part, strict=True))
@@ -350,12 +363,14 @@ def _is_run(chunk: Sequence[int], part: Sequence[int]) -> bool:
 
 
 Extents = tuple[range, ...]
-"""A window of a chunk grid, in chunks."""
+"""A region of a chunk grid: the range of chunk indices along each dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of large arrays along one dimension."""
+    """The windows in a plan of many references, into which the manifests of large virtual arrays are
+    divided.
+    """
 
     dim: str
     size: int
@@ -363,13 +378,15 @@ class Windows:
     arrays: tuple[Target, ...]
 
     def list_spans(self) -> Iterator[tuple[int, int]]:
-        """Yield start and stop of each window."""
+        """Yield the first and the last cell (exclusive) of each planned window of references along its
+        dimension.
+        """
         length = max(_get_length(target, self.dim) for target in self.arrays)
         for start in range(0, length, self.size):
             yield start, min(start + self.size, length)
 
     def compute_extents(self, span: tuple[int, int]) -> dict[str, Extents]:
-        """Return the part of each array's chunk grid inside a window."""
+        """Return the region of each array's chunk grid whose references lie in a window of the plan."""
         found = {}
         for target in self.arrays:
             grid = [range(count) for count in _compute_grid(target)]
@@ -383,7 +400,8 @@ class Windows:
 def plan_windows(
     targets: Sequence[Target], group: str, config: RepositoryConfig, references: int
 ) -> Windows | None:
-    """Plan windows for arrays with more than `references` references; None if there are none."""
+    """Plan windows for arrays with more than `references` references. Return None if there are no such
+    arrays."""
     large = sorted(
         (each for each in targets if each.dims and math.prod(_compute_grid(each)) > references),
         key=lambda each: -math.prod(_compute_grid(each)),
@@ -401,7 +419,9 @@ def plan_windows(
 
 
 def configure_splitting(repo: Repository, windows: Windows | None, group: str) -> Repository:
-    """Configure the splitting of manifests for arrays without a rule."""
+    """Configure manifest splitting for the arrays whose references are planned in windows that no rule covers
+    yet.
+    """
     if windows is None:
         return repo
     config = repo.config
@@ -431,13 +451,14 @@ def _get_length(target: Target, dim: str) -> int:
 
 
 def _get_unit(target: Target, dim: str, sizes: Sequence[int]) -> int:
-    """Return the cells per window of an array's rule, or per chunk without a rule."""
+    """Return the number of cells per manifest along the dimension if a splitting rule exists, otherwise per
+    chunk."""
     axis = target.dims.index(dim)
     return target.chunks[axis] * (1 if sizes[axis] == UNSPLIT else sizes[axis])
 
 
 def _make_node(target: Target, group: str) -> NodeSnapshot:
-    """Describe an array for splitting rules."""
+    """Create the node of an array, to find the splitting rule that applies to it."""
     shape = tuple(map(DimensionShape, target.shape, _compute_grid(target)))
     path = f"/{group.strip('/')}/{target.name}".replace("//", "/")
     return NodeSnapshot(NodeId(bytes(NodeId.SIZE)), path, b"", ArrayNodeData(shape, (), target.dims))
@@ -446,7 +467,10 @@ def _make_node(target: Target, group: str) -> NodeSnapshot:
 def find_files_within(
     boxes: Mapping[int, Mapping[str, tuple[int, int]]], dim: str, span: tuple[int, int]
 ) -> Iterator[int]:
-    """Yield the files that overlap a window; files without the dimension belong to the first window."""
+    """Yield the files whose references belong to a planned window.
+
+    Files without the dimension belong to the first window.
+    """
     for number, box in boxes.items():
         start, stop = box.get(dim, (0, 1))
         if start < span[1] and stop > span[0]:

@@ -1,4 +1,5 @@
-"""Plan the tasks: blocks of whole chunks that fit into memory, with the pieces of files in them."""
+"""Plan the tasks: divide arrays into blocks of whole chunks that fit into memory, with the source of every
+cell."""
 
 from __future__ import annotations
 
@@ -25,71 +26,73 @@ from icefloe.ingest.plan.task_blocks import (
 from icefloe.ingest.records import Target
 
 _TASK_BYTES = 256 << 20
-"""The largest amount of data per task, if there are enough tasks."""
+"""The maximum amount of data per task, provided that there are enough tasks for all cores."""
 _OBJECT_BYTES = 16 << 20
-"""Small pieces are stored together in objects of about this size."""
+"""The target size of spill objects. Small pieces share an object."""
 _SPILL_COST = 2.0
-"""The cost of spilling a byte and reading it back, relative to decoding it. Measured on a local disk."""
+"""The cost of spilling and reading back a byte, relative to decoding a byte, as measured on a local disk."""
 _REQUEST_BYTES = 128 << 10
-"""The number of bytes that can be decoded in the time of a request."""
+"""The number of bytes that can be decoded in the time that one request takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A box of an array that a task writes at once, and its pieces."""
+    """A box of an array that a task writes at once, and the pieces of sources that fill it."""
 
     name: str
     start: tuple[int, ...]
     stop: tuple[int, ...]
     pieces: Pieces
-    """The pieces, with positions relative to the block."""
+    """The pieces that fill the block, with positions relative to the block."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
+        """The shape of a block that a task of the plan writes."""
         return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
 
     @property
     def box(self) -> tuple[tuple[int, int], ...]:
-        """Start and stop along each dimension."""
+        """The start and the stop of a task's block along each dimension."""
         return tuple(zip(self.start, self.stop, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCut:
-    """The chunks of a variable in its source."""
+    """The chunk shape of a variable in its source, and how tasks can read parts of a chunk."""
 
     unit: tuple[int, ...] | None = None
-    """The shape of a chunk; None if any part can be read by itself."""
+    """The chunk shape; None if any part of the variable can be read separately."""
     partial: bool = False
-    """True if chunks are parts of shards, which can be read in part."""
+    """True if the chunks are parts of shards, which can be read in part."""
     in_parts: bool = False
-    """True if parts are read into buffers, as from files; zarr reads into the block itself."""
+    """True if the source is read through buffers, as files are. False if zarr reads directly into the
+    block."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All blocks of all arrays, and their distribution over tasks."""
+class TaskPlan:
+    """The plan of an ingest: all blocks of all arrays, and their distribution over tasks."""
 
     blocks: tuple[Block, ...]
     tasks: tuple[range, ...]
-    """The blocks of each task."""
+    """The range of block numbers that each task writes."""
     nbytes: int
-    """Bytes of all blocks, as they are stored but not compressed."""
+    """The size of all blocks in their stored dtype, without compression."""
     memory_bytes: int
-    """The largest memory of a task: a block, and the chunks in progress while it is read or written."""
+    """The largest memory that a task needs: for a block, and for the chunks that are read or written
+    concurrently."""
     read_factor: float
     """The average number of times that a chunk of a file is decoded."""
     spills: Mapping[str, ArraySpill]
     """Arrays that are spilled. Their blocks are read from the spilled data."""
     readings: tuple[Block, ...]
-    """The blocks that are spilled, array by array."""
+    """The blocks that are read from sources and spilled, array by array."""
     reading_tasks: tuple[range, ...]
-    """The spilled blocks of each task."""
+    """The range of numbers in `readings` that each spilling task reads."""
 
     @property
     def spilled_bytes(self) -> int:
-        """The number of spilled bytes."""
+        """The number of bytes that the tasks of the plan spill."""
         return sum(math.prod(block.shape) * self.spills[block.name].itemsize for block in self.readings)
 
 
@@ -100,11 +103,12 @@ def make_plan(
     memory_bytes: int,
     parallelism: int,
     referred: Collection[tuple[int, str]] = (),
-) -> Plan:
-    """Plan the blocks of all arrays that change, and assign them to tasks of about equal size.
+) -> TaskPlan:
+    """Plan the tasks of an ingest: divide all changed arrays into blocks, and assign them to tasks of about
+    equal size.
 
-    Variables of sources that are `referred` to need no blocks. An array whose chunks would be read many times
-    over is spilled if that is cheaper.
+    `referred` lists variables of sources that are referenced; they need no blocks. An array whose source
+    chunks would be read many times is spilled if that is cheaper.
     """
     blocks: list[Block] = []
     weights: list[int] = []
@@ -132,7 +136,7 @@ def make_plan(
     total = sum(weights)
     factor = sum(each * size for each, size in factors) / total if total else 1.0
     heavy = [math.prod(block.shape) * spills[block.name].itemsize for block in readings]
-    return Plan(
+    return TaskPlan(
         tuple(blocks),
         _assign_to_tasks(weights, parallelism),
         total,
@@ -146,7 +150,7 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Strategy:
-    """A strategy to produce an array: the shapes of its blocks, and the cost."""
+    """A way to produce an array, directly or through a spill: the block shapes, and the estimated cost."""
 
     block: tuple[int, ...]
     memory_bytes: int
@@ -154,14 +158,14 @@ class _Strategy:
     cost: float
     """The cost, as the number of bytes that could be decoded in the same time."""
     reading: tuple[int, ...] | None = None
-    """The shape of the blocks that are spilled."""
+    """The shape of the blocks that are read and spilled; None without a spill."""
     together: int = 1
-    """The number of spilled pieces in one object."""
+    """The number of pieces per spill object."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The possible strategies to produce one array."""
+    """The geometry of one array and its sources, from which the cheapest strategy is chosen."""
 
     target: Target
     array: PieceArray
@@ -171,62 +175,68 @@ class _Layout:
 
     @property
     def write(self) -> UnitGrid:
-        """The chunks or shards to write."""
+        """The grid of chunks or shards to write."""
         return UnitGrid(self.target.shape, self.target.unit, self.target.itemsize)
 
     @property
     def read(self) -> UnitGrid:
-        """The chunks of the source."""
+        """The grid of source chunks to read."""
         unit = tuple(_find_source_extent(self.array, self.cut.unit).tolist())
         return UnitGrid(self.target.shape, unit, self.target.itemsize)
 
     @property
     def reading_bytes(self) -> int:
-        """The bytes in progress while a block is read."""
+        """The memory for source chunks while a block is read."""
         unit = self.read.unit_bytes
         if self.cut.in_parts:
             part = min(compute_part_bytes(self.memory_bytes), self.read.nbytes)
             return READ_COPIES * (part if self.cut.unit is None else max(part, unit))
-        if self.cut.partial or self.cut.unit is None:  # limited by the size of the block
+        if self.cut.partial or self.cut.unit is None:  # the memory is limited by the size of the block
             unit = min(unit, self.memory_bytes // (READ_COPIES + 1))
         return estimate_chunk_memory(unit, READ_COPIES, self.memory_bytes)
 
     @property
     def writing_bytes(self) -> int:
-        """The bytes in progress while a block is written."""
+        """The memory for encoded chunks while a block is written."""
         return estimate_chunk_memory(self.write.unit_bytes, WRITE_COPIES, self.memory_bytes)
 
     def choose(self) -> _Strategy:
-        """Choose the cheaper strategy."""
+        """Return the cheaper strategy: direct, or through a spill."""
         direct = self.plan_direct()
         aside = self.plan_spill() if direct.read_factor > 1 and self.target.dtype != "string" else None
         return aside if aside is not None and aside.cost < direct.cost else direct
 
     def plan_direct(self) -> _Strategy:
-        """Plan blocks that read what they need, even if other blocks read the same chunks."""
+        """Plan blocks that read their data directly from the sources, even if other blocks read the same
+        source chunks."""
         beside = max(self.reading_bytes, self.writing_bytes)
         block = choose_block(self.write, self.read.unit, self.memory_bytes - beside)
         if block is None:
             raise self._make_error(beside)
+        # The read factor is the number of times that a chunk of a file is decoded, such as 365 if daily maps
+        # become series of a year and each block needs one cell of every map.
         factor = compute_read_factor(self.read, block)
         return _Strategy(
             block, beside + self.write.count_block_bytes(block), factor, factor * self._reading_cost
         )
 
     def plan_spill(self) -> _Strategy | None:
-        """Plan to read each chunk once, spill it in pieces, and read the pieces back."""
+        """Plan to read each source chunk once, spill it in pieces, and assemble the blocks from the pieces.
+        Return None if there is not enough memory."""
         memory = self.memory_bytes
         beside = max(self.writing_bytes, memory // 3)
         room = min(memory - beside, max(self.write.unit_bytes, self.write.nbytes // self.parallelism))
         block = choose_block(self.write, self.read.unit, room)
         if block is None:
             return None
-        # Two copies: the piece itself, and a copy that the storage client may make.
+        # Two copies: the piece itself, and a copy that the storage client may create.
         piece = memory // 3 // 2
         aside = max(self.reading_bytes, 2 * piece)
         reading = choose_block(self.read, block, memory - aside, (block, piece))
         if reading is None:
             return None
+        # Pieces are small where maps become series. Objects of several pieces limit the number of requests,
+        # each of which costs as much as decoding _REQUEST_BYTES.
         common = math.prod(map(min, reading, block, self.read.shape)) * self.target.itemsize
         together = max(1, min(piece, _OBJECT_BYTES) // common)
         pieces = count_overlaps(self.read.shape, reading, block)
@@ -251,7 +261,7 @@ class _Layout:
 
 
 def _find_source_extent(array: PieceArray, source_chunk: tuple[int, ...] | None) -> Column:
-    """Return the extent that is decoded at once: a chunk of the file, or the whole file."""
+    """Return the shape that a source decodes at once: one of its chunks, or the whole file."""
     files = array.pieces.source != EXISTING
     whole: Column = array.pieces.shape[files].max(axis=0, initial=1)
     if source_chunk is None or len(source_chunk) != array.ndim:
@@ -290,7 +300,7 @@ def _plan_spill(
 
 
 def _find_source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None, axis: int) -> Column:
-    """Return the positions along a dimension that are not inside a chunk of a source."""
+    """Return the positions along a dimension at which source chunks begin or end."""
     pieces = array.pieces
     spans = np.unique(
         np.stack([pieces.starts[:, axis], pieces.shape[:, axis], pieces.source_starts[:, axis]], axis=1),
@@ -299,13 +309,13 @@ def _find_source_borders(array: PieceArray, source_chunk: tuple[int, ...] | None
     step = source_chunk[axis] if source_chunk is not None and len(source_chunk) == array.ndim else None
     found = [spans[:, 0], spans[:, 0] + spans[:, 1]]
     if step is not None:
-        for start, size, begin in spans.tolist():  # as many as there are files along the dimension
+        for start, size, begin in spans.tolist():  # there are as many as files along the dimension
             found.append(np.arange(start + -begin % step, start + size, step, dtype=np.int64))
     return np.unique(np.concatenate(found))
 
 
 def _join_borders(borders: Column, first: int, last: int, extent: int) -> Column:
-    """Select borders between first and last that are at most an extent apart."""
+    """Select borders between `first` and `last` whose distance is at most `extent`, where possible."""
     allowed = np.append(borders, last)
     edges = [first]
     while edges[-1] < last:
@@ -316,17 +326,17 @@ def _join_borders(borders: Column, first: int, last: int, extent: int) -> Column
 
 
 def _list_readings(spill: ArraySpill, array: PieceArray) -> Iterator[Block]:
-    """Yield the blocks to spill, with their pieces."""
+    """Yield the blocks to read from sources and to spill."""
     finder = _Finder(array.pieces)
     for number in range(spill.blocks):
-        start, stop = (np.array(ends, np.int64) for ends in zip(*spill.get_row(number).box, strict=True))
+        start, stop = (np.array(ends, np.int64) for ends in zip(*spill.get_block(number).box, strict=True))
         yield Block(spill.name, tuple(start.tolist()), tuple(stop.tolist()), finder.find_within(start, stop))
 
 
 def _find_changed_blocks(
     target: Target, array: PieceArray, shape: tuple[int, ...], referred: Sequence[int]
 ) -> Iterator[Block]:
-    """Yield the blocks of an array that must be written."""
+    """Yield the blocks of an array that must be written, because they contain new or moved cells."""
     if math.prod(target.shape) == 0:
         return
     pieces = array.pieces
@@ -337,7 +347,7 @@ def _find_changed_blocks(
     new = pieces.select(~settled)
     if not target.is_new and len(new) and not array.is_complete:
         new = Pieces.whole(EXISTING, target.shape)  # existing cells without a source must be overwritten
-    # Blocks begin with the first chunk that is written: earlier chunks do not change.
+    # Blocks begin with the first chunk to write, because earlier chunks do not change.
     first: Column = new.starts.min(axis=0, initial=math.prod(target.shape)) // target.unit * target.unit
     left = tuple((np.array(target.shape, np.int64) - first).tolist())
     for begin in _find_touched(replace(new, starts=new.starts - first), shape, left):
@@ -348,7 +358,7 @@ def _find_changed_blocks(
 
 
 def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]) -> Iterator[Column]:
-    """Yield the starts of all blocks that pieces overlap, in order."""
+    """Yield the start of each block that overlaps a piece, in order."""
     if not len(pieces):
         return
     if not whole:
@@ -357,7 +367,7 @@ def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]
     counts = [-(-size // extent) for size, extent in zip(whole, shape, strict=True)]
     first, last = pieces.starts // shape, (pieces.stops - 1) // shape
     numbers = []
-    for low, high in zip(first.tolist(), last.tolist(), strict=True):  # files, not chunks
+    for low, high in zip(first.tolist(), last.tolist(), strict=True):  # a loop over files, not over chunks
         ranges = np.meshgrid(*map(np.arange, low, [each + 1 for each in high]), indexing="ij", copy=False)
         numbers.append(np.ravel_multi_index([axis.reshape(-1) for axis in ranges], counts))
     for index in zip(*np.unravel_index(np.unique(np.concatenate(numbers)), counts), strict=True):
@@ -365,7 +375,8 @@ def _find_touched(pieces: Pieces, shape: tuple[int, ...], whole: tuple[int, ...]
 
 
 class _Finder:
-    """An index of pieces, searched along the dimension with the most distinct starts."""
+    """An index that finds the pieces inside a box, sorted along the dimension with the most distinct
+    starts."""
 
     def __init__(self, pieces: Pieces) -> None:
         distinct = [len(np.unique(column)) for column in pieces.starts.T]
@@ -376,7 +387,7 @@ class _Finder:
         self._pieces = pieces
 
     def find_within(self, start: Column, stop: Column) -> Pieces:
-        """Clip the pieces to a box, with positions relative to the box."""
+        """Return the pieces that overlap a box, clipped to it, with positions relative to the box."""
         found = self._pieces
         if self._axis is not None:
             begins = found.starts[:, self._axis]
@@ -392,9 +403,11 @@ class _Finder:
 
 
 def _assign_to_tasks(weights: Sequence[int], parallelism: int) -> tuple[range, ...]:
-    """Assign neighbouring blocks to tasks: enough tasks for all cores, and not many more."""
+    """Assign consecutive blocks to tasks of about equal size, about two tasks per core."""
     if not weights:
         return ()
+    # Two tasks per core balance different durations. Even an empty Spark task costs 50 to 70 ms, so more
+    # tasks would only add cost.
     share = min(_TASK_BYTES, max(1, sum(weights) // max(1, 2 * parallelism)))
     tasks, begin, size = [], 0, 0
     for number, weight in enumerate(weights):

@@ -1,1 +1,1 @@
-"""Sixth stage: stage, audit and publish what was written."""
+"""The sixth stage of an ingest: check the staged data, and publish it."""

@@ -16,8 +16,9 @@ import xarray as xr
 from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import ignore_warnings
+from icefloe.ingest.bad_files import explain
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.agreement import is_strictly_monotonic, is_text_index
 from icefloe.ingest.inspect.open import decode, open_raw, open_stored
 from icefloe.ingest.inspect.packing import decode_variable
@@ -26,7 +27,8 @@ from icefloe.ingest.options import DEFAULT_CHECKS, Check, Options, make_check_er
 from icefloe.ingest.plan.task_blocks import compute_part_bytes
 from icefloe.ingest.plan.tasks import Block
 from icefloe.ingest.publish.known_counts import KnownCounts
-from icefloe.ingest.records import Reading, Stored, explain, join_path
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import StoredGroup, join_path
 from icefloe.ingest.report import CheckResult
 from icefloe.ingest.write.batch import StagedFiles
 from icefloe.ingest.write.chunks import get_source_chunks, read_piece
@@ -37,9 +39,13 @@ Box = tuple[tuple[int, int], ...]
 
 _SAMPLED_BLOCKS = 8
 _SAMPLED_FILES = 4
-"""The number of files that are compared in each block."""
+"""The maximum number of files per block to compare."""
 _SAMPLED_CELLS = 1 << 20
-"""The number of cells that are compared in each file."""
+"""The number of cells per file to compare."""
+_DECODED_CELLS = 4 << 20
+"""The maximum number of stored cells to decode for a sample, unless a single chunk has more."""
+_SAMPLED_CHUNKS = 4096
+"""The number of chunks to compare at a time, because Zarr reads all chunks of a selection at once."""
 _DECODED_BYTES = 8
 """The largest size of a decoded cell."""
 _BOXES = 8
@@ -50,17 +56,19 @@ _SCALED = 1e-6
 
 
 def find_staged(
-    session: Session, group: str, rows: Sequence[LedgerRow], found: Sequence[Source]
+    session: Session, group: str, rows: Sequence[LedgerRow], found: Sequence[IngestSource]
 ) -> Iterator[StagedFiles]:
-    """Describe the files that an interrupted run staged and did not check, by their ledger rows.
+    """Find staged files that an interrupted run has not audited, from their ledger rows.
 
-    `group` is the target group, and `found` are the sources of this run.
+    `group` is the target group, and `found` are the sources of the current run.
     """
     for path, mine in split_rows_by_group(rows).items():
-        yield _find_staged(Stored(session, join_path(group, path)), mine, found)
+        yield _find_staged(StoredGroup(session, join_path(group, path)), mine, found)
 
 
-def _find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Source]) -> StagedFiles:
+def _find_staged(
+    stored: StoredGroup, rows: Sequence[LedgerRow], found: Sequence[IngestSource]
+) -> StagedFiles:
     by_url = {source.url: source for source in found}
     sources = [replace(by_url.get(row.source, row.to_source()), group=row.source_group) for row in rows]
     with ignore_warnings():
@@ -77,7 +85,7 @@ def _find_staged(stored: Stored, rows: Sequence[LedgerRow], found: Sequence[Sour
 def _make_region_blocks(
     row: LedgerRow, names: Iterable[str], dataset: xr.Dataset, number: int = 0
 ) -> Iterator[Block]:
-    """Yield the region of a file in each of its variables, as a block with one piece."""
+    """Yield, for each variable, the region of a file as a block with one piece."""
     for name in names:
         if name in dataset.variables:
             box = _get_box(row, dataset.variables[name])
@@ -95,31 +103,33 @@ def _get_box(row: LedgerRow, variable: xr.Variable) -> Box:
 
 @dataclass(frozen=True, slots=True)
 class CompareTask:
-    """A task: compare samples of blocks with their source files."""
+    """A task of the audit: compare samples of staged blocks with their source files."""
 
-    stored: Stored
+    stored: StoredGroup
     blocks: tuple[Block, ...]
     sources: Mapping[int, Any]
-    reading: Reading
+    reading: ReadOptions
     cells: int
-    """The number of cells of a sample; a chunk of the file may have more."""
+    """The number of cells per sample. A chunk of the file may have more cells."""
     region: Mapping[str, tuple[int, int]] | None = None
     """The region of a file whose chunks are referenced; None if the blocks were copied from files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """A task: compute statistics of boxes of a variable."""
+    """A task of the audit: compute the statistics of some boxes of a staged variable."""
 
-    stored: Stored
+    stored: StoredGroup
     name: str
     boxes: tuple[Box, ...]
-    """Boxes, which are read one after the other."""
+    """The boxes, which are read one after another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """Statistics of the values of a box."""
+class BoxStatistics:
+    """The statistics of a box for the audit: its extremes and number of missing values, with their
+    positions.
+    """
 
     low: float
     high: float
@@ -129,11 +139,13 @@ class Counts:
     nulls: int
     cells: int
     null: tuple[int, ...]
-    """The position of the first missing value, if there is one."""
+    """The position of the first missing value; empty if there is none."""
 
 
 def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
-    """Refuse checks that cannot run: SQL without Spark, and functions that cannot be imported."""
+    """Raise an error for audit checks that cannot run: SQL without Spark, or functions that cannot be
+    imported.
+    """
     for check in checks:
         if check.name == "sql" and not on_spark:
             raise make_check_error("the check sql requires Spark")
@@ -142,13 +154,13 @@ def refuse_unrunnable(checks: Sequence[Check], *, on_spark: bool) -> None:
 
 
 def refuse_unknown(checks: Sequence[Check], names: Collection[str]) -> None:
-    """Refuse checks of variables that do not exist."""
+    """Raise an error if a check of the audit names a variable that does not exist."""
     for check in checks:
         if check.variable and check.variable not in names:
             near = difflib.get_close_matches(check.variable, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}"
             raise make_check_error(
-                f"the check {check.name} needs {check.variable!r}, which is not a variable; {hint}"
+                f"the check {check.name} requires {check.variable!r}, which is not a variable; {hint}"
             )
 
 
@@ -160,9 +172,10 @@ def audit(
     options: Options,
     executor: Executor,
 ) -> list[CheckResult]:
-    """Run all checks on the staged data of each group.
+    """Audit the staged data before it is published: run all checks, and return their results.
 
-    `session` sees the staged data, `before` is the target branch without it, and `rows` are its ledger rows.
+    `session` reads the staged data, `before` reads the target branch without it, and `rows` are the staged
+    rows of the ledger.
     """
     audits = []
     for path, mine in split_rows_by_group(rows).items():
@@ -175,7 +188,7 @@ def audit(
 
 
 def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
-    """Run a check on all groups that have its variable. SQL sees all groups at once."""
+    """Run a check on all groups that contain its variable. A SQL check runs once, for all groups."""
     about = [each for each in audits if not check.variable or check.variable in each.dataset.variables]
     for audit in (about or audits)[: 1 if check.name == "sql" else None]:
         wrong = _RUN[check.name](replace(audit, check=check))
@@ -187,7 +200,7 @@ def _run_check(check: Check, audits: Sequence[_Audit]) -> CheckResult:
 @dataclass(frozen=True, slots=True)
 class _Audit:
     path: str
-    """The group, relative to the target group."""
+    """The path of the group, relative to the target group."""
     arrivals: NewData
     session: Session
     before: Session
@@ -201,11 +214,11 @@ class _Audit:
         return self.arrivals.dataset
 
     @property
-    def stored(self) -> Stored:
-        return Stored(self.session, self.options.group)
+    def stored(self) -> StoredGroup:
+        return StoredGroup(self.session, self.options.group)
 
     def list_steps(self) -> Iterator[tuple[str, Any]]:
-        """Yield the coordinates along which files are concatenated, and time coordinates."""
+        """Yield the coordinates along which files are concatenated, and all time coordinates."""
         dims = self.arrivals.dims
         dims |= {str(dim) for dim, index in self.dataset.indexes.items() if _is_time_index(index)}
         if self.options.combining.concat_dim is not None:
@@ -222,7 +235,7 @@ class _Audit:
 
     @property
     def sample_cells(self) -> int:
-        """The number of cells that are compared of each sample."""
+        """The number of cells per sample."""
         return min(self.cells, _SAMPLED_CELLS)
 
     def list_blocks(self) -> Iterator[tuple[StagedFiles, Block]]:
@@ -235,7 +248,8 @@ def _is_time_index(index: Any) -> bool:
 
 
 def _check_monotone(audit: _Audit) -> str:
-    """Check coordinates along which files follow each other; others may repeat values, as radar sweeps do."""
+    """Check that coordinates along which files are concatenated are strictly monotonic. Others may repeat
+    values, as in radar sweeps."""
     for dim, index in audit.list_steps():
         if dim in audit.arrivals.dims and not is_strictly_monotonic(index):
             rises, falls = np.asarray(index[1:] > index[:-1]), np.asarray(index[1:] < index[:-1])
@@ -261,15 +275,17 @@ def _check_gaps(audit: _Audit) -> str:
 
 
 def _check_source(audit: _Audit) -> str:
-    """Compare samples of the files with the staged data."""
+    """Compare samples of the staged data with the source files."""
     tasks = [*_sample_referenced(audit), *_sample_copied(audit)]
-    results = audit.executor.map(Task(compare_blocks, "blocks compared"), tasks)
+    results = audit.executor.map(Task(compare_blocks, "blocks compared", thread_safe=False), tasks)
     return next((text for text in results if text), "")
 
 
 def _sample_referenced(audit: _Audit) -> Iterator[CompareTask]:
-    """Yield tasks for some referenced files, which have no blocks: one block is their region of an array."""
-    sources = {source.url: source for each in audit.staged for source in each.sources}  # of one group
+    """Yield tasks that compare some referenced files. Each file's region in an array is one block."""
+    sources = {
+        source.url: source for each in audit.staged for source in each.sources
+    }  # the blocks of one group
     rows = [row for row in audit.arrivals.rows if row.mode != "native" and row.source in sources]
     left_out = _find_overridden(audit)
     for row in select_sample(rows, _SAMPLED_FILES):
@@ -280,7 +296,7 @@ def _sample_referenced(audit: _Audit) -> Iterator[CompareTask]:
 
 
 def _sample_copied(audit: _Audit) -> Iterator[CompareTask]:
-    """Yield tasks for some blocks that were copied, with some pieces of each."""
+    """Yield tasks that compare some copied blocks, with a few pieces each."""
     blocks = [
         (staged, block) for staged, block in audit.list_blocks() if (block.pieces.source != EXISTING).any()
     ]
@@ -291,7 +307,7 @@ def _sample_copied(audit: _Audit) -> Iterator[CompareTask]:
 
 
 def _find_overridden(audit: _Audit) -> set[str]:
-    """Return the variables that `compat="override"` took from one file without comparing."""
+    """Return the variables that `compat="override"` took from the first file without comparing the others."""
     dims = audit.arrivals.dims
     if audit.options.combining.compat != "override" or not dims:
         return set()
@@ -300,14 +316,17 @@ def _find_overridden(audit: _Audit) -> set[str]:
 
 
 def _thin_block(block: Block) -> Block:
-    """Keep some of a block's pieces: a block of time series has pieces of every file."""
+    """Return a block with only a few of its pieces. A block of time series has pieces of every file."""
     rows = np.flatnonzero(block.pieces.source != EXISTING)
     some = np.unique(np.linspace(0, len(rows) - 1, _SAMPLED_FILES).round().astype(int))
     return replace(block, pieces=block.pieces.select(rows[some]))
 
 
 def compare_blocks(task: CompareTask) -> str:
-    """Compare blocks with their files; describe the first difference. Runs on executors."""
+    """Compare staged blocks with their source files for the audit.
+
+    Describe the first difference; "" if there is none.
+    """
     pieces = [
         (number, block, row)
         for block in task.blocks
@@ -318,12 +337,12 @@ def compare_blocks(task: CompareTask) -> str:
         for number, mine in groupby(sorted(pieces, key=lambda each: each[0]), key=lambda each: each[0]):
             source = task.sources[number]
             try:
-                with open_raw(source, task.reading, glance=True) as file:
+                with open_raw(source, task.reading, avoid_copy=True) as file:
                     there = decode(file)
                     if task.region is not None and not has_same_labels(
                         here.indexes, there.indexes, task.region
                     ):
-                        continue  # cells are not adjacent; copied ones are compared by block
+                        continue  # the cells are not adjacent; copied data is compared by block
                     for _, block, row in mine:
                         piece = block.pieces.select(slice(row, row + 1))
                         start = _find_difference(task, block, piece, here, there, file)
@@ -345,9 +364,11 @@ def _find_difference(
     # The ledger does not record which axis of the file each dimension is.
     axes = [variable.dims.index(dim) if dim in variable.dims else -1 for dim in mine.dims]
     piece = replace(piece, axes=np.array([axes], np.int64).reshape(1, len(axes)))
-    parts = list(piece.split(get_source_chunks(piece, file.variables[block.name]), task.cells))
+    chunks = get_source_chunks(piece, file.variables[block.name])
+    parts = list(piece.split(chunks, min(task.cells, _SAMPLED_CHUNKS * math.prod(chunks))))
     is_referenced = task.region is not None
     for part in [parts[0], parts[-1]] if is_referenced else [parts[len(parts) // 2]]:
+        part = _limit_decoding(part, block, mine)
         start = (part.starts[0] + np.array(block.start, np.int64)).tolist()
         box = zip(start, part.shape[0].tolist(), strict=True)
         now: Any = mine[tuple(slice(at, at + size) for at, size in box)].load()
@@ -357,8 +378,31 @@ def _find_difference(
     return None
 
 
+def _limit_decoding(part: Pieces, block: Block, stored: xr.Variable) -> Pieces:
+    """Reduce a sample that overlaps so many stored chunks that decoding them takes longer than the sample.
+
+    A map of a file overlaps many chunks of time series. The selection depends on the block, so that the
+    samples of an ingest cover different parts of the array.
+    """
+    chunks = stored.encoding.get("chunks")
+    if not chunks or not stored.ndim:
+        return part
+    first = part.starts[0] + np.array(block.start, np.int64)
+    before, after = first // chunks * chunks, -(-(first + part.shape[0]) // chunks) * chunks
+    decoded, cells = math.prod((after - before).tolist()), math.prod(part.shape[0].tolist())
+    if decoded <= _DECODED_CELLS:
+        return part
+    aligned = replace(part, source_starts=first[None], axes=np.arange(len(chunks), dtype=np.int64)[None])
+    boxes = list(aligned.split(chunks, max(1, cells * _DECODED_CELLS // decoded)))
+    box = boxes[sum(at // size for at, size in zip(block.start, chunks, strict=True)) % len(boxes)]
+    for axis in range(len(chunks)):
+        part = part.clip(axis, int(box.starts[0, axis]), int(box.shape[0, axis]))
+    return part
+
+
 def _is_close(one: Any, other: Any) -> bool:
-    """Return whether values are equal up to rounding: 32-bit scale factors are stored with 64 bits."""
+    """Return whether values are equal up to rounding. 32-bit scale factors are stored with 64 bits, which
+    changes the last digits."""
     if one.equals(other):
         return True
     if one.dtype.kind != "f" or other.dtype.kind != "f" or one.shape != other.shape:
@@ -389,7 +433,7 @@ def _check_nulls(audit: _Audit) -> str:
     share = nulls / cells if cells else 0.0
     if share <= audit.check.most:
         return ""
-    counts = list(_count_values(audit, boxes))  # to name a cell
+    counts = list(_count_values(audit, boxes))  # read the values to report a cell
     worst = max(counts, key=lambda each: each.nulls / max(each.cells, 1))
     where = audit.arrivals.describe_cell(audit.check.variable, worst.null)
     problem = f"{share:.2%} of {audit.check.variable} are missing, more than {audit.check.most:.2%}"
@@ -397,21 +441,21 @@ def _check_nulls(audit: _Audit) -> str:
 
 
 def _load_counts(audit: _Audit) -> KnownCounts:
-    """Load the statistics of the checked variable."""
+    """Load the chunk statistics of the variable of a check."""
     path = join_path(audit.options.group, audit.check.variable)
     return KnownCounts(audit.session, "/" + path.strip("/"))
 
 
 def _list_boxes(audit: _Audit) -> list[Box]:
-    """List the parts of the checked variable that arrived, each small enough to be read at once."""
+    """List boxes that cover the new part of the checked variable. Each is small enough to be read at once."""
     name = audit.check.variable
     refuse_unknown([audit.check], [str(each) for each in audit.dataset.variables])
     if audit.dataset.variables[name].dtype.kind not in "biuf" and audit.check.name == "range":
-        raise make_check_error(f"the check range needs numbers, and {name!r} has none")
+        raise make_check_error(f"the check range requires numbers, but {name!r} has another type")
     return list(audit.arrivals.list_boxes(name, audit.cells))
 
 
-def _count_values(audit: _Audit, boxes: Sequence[Box]) -> Iterator[Counts]:
+def _count_values(audit: _Audit, boxes: Sequence[Box]) -> Iterator[BoxStatistics]:
     name = audit.check.variable
     tasks = [
         CountTask(audit.stored, name, tuple(boxes[at : at + _BOXES])) for at in range(0, len(boxes), _BOXES)
@@ -420,14 +464,14 @@ def _count_values(audit: _Audit, boxes: Sequence[Box]) -> Iterator[Counts]:
         yield from counts
 
 
-def count_boxes(task: CountTask) -> list[Counts]:
-    """Find minimum, maximum and number of missing values of each box. Runs on executors."""
-    with open_raw(task.stored, Reading()) as raw:
+def count_boxes(task: CountTask) -> list[BoxStatistics]:
+    """Return the extremes and the number of missing values of staged boxes, for the audit."""
+    with open_raw(task.stored, ReadOptions()) as raw:
         variable = raw.variables[task.name]
         return [_count_box(variable, box) for box in task.boxes]
 
 
-def _count_box(variable: xr.Variable, box: Box) -> Counts:
+def _count_box(variable: xr.Variable, box: Box) -> BoxStatistics:
     values = decode_variable(variable[tuple(slice(*span) for span in box)].load())
     missing = np.asarray(values.isnull().values)
     start = np.array([first for first, _ in box], np.int64)
@@ -438,11 +482,11 @@ def _count_box(variable: xr.Variable, box: Box) -> Counts:
     nulls = int(missing.sum())
     null = place(int(missing.argmax())) if nulls else ()
     if nulls == missing.size or values.dtype.kind not in "biuf":
-        return Counts(math.nan, math.nan, (), (), nulls, missing.size, null)
+        return BoxStatistics(math.nan, math.nan, (), (), nulls, missing.size, null)
     low = np.where(missing, np.inf, values.values)
     high = np.where(missing, -np.inf, values.values)
     least, most = int(low.argmin()), int(high.argmax())
-    return Counts(
+    return BoxStatistics(
         float(low.flat[least]), float(high.flat[most]), place(least), place(most), nulls, missing.size, null
     )
 
@@ -466,7 +510,7 @@ def _load_function(check: Check) -> Callable[[xr.Dataset], Any]:
 
 
 def _check_sql(audit: _Audit) -> str:
-    """Run a SQL check: rows are problems; a single value must be true or 0."""
+    """Run a SQL check. Each row of the result is a problem; a single value must be true or 0."""
     if not audit.executor.has_sql:
         raise make_check_error("the check sql requires Spark")
     rows = audit.executor.query(audit.check.query, {"staged": audit.session, "published": audit.before})
@@ -501,21 +545,23 @@ _RUN: dict[str, Callable[[_Audit], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class NewData:
-    """New sources and their regions in the arrays."""
+    """The staged data of a group to audit: new sources and their regions in the arrays."""
 
     rows: tuple[LedgerRow, ...]
     dataset: xr.Dataset
-    """The staged group, decoded and not loaded."""
+    """The staged group, decoded but not loaded."""
 
     @property
     def dims(self) -> set[str]:
-        """The dimensions along which some source covers only a part."""
+        """The dimensions along which some new source in the audit covers only a part."""
         sizes = self.dataset.sizes
         spans = {span for row in self.rows for span in row.box.items()}
         return {dim for dim, span in spans if span != (0, sizes.get(dim))}
 
     def list_boxes(self, name: str, cells: int) -> Iterator[Box]:
-        """Yield boxes that cover all new data of a variable, of at most `cells` cells or one chunk."""
+        """Yield boxes that cover all staged data of a variable for the audit, with at most `cells` cells or
+        one chunk each.
+        """
         variable = self.dataset.variables[name]
         boxes = {_get_box(row, variable) for row in self.rows if name in row.names}
         if not boxes and name in self.dataset.coords:
@@ -525,7 +571,7 @@ class NewData:
             yield from _split_box(box, chunks, cells)
 
     def find_source(self, name: str, place: Sequence[int]) -> str | None:
-        """Find the source of a cell."""
+        """Return the source of a staged cell in the audit; None if it is not known."""
         variable = self.dataset.variables[name]
         for row in self.rows:
             spans = _get_box(row, variable)
@@ -535,7 +581,7 @@ class NewData:
         return None
 
     def describe_cell(self, name: str, place: Sequence[int]) -> str:
-        """Describe a cell by its coordinates and its source."""
+        """Describe a staged cell by its coordinates and its source, for messages of the audit."""
         at = ", ".join(
             f"{dim}={self._get_label(str(dim), index)}"
             for dim, index in zip(self.dataset.variables[name].dims, place, strict=True)
@@ -549,7 +595,7 @@ class NewData:
 
 
 def _join_boxes(boxes: Sequence[Box]) -> list[Box]:
-    """Join boxes that are adjacent along one dimension and equal in the others."""
+    """Join boxes that are adjacent along one dimension and equal along all others."""
     found: list[Box] = []
     for box in boxes:
         last = found[-1] if found else ()
@@ -573,7 +619,7 @@ def _split_box(box: Box, chunks: Sequence[int], cells: int) -> Iterator[Box]:
 
 
 def select_sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
-    """Select evenly distributed rows."""
+    """Select at most `most` evenly distributed rows as a sample for the audit."""
     if not rows:
         return []
     return [rows[at] for at in np.unique(np.linspace(0, len(rows) - 1, most).round().astype(int)).tolist()]
@@ -582,7 +628,7 @@ def select_sample(rows: Sequence[LedgerRow], most: int) -> list[LedgerRow]:
 def has_same_labels(
     one: Mapping[Any, Any], other: Mapping[Any, Any], region: Mapping[str, tuple[int, int]]
 ) -> bool:
-    """Return whether a file has the labels of its region of the staged group, in order."""
+    """Return whether a file has the same labels as its region of the staged group, as an audit check."""
     for dim, labels in other.items():
         start, stop = region.get(str(dim), (0, None))
         if dim in one and not one[dim][start:stop].equals(labels):

@@ -1,1 +1,1 @@
-"""Fifth stage: write chunks or references, and commit them."""
+"""The fifth stage of an ingest: write chunks or references, and commit them."""

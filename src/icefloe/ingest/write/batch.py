@@ -1,4 +1,4 @@
-"""Write one batch and commit it: create or extend arrays, run the tasks, and update the ledger."""
+"""Write a batch of files and commit it: create or resize arrays, run the tasks, and update the ledger."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from icefloe._internal.amounts import counted
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.format.manifest import ArrayManifest
+from icefloe.ingest.bad_files import ProblemsError
 from icefloe.ingest.combine.pieces import EXISTING, PieceArray
-from icefloe.ingest.discover.sources import Source
+from icefloe.ingest.discover.sources import IngestSource
 from icefloe.ingest.inspect.packing import to_zarr_attributes
 from icefloe.ingest.ledger import Ledger, LedgerRow, encode_region, write_ledger
 from icefloe.ingest.options import Options
@@ -24,8 +25,8 @@ from icefloe.ingest.plan.array_encoding import create_array
 from icefloe.ingest.plan.design import Design
 from icefloe.ingest.plan.references import Windows, configure_splitting, find_files_within, plan_windows
 from icefloe.ingest.plan.tasks import Block
-from icefloe.ingest.records import LOGGER, FileSchema, ProblemsError, Stored, Target, join_path
-from icefloe.ingest.write.chunks import GroupBlocks, Results, write_groups
+from icefloe.ingest.records import LOGGER, FileSchema, StoredGroup, Target, join_path
+from icefloe.ingest.write.chunks import GroupBlocks, WriteResults, write_groups
 from icefloe.ingest.write.references import ReferencedFile, ReferenceTask, write_references
 from icefloe.maintenance.statistics.collect import Collected, record_statistics
 from icefloe.repository import Repository
@@ -33,26 +34,26 @@ from icefloe.session import ForkSession, Session
 
 _FILES_PER_TASK = 256
 METADATA = "icefloe_ingest"
-"""The key in the metadata of a commit under which an ingest is described."""
+"""The key of the commit metadata that describes an ingest."""
 
 
 Moves = Mapping[str, Sequence[tuple[int, int, int]]]
 """See `icefloe.ingest.combine.grid.find_moves`."""
 
 
-def make_batch_id(group: str, sources: Sequence[Source]) -> str:
-    """Return an id that depends only on the sources and the target."""
+def make_batch_id(group: str, sources: Sequence[IngestSource]) -> str:
+    """Return the id of a batch, a hash of its sources and its target group."""
     identity = [group, *sorted([each.url, *each.version] for each in sources)]
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """Staged files of a group, with their regions and blocks."""
+    """The files that a batch added to a group on the staging branch, with their regions and blocks."""
 
-    stored: Stored
-    """The group in the snapshot of the commit. Later commits may move its blocks."""
-    sources: Sequence[Source]
+    stored: StoredGroup
+    """The group in the snapshot of the commit. Later commits may move its cells."""
+    sources: Sequence[IngestSource]
     """The sources of pieces, by number."""
     boxes: Sequence[Mapping[str, tuple[int, int]]]
     blocks: Sequence[Block]
@@ -60,7 +61,7 @@ class StagedFiles:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit on the branch that an ingest writes to."""
+    """A commit of one batch on the staging branch."""
 
     staged: tuple[StagedFiles, ...]
     """The files of each group."""
@@ -75,10 +76,10 @@ def commit_batch(
     options: Options,
     executor: Executor,
 ) -> Commit | None:
-    """Write a batch of files and commit it on a branch, all groups together.
+    """Write a batch of files and commit it on the staging branch, all groups together.
 
-    Nothing is written, and None returned, if the branch is not at the snapshot that was designed for.
-    ProblemsError if files turn out to be unreadable.
+    Return None without writing anything if the tip of the branch is no longer the snapshot that the arrays
+    were designed for. Raise ProblemsError if files turn out to be unreadable.
     """
     ledger = designs[0].combined.state.ledger
     windows = []
@@ -104,11 +105,11 @@ def commit_batch(
     LOGGER.info("commit %s: %s", commit, files)
     record_statistics(session, statistics)
     written = repo.readonly_session(snapshot_id=commit)
-    staged = tuple(_describe_staged(Stored(written, design.group), design) for design in designs)
+    staged = tuple(_describe_staged(StoredGroup(written, design.group), design) for design in designs)
     return Commit(staged, tuple(designs), Ledger(commit, rows))
 
 
-def _describe_staged(stored: Stored, design: Design) -> StagedFiles:
+def _describe_staged(stored: StoredGroup, design: Design) -> StagedFiles:
     sources = [file.source for file in design.combined.files]
     return StagedFiles(stored, sources, [*design.combined.boxes.values()], design.plan.blocks)
 
@@ -120,22 +121,22 @@ def write_designs(
     executor: Executor,
     windows: Sequence[Windows | None],
 ) -> list[Collected]:
-    """Write the designed arrays of each group into a session, without committing.
+    """Write the designed arrays of a batch into a session, group by group, without committing.
 
-    With windows, tasks write the manifests of large arrays. Returns the statistics of the written chunks.
+    With windows, tasks write the manifests of large arrays. Return the statistics of the written chunks.
     """
     for design in designs:
         _create_or_resize_arrays(session, design, options.layout.codec)
     fork = session.fork()
-    results = Results()
-    # Manifests that tasks wrote come first: later writes may overwrite some of their references.
+    results = WriteResults()
+    # Manifests written by tasks come first, because later writes may overwrite some of their references.
     referrals = [
         task
         for design, parted in zip(designs, windows, strict=True)
         if design.referral.chosen
         for task in _make_reference_tasks(fork, design, options, parted, executor.parallelism)
     ]
-    results.run(executor, Task(write_references, "tasks"), referrals)
+    results.run(executor, Task(write_references, "tasks", thread_safe=False), referrals)
     write_groups([_collect_blocks(fork, design, options) for design in designs], executor, results)
     if results.bad:
         raise ProblemsError([each for _, each in sorted(results.bad.items())])
@@ -146,7 +147,7 @@ def write_designs(
 
 
 def _collect_blocks(fork: ForkSession, design: Design, options: Options) -> GroupBlocks:
-    sources: dict[int, Source | Stored] = {
+    sources: dict[int, IngestSource | StoredGroup] = {
         number: file.source for number, file in enumerate(design.combined.files)
     }
     if design.combined.state.existing is not None:
@@ -238,7 +239,7 @@ def _make_reference_tasks(
                 yield task(numbers, windows.compute_extents(span))
         return
     whole = list(names)
-    # References are spilled to few objects: smaller tasks would take longer to start than to run.
+    # References are spilled to a few objects, and smaller tasks would take longer to start than to run.
     each = -(-len(whole) // parallelism)
     share = max(1, -(-each // 4), min(_FILES_PER_TASK, each))
     for start in range(0, len(whole), share):
@@ -248,7 +249,7 @@ def _make_reference_tasks(
 def _find_missing_axes(
     file: FileSchema, names: Sequence[str], dims: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the axes of arrays that variables of a file lack."""
+    """Return, for each variable of a file, the axes of the target array that the variable lacks."""
     own = {each.name: each.own_dims for each in file.variables if each.own_dims != dims.get(each.name)}
     return {
         name: tuple(axis for axis, dim in enumerate(dims[name]) if dim not in own[name])
@@ -258,7 +259,7 @@ def _find_missing_axes(
 
 
 def _write_coordinates(session: Session, designed: Design, codec: str) -> None:
-    """Write coordinates as a whole, unless they are unchanged."""
+    """Write coordinates as a whole, unless they have not changed."""
     existing = designed.combined.state.existing
     known = existing.targets if existing is not None else {}
     with ignore_warnings():
@@ -303,7 +304,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _update_rows(rows: Sequence[LedgerRow], batch: str, designed: Design) -> list[LedgerRow]:
-    """Return the ledger rows after a batch: the old rows, moved if necessary, and the rows of a group."""
+    """Return the rows of the ledger after a batch: existing rows, moved if necessary, and rows for the files
+    of a group."""
     combined, group = designed.combined, designed.combined.state.below
     mine = {file.source.url for file in combined.files}
     moves = {dim: spans for dim, spans in combined.moves.items() if any(by for _, _, by in spans)}
@@ -337,14 +339,14 @@ def _update_rows(rows: Sequence[LedgerRow], batch: str, designed: Design) -> lis
 
 
 def _get_mode(referred: set[str], designed: Design) -> str:
-    """Return whether a file is copied, referenced, or both."""
+    """Return the mode for a ledger row: `native`, `virtual` or `hybrid`."""
     if not referred:
         return "native"
     return "virtual" if all(target.name in referred for target in designed.targets) else "hybrid"
 
 
 def _find_added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
-    """Find the position of existing data along dimensions that were added."""
+    """Return the position of the existing data along each dimension that the batch adds."""
     combined = designed.combined
     existing = combined.state.existing
     found: dict[str, tuple[int, int]] = {}
@@ -361,7 +363,7 @@ def _find_added_dimensions(designed: Design) -> dict[str, tuple[int, int]]:
 
 
 def _move_row(row: LedgerRow, moves: Moves, added: Mapping[str, tuple[int, int]]) -> LedgerRow:
-    """Update the region of a row whose cells moved, because others were inserted before them."""
+    """Return a ledger row with its new region, if cells moved because others were inserted before them."""
     where = {dim: span for dim, span in added.items() if dim not in row.box}
     for dim, (start, stop) in row.box.items():
         first, last = (_get_offset(at, moves.get(dim, ())) for at in (start, max(start, stop - 1)))

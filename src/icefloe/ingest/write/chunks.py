@@ -1,7 +1,8 @@
-"""Write blocks of arrays from their sources: the tasks, which may run twice, and how they are run."""
+"""Write blocks of arrays from their sources: tasks that may run twice, and the functions that run them."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
 import weakref
@@ -14,14 +15,18 @@ from typing import Any
 import numpy as np
 import xarray as xr
 import zarr
+from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import ignore_warnings
+from icefloe.core.chunk_grid import Grid, get_stored_grid
+from icefloe.core.chunk_values import ChunkEncoder, find_encoder
 from icefloe.distributed import receipt
 from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
 from icefloe.ingest.array_spill import ArraySpill, delete_spills, read_block, spill_block
+from icefloe.ingest.bad_files import BadFile, explain
 from icefloe.ingest.combine.pieces import EXISTING, Pieces
-from icefloe.ingest.discover.sources import Source, check_unchanged
+from icefloe.ingest.discover.sources import IngestSource, check_unchanged
 from icefloe.ingest.inspect.open import decode, open_raw
 from icefloe.ingest.inspect.packing import encode_variable, is_text
 from icefloe.ingest.plan.array_encoding import get_missing_value
@@ -32,16 +37,22 @@ from icefloe.ingest.plan.task_blocks import (
     count_concurrent_chunks,
     limit_concurrency,
 )
-from icefloe.ingest.plan.tasks import Block, Plan
-from icefloe.ingest.records import BadFile, Reading, Stored, Target, explain, join_path
+from icefloe.ingest.plan.tasks import Block, TaskPlan
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import StoredGroup, Target, join_path
 from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.session import ForkSession
 
 _OPEN_FILES = 64
+_ROOM = 16
+"""The number of chunks that must fit into a task's memory for the task to reuse chunk buffers."""
+_PART_BYTES = 4 << 20
+"""The size of the parts in which a file is read, unless its chunks are larger. Small buffers can be
+reused."""
 _DECODED_BYTES = 8
 """The size of a cell while it is decoded."""
 _SLABS = 2
-"""The smallest number of parts in which values are decoded."""
+"""The minimum number of slabs in which values are decoded."""
 _NUMBERS = frozenset("iuf")
 _MOMENT_S = 0.5
 _conventions: Any = xr.conventions
@@ -49,26 +60,26 @@ _conventions: Any = xr.conventions
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """A task: write blocks from their sources."""
+    """A task that writes chunks: blocks of arrays from their sources."""
 
     fork: ForkSession
     group: str
     blocks: tuple[Block, ...]
     targets: Mapping[str, Target]
-    sources: Mapping[int, Source | Stored]
-    reading: Reading
+    sources: Mapping[int, IngestSource | StoredGroup]
+    reading: ReadOptions
     copied: frozenset[tuple[int, str]]
-    """The variables, by source number and name, whose stored values are copied without decoding."""
+    """The source number and name of each variable whose stored values are copied without decoding."""
     spills: Mapping[str, ArraySpill]
-    """The arrays that are spilled, or whose blocks are read from spilled data."""
+    """The spilled arrays among the targets."""
     numbers: range
-    """The numbers of the blocks within their spill, if they are to be spilled."""
+    """The numbers of the blocks within their spill, if the task spills them."""
     memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The result of a task."""
+    """The result of a task that writes chunks: its receipt, and the files that it could not read."""
 
     receipt: bytes | None
     """None if the task only spilled data."""
@@ -80,19 +91,22 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class GroupBlocks:
-    """The planned blocks of a group, with everything that tasks need to write them."""
+    """The planned blocks of a group whose chunks are written, with everything that tasks need."""
 
     fork: ForkSession
     group: str
-    plan: Plan
+    plan: TaskPlan
     targets: Mapping[str, Target]
-    sources: Mapping[int, Source | Stored]
+    sources: Mapping[int, IngestSource | StoredGroup]
     copied: frozenset[tuple[int, str]]
-    reading: Reading
+    reading: ReadOptions
     memory_bytes: int
 
     def write_tasks(self) -> Iterator[WriteTask]:
-        """Yield tasks with blocks of several arrays. Blocks that were spilled need no sources."""
+        """Yield tasks that write chunks.
+
+        Blocks of spilled arrays are read from the spill instead of the sources.
+        """
         plan = self.plan
         for task in plan.tasks:
             yield self._task(
@@ -103,7 +117,9 @@ class GroupBlocks:
             )
 
     def spill_tasks(self) -> Iterator[WriteTask]:
-        """Yield tasks with blocks of one array each, numbered from 0 within that array."""
+        """Yield tasks that read and spill the blocks of one array each before chunks are written, numbered
+        from 0.
+        """
         plan = self.plan
         first: dict[str, int] = {}
         for index, block in enumerate(plan.readings):
@@ -132,8 +148,10 @@ class GroupBlocks:
         )
 
 
-class Results:
-    """The receipts of tasks, and the files that they could not read, by URL."""
+class WriteResults:
+    """The collected results of tasks that write chunks: receipts, statistics, and files that could not be
+    read.
+    """
 
     def __init__(self) -> None:
         self.receipts: list[bytes] = []
@@ -141,7 +159,7 @@ class Results:
         self.bad: dict[str, BadFile] = {}
 
     def run(self, executor: Executor, task: Task[Any, TaskResult], items: Sequence[Any]) -> None:
-        """Run a task for each item, and collect the results."""
+        """Run tasks that write chunks on an executor, and collect their results."""
         if not items:
             return
         for item, result in zip(items, executor.map(task, items), strict=True):
@@ -153,21 +171,21 @@ class Results:
                 self.bad.setdefault(source.url, BadFile(source, text))
 
 
-def write_groups(groups: Sequence[GroupBlocks], executor: Executor, results: Results) -> None:
-    """Run the tasks of groups: spill blocks and write all blocks. Spilled objects are deleted at the end."""
+def write_groups(groups: Sequence[GroupBlocks], executor: Executor, results: WriteResults) -> None:
+    """Write the chunks of some groups: run the spilling tasks, and then the writing tasks."""
     try:
         spilling = [task for group in groups for task in group.spill_tasks()]
-        results.run(executor, Task(spill_blocks, "parts spilled"), spilling)
+        results.run(executor, Task(spill_blocks, "parts spilled", thread_safe=False), spilling)
         if not results.bad:
             writing = [task for group in groups for task in group.write_tasks()]
-            results.run(executor, Task(write_blocks, "tasks"), writing)
+            results.run(executor, Task(write_blocks, "tasks", thread_safe=False), writing)
     finally:
         for group in groups:
             delete_spills(group.plan.spills.values(), group.fork._workspace.assets.storage)
 
 
 class _ReadError(Exception):
-    """An error while a source is read."""
+    """The error for a source that cannot be read."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)
@@ -176,46 +194,100 @@ class _ReadError(Exception):
 
 
 def write_blocks(task: WriteTask) -> TaskResult:
-    """Write the blocks through the fork. Runs on executors."""
+    """Write the chunks of a task's blocks through a fork of the session. Return a receipt."""
     bad: dict[int, str] = {}
     collector = Collector(task.fork)
     with _Sources(task) as sources, ignore_warnings():
-        paths = {name: join_path(task.group, name.strip("/")) for name in task.targets}
-        arrays: dict[str, Any] = {
-            name: zarr.open_array(task.fork.store, path=path, mode="r+") for name, path in paths.items()
-        }
+        arrays = {name: _OpenArray.open(task, name) for name in task.targets}
+        room = np.empty(0, np.uint8)
         for block in task.blocks:
-            spill = task.spills.get(block.name)
+            array, spill = arrays[block.name], task.spills.get(block.name)
+            if array.encoder is None:
+                room = np.empty(0, np.uint8)
+            elif room.nbytes < (size := math.prod(block.shape) * array.encoder.room.itemsize):
+                room = np.empty(size, np.uint8)
             try:
                 if spill is not None:
                     data = read_block(spill, block.box, task.fork._workspace.assets.storage)
                 else:
-                    data = _assemble_block(block, task.targets[block.name], sources)
+                    data = _assemble_block(block, task.targets[block.name], sources, room)
             except _ReadError as error:
                 bad[error.number] = error.text
                 continue
-            array = arrays[block.name]
-            unit = math.prod(array.shards or array.chunks) * task.targets[block.name].itemsize
-            with limit_concurrency(count_concurrent_chunks(unit, WRITE_COPIES, task.memory_bytes)):
-                box = tuple(slice(start, stop) for start, stop in block.box)
-                array[box] = data
-            collector.add(paths[block.name], box, data)
-            gone = weakref.ref(data)
-            del data
-            _wait_for(gone)
+            box = tuple(slice(start, stop) for start, stop in block.box)
+            if array.write_whole_chunks(task.fork, box, data, collector):
+                del data
+            else:
+                unit = math.prod(array.zarr.shards or array.zarr.chunks) * task.targets[block.name].itemsize
+                with limit_concurrency(count_concurrent_chunks(unit, WRITE_COPIES, task.memory_bytes)):
+                    array.zarr[box] = data
+                collector.add(array.path, box, data)
+                gone = weakref.ref(data)
+                del data
+                _wait_for(gone)
         bad |= sources.find_changed()
     return TaskResult(receipt(task.fork), bad, collector.finish())
 
 
+@dataclass(frozen=True, slots=True)
+class _OpenArray:
+    """A target array that is opened for writing."""
+
+    path: str
+    zarr: Any
+    grid: Grid
+    encoder: ChunkEncoder | None
+    """The encoder of whole chunks. None if zarr encodes, which uploads several chunks concurrently to remote
+    storage."""
+
+    @classmethod
+    def open(cls, task: WriteTask, name: str) -> _OpenArray:
+        path = join_path(task.group, name.strip("/"))
+        array: Any = zarr.open_array(task.fork.store, path=path, mode="r+")
+        workspace = task.fork._workspace
+        document = json.loads(workspace.array("/" + path.strip("/")).user_data)
+        chunk_bytes = math.prod(array.chunks) * array.dtype.itemsize
+        has_room = chunk_bytes * _ROOM <= task.memory_bytes
+        is_local = workspace.assets.storage.answers_at_once
+        encoder = find_encoder(document) if is_local and has_room else None
+        return cls(path, array, get_stored_grid(document), encoder)
+
+    def write_whole_chunks(
+        self, fork: ForkSession, box: tuple[slice, ...], data: Any, collector: Collector
+    ) -> bool:
+        """Write a block of whole chunks. Return False if the block has partial chunks, or if zarr must encode
+        it."""
+        encoder, workspace = self.encoder, fork._workspace
+        if encoder is None or data.dtype != encoder.room.dtype or not data.size:
+            return False
+        chunks = list(product(*self.grid.find_touched(box)))
+        for coords in (chunks[0], chunks[-1]):
+            for own, outer in zip(self.grid.inside(coords), box, strict=True):
+                if own.start < outer.start or own.stop > outer.stop:
+                    return False
+        node = workspace.array("/" + self.path.strip("/"))
+        for coords in chunks:  # a block contains few chunks
+            inside = self.grid.inside(coords)
+            pairs = zip(inside, box, strict=True)
+            part = tuple(slice(own.start - outer.start, own.stop - outer.start) for own, outer in pairs)
+            collector.add(self.path, inside, encoder.load(data[part]))
+            encoded = encoder.encode()
+            if encoded is None:
+                workspace.delete_chunk(node, coords)
+            else:
+                workspace.write(node.path, coords, encoded)
+        return True
+
+
 def _wait_for(gone: weakref.ref[Any]) -> None:
-    """Wait until a block is freed: zarr's event loop keeps it for a moment."""
+    """Wait until a block is freed, because zarr's event loop keeps a reference for a moment."""
     until = time.monotonic() + _MOMENT_S
     while gone() is not None and time.monotonic() < until:
         time.sleep(_MOMENT_S / 1000)
 
 
 def spill_blocks(task: WriteTask) -> TaskResult:
-    """Spill blocks of one array. Runs on executors."""
+    """Read and spill the blocks of a task before their chunks are written. They belong to one array."""
     bad: dict[int, str] = {}
     storage = task.fork._workspace.assets.storage.for_a_while()
     with _Sources(task) as sources, ignore_warnings():
@@ -232,7 +304,7 @@ def spill_blocks(task: WriteTask) -> TaskResult:
 
 
 class _Sources:
-    """The sources of a task, opened on demand; some are kept open."""
+    """The sources of a task. They are opened on demand, and some stay open."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
@@ -247,14 +319,15 @@ class _Sources:
             stack.close()
 
     def read_stored(self, block: Block) -> Any:
-        """Read a block directly if it is a box of one stored array, copied without decoding; else None."""
+        """Read a block from a stored array without decoding. Return None unless the block is a box of a
+        single array."""
         pieces = block.pieces
         number = int(pieces.source[0]) if len(pieces) == 1 else EXISTING
         source = self._task.sources.get(number)
         is_straight = pieces.axes.tolist() == [list(range(len(block.start)))]
         is_whole = pieces.shape.tolist() == [list(block.shape)]
         is_copied = (number, block.name) in self._task.copied
-        if not (isinstance(source, Stored) and is_straight and is_whole and is_copied):
+        if not (isinstance(source, StoredGroup) and is_straight and is_whole and is_copied):
             return None
         path = join_path(source.group, block.name.strip("/"))
         array: Any = zarr.open_array(source.session.store, path=path, mode="r")
@@ -264,10 +337,10 @@ class _Sources:
             return np.asarray(array[tuple(key[axis] for axis in range(array.ndim))])
 
     def read(self, number: int, target: Target, key: Mapping[int, slice]) -> Any:
-        """Read a box of a variable, encoded as the target stores it."""
+        """Read a box of a variable, encoded like the target array."""
         with self._report_errors(number, target):
             found = self._read(number, target, key)
-        if found.dtype == object and target.dtype != "string":  # although the engine reported another type
+        if found.dtype == object and target.dtype != "string":  # the engine reported another type
             raise _make_type_error(target)
         return found
 
@@ -277,19 +350,19 @@ class _Sources:
             yield
         except IcechunkError:
             raise
-        except Exception as error:  # engines raise whatever they like about a damaged file
+        except Exception as error:  # engines raise arbitrary exceptions for a damaged file
             if number == EXISTING:
                 raise
             raise _ReadError(number, f"{target.name} cannot be read: {explain(error)}") from error
 
     def split(self, piece: Pieces, target: Target) -> Iterator[Pieces]:
-        """Split a piece into parts that fit into memory."""
+        """Split a piece into parts that fit into the memory of the task."""
         number = int(piece.source[0])
         copied = (number, target.name) in self._task.copied
         with self._report_errors(number, target):
             unit = get_source_chunks(piece, self._open_dataset(number, decoded=False).variables[target.name])
         cell = target.itemsize if copied else max(_DECODED_BYTES, target.itemsize)
-        return piece.split(unit, compute_part_bytes(self._task.memory_bytes) // cell)
+        return piece.split(unit, min(_PART_BYTES, compute_part_bytes(self._task.memory_bytes)) // cell)
 
     def find_changed(self) -> dict[int, str]:
         """Return the sources that changed while they were read, by number, with the reason."""
@@ -297,7 +370,9 @@ class _Sources:
         for number in self._used:
             source = self._task.sources[number]
             try:
-                if not isinstance(source, Stored) and not source.is_remote:  # a copy of it was read
+                if (
+                    not isinstance(source, StoredGroup) and not source.is_remote
+                ):  # a copy of the file was read
                     check_unchanged(source, {})
             except (OSError, ValueError) as error:
                 found[number] = explain(error)
@@ -315,7 +390,7 @@ class _Sources:
         return encode_for_target(shown[box].load(), target)
 
     def _recode(self, raw: xr.Variable, target: Target) -> Any:
-        """Recode numbers for the target in small slabs, because decoding makes several copies."""
+        """Decode and encode numbers in small slabs, because decoding makes several copies."""
         found = np.empty(raw.shape, target.dtype)
         flat, filled = raw.values.reshape(-1), found.reshape(-1)
         cells = max(1, compute_part_bytes(self._task.memory_bytes) // _DECODED_BYTES // _SLABS)
@@ -346,7 +421,7 @@ class _Sources:
 
 
 def encode_for_target(values: xr.Variable, target: Target) -> Any:
-    """Encode decoded values as the repository stores them."""
+    """Encode decoded values for the chunks of the target array."""
     if target.dtype == "string":
         if not is_text(values):
             raise _make_type_error(target)
@@ -360,7 +435,7 @@ def encode_for_target(values: xr.Variable, target: Target) -> Any:
     found = encode_variable(plain, target.packing, target.dtype, target.name)
     if found.dtype != dtype or found.attrs.get("units") != target.packing.get("units"):
         raise InvalidInputError(
-            f"values of {target.name} do not fit the way the repository stores them ({_format(target)})",
+            f"values of {target.name} cannot be represented in the stored form ({_format(target)})",
             ErrorKind.INVALID_ARRAY_METADATA,
         )
     return found.values
@@ -379,7 +454,7 @@ def _cast(values: Any, dtype: np.dtype[Any], target: Target) -> Any:
         values = np.where(np.isnan(values), np.asarray(missing, dtype), values)
     cast = values.astype(dtype)
     if values.dtype.kind in "iub" and dtype.kind == "f":
-        return cast  # as xarray does if integers may be missing
+        return cast  # xarray does the same if integers may be missing
     if not np.can_cast(values.dtype, dtype, "safe") and not np.array_equal(cast, values, equal_nan=True):
         raise InvalidInputError(
             f"values of {target.name} of type {values.dtype} do not fit into {dtype}",
@@ -392,32 +467,45 @@ def _format(target: Target) -> str:
     return ", ".join(f"{name} {value}" for name, value in {"dtype": target.dtype, **target.packing}.items())
 
 
-def _assemble_block(block: Block, target: Target, sources: _Sources) -> Any:
-    """Assemble a block from its pieces."""
-    if (data := sources.read_stored(block)) is not None:
-        return data
+def _assemble_block(
+    block: Block, target: Target, sources: _Sources, room: NDArray[np.uint8] | None = None
+) -> Any:
+    """Assemble a block from its pieces, in the buffer `room` if it is large enough."""
+    if (stored := sources.read_stored(block)) is not None:
+        return stored
     dtype = np.dtype(object) if target.dtype == "string" else np.dtype(target.dtype)
     pieces = block.pieces
     covered = int(pieces.shape.prod(axis=1).sum()) == math.prod(block.shape)
-    data = np.empty(block.shape, dtype) if covered else np.full(block.shape, get_missing_value(target), dtype)
+    size = math.prod(block.shape) * dtype.itemsize
+    data: Any
+    if room is not None and 0 < size <= room.nbytes:
+        data = room[:size].view(dtype).reshape(block.shape)
+    else:
+        data = np.empty(block.shape, dtype)
+    if not covered:
+        data[...] = get_missing_value(target)
     for row in range(len(pieces)):
         for part in sources.split(pieces.select(slice(row, row + 1)), target):
             place = zip(part.starts[0].tolist(), part.shape[0].tolist(), strict=True)
             values = sources.read(int(part.source[0]), target, _make_key(part))
             data[tuple(slice(start, start + size) for start, size in place)] = _arrange_axes(part, values)
-            del values  # before the next ones are read
+            del values  # free the values before the next ones are read
     return data
 
 
 def read_piece(piece: Pieces, variable: xr.Variable) -> Any:
-    """Read one piece, with its dimensions in the order of the array."""
+    """Read one piece of a block whose chunks are written, with the dimensions in the order of the target
+    array.
+    """
     key = _make_key(piece)
     box = tuple(key.get(axis, slice(None)) for axis in range(variable.ndim))
     return _arrange_axes(piece, variable[box].values)
 
 
 def get_source_chunks(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
-    """Return the chunk shape of a piece's source, by dimensions of the array; 1 without chunks."""
+    """Return the chunk shape of a variable in its source, in the order of the target array whose chunks are
+    written.
+    """
     chunks = variable.encoding.get("chunksizes") or variable.encoding.get("chunks")
     if chunks is None or variable.encoding.get("contiguous", False):
         chunks = (1,) * variable.ndim
@@ -425,7 +513,7 @@ def get_source_chunks(piece: Pieces, variable: xr.Variable) -> tuple[int, ...]:
 
 
 def _make_key(piece: Pieces) -> dict[int, slice]:
-    """Return the slices of the source, by axis."""
+    """Return the slices of the source that a piece selects, by axis."""
     spans = zip(piece.axes[0].tolist(), piece.source_starts[0].tolist(), piece.shape[0].tolist(), strict=True)
     return {axis: slice(start, start + size) for axis, start, size in spans if axis >= 0}
 

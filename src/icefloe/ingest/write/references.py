@@ -1,4 +1,4 @@
-"""Write references to chunks of files: the tasks of a virtual or hybrid ingest."""
+"""Write references to chunks of files. These tasks run in a virtual or hybrid ingest."""
 
 from __future__ import annotations
 
@@ -7,54 +7,56 @@ from dataclasses import dataclass
 
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.distributed import receipt
-from icefloe.ingest.discover.sources import Source, check_unchanged
+from icefloe.ingest.bad_files import explain
+from icefloe.ingest.discover.sources import IngestSource, check_unchanged
 from icefloe.ingest.inspect.open import virtualize_source
-from icefloe.ingest.inspect.reference_spill import Parsed, read_spilled
-from icefloe.ingest.records import Reading, SpillRange, explain
+from icefloe.ingest.inspect.reference_spill import ParsedReferences, read_spilled
+from icefloe.ingest.read_options import ReadOptions
+from icefloe.ingest.records import SpillRange
 from icefloe.ingest.write.chunks import TaskResult
 from icefloe.session import ForkSession
 from icefloe.virtual.write import Placed, write_placed
 
 _FILES_AT_ONCE = 64
-"""The number of files whose references are written together."""
+"""The number of files whose references are set at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReferencedFile:
-    """A file to reference: its variables and its region."""
+    """A file for which an ingest writes references: its variables and its region."""
 
     number: int
-    source: Source
+    source: IngestSource
     names: tuple[str, ...]
     box: Mapping[str, tuple[int, int]]
     lacking: Mapping[str, tuple[int, ...]]
-    """The axes of arrays that variables of the file lack."""
+    """The axes of each target array that the variable of the file lacks."""
     spilled: SpillRange | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTask:
-    """A task: write references to files."""
+    """A task for an executor: write references to chunks of files."""
 
     fork: ForkSession
     group: str
     files: tuple[ReferencedFile, ...]
-    reading: Reading
+    reading: ReadOptions
     dims: Mapping[str, tuple[str, ...]]
     """The dimensions of each array."""
     chunks: Mapping[str, tuple[int, ...]]
     """The chunk shape of each array."""
     windows: Mapping[str, tuple[range, ...]]
-    """Arrays whose manifests are written by the task, and its part of their chunk grids."""
+    """The region of the chunk grid, for arrays whose manifests the task writes."""
 
     @property
-    def sources(self) -> dict[int, Source]:
-        """The source of each file by its number."""
+    def sources(self) -> dict[int, IngestSource]:
+        """The sources by number of a task that writes references."""
         return {file.number: file.source for file in self.files}
 
 
 def write_references(task: ReferenceTask) -> TaskResult:
-    """Set references through the fork. Runs on executors."""
+    """Write the references of a task through a fork of the session. Return a receipt."""
     bad: dict[int, str] = {}
     for start in range(0, len(task.files), _FILES_AT_ONCE):
         bad |= _set_references(task.files[start : start + _FILES_AT_ONCE], task)
@@ -64,7 +66,7 @@ def write_references(task: ReferenceTask) -> TaskResult:
 
 
 def _set_references(files: Sequence[ReferencedFile], task: ReferenceTask) -> dict[int, str]:
-    """Set references to files, array by array; return the unreadable files with the reason."""
+    """Set the references of all files, array by array. Return the unreadable files with the reason."""
     spilled = read_spilled(
         (each.spilled for each in files if each.spilled), task.fork._workspace.assets.storage
     )
@@ -90,9 +92,9 @@ def _set_references(files: Sequence[ReferencedFile], task: ReferenceTask) -> dic
     return bad
 
 
-def _parse_source(source: Source, reading: Reading) -> Parsed:
+def _parse_source(source: IngestSource, reading: ReadOptions) -> ParsedReferences:
     with ignore_warnings():
-        return Parsed.of(virtualize_source(source, reading))
+        return ParsedReferences.of(virtualize_source(source, reading))
 
 
 def _make_path(group: str, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from icefloe.config import RepositoryConfig, VirtualChunkContainer
 from icefloe.errors import IcechunkError
 from icefloe.format.config_flexbuffers import CONTAINERS
-from icefloe.legacy.codec.structures import Findings
+from icefloe.legacy.codec.structures import LegacyFindings
 
 _OBSOLETE: Final = frozenset({"unsafe_overwrite_refs", "caching"})
 """Settings that no longer have a meaning. The sizes of caches had other units."""
@@ -17,8 +17,8 @@ _KEPT: Final = ("inline_chunk_threshold_bytes", "get_partial_values_concurrency"
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
-    """Return the settings that still have a meaning; the others are reported."""
+def read_config(data: bytes, place: str, findings: LegacyFindings) -> dict[str, Any]:
+    """Convert the settings of a legacy `config.yaml` that still have a meaning; the others are reported."""
     from icefloe.format.config_yaml import decode_config_yaml  # PyYAML is slow to import
 
     stored = decode_config_yaml(data, place)
@@ -37,7 +37,7 @@ def read_config(data: bytes, place: str, findings: Findings) -> dict[str, Any]:
     return {name: value for name, value in found.items() if _check_fits(name, value, place, findings)}
 
 
-def _containers(stored: Mapping[str, Any], place: str, findings: Findings) -> dict[str, Any]:
+def _containers(stored: Mapping[str, Any], place: str, findings: LegacyFindings) -> dict[str, Any]:
     found = {}
     for name, entry in stored.items():
         try:
@@ -72,7 +72,7 @@ def _store(stored: Any) -> Any:
     return stored
 
 
-def _check_fits(name: str, value: Any, place: str, findings: Findings) -> bool:
+def _check_fits(name: str, value: Any, place: str, findings: LegacyFindings) -> bool:
     try:
         RepositoryConfig.from_plain({name: value})
     except (ValueError, TypeError, IcechunkError) as error:

@@ -27,7 +27,7 @@ SPEC: Final = replace(V1, number=0, writable=False)
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The names of the folders of a repository."""
+    """The names of the folders of a legacy repository."""
 
     name: str
     refs: str
@@ -42,14 +42,14 @@ DRAFT: Final = Folders("draft", "r", "s", "m", "t", "c")
 
 
 def is_newer(data: bytes, place: str) -> bool:
-    """Return whether a file has version 2: an interrupted upgrade leaves such files among old ones."""
+    """Return whether a legacy file has version 2 already, because an upgrade was interrupted."""
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         return False
     return get_spec(HEADER.unpack_from(data)[2], place).refs_in_repo_info
 
 
 def open_file(data: bytes, file_type: FileType, place: str) -> Any:
-    """Decode a snapshot, manifest or transaction log file from MessagePack or JSON."""
+    """Decode a legacy snapshot, manifest or transaction log file to MessagePack or JSON structures."""
     if not data:
         raise make_damage_error(f"{place}: the file is empty")
     payload: Any = data
@@ -94,7 +94,7 @@ def _inflate(frames: memoryview, place: str) -> Any:
 
 
 def loads_json(data: bytes, place: str) -> Any:
-    """Decode a JSON document without duplicate names."""
+    """Decode a legacy JSON document, which must not have duplicate names."""
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_map)
     except (ValueError, RecursionError) as error:

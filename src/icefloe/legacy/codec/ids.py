@@ -10,7 +10,7 @@ from icefloe.errors import InvalidInputError
 from icefloe.legacy.codec.structures import (
     LONG_ID,
     SHORT_ID,
-    Findings,
+    LegacyFindings,
     make_damage_error,
     shorten_id,
     show_value,
@@ -26,15 +26,15 @@ _HEX: Final = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0
 
 
 class LongId(ObjectId):
-    """An id of the draft format."""
+    """A legacy id of 16 bytes, as the draft format before version 1 used them."""
 
     __slots__ = ()
     _NAME = "id of the draft format"
     SIZE = LONG_ID
 
 
-def make_object_id(kind: type[Id], value: Any, place: str, findings: Findings) -> Id:
-    """Return the id of a snapshot, manifest or chunk. Ids of 16 bytes are shortened."""
+def make_object_id(kind: type[Id], value: Any, place: str, findings: LegacyFindings) -> Id:
+    """Convert the id of a legacy snapshot, manifest or chunk to the current length."""
     raw = to_raw_id(value, place)
     if len(raw) == LONG_ID:
         raw = findings.shorten(raw)
@@ -44,13 +44,13 @@ def make_object_id(kind: type[Id], value: Any, place: str, findings: Findings) -
 
 
 def parse_snapshot_id(text: str) -> SnapshotId:
-    """Parse a snapshot id in the current length or that of the draft format."""
+    """Parse a legacy snapshot id, with the current length or the length of the draft format."""
     long = _parse(text, LONG_ID)
     return SnapshotId.parse(text) if long is None else SnapshotId(shorten_id(long))
 
 
 def make_node_id(value: Any, place: str) -> NodeId:
-    """Return the id of a node. A number becomes 8 bytes in big-endian order."""
+    """Convert a legacy node id. A number becomes 8 bytes in big-endian order."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64:
         return NodeId(value.to_bytes(NodeId.SIZE, "big"))
     if isinstance(value, str) and value.isdecimal() and len(value) <= _U32_DIGITS:
@@ -62,7 +62,7 @@ def make_node_id(value: Any, place: str) -> NodeId:
 
 
 def parse_file_name(name: str) -> bytes | None:
-    """Return the 12 or 16 bytes of the id in a file name; None if there is none."""
+    """Parse the 12 or 16 bytes of the id in the name of a legacy file; None if there is none."""
     suffix = next((suffix for suffix in SUFFIXES[1:] if name.endswith(suffix)), "")
     stem = name.removesuffix(suffix)
     if _HEX.fullmatch(stem):
@@ -71,7 +71,7 @@ def parse_file_name(name: str) -> bytes | None:
 
 
 def to_raw_id(value: Any, place: str) -> bytes:
-    """Return the bytes of an id in any form."""
+    """Return the bytes of a legacy id in any form."""
     if isinstance(value, str):
         sizes = (SHORT_ID, LONG_ID, NodeId.SIZE)
         found = next((raw for size in sizes if (raw := _parse(value, size)) is not None), None)

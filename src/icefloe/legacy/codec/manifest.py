@@ -21,7 +21,7 @@ from icefloe.format.manifest import (
 from icefloe.legacy.codec.files import open_file
 from icefloe.legacy.codec.ids import make_node_id, make_object_id
 from icefloe.legacy.codec.structures import (
-    Findings,
+    LegacyFindings,
     Structure,
     make_damage_error,
     show_value,
@@ -57,8 +57,8 @@ _U32_MAX: Final = 0xFFFFFFFF
 _PAYLOADS: Final = frozenset({"Inline", "Ref", "Virtual"})
 
 
-def read_manifest(data: bytes, id: ManifestId, place: str, findings: Findings) -> ArraysByRank:
-    """Decode a manifest file."""
+def read_manifest(data: bytes, id: ManifestId, place: str, findings: LegacyFindings) -> ArraysByRank:
+    """Decode a legacy manifest file."""
     fields = MANIFEST.read(open_file(data, FileType.MANIFEST, place), place, findings)
     if fields.get("id") is not None:
         inner = make_object_id(ManifestId, fields["id"], f"{place}: id", findings)
@@ -82,7 +82,7 @@ def _array(
     coords: list[tuple[int, ...]],
     payloads: list[Any],
     place: str,
-    findings: Findings,
+    findings: LegacyFindings,
 ) -> ArrayManifest:
     """Decode the references of one array."""
     if len(set(coords)) != len(coords):
@@ -94,7 +94,8 @@ def _array(
 
 
 def iterate_chunks(chunks: Any, place: str) -> Iterator[tuple[NodeId, tuple[int, ...], Any]]:
-    """Yield the array, coordinates and reference of each chunk in a map or list of any old layout."""
+    """Yield the array, coordinates and reference of each chunk in a legacy manifest, from a map or list of
+    any layout."""
     where = f"{place}: chunks"
     ids: dict[Any, NodeId] = {}
 
@@ -154,7 +155,7 @@ def _parse_coords(value: Any, where: str) -> tuple[int, ...]:
     )
 
 
-def _parse_payload(stored: Any, place: str, findings: Findings) -> ChunkRef:
+def _parse_payload(stored: Any, place: str, findings: LegacyFindings) -> ChunkRef:
     name, content = to_variant(stored, f"{place}: a chunk")
     if name == "Inline":
         return InlineRef(to_bytes(content, f"{place}: an inline chunk"))

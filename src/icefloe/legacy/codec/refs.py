@@ -11,7 +11,7 @@ from icefloe._internal.ids import ObjectId, SnapshotId
 from icefloe.format.repo_info import MAIN
 from icefloe.legacy.codec.files import ALPHA, DRAFT, Folders, loads_json
 from icefloe.legacy.codec.ids import make_object_id
-from icefloe.legacy.codec.structures import Findings, Structure, make_damage_error
+from icefloe.legacy.codec.structures import LegacyFindings, Structure, make_damage_error
 
 REF_FILE: Final = "ref.json"
 TOMBSTONE: Final = "ref.json.deleted"
@@ -40,7 +40,7 @@ class _Sequence8(ObjectId):
 
 @dataclass(slots=True)
 class RefFiles:
-    """The files of the branches and tags of a repository."""
+    """The files of the branches and tags of a legacy repository."""
 
     branches: dict[str, dict[int, str]] = field(default_factory=dict)
     """The path of each file of a branch by sequence number."""
@@ -49,12 +49,12 @@ class RefFiles:
     deleted_tags: set[str] = field(default_factory=set)
 
     def tip(self, branch: str) -> str:
-        """Return the path of the newest file of a branch."""
+        """Return the path of the newest ref file of a legacy branch."""
         files = self.branches[branch]
         return files[max(files)]
 
     def gaps(self, branch: str) -> list[int]:
-        """Return the first sequence numbers that are missing below the newest."""
+        """Return the first sequence numbers that are missing among the ref files of a legacy branch."""
         files = self.branches[branch]
         if len(files) == max(files) + 1:
             return []
@@ -69,7 +69,10 @@ class RefFiles:
 
 
 def collect(keys: Iterable[str], root: Folders) -> RefFiles:
-    """Collect references from file names. Unknown names are ignored."""
+    """Collect the refs (branches and tags) of a legacy repository from file names.
+
+    Unknown names are ignored.
+    """
     found = RefFiles()
     folders: dict[tuple[str, str], str] = {}
     for key in sorted(keys):
@@ -121,7 +124,7 @@ def _check_one_form(found: RefFiles) -> None:
 
 
 def parse_sequence_number(file: str) -> int | None:
-    """Return the number of commits before that of a sequence file; None for other files."""
+    """Parse the sequence number in the name of a legacy branch's ref file; None for other files."""
     digits = _SEQUENCE.fullmatch(file)
     if digits is None:
         return None
@@ -130,20 +133,20 @@ def parse_sequence_number(file: str) -> int | None:
 
 
 def make_sequence_file_name(number: int, *, long: bool = False) -> str:
-    """Return the name of the file of a commit."""
+    """Return the name of the ref file of a commit on a legacy branch."""
     last, kind = (_LAST_OF_13, _Sequence8) if long else (_LAST_OF_8, _Sequence5)
     return f"{kind((last - number).to_bytes(kind.SIZE, 'big'))}.json"
 
 
 def list_first_files(root: Folders) -> list[str]:
-    """Return the possible names of the first file of main."""
+    """List the possible names of the first ref file of `main` in a legacy repository."""
     folders = [f"branch:{MAIN}", MAIN if root is DRAFT else f"branch.{MAIN}"]
     names = [make_sequence_file_name(0), make_sequence_file_name(0, long=True)]
     return [f"{root.refs}/{folder}/{name}" for folder in folders for name in names]
 
 
 def is_ref(key: str) -> bool:
-    """Return whether a file belongs to a branch of an old format."""
+    """Return whether a file is the ref of a branch of a legacy repository."""
     parts = key.split("/")
     if len(parts) != 3 or parts[0] not in (ALPHA.refs, DRAFT.refs):
         return False
@@ -153,7 +156,7 @@ def is_ref(key: str) -> bool:
 
 
 def is_ref_file(key: str) -> bool:
-    """Return whether a file belongs to a branch or tag, or is the tombstone of a deleted tag."""
+    """Return whether a file belongs to a branch or tag of a legacy repository, or is a tag's tombstone."""
     parts = key.split("/")
     if len(parts) == 2:
         return parts[0] == DRAFT.refs and parts[1].endswith(".json")
@@ -163,8 +166,8 @@ def is_ref_file(key: str) -> bool:
     return has_kind and (parts[2] in (REF_FILE, TOMBSTONE) or parse_sequence_number(parts[2]) is not None)
 
 
-def decode_ref(data: bytes, place: str, findings: Findings) -> tuple[SnapshotId, Mapping[str, Any]]:
-    """Return the snapshot that a reference points to, and its properties."""
+def decode_ref(data: bytes, place: str, findings: LegacyFindings) -> tuple[SnapshotId, Mapping[str, Any]]:
+    """Decode a legacy ref file: the snapshot that a branch or tag points to, and its properties."""
     fields = _REF.read(loads_json(data, place), place, findings)
     properties = fields.get("properties") or {}
     if not isinstance(properties, Mapping):

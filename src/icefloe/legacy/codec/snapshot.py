@@ -24,7 +24,7 @@ from icefloe.format.snapshot import (
 from icefloe.legacy.codec.files import open_file
 from icefloe.legacy.codec.ids import make_node_id, make_object_id
 from icefloe.legacy.codec.structures import (
-    Findings,
+    LegacyFindings,
     Structure,
     make_damage_error,
     to_items,
@@ -89,7 +89,7 @@ _FILE_BY_PARENT: Final = Structure(_FILE.name, (("id", "size", "num_rows"), *_FI
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """A snapshot and the additional content of its file."""
+    """A legacy snapshot and the additional content of its file."""
 
     snapshot: Snapshot
     """The snapshot with the id in the file name, which branches and tags use."""
@@ -99,8 +99,8 @@ class StoredSnapshot:
     """The ancestors that the file contains, the parent first; empty if it contains only its parent."""
 
 
-def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: Findings) -> StoredSnapshot:
-    """Decode a snapshot file."""
+def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: LegacyFindings) -> StoredSnapshot:
+    """Decode a legacy snapshot file."""
     fields = SNAPSHOT.read(open_file(data, FileType.SNAPSHOT, place), place, findings)
     by_parent = "short_term_history" not in fields
     inner, history = (
@@ -121,7 +121,7 @@ def read_snapshot(data: bytes, id: SnapshotId, place: str, findings: Findings) -
 
 
 def _parse_by_parent(
-    fields: Mapping[str, Any], place: str, findings: Findings
+    fields: Mapping[str, Any], place: str, findings: LegacyFindings
 ) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
     parent = fields.get("parent_id")
     return SnapshotInfo(
@@ -134,7 +134,7 @@ def _parse_by_parent(
 
 
 def _parse_by_history(
-    fields: Mapping[str, Any], place: str, findings: Findings
+    fields: Mapping[str, Any], place: str, findings: LegacyFindings
 ) -> tuple[SnapshotInfo, tuple[SnapshotInfo, ...]]:
     own = _parse_info(fields["metadata"], f"{place}: metadata", findings)
     entries = [
@@ -158,7 +158,7 @@ def _chain(newest_first: Sequence[SnapshotInfo]) -> list[SnapshotInfo]:
     return [replace(info, parent_id=id) for info, id in zip(newest_first, parents, strict=True)]
 
 
-def _parse_info(stored: Any, place: str, findings: Findings) -> SnapshotInfo:
+def _parse_info(stored: Any, place: str, findings: LegacyFindings) -> SnapshotInfo:
     fields = METADATA.read(stored, place, findings)
     return SnapshotInfo(
         make_object_id(SnapshotId, fields["id"], f"{place}: id", findings),
@@ -179,7 +179,7 @@ def _parse_properties(stored: Any, place: str) -> dict[str, Any]:
 
 
 def _parse_manifest_files(
-    fields: Mapping[str, Any], structure: Structure, place: str, findings: Findings
+    fields: Mapping[str, Any], structure: Structure, place: str, findings: LegacyFindings
 ) -> ManifestFiles:
     found = []
     for stored in to_items(fields.get("manifest_files"), f"{place}: manifest_files"):
@@ -194,7 +194,7 @@ def _parse_manifest_files(
     return ManifestFiles.of(found)
 
 
-def _parse_nodes(stored: Any, place: str, findings: Findings) -> Nodes:
+def _parse_nodes(stored: Any, place: str, findings: LegacyFindings) -> Nodes:
     nodes = []
     for path, entry in to_pairs(stored, f"{place}: nodes").items():
         path = to_text(path, f"{place}: path of a node")
@@ -209,7 +209,7 @@ def _parse_nodes(stored: Any, place: str, findings: Findings) -> Nodes:
     return found
 
 
-def _parse_node(path: str, stored: Any, place: str, findings: Findings) -> NodeSnapshot:
+def _parse_node(path: str, stored: Any, place: str, findings: LegacyFindings) -> NodeSnapshot:
     fields = NODE.read(stored, place, findings)
     own = fields.get("path", path)
     if own != path:
@@ -231,7 +231,7 @@ def _parse_node(path: str, stored: Any, place: str, findings: Findings) -> NodeS
     return NodeSnapshot(id, path, document, replace(data, manifests=tuple(dict.fromkeys(refs))))
 
 
-def _parse_manifest_ref(stored: Any, place: str, findings: Findings) -> ManifestRef:
+def _parse_manifest_ref(stored: Any, place: str, findings: LegacyFindings) -> ManifestRef:
     """Decode a manifest reference without extents: early releases wrote none or wrong ones, which would hide
     chunks.
     """

@@ -16,8 +16,8 @@ LONG_ID: int = 16
 
 
 @dataclass(slots=True)
-class Findings:
-    """Additional results of decoders: tolerated problems, and ids that were shortened."""
+class LegacyFindings:
+    """The findings of the decoders of legacy structures: tolerated problems, and ids that were shortened."""
 
     tell: Callable[[str], None] = lambda text: None
     """A function that receives each distinct note once."""
@@ -26,13 +26,13 @@ class Findings:
     """The original ids of 16 bytes, by their shortened ids of 12 bytes."""
 
     def note(self, text: str) -> None:
-        """Report a problem that was tolerated."""
+        """Record a problem in a legacy structure that was tolerated."""
         if text not in self.notes:
             self.notes[text] = None
             self.tell(text)
 
     def shorten(self, long: bytes) -> bytes:
-        """Return the id of 12 bytes for one of 16; see `shorten_id`."""
+        """Shorten a legacy id of 16 bytes to 12 in the decoders of structures; see `shorten_id`."""
         short = shorten_id(long)
         if self.long_ids.setdefault(short, long) != long:
             raise make_damage_error(f"ids {long.hex()} and {self.long_ids[short].hex()} collide")
@@ -40,7 +40,7 @@ class Findings:
 
 
 def shorten_id(long: bytes) -> bytes:
-    """Return the first 12 bytes of the SHA-256 of an id of the draft format.
+    """Shorten an id in a legacy structure of the draft format: the first 12 bytes of its SHA-256.
 
     A hash instead of a part, because manually numbered ids may differ in any of their bytes.
     """
@@ -49,7 +49,8 @@ def shorten_id(long: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """A structure that is stored as a map of its fields, or as an array in one of several orders."""
+    """The description of a legacy structure, stored as a map of its fields or as an array in one of several
+    orders."""
 
     name: str
     orders: tuple[tuple[str, ...], ...]
@@ -57,8 +58,8 @@ class Structure:
     optional: frozenset[str] = frozenset()
     """Fields that a map may lack."""
 
-    def read(self, value: Any, place: str, findings: Findings) -> Mapping[str, Any]:
-        """Return the fields by name."""
+    def read(self, value: Any, place: str, findings: LegacyFindings) -> Mapping[str, Any]:
+        """Decode the fields of a legacy structure by name."""
         if isinstance(value, Mapping):
             return self._named(value, place, findings)
         if not isinstance(value, list | tuple):
@@ -69,7 +70,7 @@ class Structure:
         known = " or ".join(str(n) for n in sorted({len(order) for order in self.orders}))
         raise make_damage_error(f"{place}: {self.name} has {len(value)} fields, expected {known}")
 
-    def _named(self, value: Mapping[Any, Any], place: str, findings: Findings) -> Mapping[str, Any]:
+    def _named(self, value: Mapping[Any, Any], place: str, findings: LegacyFindings) -> Mapping[str, Any]:
         known = {name for order in self.orders for name in order}
         unknown = sorted(str(name) for name in value if name not in known)
         if unknown:
@@ -83,19 +84,19 @@ class Structure:
 
 
 def make_damage_error(message: str) -> FormatError:
-    """Return the error for damaged or undocumented content."""
+    """Return the error for damaged or undocumented content of a legacy structure."""
     return FormatError(message, kind=ErrorKind.DESERIALIZATION)
 
 
 def to_number(value: Any, place: str, bits: int = 64) -> int:
-    """Return a non-negative integer that fits into a number of bits."""
+    """Return a non-negative integer of a legacy structure that fits into a number of bits."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
         raise make_damage_error(f"{place}: expected an integer below 2**{bits}, not {show_value(value)}")
     return value
 
 
 def to_text(value: Any, place: str) -> str:
-    """Return a text that can be encoded as UTF-8."""
+    """Return a text of a legacy structure that can be encoded as UTF-8."""
     if not isinstance(value, str):
         raise make_damage_error(f"{place}: {describe_type(value)}, expected a text")
     try:
@@ -108,7 +109,7 @@ def to_text(value: Any, place: str) -> str:
 
 
 def to_items(value: Any, place: str) -> Sequence[Any]:
-    """Return a list. None counts as an empty list."""
+    """Return a list of a legacy structure. None counts as an empty list."""
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -117,7 +118,7 @@ def to_items(value: Any, place: str) -> Sequence[Any]:
 
 
 def to_pairs(value: Any, place: str) -> Mapping[Any, Any]:
-    """Return a map. None counts as an empty map."""
+    """Return a map of a legacy structure. None counts as an empty map."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -126,7 +127,8 @@ def to_pairs(value: Any, place: str) -> Mapping[Any, Any]:
 
 
 def to_variant(value: Any, place: str) -> tuple[str, Any]:
-    """Return the name and the content of a variant: a name, or a map with the name as its only key."""
+    """Decode a variant of a legacy structure to its name and content: a name, or a map with the name as its
+    only key."""
     if isinstance(value, str):
         return value, None
     if isinstance(value, Mapping) and len(value) == 1:
@@ -137,7 +139,8 @@ def to_variant(value: Any, place: str) -> tuple[str, Any]:
 
 
 def to_time_us(value: Any, place: str) -> int:
-    """Convert an RFC 3339 time, UTC by default, to microseconds since 1970. Nanoseconds are truncated."""
+    """Convert an RFC 3339 time of a legacy structure, UTC by default, to microseconds. Nanoseconds are
+    truncated."""
     try:
         parsed = datetime.fromisoformat(to_text(value, place))
         return to_microseconds(parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC))
@@ -146,7 +149,7 @@ def to_time_us(value: Any, place: str) -> int:
 
 
 def to_bytes(value: Any, place: str) -> bytes:
-    """Return bytes, which JSON represents as a list of numbers."""
+    """Return bytes of a legacy structure, which JSON represents as a list of numbers."""
     if isinstance(value, bytes):
         return value
     try:
@@ -156,7 +159,7 @@ def to_bytes(value: Any, place: str) -> bytes:
 
 
 def show_value(value: Any) -> str:
-    """Return a value for an error message, shortened."""
+    """Shorten a value of a legacy structure for an error message."""
     whole = (
         repr(value)
         if not isinstance(value, Mapping | list | tuple) or len(value) < 8
@@ -166,7 +169,7 @@ def show_value(value: Any) -> str:
 
 
 def describe_type(value: Any) -> str:
-    """Describe the type of a value for an error message."""
+    """Describe the type of a value in a legacy structure for an error message."""
     if isinstance(value, Mapping | list | tuple):
         return f"a {'map' if isinstance(value, Mapping) else 'list'} of {len(value)}"
     return "nothing" if value is None else f"a {type(value).__name__}"

@@ -13,7 +13,7 @@ from icefloe.format.transaction_log import TransactionLog, UpdatedChunks
 from icefloe.legacy.codec.files import open_file
 from icefloe.legacy.codec.ids import make_node_id
 from icefloe.legacy.codec.structures import (
-    Findings,
+    LegacyFindings,
     Structure,
     make_damage_error,
     to_items,
@@ -43,9 +43,9 @@ RankOf = Callable[[NodeId], int | None]
 
 
 def read_transaction_log(
-    data: bytes, id: SnapshotId, rank_of: RankOf, place: str, findings: Findings
+    data: bytes, id: SnapshotId, rank_of: RankOf, place: str, findings: LegacyFindings
 ) -> TransactionLog:
-    """Decode a transaction log file.
+    """Decode a legacy transaction log file.
 
     The file does not say whether a node whose attributes changed is a group or an array, and early writers
     recorded chunks of other arrays under a node. The nodes of the snapshot resolve both ambiguities.
@@ -76,7 +76,7 @@ def _parse_ids(stored: Any, place: str) -> Sequence[NodeId]:
 
 
 def _parse_chunks(
-    node: NodeId, stored: Any, rank: int | None, place: str, findings: Findings
+    node: NodeId, stored: Any, rank: int | None, place: str, findings: LegacyFindings
 ) -> list[tuple[NodeId, Any]]:
     by_rank: dict[int, list[list[int]]] = {}
     where = f"{place}: updated_chunks of {node}"

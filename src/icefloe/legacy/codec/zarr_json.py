@@ -13,7 +13,7 @@ import numpy as np
 from icefloe.errors import ErrorKind, FormatError
 from icefloe.format.snapshot import ArrayNodeData, DimensionShape
 from icefloe.legacy.codec.structures import (
-    Findings,
+    LegacyFindings,
     Structure,
     describe_type,
     make_damage_error,
@@ -59,14 +59,14 @@ _U32_MAX: Final = 0xFFFFFFFF
 
 
 def make_group_document(attributes: Mapping[str, Any], place: str) -> bytes:
-    """Return the zarr.json of a group."""
+    """Reconstruct the zarr.json of a group from a legacy snapshot."""
     return _encode({"zarr_format": 3, "node_type": "group", "attributes": attributes}, place)
 
 
 def make_array_document(
-    stored: Any, attributes: Mapping[str, Any], place: str, findings: Findings
+    stored: Any, attributes: Mapping[str, Any], place: str, findings: LegacyFindings
 ) -> tuple[bytes, ArrayNodeData]:
-    """Return the zarr.json of an array, and its other data in a current snapshot, without manifests."""
+    """Reconstruct the zarr.json of an array from a legacy snapshot, and its other data without manifests."""
     fields = ARRAY_METADATA.read(stored, place, findings)
     shape = [to_number(n, f"{place}: shape") for n in to_items(fields["shape"], f"{place}: shape")]
     chunks = [
@@ -101,7 +101,7 @@ def make_array_document(
 
 
 def get_attributes(stored: Any, place: str) -> Mapping[str, Any]:
-    """Return the attributes of a node in its snapshot."""
+    """Return the user attributes for the zarr.json of a node in a legacy snapshot."""
     if stored is None:
         return {}
     name, content = to_variant(stored, f"{place}: user_attributes")
@@ -159,7 +159,7 @@ def _check_separator(stored: Any, place: str) -> None:
         raise make_damage_error(f"{place}: unknown chunk_key_encoding {name!r}")
 
 
-def _named(stored: Any, place: str, findings: Findings) -> dict[str, Any]:
+def _named(stored: Any, place: str, findings: LegacyFindings) -> dict[str, Any]:
     if isinstance(stored, str):
         return {"name": stored}
     fields = _NAMED.read(stored, place, findings)
@@ -184,7 +184,7 @@ def _parse_data_type(stored: Any, place: str) -> tuple[Any, str]:
     raise make_damage_error(f"{place}: unknown data_type {name!r}")
 
 
-def _fill_value(stored: Any, data_type: str, place: str, findings: Findings) -> Any:
+def _fill_value(stored: Any, data_type: str, place: str, findings: LegacyFindings) -> Any:
     """Return the fill value in the form of zarr.json."""
     value = stored
     if isinstance(stored, Mapping):
@@ -215,7 +215,7 @@ def _check_integer(value: Any, sign: str, bits: int, where: str) -> int:
     return value
 
 
-def _float(value: Any, kind: Any, where: str, findings: Findings) -> float | str:
+def _float(value: Any, kind: Any, where: str, findings: LegacyFindings) -> float | str:
     if value is None:
         findings.note(f"{where}: null instead of a number, read as NaN")
         value = math.nan

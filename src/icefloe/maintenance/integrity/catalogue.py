@@ -1,14 +1,14 @@
-"""The catalogue of checksums, which is stored beside the repository.
+"""The catalogue of checksums, which is stored next to the repository's objects.
 
 Its files are below `icefloe/checksums/`. Official readers and garbage collection ignore this folder, and
-clones do not copy it. Each file is one zstd frame with a checksum of its own. It contains magic bytes and
+clones do not copy it. Each file is one zstd frame with its own checksum. It contains magic bytes and
 sorted rows of 37 bytes: the kind (one byte, the index in `KINDS`), the id (12), the size in bytes (8, little
 endian) and the blake2b digest (16).
 
-A snapshot file of version 1 names its parent, and an expiration rewrites it with another parent. To
-distinguish this from damage, such a file has two more rows: the digest of its content without the parent, and
-the parent itself instead of a digest. The repo info file of version 2 has the time of the newest entry of its
-ops log instead of an id, because every change of the file adds an entry.
+A snapshot file of version 1 contains the id of its parent, and an expiration rewrites it with another parent.
+To distinguish this from damage, such a file has two more rows: one with the digest of its content without the
+parent, and one with the parent instead of a digest. The repo info file of version 2 has the time of the
+newest entry of its ops log instead of an id, because every change of the file adds an entry.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from icefloe.format.files import (
     split_snapshot_parent,
 )
 from icefloe.format.id_columns import is_member, view_id_keys
-from icefloe.maintenance.listings import OBJECT_ID, Ids, Listing, iterate_ids
+from icefloe.maintenance.listings import OBJECT_ID, Ids, ObjectListing, iterate_ids
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
 FOLDERS: Final = (SNAPSHOTS, TRANSACTIONS, MANIFESTS, CHUNKS)
@@ -52,7 +52,7 @@ Rows = NDArray[np.void]
 
 
 class Catalogue:
-    """The recorded checksums, one row per object."""
+    """The catalogue of recorded checksums, one row per object, stored next to the repository's objects."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
@@ -61,14 +61,15 @@ class Catalogue:
         return len(self.rows)
 
     def of(self, kind: str) -> Rows:
-        """Return the rows of one kind, sorted by id."""
+        """Return the rows of the checksum catalogue for one kind of object, sorted by id."""
         start, stop = self.rows["kind"].searchsorted(
             np.array([KINDS.index(kind), KINDS.index(kind) + 1], np.uint8)
         )
         return self.rows[start:stop]
 
     def find(self, kind: str, ids: Ids) -> tuple[Rows, NDArray[np.bool_]]:
-        """Return the rows of some objects, and a mask of the objects that have a row."""
+        """Find the rows of some objects in the checksum catalogue, and a mask of the objects that
+        have a row."""
         rows = self.of(kind)
         if not len(rows):
             return rows, np.zeros(len(ids), np.bool_)
@@ -78,11 +79,13 @@ class Catalogue:
         return rows[places[there]], there
 
     def with_new_parents(self, rows: Rows) -> Ids:
-        """Return the snapshots in which only the parent has changed, to another recorded snapshot."""
+        """Return the snapshots in the checksum catalogue that only got another parent, which is also in
+        the catalogue.
+        """
         content, parents = (
             select_kind(rows, WITHOUT_PARENT),
             select_kind(rows, PARENT),
-        )  # of the same ids
+        )  # rows of the same ids
         was, known = self.find(WITHOUT_PARENT, get_row_ids(content))
         was_parent, _ = self.find(PARENT, get_row_ids(content))
         content, parents = content[known], parents[known]
@@ -94,32 +97,35 @@ class Catalogue:
 
 
 def make_repo_info_row(data: bytes, newest_us: int) -> Rows:
-    """Return the checksum of a repo info file whose newest entry has a given time."""
+    """Return the catalogue row with the checksum of a repo info file, by the time of its newest entry."""
     row = (KINDS.index(REPO_INFO), to_time_ids(np.array([newest_us])).tobytes(), len(data), _hash(data))
     return np.array([row], _ROW)
 
 
 def to_time_ids(times_us: NDArray[Any]) -> Ids:
-    """Return times as ids in the same order."""
+    """Convert times to ids in the same order, for rows of the checksum catalogue."""
     ids = np.zeros((len(times_us), OBJECT_ID), np.uint8)
     ids[:, :8] = times_us.astype(">u8").view(np.uint8).reshape(-1, 8)
     return ids
 
 
 def select_kind(rows: Rows, kind: str) -> Rows:
-    """Return the rows of one kind, in their order."""
+    """Return the rows of the checksum catalogue for one kind of object, in their order."""
     found: Rows = rows[rows["kind"] == KINDS.index(kind)]
     return found
 
 
 def load(storage: Storage) -> Catalogue:
-    """Load all checksums of a repository; FormatError for a damaged file."""
+    """Load the checksum catalogue of a repository; raise FormatError for a damaged file."""
     parts = [_read(storage, key) for key in sorted(_files(storage))]
     return Catalogue(_sort_rows(np.concatenate([np.zeros(0, _ROW), *parts])))
 
 
 def record(storage: Storage, rows: Rows) -> None:
-    """Add checksums, which replace earlier ones of the same objects. Many files are merged into one."""
+    """Record checksums in the catalogue, replacing earlier ones of the same objects.
+
+    If there are many files, they are merged into one.
+    """
     if not len(rows):
         return
     files = sorted(_files(storage))
@@ -136,9 +142,9 @@ def record(storage: Storage, rows: Rows) -> None:
 
 
 def compute_digests(
-    storage: Storage, listings: Sequence[Listing], executor: Executor, progress: Progress | None = None
+    storage: Storage, listings: Sequence[ObjectListing], executor: Executor, progress: Progress | None = None
 ) -> Iterator[Rows]:
-    """Read objects, and yield their checksums batch by batch. Missing objects have none."""
+    """Compute the checksums of objects for the catalogue batch by batch. Missing objects have none."""
     batches = [batch for listing in listings for batch in listing.batches()]
     done, total = 0, sum(map(len, listings))
     results = executor.map(Task(partial(_digest, storage), "checksums"), batches)
@@ -149,7 +155,7 @@ def compute_digests(
         yield rows
 
 
-def _digest(storage: Storage, batch: Listing) -> Rows:
+def _digest(storage: Storage, batch: ObjectListing) -> Rows:
     found = []
     for id, path in zip(iterate_ids(batch.ids), batch.paths(), strict=True):  # one request per object
         try:
@@ -182,7 +188,7 @@ def _hash(data: bytes) -> bytes:
 
 
 def get_row_ids(rows: Rows) -> Ids:
-    """Return the ids of rows, in their order."""
+    """Return the object ids of rows in the checksum catalogue, in their order."""
     found: Ids = np.ascontiguousarray(rows["id"]).view(np.uint8).reshape(-1, 12)
     return found
 

@@ -16,7 +16,7 @@ from icefloe.format.updates import Updates
 from icefloe.maintenance.integrity import catalogue
 from icefloe.maintenance.integrity.catalogue import Catalogue, Rows, get_row_ids
 from icefloe.maintenance.integrity.findings import Finding, Findings
-from icefloe.maintenance.listings import OBJECT_ID, Ids, Listing, list_folder
+from icefloe.maintenance.listings import OBJECT_ID, Ids, ObjectListing, list_folder
 from icefloe.maintenance.reachable import (
     list_chunks_used,
     list_logs_used,
@@ -30,12 +30,12 @@ _DIFFERENT = "the bytes differ from the recorded checksum"
 
 def check_checksums(
     storage: Storage,
-    listed: Mapping[str, Listing],
+    listed: Mapping[str, ObjectListing],
     used: Mapping[str, Ids],
     executor: Executor,
     report: Findings,
 ) -> None:
-    """Read all used objects with a recorded checksum, and report those that differ."""
+    """Check the recorded checksums: read all used objects, and report those that differ."""
     try:
         known = catalogue.load(storage)
     except IcechunkError as damage:
@@ -49,7 +49,7 @@ def check_checksums(
 
 
 def record_checksums(refs: RefStore, storage: Storage, executor: Executor, progress: Progress | None) -> int:
-    """Record the checksums of used objects that have none yet, and return their number."""
+    """Record the checksums of used objects that have none yet. Return their number."""
     storage.check_writable()
     snapshots = list_reachable_snapshots(refs)
     manifests = list_manifests_used(storage, snapshots, executor)
@@ -84,14 +84,14 @@ def record_again(storage: Storage, folder: str, ids: Iterable[bytes]) -> None:
     if not len(column):
         return
     was, _ = catalogue.load(storage).find(folder, column)
-    again = Listing(folder, get_row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
+    again = ObjectListing(folder, get_row_ids(was), was["size"].astype(np.int64), np.zeros(0, np.int64))
     rows = list(catalogue.compute_digests(storage, [again], ThreadExecutor(1)))
     if rows:
         catalogue.record(storage, np.concatenate(rows))
 
 
 def _with_new_parents(
-    storage: Storage, known: Catalogue, listed: Listing, snapshots: Ids, executor: Executor
+    storage: Storage, known: Catalogue, listed: ObjectListing, snapshots: Ids, executor: Executor
 ) -> Rows:
     """Return the checksums of snapshot files that an expiration rewrote with another parent."""
     recorded, _ = known.find(catalogue.WITHOUT_PARENT, snapshots)
@@ -100,7 +100,7 @@ def _with_new_parents(
     return rows[is_member(get_row_ids(rows), known.with_new_parents(rows))]
 
 
-def _find_recorded(known: Catalogue, listed: Listing, ids: Ids, report: Findings) -> Listing:
+def _find_recorded(known: Catalogue, listed: ObjectListing, ids: Ids, report: Findings) -> ObjectListing:
     """Return the used objects with a recorded checksum that exist, and report missing ones."""
     recorded = ids[known.find(listed.folder, ids)[1]]
     there = is_member(recorded, listed.ids)
@@ -135,7 +135,7 @@ def _compare(known: Catalogue, folder: str, rows: Rows, report: Findings) -> Non
 
 
 def _repo_info_now(storage: Storage, known: Catalogue) -> Rows:
-    """Return the checksum of the repo info file, unless this state of it was recorded before."""
+    """Return the checksum of the repo info file, unless its current state is already recorded."""
     found = _repo_info(storage)
     if found is None:
         return known.rows[:0]

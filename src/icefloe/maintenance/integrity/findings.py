@@ -15,26 +15,29 @@ VerifyLevel: TypeAlias = Literal["graph", "objects", "sources", "chunks"]
 
 
 class Level(StrEnum):
-    """The depth of a verification. Each level includes those before it."""
+    """The level of findings that a verification looks for.
+
+    Each level includes the checks of those before it.
+    """
 
     GRAPH = "graph"
-    """Metadata files exist and conform to the specification."""
+    """Check that metadata files exist and conform to the specification."""
     OBJECTS = "objects"
-    """Chunk objects exist and are as long as references require."""
+    """Also check that chunk objects exist and are as long as references require."""
     SOURCES = "sources"
-    """Files of virtual references exist, are long enough, and have not changed."""
+    """Also check that files of virtual references exist, are long enough, and have not changed."""
     CHUNKS = "chunks"
-    """All chunks can be decoded by zarr."""
+    """Also check that zarr can decode all chunks."""
 
     def includes(self, other: Level) -> bool:
-        """Return True if this level is at least as deep as another."""
+        """Return True if this level of findings is at least as deep as another."""
         levels = list(Level)
         return levels.index(self) >= levels.index(other)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem that a verification found."""
+    """A finding of a verification: a problem with one object."""
 
     kind: str
     """`missing`, `unreadable`, `disagrees`, `size`, `count`, `extents`, `grid` or `short`; for sources also
@@ -50,12 +53,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport(Report):
-    """The findings of a verification, and the numbers of objects that it checked."""
+    """The report of a verification with all its findings, and the numbers of objects that it checked."""
 
     level: Level
     """The level of the verification."""
     findings: tuple[Finding, ...] = ()
-    """The problems that were found."""
+    """The findings: problems with single objects."""
     snapshots: int = 0
     """Number of checked snapshots."""
     transaction_logs: int = 0
@@ -73,13 +76,14 @@ class VerifyReport(Report):
     statistics: int = 0
     """Number of checked statistics files."""
     checksums: int = 0
-    """Objects that were compared with a recorded checksum."""
+    """Number of objects that were compared with a recorded checksum."""
     skipped: int = 0
-    """Snapshots that an earlier incremental verification found intact."""
+    """Number of snapshots that were skipped, because an earlier incremental verification found them
+    intact."""
 
     @property
     def ok(self) -> bool:
-        """True if there are no findings."""
+        """True if the verification has no findings."""
         return not self.findings
 
     def _render_verdict(self) -> str:
@@ -88,7 +92,7 @@ class VerifyReport(Report):
         return html.mark(self.ok, "intact" if self.ok else counted(len(self.findings), "finding"))
 
     def table(self) -> Table:
-        """Return one row per finding: kind, object, where, message.
+        """Return the findings of the verification as a table: kind, object, where, message.
 
         Returns
         -------
@@ -105,13 +109,13 @@ class Findings:
         self.level = level
         self.findings: list[Finding] = []
         self.counts: Counter[str] = Counter()
-        """Numbers of objects, by field of `VerifyReport`."""
+        """The numbers of objects, by field of `VerifyReport`."""
 
     @property
     def ok(self) -> bool:
-        """True if there are no findings so far."""
+        """True if a verification in progress has no findings so far."""
         return not self.findings
 
     def report(self) -> VerifyReport:
-        """Return the report of the verification."""
+        """Return the verification report with all findings so far."""
         return VerifyReport(self.level, tuple(self.findings), **self.counts)

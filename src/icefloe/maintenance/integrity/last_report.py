@@ -1,7 +1,7 @@
-"""The report of the last verification, stored beside the checksums.
+"""The report of the last verification, stored next to the checksums.
 
 The file is `icefloe/verified/report.json`. Official readers and garbage collection ignore it, and clones do
-not copy it. It has a limited size, and no secrets.
+not copy it. Its size is limited, and it contains no secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST_FILE: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class VerificationRecord(Report):
-    """The recorded report of a verification."""
+    """The record of the last verification: its report and time, as stored in the repository."""
 
     report: VerifyReport
     """The report, with at most the first 1000 findings and shortened messages."""
@@ -41,14 +41,14 @@ class VerificationRecord(Report):
 
     @property
     def ok(self) -> bool:
-        """True if there were no findings."""
+        """True if the last recorded verification had no findings."""
         return not self.findings_total
 
 
 def record_report(
     storage: Storage, report: VerifyReport, *, snapshot_id: str | None = None, with_checksums: bool = False
 ) -> VerificationRecord:
-    """Store a report as the latest: at most 1000 findings, without secrets."""
+    """Record the report of a verification as the last: at most 1000 findings, without secrets."""
     storage.check_writable()
     kept = tuple(_shorten(each) for each in report.findings[:_MOST_FINDINGS])
     counts = {name: getattr(report, name) for name in _COUNTS}
@@ -66,7 +66,7 @@ def record_report(
 
 
 def last_verification(storage: Storage) -> VerificationRecord | None:
-    """Read the report of the last verification that was recorded, as `icefloe verify` does.
+    """Read the recorded report of the last verification, as `icefloe verify` writes it.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def _shorten(found: Finding) -> Finding:
 
 def _parse(document: dict[str, Any]) -> VerificationRecord:
     if document["format"] != _FORMAT:
-        raise ValueError(f"it has the format {document['format']!r} of another release")
+        raise ValueError(f"its format {document['format']!r} is that of another release")
     report = document["report"]
     findings = tuple(
         Finding(*(str(found[each.name]) for each in fields(Finding)))

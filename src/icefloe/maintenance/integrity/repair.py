@@ -3,7 +3,7 @@
 Existing files are never changed. Lost chunks and manifests are restored by a commit on a branch; earlier
 snapshots still refer to the lost objects until they expire. A missing transaction log is computed from the
 snapshots before and after it. A missing snapshot is removed from the history. Virtual references can be
-changed to the new locations of their files.
+changed to new locations of their files.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ from icefloe.format.transaction_log import TransactionLog
 from icefloe.maintenance.integrity.checksums import record_again
 from icefloe.maintenance.integrity.findings import Finding, Findings, Level
 from icefloe.maintenance.integrity.verify_sources import check_sources, find_sources
-from icefloe.maintenance.listings import Listing, list_folder
+from icefloe.maintenance.listings import ObjectListing, list_folder
 from icefloe.ops import UpdateType
 
 if TYPE_CHECKING:
     from icefloe.session import Session
 
 ReadChunk: TypeAlias = Callable[[str, tuple[int, ...]], "bytes | NDArray[Any] | None"]
-"""Returns a chunk, given the path of its array and its coordinates: stored bytes, values, or None."""
+"""A function that returns a chunk, given the path of its array and its coordinates: stored bytes, values, or
+None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkSource:
-    """A source of chunks for `Repository.repair`: a function of an array's path and a chunk's coordinates.
+    """A source of chunks for a repair: a function of an array's path and a chunk's coordinates.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ class ChunkSource:
 
     @staticmethod
     def from_session(session: Session) -> ChunkSource:
-        """Take chunks from a session, for example of a clone.
+        """Create a source of chunks for a repair from a session, for example of a clone.
 
         Parameters
         ----------
@@ -88,22 +89,23 @@ class ChunkSource:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport(Report):
-    """The damage that a repair found, and the actions that it took or, with `dry_run`, would take."""
+    """The result of a repair: the damage that it found, and the actions that it took or, with `dry_run`,
+    would take."""
 
     dry_run: bool
     """True if nothing was written."""
     snapshot_id: str | None = None
     """The commit with the repair."""
     actions: tuple[Action, ...] = ()
-    """The object, its referrer, the problem and the action, one tuple per problem."""
+    """One tuple per problem: the object, its referrer, the problem and the action."""
 
     @property
     def complete(self) -> bool:
-        """True if no damage is left."""
+        """True if a repair left no damage."""
         return all(action != LEFT for *_, action in self.actions)
 
     def table(self) -> Table:
-        """Return one row per problem: object, where, problem, action.
+        """Return the problems of a repair as a table: object, where, problem, action.
 
         Returns
         -------
@@ -129,7 +131,8 @@ RESTORED, DROPPED, LEFT = "restored", "dropped", "left unchanged"
 RELOCATED = "relocated"
 _GONE = ("missing", "unreadable")
 _LOST_SOURCE = ("missing", "changed", "short")
-"""Kinds of findings that mean a lost file. An unreachable file may be intact, so it is not included."""
+"""The kinds of findings that mean that a file is lost. They exclude unreachable files, which may be
+intact."""
 
 
 def repair(
@@ -167,7 +170,7 @@ def repair(
 
 
 def _rebuild_logs(refs: RefStore, assets: AssetStore, findings: Sequence[Finding], report: Repairs) -> None:
-    """Compute missing transaction logs. Those of expired snapshots cannot be computed."""
+    """Compute missing transaction logs, except for expired snapshots, whose logs cannot be computed."""
     made = []
     for found in findings:
         folder, _, name = found.object.partition("/")
@@ -184,16 +187,18 @@ def _compute_log(refs: RefStore, assets: AssetStore, id: SnapshotId) -> Transact
     try:
         parent = refs.snapshot(id).parent_id
         return None if parent is None else compute_log(assets.snapshot(parent), assets.snapshot(id), assets)
-    except IcechunkError:  # it expired, or a snapshot or manifest before or after it is also missing
+    except (
+        IcechunkError
+    ):  # the snapshot has expired, or a snapshot or manifest before or after it is also missing
         return None
 
 
 def _drop_snapshots(refs: RefStore, assets: AssetStore, findings: Sequence[Finding], report: Repairs) -> None:
     """Remove missing snapshots from the history, and reset branches to their newest existing snapshot.
 
-    In version 1 only the snapshot file names its parent, so that the ancestors of a missing one are unknown.
-    Its child is rewritten with the first snapshot as parent, as in an expiration. Branches and tags of
-    version 1 at a missing snapshot are not changed.
+    In version 1, only the snapshot file contains the id of its parent, so the ancestors of a missing snapshot
+    are unknown. Its child is rewritten with the first snapshot as its parent, as in an expiration. Branches
+    and tags of version 1 at a missing snapshot are not changed.
     """
     noted = [found for found in findings if found.object.startswith(f"{SNAPSHOTS}/")]
     lost = {SnapshotId.parse(found.object.partition("/")[2]): found for found in noted if found.kind in _GONE}
@@ -230,7 +235,7 @@ def _remove_lost(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
     snapshots = info.snapshots
     keep = np.array([snapshots.id_at(row) not in lost for row in range(len(snapshots))], np.bool_)
     first = (snapshots.parents == NO_PARENT) & ~keep
-    keep |= first  # the others need it as an ancestor
+    keep |= first  # other snapshots need it as an ancestor
 
     def last_there(tip: SnapshotId) -> SnapshotId:
         return next(snapshots.id_at(row) for row in snapshots.ancestry(tip) if keep[row])
@@ -251,27 +256,27 @@ def _remove_lost(info: RepoInfo, lost: set[SnapshotId]) -> Changed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """The lost manifests and chunks of an array."""
+    """The manifests and chunks of an array that were lost and that a repair has to restore or remove."""
 
     node: NodeSnapshot
     manifests: tuple[ManifestRef, ...]
     coords: NDArray[np.uint32]
-    """Chunks whose object is missing, too short or damaged."""
+    """The coordinates of chunks whose object is missing, too short or damaged."""
 
     def chunks(self) -> Iterator[tuple[int, ...]]:
-        """Yield the coordinates of all chunks that may be lost."""
+        """Yield the coordinates of all chunks of an array that may be lost, for a repair."""
         yield from map(tuple, self.coords.tolist())
         for ref in self.manifests:
             yield from self.extents(ref)
 
     def extents(self, ref: ManifestRef) -> Iterator[tuple[int, ...]]:
-        """Return the coordinates that a lost manifest may have contained: the whole grid without extents."""
+        """Return the extents of a lost manifest for its repair; the whole grid if they are not known."""
         data = self.node.node_data
         grid = [range(d.num_chunks) for d in data.shape] if isinstance(data, ArrayNodeData) else []
         return product(*(ref.extents if len(ref.extents) == len(grid) else grid))
 
 
-def _find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> Iterator[Lost]:
+def _find_lost(workspace: Workspace, listed: ObjectListing, damaged: set[ChunkId]) -> Iterator[Lost]:
     """Yield the arrays of a snapshot with lost manifests or chunks."""
     for node in workspace.base.nodes:
         data = node.node_data
@@ -290,7 +295,7 @@ def _find_lost(workspace: Workspace, listed: Listing, damaged: set[ChunkId]) -> 
             yield Lost(node, tuple(manifests), coords)
 
 
-def _find_dangling(refs: ArrayManifest, listed: Listing, damaged: set[ChunkId]) -> NDArray[np.bool_]:
+def _find_dangling(refs: ArrayManifest, listed: ObjectListing, damaged: set[ChunkId]) -> NDArray[np.bool_]:
     native = np.flatnonzero(refs.kind == NATIVE)
     wrong = np.zeros(len(refs), np.bool_)
     if not len(native):
@@ -312,7 +317,7 @@ def _repair_array(
     write_values: Callable[[str, tuple[int, ...], NDArray[Any]], None],
     report: Repairs,
 ) -> None:
-    """Restore the lost chunks of an array from a source, and drop the others on request."""
+    """Restore the lost chunks of an array from a source. On request, drop chunks that cannot be restored."""
     node = lost.node
     found = {} if source is None else _read_lost(source, lost)
     unknown = {ref.id: any(at not in found for at in lost.extents(ref)) for ref in lost.manifests}
@@ -351,13 +356,13 @@ def _forget_manifests(workspace: Workspace, node: NodeSnapshot, gone: set[Manife
     data = node.node_data
     if isinstance(data, ArrayNodeData):
         kept = tuple(ref for ref in data.manifests if ref.id not in gone)
-        # Treat the metadata as changed: the chunks of the lost manifests are unknown.
+        # Treat the metadata as changed, because the chunks of the lost manifests are unknown.
         workspace.changes.updated[node.path] = replace(node, node_data=replace(data, manifests=kept))
         workspace.rebase(workspace.base, workspace.changes)
 
 
 def _as_source(sources: ReadChunk | Mapping[str, ReadChunk] | None) -> ReadChunk | None:
-    """Return one source for all arrays."""
+    """Combine sources for single arrays to one source."""
     if not isinstance(sources, Mapping):
         return sources
     table = dict(sources)
@@ -438,7 +443,7 @@ def _group_by_location(refs: ArrayManifest) -> Iterator[tuple[str, NDArray[np.in
 def _relocate(
     workspace: Workspace, refs: ArrayManifest, location: str, relocate: Mapping[str, str]
 ) -> ArrayManifest | None:
-    """Return references to the new location of a file; None if the file does not exist there."""
+    """Return references to a file at its new location; None if it does not exist there."""
     prefixes = [prefix for prefix in relocate if location.startswith(prefix)]
     if not prefixes:
         return None

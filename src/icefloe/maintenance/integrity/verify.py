@@ -1,6 +1,6 @@
-"""Verification: select snapshots, check them, and record those that are intact.
+"""Verify snapshots, and record intact snapshots.
 
-The record is stored beside the repository, for incremental verifications.
+The record is stored next to the repository's objects, for incremental verifications.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def verify(
     incremental: bool = False,
     dry_run: bool = False,
 ) -> VerifyReport:
-    """Check some snapshots; see `Repository.verify`."""
+    """Verify some snapshots: run all checks of a level; see `Repository.verify`."""
     depth = as_level(level)
     done = _load(assets.storage, depth) if incremental else NO_IDS
     wanted = snapshots[~is_member(snapshots, done)]
@@ -64,26 +64,26 @@ def verify(
 
 
 def as_level(level: str) -> Level:
-    """Return the level with the given name; ValueError for an unknown name."""
+    """Return the level to verify by name; raise ValueError for an unknown name."""
     if level not in list(Level):
         raise ValueError(f"unknown level {level!r}; choose one of {', '.join(Level)}")
     return Level(level)
 
 
 def list_snapshots_to_verify(refs: RefStore, tip: SnapshotId | None, *, history: bool) -> Ids:
-    """Return the ids of a snapshot, with or without its ancestors, or of all reachable snapshots."""
+    """List the snapshots to verify: one, with or without its ancestors, or all reachable ones."""
     if tip is None:
         if not history:
-            raise ValueError("history=False requires a branch, a tag or a snapshot_id")
+            raise ValueError("history=False requires a version; pass branch, tag or snapshot_id")
         return list_readable_history(refs, {*refs.branches().values(), *refs.tags().values()})
     return list_readable_history(refs, {tip}) if history else to_column({bytes(tip)})
 
 
 def _find_around(refs: RefStore, wanted: Ids, done: Ids) -> tuple[Ids, Ids]:
-    """Return the verified parents of some snapshots, and the snapshots that directly follow another one.
+    """Return the verified parents of some snapshots, and the snapshots that directly follow another snapshot.
 
-    Of the latter only the changes in their transaction log need to be checked. A snapshot that inherited logs
-    of expired ones does not directly follow its parent.
+    For the latter, only the changes in the transaction log need to be checked. A snapshot that inherited logs
+    of expired snapshots does not directly follow its parent.
     """
     ids, known = set(iterate_ids(wanted)), set(iterate_ids(done))
     before, after = set[bytes](), set[bytes]()
@@ -110,7 +110,7 @@ def _open_array(
 
 
 def _load(storage: Storage, level: Level) -> Ids:
-    """Return the snapshots that were verified at this or a deeper level. Ignore unreadable records."""
+    """Return the snapshots that were verified at this level or a deeper one. Ignore unreadable records."""
     found = [_read(storage, each) for each in Level if each.includes(level)]
     return sort_ids(np.concatenate([NO_IDS, *found]))
 

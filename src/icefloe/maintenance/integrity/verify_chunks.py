@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import zarr
 
 OpenArray = Callable[[SnapshotId, str], "zarr.Array[Any]"]
-"""Opens an array of a snapshot by its path."""
+"""A function that opens an array of a snapshot by path."""
 
 
 def check_chunks(
@@ -37,10 +37,10 @@ def check_chunks(
     report: Findings,
     after: Ids = NO_IDS,
 ) -> None:
-    """Decode all chunks of some snapshots. Shared chunks are decoded once.
+    """Verify the chunks of some snapshots by decoding them. Shared chunks are decoded once.
 
-    The snapshots in `after` directly follow verified ones: only the chunks in their transaction logs are
-    decoded.
+    The snapshots in `after` directly follow verified snapshots, so only the chunks in their transaction logs
+    are decoded.
     """
     known: set[bytes] = set()
     following = set(iterate_ids(after))
@@ -55,7 +55,7 @@ def check_chunks(
 
 
 def _find_changed(log: TransactionLog, node: NodeSnapshot, refs: ArrayManifest) -> ArrayManifest:
-    """Return the references that a commit wrote: all of them if the array or its metadata is new."""
+    """Return the references that a commit wrote, or all references if the array or its metadata is new."""
     own = np.frombuffer(node.id, np.uint8)[None]
     if is_member(own, log.new_arrays)[0] or is_member(own, log.updated_arrays)[0]:
         return refs
@@ -103,7 +103,7 @@ def _check_array(
 
 
 def _list_keys(node: NodeSnapshot, refs: ArrayManifest) -> Iterator[bytes]:
-    """Yield a key for each chunk: equal if its position, stored bytes and metadata are equal."""
+    """Yield a key for each chunk. Keys are equal if position, stored bytes and metadata are equal."""
     start = blake2b(node.id + node.user_data, digest_size=16)
     for row in range(len(refs)):
         key = start.copy()

@@ -1,4 +1,4 @@
-"""Verify metadata files and chunk objects: find missing, damaged and inconsistent ones."""
+"""Verify metadata files and chunk objects: find missing, damaged and inconsistent objects."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from icefloe._internal.concurrency import fork_safe_lock
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import ManifestId, NodeId, SnapshotId, encode_column
 from icefloe.core.assets import AssetStore
@@ -38,7 +39,7 @@ from icefloe.format.snapshot import Snapshot
 from icefloe.maintenance.integrity.checksums import check_checksums
 from icefloe.maintenance.integrity.findings import Finding, Findings, Level
 from icefloe.maintenance.integrity.verify_sources import Sources, check_sources, find_sources, merge_sources
-from icefloe.maintenance.listings import NO_IDS, Ids, Listing, iterate_ids, list_folder, to_column
+from icefloe.maintenance.listings import NO_IDS, Ids, ObjectListing, iterate_ids, list_folder, to_column
 from icefloe.maintenance.reachable import DistinctItems, list_reachable_snapshots
 from icefloe.maintenance.statistics.lifecycle import find_damaged
 from icefloe.storage.base import Storage
@@ -46,6 +47,10 @@ from icefloe.storage.base import Storage
 _ENDS: Final = np.dtype([("id", "S12"), ("end", "<u8")])
 _KEY: Final = np.dtype([("node", "S8"), ("manifest", "S12"), ("digest", "<u8")])
 _FACTOR: Final = 0x9E3779B97F4A7C15
+_MANY_REFS: Final = 100_000
+"""The number of references from which only two manifests are checked at the same time. Half a million
+references take up to 300 MB."""
+_checking_large = tuple(fork_safe_lock() for _ in range(2))
 
 
 def verify_graph(
@@ -58,7 +63,8 @@ def verify_graph(
     settled: Ids = NO_IDS,
     checksums: bool = False,
 ) -> Findings:
-    """Check some snapshots, or all reachable ones. Damage is reported, not raised.
+    """Verify the object graph: the metadata files and chunk objects of some snapshots, or of all reachable
+    ones.
 
     The content of `settled` snapshots was verified before and is not checked again. With `checksums`, all
     objects with a recorded checksum are read.
@@ -109,7 +115,7 @@ def _snapshots(
     storage: Storage,
     wanted: Ids,
     settled: Ids,
-    listed: Listing,
+    listed: ObjectListing,
     infos: SnapshotInfos | None,
     executor: Executor,
     report: Findings,
@@ -119,7 +125,7 @@ def _snapshots(
     claims = Claims()
     known: set[ManifestId] = set()
     for snapshot in executor.map(Task(partial(_read_snapshot, storage), "snapshots"), iterate_ids(settled)):
-        if not isinstance(snapshot, Finding):  # it may have been damaged since
+        if not isinstance(snapshot, Finding):  # the file may have been damaged since then
             known.update(file.id for file in snapshot.value.manifest_files)
             for _ in claims.new_in(snapshot.value):
                 pass
@@ -186,7 +192,7 @@ def _report_unreadable_snapshot(id: SnapshotId, damage: IcechunkError) -> Findin
     return Finding("unreadable", f"{SNAPSHOTS}/{id}", "the history", str(damage))
 
 
-def _find_existing(folder: str, wanted: Ids, listed: Listing, where: str, report: Findings) -> Ids:
+def _find_existing(folder: str, wanted: Ids, listed: ObjectListing, where: str, report: Findings) -> Ids:
     """Return the ids of existing objects, and report the others as missing."""
     there = is_member(wanted, listed.ids)
     for name in encode_column(wanted[~there]):
@@ -194,30 +200,35 @@ def _find_existing(folder: str, wanted: Ids, listed: Listing, where: str, report
     return wanted[there]
 
 
-# Claims: which parts of arrays manifests contain, according to snapshots
+# Claims of snapshots about the parts of arrays that manifests contain
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The part of an array that a manifest contains according to a snapshot."""
+    """The claim of a snapshot about the part of an array in a manifest, which verification of the object
+    graph checks.
+    """
 
     manifest: ManifestId
     node: NodeId
     path: str
     extents: tuple[range, ...]
-    """Empty if the writer omitted them."""
+    """The extents of the manifest; empty if the writer omitted them."""
     grid: tuple[int, ...]
-    """Number of chunks per dimension."""
+    """The number of chunks along each dimension."""
 
 
 class Claims:
-    """The distinct claims of many snapshots. Most snapshots repeat those of their parent."""
+    """The distinct claims of many snapshots about their manifests, to verify the object graph.
+
+    Most snapshots repeat the claims of their parent.
+    """
 
     def __init__(self) -> None:
         self._known: set[bytes] = set()
 
     def new_in(self, snapshot: Snapshot) -> Iterator[Claim]:
-        """Yield the claims that no earlier snapshot made."""
+        """Yield the claims about manifests that no earlier snapshot made, to verify the object graph."""
         columns = snapshot.nodes.columns
         arrays = columns["node_data"].tables.get(ARRAY_NODE) if len(columns) else None
         if arrays is None or not len(arrays["manifests"].items):
@@ -247,7 +258,7 @@ def _make_keys(
 
 
 def _digest(values: NDArray[Any], splits: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash each list of numbers to 64 bits, as a sum of products with odd factors by position."""
+    """Hash each list of numbers to 64 bits, as a sum of products with an odd factor per position."""
     lengths = np.diff(splits)
     places = expand_ranges(np.zeros(len(lengths), np.int64), lengths).astype(np.uint64)
     mixed = (values.astype(np.uint64) + np.uint64(1)) * (
@@ -278,11 +289,11 @@ def _claim(columns: Any, row: int, parts: Any, at: int, counts: Ragged, array: i
 
 
 def _logs(
-    refs: RefStore, storage: Storage, wanted: Ids, listed: Listing, executor: Executor, report: Findings
+    refs: RefStore, storage: Storage, wanted: Ids, listed: ObjectListing, executor: Executor, report: Findings
 ) -> Ids:
     """Check the transaction logs, and return their ids.
 
-    First snapshots need no log. Snapshots inherit the logs of expired ancestors.
+    First snapshots require no log. Snapshots inherit the logs of expired ancestors.
     """
     if isinstance(refs, RefStoreV2):
         infos = refs.load().snapshots
@@ -305,7 +316,7 @@ def _logs(
 def _has_parent(refs: RefStore, snapshot: bytes) -> bool:
     try:
         return refs.snapshot(SnapshotId(snapshot)).parent_id is not None
-    except IcechunkError:  # reported as a finding of its own
+    except IcechunkError:  # this is reported as a separate finding
         return False
 
 
@@ -337,7 +348,7 @@ def _check_manifests(
     storage: Storage,
     files: Mapping[ManifestId, _ManifestInfo],
     by_manifest: Mapping[ManifestId, Sequence[Claim]],
-    listed: Listing,
+    listed: ObjectListing,
     executor: Executor,
     report: Findings,
 ) -> tuple[NDArray[np.void], Sources]:
@@ -356,6 +367,16 @@ def _check_manifests(
 
 
 def _check_manifest(
+    storage: Storage, follow: bool, task: tuple[ManifestId, _ManifestInfo, Sequence[Claim]]
+) -> _CheckedManifest:
+    id, expected, _ = task
+    if expected.num_chunk_refs <= _MANY_REFS:
+        return _check_manifest_content(storage, follow, task)
+    with _checking_large[bytes(id)[-1] % len(_checking_large)]:
+        return _check_manifest_content(storage, follow, task)
+
+
+def _check_manifest_content(
     storage: Storage, follow: bool, task: tuple[ManifestId, _ManifestInfo, Sequence[Claim]]
 ) -> _CheckedManifest:
     id, expected, claims = task
@@ -421,7 +442,7 @@ def _find_ends(refs: ArrayManifest) -> NDArray[np.void]:
 # Chunk objects
 
 
-def _check_chunks(ends: NDArray[np.void], listed: Listing, report: Findings) -> None:
+def _check_chunks(ends: NDArray[np.void], listed: ObjectListing, report: Findings) -> None:
     last = np.ones(len(ends), np.bool_)
     last[:-1] = ends["id"][1:] != ends["id"][:-1]
     ends = ends[last]

@@ -20,7 +20,7 @@ Sources: TypeAlias = dict[tuple[bytes, Checksum | None], int]
 
 
 def find_sources(refs: ArrayManifest) -> Sources:
-    """Return the files that the references of an array point to."""
+    """Find the source files to verify: those to which the virtual references of an array point."""
     rows = np.flatnonzero(refs.kind == VIRTUAL)
     found: Sources = {}
     if not len(rows):
@@ -38,7 +38,7 @@ def find_sources(refs: ArrayManifest) -> Sources:
 
 
 def merge_sources(parts: Iterable[Sources]) -> Sources:
-    """Merge the files of several manifests."""
+    """Merge the source files to verify of several manifests."""
     found: Sources = {}
     for part in parts:
         for key, end in part.items():
@@ -47,7 +47,7 @@ def merge_sources(parts: Iterable[Sources]) -> Sources:
 
 
 def check_sources(sources: Sources, reader: VirtualReader, executor: Executor, report: Findings) -> None:
-    """Request the last referenced byte of each file. The response shows its version and length."""
+    """Verify the source files of virtual references: request the last referenced byte of each."""
     for finding in executor.map(Task(partial(_check, reader), "sources"), sources.items()):
         report.counts["sources"] += 1
         if finding is not None:

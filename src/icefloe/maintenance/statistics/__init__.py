@@ -1,1 +1,1 @@
-"""Statistics of chunks: smallest and largest value, missing values, sums and squared deviations."""
+"""Chunk statistics: smallest and largest value, missing values, sums and squared deviations."""

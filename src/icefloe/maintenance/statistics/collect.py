@@ -1,4 +1,4 @@
-"""Collect statistics: while decoded blocks are written, or later from the chunks themselves.
+"""Collect chunk statistics, either while decoded blocks are written, or later by reading chunks.
 
 A writer that has decoded blocks in memory adds them to a `Collector`, whose result is small and can be
 sent to the process that commits. After the commit, `record_statistics` writes the files of the new manifests.
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.ids import NodeId
+from icefloe._internal.paths import LEDGERS, is_within
 from icefloe._internal.printable import escape_control
 from icefloe._internal.report import Report
 from icefloe._internal.warnings import ignore_warnings
@@ -39,12 +40,12 @@ from icefloe.maintenance.statistics.meaning import Meaning, find_meaning, is_los
 from icefloe.session import Session
 
 _TASK_BYTES: Final = 64 << 20
-"""Size of the chunks that a task reads, decoded, in bytes."""
+"""The decoded size in bytes of the chunks that a task reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collected:
-    """Statistics of chunks of one array that a writer has written."""
+    """The statistics that a writer collected from the chunks of one array."""
 
     path: str
     node: NodeId
@@ -52,16 +53,16 @@ class Collected:
 
 
 class Collector:
-    """Statistics of the blocks that a session or fork writes."""
+    """A collector of statistics from the blocks that a session or fork writes."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._arrays: dict[str, _WrittenArray | None] = {}
 
     def add(self, path: str, box: Sequence[slice], values: NDArray[Any]) -> None:
-        """Add a block of values that was written to a box of an array.
+        """Collect statistics from a block of values that was written to a box of an array.
 
-        Chunks that lie completely in the box get statistics, if the codecs of the array are lossless.
+        Chunks that are completely inside the box get statistics if the codecs of the array are lossless.
         """
         path = "/" + path.strip("/")
         if path not in self._arrays:
@@ -71,7 +72,7 @@ class Collector:
             array.add(box, values)
 
     def finish(self) -> tuple[Collected, ...]:
-        """Return the statistics with the fingerprints of the written references."""
+        """Return the collected statistics with the fingerprints of the written references."""
         found = (
             _identify(self._session, path, array) for path, array in self._arrays.items() if array is not None
         )
@@ -84,19 +85,21 @@ class _WrittenArray:
     grid: Grid
     meaning: Meaning
     rows: dict[tuple[int, ...], Row]
-    """Statistics by the coordinates of the chunk."""
+    """The statistics by chunk coordinates."""
 
     def add(self, box: Sequence[slice], values: NDArray[Any]) -> None:
         if values.dtype != self.meaning.coding.stored:
             values = values.astype(self.meaning.coding.stored)  # as zarr does
-        for coords in product(*self.grid.find_touched(box)):  # a block has few chunks
+        for coords in product(*self.grid.find_touched(box)):  # a block contains few chunks
             inside = self.grid.inside(coords)
             self.rows.pop(coords, None)
             if all(o.start <= i.start and i.stop <= o.stop for o, i in zip(box, inside, strict=True)):
-                own = tuple(
+                own: tuple[Any, ...] = tuple(
                     slice(i.start - o.start, i.stop - o.start) for o, i in zip(box, inside, strict=True)
                 )
-                self.rows[coords] = summarize(values[own], self.meaning)
+                self.rows[coords] = summarize(
+                    values[(*own, ...)], self.meaning
+                )  # indexing with ... returns scalars as arrays
 
 
 def _open_array(session: Session, path: str) -> _WrittenArray | None:
@@ -135,13 +138,13 @@ def _identify(session: Session, path: str, array: _WrittenArray) -> Collected | 
 
 
 def record_statistics(session: Session, collected: Iterable[Collected]) -> int:
-    """Write the statistics that tasks collected for a commit, and return the number of files.
+    """Record the statistics that tasks collected for a commit in files, and return the number of files.
 
     `session` is the session after its commit. Chunks keep statistics that other manifests had. A failure is
-    logged: the data are committed, and queries read what has no statistics.
+    only logged, because the data is already committed, and queries read chunks without statistics.
     """
     if session.has_uncommitted_changes:
-        return 0  # another attempt of the same job has committed
+        return 0  # another attempt of the same job has already committed
     by_array: dict[tuple[str, NodeId], list[Rows]] = {}
     for each in collected:
         by_array.setdefault((each.path, each.node), []).append(each.rows)
@@ -174,15 +177,16 @@ def _write_files(session: Session, found: ChunkStatistics, new: NDArray[np.bool_
 
 
 def collect_after_commit(session: Session, paths: Sequence[str]) -> None:
-    """Read the new chunks of arrays after their commit, and record statistics. Failures are logged."""
+    """Collect statistics from the new chunks of arrays after their commit. Failures are logged."""
     try:
-        fill_statistics(session, session.executor, [path for path in paths if _is_array(session, path)])
+        fill_statistics(session, session.executor, [path for path in paths if _is_data(session, path)])
     except Exception as error:  # noqa: BLE001 - codecs raise anything, and the data are committed
         LOGGER.warning("statistics were not collected: %s", escape_control(str(error)))
 
 
-def _is_array(session: Session, path: str) -> bool:
-    node = session._workspace.node(path)
+def _is_data(session: Session, path: str) -> bool:
+    """Return whether there is an array at a path in which icefloe does not keep ledgers or records."""
+    node = None if is_within(path, LEDGERS) else session._workspace.node(path)
     return node is not None and isinstance(node.node_data, ArrayNodeData)
 
 
@@ -191,21 +195,23 @@ class StatisticsReport(Report):
     """The result of collecting statistics."""
 
     chunks: int
-    """Chunks that were read."""
+    """The number of chunks that were read."""
     known: int
-    """Chunks that had statistics before."""
+    """The number of chunks that already had statistics."""
     unchecked: int
-    """Virtual chunks without a checksum, which cannot have statistics."""
+    """The number of virtual chunks without a checksum, which cannot have statistics."""
     files: int
-    """Statistics files that were written."""
+    """The number of statistics files that were written."""
     arrays: tuple[str, ...] = ()
-    """Arrays whose chunks were read."""
+    """The arrays whose chunks were read."""
 
 
 def collect_statistics(
     sessions: Iterable[Session], executor: Executor, paths: Sequence[str] | None = None
 ) -> StatisticsReport:
-    """Read the chunks of several snapshots that have no statistics, and record them."""
+    """Collect and record statistics from those chunks of several snapshots that have none, as `icefloe
+    analyze` does.
+    """
     reports = [fill_statistics(session, executor, paths) for session in sessions]
     arrays = dict.fromkeys(path for report in reports for path in report.arrays)
     names = ("chunks", "known", "unchecked", "files")
@@ -216,7 +222,7 @@ def collect_statistics(
 def fill_statistics(
     session: Session, executor: Executor, paths: Sequence[str] | None = None
 ) -> StatisticsReport:
-    """Read the chunks of arrays that have no statistics, and record them.
+    """Collect and record statistics from those chunks of some arrays that have none.
 
     Parameters
     ----------
@@ -253,14 +259,16 @@ def fill_statistics(
 
 
 def _list_arrays(session: Session) -> list[str]:
+    """List the arrays with chunks, except those in which icefloe keeps ledgers and records."""
     workspace = session._workspace
-    return [node.path for node in workspace.arrays_with_chunks(workspace.paths())]
+    paths = [path for path in workspace.paths() if not is_within(path, LEDGERS)]
+    return [node.path for node in workspace.arrays_with_chunks(paths)]
 
 
 def read_statistics(
     session: Session, chunks: ArrayChunks, numbers: NDArray[np.int64], executor: Executor
 ) -> list[tuple[Rows, NDArray[np.int64]]]:
-    """Compute the statistics of chunks, given by their numbers in the grid, from their values.
+    """Collect statistics from the values of chunks, given by their numbers in the grid.
 
     Returns rows in several parts, each with the numbers of its chunks.
     """
@@ -286,7 +294,7 @@ def _make_tasks(session: Session, chunks: ArrayChunks, numbers: NDArray[np.int64
 
 
 def _read_chunks(task: _ReadTask) -> Rows:
-    """Read chunks and compute their statistics. Runs on executors."""
+    """Read chunks and compute their statistics, on an executor."""
     import zarr
 
     chunks = list_chunks(task.session, task.path)
@@ -297,7 +305,8 @@ def _read_chunks(task: _ReadTask) -> Rows:
         rows = []
         for number in task.numbers.tolist():  # each is a read of a chunk
             coords = tuple(map(int, np.unravel_index(number, chunks.counts))) if chunks.counts else ()
-            rows.append(summarize(np.asarray(array[chunks.grid.inside(coords)]), chunks.meaning))
+            values = np.asarray(array[chunks.grid.inside(coords)], chunks.meaning.coding.stored)
+            rows.append(summarize(values, chunks.meaning))
     where = np.searchsorted(chunks.numbers, task.numbers)
     return Rows(
         chunks.keys[where],

@@ -1,8 +1,8 @@
-"""Statistics of chunks as columns: one row per chunk, computed from decoded values, combined and looked up.
+"""Chunk statistics as columns, with one row per chunk: compute, combine and select them.
 
-Missing values (NaN, NaT and the fill values that attributes declare) are counted, and are not part of the
-other statistics. Sums of integers are exact, with 128 bits in two columns; those of floats and of scaled
-integers are doubles. A sum that is not finite marks a chunk with infinities.
+Missing values (NaN, NaT and the fill values that attributes declare) are counted, and excluded from all other
+statistics. Sums of integers are exact, with 128 bits in two columns. Sums of floats and of scaled integers
+are doubles. A sum that is not finite marks a chunk with infinities.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistics:
-    """Statistics of some chunks, one row each."""
+    """The statistics of chunks as columns (minima, maxima, counts, sums), one row per chunk."""
 
     minimum: NDArray[Any]
-    """Smallest stored value; 0 if there is none, or if the type has no order."""
+    """The smallest stored value; 0 if all values are missing, or if the type is not ordered."""
     maximum: NDArray[Any]
     nulls: NDArray[np.int64]
-    """Number of missing values."""
+    """The number of missing values."""
     total: NDArray[np.float64]
-    """Sum of the values; of integers, rounded to a double."""
+    """The sum of the values; a sum of integers is rounded to a double."""
     high: NDArray[np.int64]
-    """Upper half of the exact 128-bit sum of integers; otherwise 0."""
+    """The upper half of the exact 128-bit sum of integers; otherwise 0."""
     low: NDArray[np.uint64]
-    """Lower half of the exact sum."""
+    """The lower half of the exact sum."""
     m2: NDArray[np.float64]
-    """Sum of squared deviations from the mean."""
+    """The sum of squared deviations from the mean."""
 
     def __len__(self) -> int:
         return len(self.nulls)
 
     def take(self, rows: Any) -> Self:
-        """Return some rows: a mask, a slice or indices."""
+        """Return some rows of the statistics columns: a mask, a slice or indices."""
         return type(self)(*(column[rows] for column in self.columns))
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """All columns, in the order of the fields."""
+        """The columns of the statistics of chunks, in the order of the fields."""
         return (self.minimum, self.maximum, self.nulls, self.total, self.high, self.low, self.m2)
 
     @classmethod
     def empty(cls, meaning: Meaning, count: int) -> Self:
-        """Create rows of zeros."""
+        """Create columns of statistics that are zero."""
         extremes = meaning.extremes_dtype
         types = (extremes, extremes, np.int64, np.float64, np.int64, np.uint64, np.float64)
         return cls(*(np.zeros(count, each) for each in types))
 
     @classmethod
     def concat(cls, parts: Sequence[Statistics]) -> Self:
-        """Join rows of the same meaning."""
+        """Concatenate the statistics columns of chunks with the same meaning."""
         return cls(*(np.concatenate(each) for each in zip(*(part.columns for part in parts), strict=True)))
 
 
@@ -69,9 +69,9 @@ Row = tuple[Any, Any, int, float, int, float]
 
 
 def to_statistics(rows: Sequence[Row], meaning: Meaning) -> Statistics:
-    """Create columns from the rows of single chunks."""
+    """Create columns of statistics from the rows of single chunks."""
     found = Statistics.empty(meaning, len(rows))
-    for number, (low, high, nulls, total, exact, m2) in enumerate(rows):  # one per decoded chunk
+    for number, (low, high, nulls, total, exact, m2) in enumerate(rows):  # one iteration per decoded chunk
         found.minimum[number], found.maximum[number] = low, high
         found.nulls[number], found.total[number], found.m2[number] = nulls, total, m2
         found.high[number], found.low[number] = exact >> 64, exact % _WORD
@@ -79,7 +79,7 @@ def to_statistics(rows: Sequence[Row], meaning: Meaning) -> Statistics:
 
 
 def summarize(raw: NDArray[Any], meaning: Meaning) -> Row:
-    """Compute the statistics of the stored values of one chunk."""
+    """Compute the columns of statistics from the stored values of one chunk."""
     coding = meaning.coding
     values = coding.view(raw)
     zero = np.zeros((), meaning.extremes_dtype)[()]
@@ -115,14 +115,14 @@ def _summarize_floats(values: NDArray[Any], meaning: Meaning) -> Row | None:
 
 def _deviate(numbers: NDArray[Any], mean: float) -> float:
     """Sum the squared deviations from the mean."""
-    # A part at a time stays in the cache of the processor: the whole chunk takes twice as long.
+    # Small parts fit into the processor cache. Processing the whole chunk at once takes twice as long.
     flat = numbers.reshape(-1)
     found = 0.0
     room = np.empty(min(len(flat), _PART), np.float64)
     for start in range(0, len(flat), _PART):
         part = flat[start : start + _PART]
         deviations = np.subtract(part, mean, out=room[: len(part)], dtype=np.float64)
-        found += float(np.einsum("i,i->", deviations, deviations))  # `@` would start threads of BLAS
+        found += float(np.einsum("i,i->", deviations, deviations))  # `@` would start BLAS threads
     return found
 
 
@@ -130,7 +130,7 @@ _PART: Final = 1 << 14
 
 
 def sum_exactly(values: NDArray[Any], low: int, high: int) -> int:
-    """Sum integers between two bounds without overflow."""
+    """Sum integers between two bounds for the sum column of statistics, without overflow."""
     if max(abs(low), abs(high)) * values.size < 1 << 62:
         return int(values.sum(dtype=np.int64))
     if values.dtype.kind == "u":
@@ -142,14 +142,21 @@ def sum_exactly(values: NDArray[Any], low: int, high: int) -> int:
     return (upper << 32) + int((signed & np.int64(_LOW)).sum(dtype=np.int64))
 
 
+def to_floats(high: NDArray[np.int64], low: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Round 128-bit integers in statistics, given as columns of their halves, to doubles."""
+    narrow = low.view(np.int64)
+    # A small negative number is the difference of two large ones, in which a double loses all its digits.
+    return np.where(high == narrow >> np.int64(63), narrow.astype(np.float64), high * 2.0**64 + low)
+
+
 def join_halves(high: NDArray[np.int64], low: NDArray[np.uint64]) -> int:
-    """Sum 128-bit integers, given as columns of their halves."""
+    """Sum 128-bit integers in statistics, given as columns of their halves."""
     upper = sum_exactly(high, int(high.min(initial=0)), int(high.max(initial=0)))
     return upper * _WORD + sum_exactly(low, 0, int(low.max(initial=0)))
 
 
 def repeat_value(meaning: Meaning, cells: NDArray[np.int64]) -> Statistics:
-    """Return the statistics of chunks in which every cell has the fill value."""
+    """Return the statistics columns of chunks in which every cell has the fill value."""
     found = Statistics.empty(meaning, len(cells))
     value = np.array([meaning.fill_value], meaning.coding.stored)
     viewed = meaning.coding.view(value)
@@ -165,7 +172,7 @@ def repeat_value(meaning: Meaning, cells: NDArray[np.int64]) -> Statistics:
 
 
 def _multiply(value: int, cells: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """Multiply counts by an integer, exactly: few counts are distinct."""
+    """Multiply counts by an integer exactly. This is fast because few counts are distinct."""
     distinct, where = np.unique(cells, return_inverse=True)
     products = [value * each for each in distinct.tolist()]
     high = np.array([each >> 64 for each in products], np.int64)

@@ -1,6 +1,6 @@
 """Describe the values of arrays: cells, missing values, extremes, mean and standard deviation.
 
-Chunks with statistics are not read. The others are, on an executor, without recording anything.
+Only chunks without statistics are read, on an executor. Nothing is recorded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from icefloe.maintenance.statistics.meaning import Meaning
 from icefloe.session import Session
 
 _OUTLYING: Final = 5.0
-"""Standard deviations between the mean of the earlier version and a new extreme that is flagged."""
+"""The distance from the mean of the earlier version, in standard deviations, at which a new extreme is
+flagged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description(Report):
-    """The distribution of an array's values, as xarray computes it without missing values."""
+    """The description of an array: the distribution of its values, as xarray computes it without missing
+    values.
+    """
 
     path: str
     """Path of the array."""
@@ -36,9 +39,9 @@ class Description(Report):
     cells: int
     """Number of cells."""
     missing: int
-    """Number of missing values."""
+    """The number of missing values."""
     minimum: Any
-    """Smallest value; None if there is none. Times are text."""
+    """Smallest value; None if all values are missing. Times are text."""
     mean: float | None
     """Mean; None for arrays without numbers."""
     maximum: Any
@@ -54,7 +57,7 @@ class Description(Report):
 def describe_array(
     session: Session, path: str, executor: Executor, *, statistics: bool = True
 ) -> Description:
-    """Describe the values of an array; without `statistics`, from its chunks only."""
+    """Describe the distribution of an array's values; without `statistics`, from its chunks only."""
     found = complete_statistics(session, path, executor, use_files=statistics)
     if found is None:
         return _describe_without_chunks(session, path)
@@ -70,7 +73,8 @@ def describe_array(
 def complete_statistics(
     session: Session, path: str, executor: Executor, *, use_files: bool = True
 ) -> tuple[ChunkStatistics, int] | None:
-    """Load the statistics of an array, and read the chunks that have none. Returns the number of reads.
+    """Load the statistics to describe an array, read the chunks that have none, and return how many were
+    read.
 
     None if the array has no chunks or its data type has no statistics.
     """
@@ -87,7 +91,7 @@ def complete_statistics(
 
 
 def find_extremes(found: ChunkStatistics) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of known chunks, decoded; None if there are none."""
+    """Describe the extremes of an array, decoded from its chunk statistics; None if none are known."""
     meaning, rows = found.meaning, found.rows
     there = found.known & (rows.nulls < found.cells)
     if not meaning.has_extremes or not there.any():
@@ -98,7 +102,7 @@ def find_extremes(found: ChunkStatistics) -> tuple[Any, Any]:
 
 
 def decode_extremes(meaning: Meaning, pair: NDArray[Any]) -> tuple[Any, Any]:
-    """Decode two stored values, and put the smaller one first: a negative scale factor reverses them."""
+    """Decode extremes to describe an array, the smaller one first: a negative scale factor reverses them."""
     if meaning.coding.times is not None:
         first, last = meaning.coding.times.texts(meaning.coding.times.microseconds(pair)).tolist()
         return first, last
@@ -110,7 +114,9 @@ def decode_extremes(meaning: Meaning, pair: NDArray[Any]) -> tuple[Any, Any]:
 
 
 def compute_moments(found: ChunkStatistics) -> tuple[float | None, float | None]:
-    """Return the mean and the standard deviation of known chunks; None for other types or no values."""
+    """Compute mean and standard deviation to describe an array, from chunk statistics; None for other
+    types.
+    """
     if not found.meaning.has_sums:
         return None, None
     counts = np.where(found.known, found.cells - found.rows.nulls, 0)
@@ -125,7 +131,7 @@ def compute_moments(found: ChunkStatistics) -> tuple[float | None, float | None]
 
 
 def sum_values(rows: Statistics, meaning: Meaning) -> float | int:
-    """Sum the values of all rows: exactly if they are integers."""
+    """Sum the values of an array to describe it, from its chunk statistics: exactly if they are integers."""
     if meaning.is_integer:
         return join_halves(rows.high, rows.low)
     return math.fsum(rows.total.tolist()) if bool(np.isfinite(rows.total).all()) else float(rows.total.sum())
@@ -134,7 +140,7 @@ def sum_values(rows: Statistics, meaning: Meaning) -> float | int:
 def combine_deviations(
     totals: NDArray[np.float64], m2: NDArray[np.float64], counts: NDArray[np.int64], mean: float
 ) -> float:
-    """Combine squared deviations from the means of chunks to those from the common mean."""
+    """Combine squared deviations to describe an array: from the means of chunks to the mean of the array."""
     between = totals / counts - mean
     return float(m2.sum() + (counts * between * between).sum())
 
@@ -153,7 +159,7 @@ def _describe_without_chunks(session: Session, path: str) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Shift(Report):
-    """The difference between the distributions of an array in two versions."""
+    """A description of how an array's distribution shifted between two versions."""
 
     path: str
     """Path of the array."""
@@ -164,7 +170,9 @@ class Shift(Report):
 
     @property
     def shift(self) -> float | None:
-        """Difference of the means, in standard deviations of the first version."""
+        """The difference of the means of two versions that are described, in standard deviations of the
+        first.
+        """
         if self.before is None or self.after is None or self.before.mean is None or self.after.mean is None:
             return None
         moved = self.after.mean - self.before.mean
@@ -174,7 +182,9 @@ class Shift(Report):
 
     @property
     def outliers(self) -> tuple[str, ...]:
-        """Extremes of the second version that lie far outside the first one, as short texts."""
+        """Describe the outliers of a shifted distribution: extremes far outside the first version, as
+        short texts.
+        """
         before, after = self.before, self.after
         if before is None or after is None or before.mean is None or before.std is None or after.mean is None:
             return ()
@@ -191,7 +201,9 @@ class Shift(Report):
 
 
 def compare_arrays(before: Session, after: Session, path: str, executor: Executor) -> Shift | None:
-    """Compare the distributions of an array in two versions; None if all chunks are the same."""
+    """Describe the difference between the distributions of an array in two versions; None if all chunks
+    are the same.
+    """
     sides = [_has_array(session, path) for session in (before, after)]
     if all(sides):
         one, two = (list_chunks(session, path) for session in (before, after))

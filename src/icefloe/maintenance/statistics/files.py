@@ -1,11 +1,12 @@
-"""Statistics files, `icefloe/statistics/<manifest id>/<digest>`: names, bytes and listings.
+"""Statistics files, `icefloe/statistics/<manifest id>/<digest>`: their names, encoding and listings.
 
 Each file is one zstd frame with a checksum. It contains magic bytes, the length of a JSON header (4 bytes,
 little endian), the header, and the columns one after the other. The bytes of a column are shuffled: first
 byte of all rows, second byte of all rows, and so on. docs/reference/statistics.md describes all fields.
 
-Official releases ignore the folder, also when they collect garbage. Files are only added. A file that is
-damaged, or was written by a later release, is ignored with a warning: chunks are then read.
+Official releases ignore the folder, even in garbage collections. Existing files are never changed. A file
+that is damaged, or was written by a later release, is ignored with a warning, and its chunks are read
+instead.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.printable import escape_control
 from icefloe.encoding.envelope import open_frames
 from icefloe.errors import ErrorKind, FormatError, IcechunkError
-from icefloe.maintenance.statistics.columns import Statistics
+from icefloe.maintenance.statistics.columns import Statistics, to_floats
 from icefloe.maintenance.statistics.meaning import DIGEST_BYTES, Meaning
 from icefloe.storage.base import ObjectNotFoundError, Storage
 
@@ -36,35 +37,35 @@ _TAG: Final = 16
 _DIGEST: Final = 32
 _LEVEL: Final = 3
 _FEW_FOLDERS: Final = 16
-"""The number of manifests up to which each folder is listed alone."""
+"""The number of manifests up to which each folder is listed separately."""
 _FEW_FILES: Final = 2
-"""The number of files from which several are read at the same time."""
+"""The number of files above which files are read in parallel."""
 _LARGEST_HEADER: Final = 1 << 20
 LOGGER: Final = logging.getLogger("icefloe.statistics")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Statistics of chunks, with everything that identifies each chunk."""
+    """The rows of a statistics file: statistics of chunks, with everything that identifies each chunk."""
 
     keys: NDArray[np.uint64]
-    """Fingerprint of the reference; see `icefloe.core.fingerprints`."""
+    """The fingerprint of the reference; see `icefloe.core.fingerprints`."""
     clips: NDArray[np.uint32]
-    """Number of cells of the chunk inside the array, per dimension: (n, rank)."""
+    """The number of cells of the chunk inside the array, per dimension; of shape (n, rank)."""
     chunks: NDArray[np.uint32]
-    """Shape of the chunk: (n, rank)."""
+    """The shape of the chunk; of shape (n, rank)."""
     statistics: Statistics
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def take(self, rows: Any) -> Self:
-        """Return some rows: a mask, a slice or indices."""
+        """Return the selected rows of a statistics file. The selection is a mask, a slice or indices."""
         return type(self)(self.keys[rows], self.clips[rows], self.chunks[rows], self.statistics.take(rows))
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Self:
-        """Join rows of arrays with the same meaning and rank."""
+        """Concatenate rows of statistics files for arrays with the same meaning and rank."""
         return cls(
             np.concatenate([part.keys for part in parts]),
             np.concatenate([part.clips for part in parts]),
@@ -74,30 +75,30 @@ class Rows:
 
     @classmethod
     def empty(cls, meaning: Meaning, rank: int) -> Self:
-        """Create no rows."""
+        """Create a statistics file's columns without rows."""
         none = np.zeros((0, rank), np.uint32)
         return cls(np.zeros(0, np.uint64), none, none, Statistics.empty(meaning, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """The path of a statistics file, which tells the array and the meaning without a read."""
+    """The name of a statistics file, which identifies the array and the meaning without reading the file."""
 
     manifest: str
     digest: str
 
     @property
     def path(self) -> str:
-        """Path in the storage."""
+        """The path of a statistics file in the storage."""
         return f"{FOLDER}/{self.manifest}/{self.digest}"
 
     def concerns(self, node: NodeId, meaning: Meaning) -> bool:
-        """Check whether the file may have statistics of an array with a meaning."""
+        """Return whether a statistics file may be about an array with a meaning, by its name."""
         return self.digest.startswith(_make_tag(node, meaning))
 
     @staticmethod
     def parse(path: str) -> FileName | None:
-        """Parse a path; None for other files."""
+        """Parse the path of a statistics file; return None for other files."""
         parts = path.removeprefix(f"{FOLDER}/").split("/")
         if not path.startswith(f"{FOLDER}/") or len(parts) != 2 or len(parts[1]) != _DIGEST:
             return None
@@ -107,7 +108,7 @@ class FileName:
 def write_file(
     storage: Storage, manifest: ManifestId, node: NodeId, shape: Sequence[int], meaning: Meaning, rows: Rows
 ) -> int:
-    """Write the statistics of an array's chunks in a manifest, and return the size of the file in bytes."""
+    """Write a statistics file for an array's chunks in a manifest, and return its size in bytes."""
     data = encode_rows([node], shape, meaning, rows)
     content = blake2b(data, digest_size=(_DIGEST - _TAG) // 2).hexdigest()
     path = FileName(str(manifest), _make_tag(node, meaning) + content).path
@@ -131,7 +132,7 @@ def list_files(storage: Storage, manifests: Sequence[str] | None = None) -> list
 def read_files(
     storage: Storage, names: Iterable[FileName], node: NodeId, meaning: Meaning, rank: int, executor: Executor
 ) -> Iterator[Rows]:
-    """Read the files that concern an array with a meaning. Damaged files are skipped with a warning."""
+    """Read the statistics files about an array with a meaning. Damaged files are skipped with a warning."""
     wanted = [name for name in names if name.concerns(node, meaning)]
     reading: Task[FileName, Rows | None] = Task(
         lambda name: _read_file(storage, name, node, meaning, rank), "statistics files"
@@ -204,7 +205,7 @@ def decode_rows(data: bytes, path: str, node: NodeId, meaning: Meaning, rank: in
 
 
 def open_file(data: bytes, path: str) -> tuple[dict[str, Any], NDArray[np.uint8]]:
-    """Return the header and the columns of a statistics file; FormatError if it is damaged."""
+    """Return the header and the columns of a statistics file; raise FormatError if it is damaged."""
     payload = np.frombuffer(open_frames(memoryview(data), path), np.uint8)
     start = len(_MAGIC) + 4
     if payload[: len(_MAGIC)].tobytes() != _MAGIC or len(payload) < start:
@@ -224,11 +225,11 @@ def open_file(data: bytes, path: str) -> tuple[dict[str, Any], NDArray[np.uint8]
 
 
 def _complete(named: dict[str, NDArray[Any]], meaning: Meaning, count: int) -> Statistics:
-    """Fill columns that the file does not need to store."""
+    """Compute the columns that the file does not store."""
     empty = Statistics.empty(meaning, count)
     given = {name: named.get(name, getattr(empty, name)) for name in Statistics.__slots__}
     if meaning.is_integer:
-        given["total"] = given["high"] * 2.0**64 + given["low"]
+        given["total"] = to_floats(given["high"], given["low"])
     return Statistics(**given)
 
 

@@ -16,8 +16,8 @@ from icefloe.storage.base import ObjectNotFoundError, Storage, StorageObjectInfo
 
 
 def find_orphans(storage: Storage, older_than_us: int, deleted: Ids) -> list[StorageObjectInfo]:
-    """Find old statistics files of manifests that do not exist, or that are among the `deleted`."""
-    # List statistics first: the manifest of a file was written before the file.
+    """Find orphaned statistics files for a garbage collection: old ones, whose manifests are gone."""
+    # List statistics first, because the manifest of a statistics file is written before that file.
     cutoff = from_microseconds(older_than_us)
     old = [info for info in storage.list_prefix(f"{FOLDER}/") if info.created_at < cutoff]
     named = [(info, name) for info in old if (name := FileName.parse(info.key)) is not None]
@@ -29,7 +29,7 @@ def find_orphans(storage: Storage, older_than_us: int, deleted: Ids) -> list[Sto
 
 
 def copy_statistics(source: Storage, target: Storage, executor: Executor) -> int:
-    """Copy the statistics files of manifests that a clone has, and return their number."""
+    """Copy the statistics files of a clone's manifests, and return their number."""
     names = list_files(source)
     if not names:
         return 0
@@ -50,7 +50,9 @@ def _copy(source: Storage, target: Storage, path: str) -> int:
 def find_damaged(
     storage: Storage, manifests: list[ManifestId], executor: Executor
 ) -> Iterator[tuple[str, str | None]]:
-    """Read the statistics files of manifests, and yield the path and the damage, or None, of each."""
+    """Find damaged statistics files of manifests for a verification: yield the path of each, and its
+    damage or None.
+    """
     names = list_files(storage, [str(each) for each in manifests])
     paths = [name.path for name in names]
     return zip(paths, executor.map(Task(partial(_check, storage), "statistics files"), paths), strict=True)

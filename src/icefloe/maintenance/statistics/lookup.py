@@ -1,8 +1,8 @@
-"""Look up the statistics of an array at one snapshot, chunk by chunk of its grid.
+"""Look up the chunk statistics of an array at one snapshot, in the order of its chunk grid.
 
 Statistics are used for a chunk only if three things match: the reference (by its fingerprint), the clip (how
-many cells of the chunk lie inside the array) and the meaning. So a reference that moved, in a shift or a
-merge, or to a manifest of another writer, keeps its statistics; a chunk that a resize cuts does not.
+many cells of the chunk are inside the array) and the meaning. A reference therefore keeps its statistics if
+it is moved, merged, or written to another manifest. A chunk that is cut off by a resize loses them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayChunks:
-    """The chunks of an array at one snapshot, in the order of its grid, and what identifies each."""
+    """The chunks of an array at one snapshot whose statistics are looked up, in the order of its grid."""
 
     path: str
     node: NodeSnapshot
@@ -41,25 +41,27 @@ class ArrayChunks:
     meaning: Meaning
     refs: ArrayManifest
     numbers: NDArray[np.int64]
-    """Number of each reference in the flattened grid."""
+    """The number of each reference in the flattened grid."""
     keys: NDArray[np.uint64]
-    """Fingerprint of each reference."""
+    """The fingerprint of each reference."""
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Number of chunks along each dimension."""
+        """The number of chunks along each dimension of an array whose statistics are looked up."""
         return self.grid.counts
 
     def clips(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return how many cells of chunks lie inside the array, per dimension."""
+        """Return how many cells of chunks are inside the array along each dimension, to look up
+        statistics.
+        """
         return _take_sizes(self._sizes(clipped=True), numbers, self.counts)
 
     def shapes(self, numbers: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the shapes of chunks."""
+        """Return the shapes of chunks whose statistics are looked up."""
         return _take_sizes(self._sizes(clipped=False), numbers, self.counts)
 
     def count_cells(self) -> NDArray[np.int64]:
-        """Count the cells of each chunk of the grid that lie inside the array."""
+        """Count the cells of each chunk that are inside an array whose statistics are looked up."""
         cells = np.ones(1, np.int64)
         for sizes in self._sizes(clipped=True):
             cells = np.multiply.outer(cells, sizes.astype(np.int64)).ravel()
@@ -67,7 +69,8 @@ class ArrayChunks:
 
     @property
     def is_checked(self) -> NDArray[np.bool_]:
-        """Mask of the references that identify their bytes: all but virtual ones without a checksum."""
+        """A mask of the references that identify their bytes, so that statistics apply: all with a
+        checksum."""
         refs = self.refs
         unchecked = (refs.kind == VIRTUAL) & (refs.etag_codes == NO_ETAG) & (refs.last_modified == 0)
         return np.asarray(~unchecked, np.bool_)
@@ -90,24 +93,26 @@ def _take_sizes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkStatistics:
-    """The statistics of an array's chunks, one row per chunk of its grid in C order."""
+    """The statistics of an array's chunks, looked up at one snapshot, one row per chunk of its grid in C
+    order.
+    """
 
     chunks: ArrayChunks
     known: NDArray[np.bool_]
-    """Mask of the chunks whose statistics are known."""
+    """A mask of the chunks whose statistics are known."""
     cells: NDArray[np.int64]
-    """Number of cells of each chunk inside the array."""
+    """The number of cells of each chunk inside the array."""
     rows: Statistics
-    """Statistics; those of unknown chunks are meaningless."""
+    """The statistics. The rows of unknown chunks are meaningless."""
 
     @property
     def meaning(self) -> Meaning:
-        """The meaning of the array."""
+        """The meaning of the array whose chunk statistics were looked up."""
         return self.chunks.meaning
 
 
 def list_chunks(session: Session, path: str) -> ArrayChunks | None:
-    """List the chunks of an array; None if its data type or grid has no statistics."""
+    """List the chunks of an array to look up their statistics; None if its type or grid has none."""
     workspace = session._workspace
     node = workspace.node(path)
     if node is None or not isinstance(node.node_data, ArrayNodeData):
@@ -126,7 +131,7 @@ def list_chunks(session: Session, path: str) -> ArrayChunks | None:
 
 
 def load_statistics(session: Session, path: str) -> ChunkStatistics | None:
-    """Load the statistics of an array at the snapshot of a session; None if it cannot have any."""
+    """Look up the statistics of an array at the snapshot of a session; None if it cannot have any."""
     chunks = list_chunks(session, path)
     return None if chunks is None else find_statistics(session, chunks)
 
@@ -139,7 +144,7 @@ def find_statistics(
     only_own: bool = False,
     use_files: bool = True,
 ) -> ChunkStatistics:
-    """Find the statistics of chunks: in `more`, in files of their manifests, then in all other files.
+    """Look up the statistics of chunks: in `more`, in files of their manifests, then in all other files.
 
     With `only_own`, files of other manifests are not read; without `use_files`, none are.
     """
@@ -162,7 +167,7 @@ def find_statistics(
 
 
 def _read_all(session: Session, chunks: ArrayChunks, *, only_own: bool) -> Iterator[Rows]:
-    """Read the files of the array's manifests, then those of other manifests."""
+    """Read the files of the array's manifests, then the files of other manifests."""
     storage, node, rank = session._assets.storage, chunks.node.id, len(chunks.counts)
     data = chunks.node.node_data
     own = [str(ref.id) for ref in data.manifests] if isinstance(data, ArrayNodeData) else []
@@ -185,7 +190,7 @@ def _match(
     theirs = _mix_keys(found.keys, found.clips, found.chunks)
     if not len(theirs):
         return waiting[:0], waiting[:0]
-    if len(mine) == len(theirs) and bool((mine == theirs).all()):  # the file of this very manifest
+    if len(mine) == len(theirs) and bool((mine == theirs).all()):  # the statistics file of the same manifest
         places = np.arange(len(mine))
     else:
         order = np.argsort(theirs)
@@ -199,7 +204,7 @@ def _match(
 def _mix_keys(
     keys: NDArray[np.uint64], clips: NDArray[np.uint32], shapes: NDArray[np.uint32]
 ) -> NDArray[np.uint64]:
-    """Mix fingerprints with clips and shapes: equal inline chunks may have different clips."""
+    """Mix clips and shapes into fingerprints, because equal inline chunks may have different clips."""
     mixed = keys.copy()
     for part in (clips, shapes):
         for axis in range(part.shape[1]):
@@ -208,7 +213,7 @@ def _mix_keys(
 
 
 def to_rows(found: ChunkStatistics, wanted: Any = slice(None)) -> Rows:
-    """Return the known statistics of references, or of some of them, as rows for a file."""
+    """Return the looked-up statistics of all or some references as rows for a file."""
     chunks = found.chunks
     numbers = chunks.numbers[wanted]
     kept = found.known[numbers] & chunks.is_checked[wanted]

@@ -1,7 +1,7 @@
-"""The meaning of chunks: everything in the metadata of an array that decides which values a chunk has.
+"""The meaning of chunks: all metadata of an array that determines how a chunk is decoded.
 
-Statistics describe the values of a chunk under one meaning. They are used only for arrays that have the same
-meaning: data type, codecs, fill value, and the attributes of the CF conventions.
+Statistics describe the values of a chunk under one meaning. They are only used for arrays with the same
+meaning: data type, codecs, fill value, and CF attributes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _METADATA: Final = ("data_type", "codecs", "fill_value")
 _ATTRIBUTES: Final = (
     *("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "units", "calendar", "dtype"),
 )
-"""Attributes that change the values which xarray and SQL show."""
+"""The attributes that change the values that xarray and SQL show."""
 _LOSSLESS: Final = frozenset(
     ("bytes", "zstd", "blosc", "gzip", "crc32c", "transpose", "sharding_indexed", "vlen-utf8", "vlen-bytes")
 )
@@ -30,7 +30,7 @@ DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The decoding rule of an array, and a digest that identifies it."""
+    """The meaning of an array's chunks: the rule that decodes them, and a digest that identifies it."""
 
     coding: ValueCoding
     digest: bytes
@@ -39,27 +39,29 @@ class Meaning:
 
     @property
     def has_extremes(self) -> bool:
-        """True if statistics include the smallest and the largest value: for numbers and times."""
+        """True if chunks with this meaning have extremes in their statistics: numbers and times."""
         return self.coding.effective.kind in "iufmM"
 
     @property
     def has_sums(self) -> bool:
-        """True if statistics include sums: for numbers."""
+        """True if chunks with this meaning have sums in their statistics: numbers."""
         return self.coding.effective.kind in "iuf" and self.coding.times is None
 
     @property
     def is_integer(self) -> bool:
-        """True if sums are exact integers."""
+        """True if chunks with this meaning have sums that are exact integers."""
         return self.coding.effective.kind in "iu" and self.has_sums and not self.coding.is_scaled
 
     @property
     def extremes_dtype(self) -> np.dtype[Any]:
-        """Type in which extremes are recorded: the stored type, in little-endian order."""
+        """The type in which extremes are recorded for a meaning of chunks: the stored type, in
+        little-endian order.
+        """
         return self.coding.effective.newbyteorder("<") if self.has_extremes else np.dtype("<u1")
 
 
 def find_meaning(user_data: bytes) -> Meaning | None:
-    """Find the meaning of an array from its zarr.json; None for data types without statistics."""
+    """Find the meaning of an array's chunks from its zarr.json; None for data types without statistics."""
     return _find_meaning(bytes(user_data))
 
 
@@ -83,7 +85,7 @@ def _find_meaning(user_data: bytes) -> Meaning | None:
 
 
 def digest_meaning(document: Mapping[str, Any]) -> bytes:
-    """Return the digest of everything in a zarr.json that decides which values a chunk has."""
+    """Return the digest of a meaning: everything in a zarr.json that decides which values a chunk has."""
     attributes = document.get("attributes", {})
     said = {name: document.get(name) for name in _METADATA}
     said["attributes"] = {name: attributes[name] for name in _ATTRIBUTES if name in attributes}
@@ -92,7 +94,8 @@ def digest_meaning(document: Mapping[str, Any]) -> bytes:
 
 
 def is_lossless(codecs: Sequence[Any]) -> bool:
-    """Check whether codecs are known to return exactly the values that were written."""
+    """Return whether codecs are known to return exactly the written values, so that the meaning is
+    unchanged."""
     for codec in codecs:
         name = codec if isinstance(codec, str) else codec.get("name")
         if name not in _LOSSLESS:

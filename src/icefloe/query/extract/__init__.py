@@ -1,1 +1,1 @@
-"""Values of arrays at points and over zones. Each chunk is fetched once."""
+"""Extract values of arrays at points, and aggregate them over zones. Each chunk is fetched once."""

@@ -1,4 +1,4 @@
-"""The horizontal grid of a table, and the reading of some of its cells, chunk by chunk."""
+"""Find the cells of a table at given coordinates, and read them chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icefloe.cf import is_longitude
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Coding, Values, to_arrow
-from icefloe.query.scan.plan import Block, Plan, Span, TableScan
+from icefloe.query.scan.plan import Block, ScanPlan, Span, TableScan
 from icefloe.query.scan.read import TableArrays, fetch_spans
 from icefloe.query.schema import Column
 from icefloe.session import Session
@@ -24,24 +24,26 @@ TURN: Final = 360.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Axis:
-    """A dimension that is looked up by the values of its coordinate."""
+class CoordinateAxis:
+    """An axis in which the cells to extract are looked up, with the values of its coordinate."""
 
     column: Column
     axis: int
     values: Floats
-    """Labels as numbers: times are microseconds since 1970."""
+    """The labels as numbers. Times are microseconds since 1970."""
     turns: bool
-    """True for longitudes, where labels that differ by 360 degrees are the same place."""
+    """True for longitudes: values that differ by 360 degrees are the same location."""
 
     @property
     def name(self) -> str:
-        """Name of the coordinate."""
+        """The name of the coordinate in which cells to extract are looked up."""
         return self.column.name
 
     @property
     def is_closed(self) -> bool:
-        """True if the longitudes go around the globe, so that the last is next to the first."""
+        """True if the longitudes of the cells to extract cover the whole globe, so that the last cell is next
+        to the first.
+        """
         if not self.turns or len(self.values) < 2:
             return False
         step = abs(self.values[-1] - self.values[0]) / (len(self.values) - 1)
@@ -49,19 +51,22 @@ class Axis:
 
 
 def to_numbers(values: Values) -> Floats:
-    """Convert labels to floats; times to microseconds since 1970."""
+    """Convert coordinate values to floats, to look up the cells to extract.
+
+    Times become microseconds since 1970.
+    """
     if values.dtype.kind in "mM":
         return values.astype(f"{values.dtype.kind}8[us]").astype(np.int64).astype(np.float64)
     return values.astype(np.float64)
 
 
-def find_axis(scan: TableScan, name: str) -> Axis:
-    """Find the dimension with a one-dimensional numeric coordinate of a name."""
+def find_axis(scan: TableScan, name: str) -> CoordinateAxis:
+    """Return the axis in which cells are looked up: a one-dimensional numeric coordinate, by name."""
     column = scan.coordinates.find(name)
     values, missing = scan.coordinates.values(column)
     if missing is not None or values.dtype.kind not in "iufmM":
         raise InvalidInputError(
-            f"coordinate {name} is not numeric or has missing values, so that nothing can be near it",
+            f"coordinate {name} is not numeric or has missing values, so the nearest cells cannot be found",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
     attributes = {} if column.array is None else column.array.attributes
@@ -72,23 +77,25 @@ def find_axis(scan: TableScan, name: str) -> Axis:
             f" determine {name}",
             kind=ErrorKind.NOT_ALLOWED,
         )
-    return Axis(column, axis, to_numbers(values), is_longitude(name, attributes))
+    return CoordinateAxis(column, axis, to_numbers(values), is_longitude(name, attributes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellGroup:
-    """Cells that are in one chunk of an array, seen along some of its dimensions."""
+    """The cells to extract from one chunk."""
 
     region: tuple[slice, ...]
-    """The extent of the chunk along these dimensions."""
+    """The extent of the chunk along the looked-up dimensions."""
     places: tuple[Indices, ...]
-    """Positions of the cells in the region, per dimension."""
+    """The positions of the cells within the region, per dimension."""
     rows: Indices
-    """Numbers of the cells among all cells."""
+    """The indices of the cells among all requested cells."""
 
 
 def group_by_chunk(edges: Sequence[Indices], cells: Sequence[Indices]) -> Iterator[CellGroup]:
-    """Group cells, given by their positions along each dimension, by the chunk that contains them."""
+    """Group the cells to extract, given by their positions along each dimension, by the chunk that contains
+    them.
+    """
     chunks = [np.searchsorted(own, at, side="right") - 1 for own, at in zip(edges, cells, strict=True)]
     grid = tuple(len(own) - 1 for own in edges)
     keys = np.ravel_multi_index(chunks, grid) if grid else np.zeros(1, np.int64)
@@ -103,83 +110,111 @@ def group_by_chunk(edges: Sequence[Indices], cells: Sequence[Indices]) -> Iterat
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slices:
-    """Blocks of a table along the dimensions that are not looked up, one per task."""
+class ExtractionBlocks:
+    """The blocks of an extraction along all dimensions in which cells are not looked up, such as time, one
+    per task.
+    """
 
-    plan: Plan
+    plan: ScanPlan
     axes: tuple[int, ...]
-    """The dimensions that are looked up."""
+    """The dimensions along which cells are looked up."""
 
     @property
     def rest(self) -> tuple[int, ...]:
-        """The other dimensions."""
+        """The dimensions of an extraction in which cells are not looked up."""
         return tuple(axis for axis in range(len(self.plan.edges)) if axis not in self.axes)
 
     @property
     def count(self) -> int:
-        """Number of blocks."""
+        """The number of blocks of an extraction of cells."""
         return int(np.prod([len(self.plan.edges[axis]) for axis in self.rest], dtype=np.int64))
 
+    def group_cells(self, column: Column, cells: Sequence[Indices]) -> Iterator[CellGroup]:
+        """Group cells, given by their positions, by the chunk of a variable that contains them."""
+        if column.array is None:
+            raise TypeError(f"{column.name} has no array")
+        edges = column.array.edges
+        return group_by_chunk([edges[column.axes.index(axis)] for axis in self.axes], cells)
+
+    def count_bytes(self, cells: Sequence[Indices]) -> int:
+        """Estimate the bytes of the chunks that a block of the extraction reads."""
+        total = 0
+        for column in self.plan.table.variables:
+            edges = () if column.array is None else column.array.edges
+            cells_per_chunk = np.prod([np.diff(own).max(initial=1) for own in edges], dtype=np.int64)
+            chunks = sum(1 for _ in self.group_cells(column, cells))
+            total += chunks * int(cells_per_chunk) * get_coding(column).stored.itemsize
+        return total
+
     def block(self, number: int) -> Block:
-        """Return the spans of the other dimensions in a block."""
+        """Return a block of an extraction of cells by number: its span along each dimension that is not
+        looked up.
+        """
         shape = [len(self.plan.edges[axis]) for axis in self.rest]
         places = np.unravel_index(number, shape) if shape else ()
         return tuple(self.plan.make_span(axis, int(at)) for axis, at in zip(self.rest, places, strict=True))
 
 
 def get_coding(column: Column) -> Coding:
-    """Return the coding of a column that has an array."""
+    """Return the decoding of the variable whose cells are extracted."""
     if column.coding is None:
         raise TypeError(f"{column.name} has no array")
     return column.coding
 
 
-def read_cells(
-    session: Session, column: Column, slices: Slices, block: Block, cells: Sequence[Indices]
-) -> Iterator[tuple[CellGroup, Values]]:
-    """Read cells of a variable in a block, one chunk column at a time.
+class ExtractionArrays:
+    """The opened arrays of a table, from which a task reads cells and labels block by block."""
 
-    Yields the cells in a chunk, given by their positions along the dimensions that are looked up, and their
-    stored values: shape `(*block, cells)`, with length 1 along dimensions that the variable does not have.
-    """
-    import zarr
+    def __init__(self, session: Session, slices: ExtractionBlocks, labels: Sequence[Column]) -> None:
+        import zarr
 
-    info = column.array
-    if info is None:
-        raise TypeError(f"{column.name} has no array")
-    array = zarr.open_array(session.store, path=info.path, mode="r")
-    own = {axis: number for number, axis in enumerate(column.axes)}
-    spans = dict(zip(slices.rest, block, strict=True))
-    order = [own[axis] for axis in (*slices.rest, *slices.axes) if axis in own]
-    shape = [spans[axis].count if axis in own else 1 for axis in slices.rest]
-    for group in group_by_chunk([info.edges[own[axis]] for axis in slices.axes], cells):
-        looked = dict(zip(slices.axes, group.region, strict=True))
-        wanted = [spans[axis] if axis in spans else _to_span(looked[axis]) for axis in column.axes]
-        values = fetch_spans(array, wanted).transpose(order)
-        values = values.reshape(*shape, *(part.stop - part.start for part in group.region))
-        at: tuple[Any, ...] = (..., *group.places)
-        yield group, values[at]
+        table = slices.plan.table
+        self._slices = slices
+        self._columns = tuple(labels)
+        names = [column.name for column in labels]
+        self._labels = TableArrays(session, replace(slices.plan, table=table.select_columns(names)))
+        self._arrays: dict[str, Any] = {
+            column.name: zarr.open_array(session.store, path=column.array.path, mode="r")
+            for column in table.variables
+            if column.array is not None
+        }
+
+    def read_cells(
+        self, column: Column, block: Block, cells: Sequence[Indices]
+    ) -> Iterator[tuple[CellGroup, Values]]:
+        """Read the requested cells of a variable in one block, chunk by chunk.
+
+        Cells are given by their positions along the dimensions of the lookup. For each chunk, yield its cells
+        and their stored values, of shape `(*block, cells)`, with length 1 along dimensions that the variable
+        does not have.
+        """
+        slices = self._slices
+        own = {axis: number for number, axis in enumerate(column.axes)}
+        spans = dict(zip(slices.rest, block, strict=True))
+        order = [own[axis] for axis in (*slices.rest, *slices.axes) if axis in own]
+        shape = [spans[axis].count if axis in own else 1 for axis in slices.rest]
+        for group in slices.group_cells(column, cells):
+            looked = dict(zip(slices.axes, group.region, strict=True))
+            wanted = [spans[axis] if axis in spans else _to_span(looked[axis]) for axis in column.axes]
+            values = fetch_spans(self._arrays[column.name], wanted).transpose(order)
+            values = values.reshape(*shape, *(part.stop - part.start for part in group.region))
+            at: tuple[Any, ...] = (..., *group.places)
+            yield group, values[at]
+
+    def read_labels(self, block: Block, times: int) -> list[pa.Array]:
+        """Read the coordinates of a block. Each value is repeated the given number of times."""
+        slices = self._slices
+        spans = dict(zip(slices.rest, block, strict=True))
+        whole = tuple(spans.get(axis, Span(0, 1, None)) for axis in range(len(slices.plan.edges)))
+        shape = tuple(span.count for span in block)
+        return [
+            _repeat(column, np.broadcast_to(values.squeeze(slices.axes), shape).reshape(-1), times)
+            for column, values in zip(self._columns, self._labels.read(whole), strict=True)
+        ]
 
 
 def _to_span(part: slice) -> Span:
     return Span(part.start, part.stop, None)
-
-
-def read_labels(
-    scan: TableScan, slices: Slices, columns: Sequence[Column], block: Block, times: int
-) -> list[pa.Array]:
-    """Read coordinates of a block, each value repeated a number of times."""
-    if not columns:
-        return []
-    spans = dict(zip(slices.rest, block, strict=True))
-    whole = tuple(spans.get(axis, Span(0, 1, None)) for axis in range(len(scan.table.dims)))
-    table = scan.table.select_columns([column.name for column in columns])
-    found = TableArrays(scan.session, replace(slices.plan, table=table)).read(whole)
-    shape = tuple(span.count for span in block)
-    return [
-        _repeat(column, np.broadcast_to(values.squeeze(slices.axes), shape).reshape(-1), times)
-        for column, values in zip(columns, found, strict=True)
-    ]
 
 
 def _repeat(column: Column, raw: Values, times: int) -> pa.Array:

@@ -1,9 +1,10 @@
-"""Values at points: find the cells of each point once, then read every chunk that has such cells once."""
+"""Extract values at points. The cells of all points are looked up first, then each chunk is read once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import product
 from typing import Any, Final
 
@@ -17,14 +18,13 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import to_arrow
 from icefloe.query.extract.cells import (
     TURN,
-    Axis,
+    CoordinateAxis,
+    ExtractionArrays,
+    ExtractionBlocks,
     Floats,
     Indices,
-    Slices,
     find_axis,
     get_coding,
-    read_cells,
-    read_labels,
     to_numbers,
 )
 from icefloe.query.scan.plan import Block, TableScan, make_plan
@@ -33,32 +33,38 @@ from icefloe.query.schema import Column, Role, make_unknown_name_error
 NEAREST: Final = "nearest"
 LINEAR: Final = "linear"
 _AT_ONCE: Final = 2**24
-"""Number of distances that are compared at a time."""
+"""The number of distances to compute at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Samples:
-    """The cells that the values of points come from: one each, or those around each with weights."""
+class PointCells:
+    """The cells from which the values at points are extracted, with their weights."""
 
     axes: tuple[int, ...]
     cells: tuple[Indices, ...]
-    """Positions along the looked up dimensions, shape `(corners, points)`."""
+    """Positions along the looked-up dimensions, of shape `(corners, points)`."""
     weights: Floats
-    """Shape `(corners, points)`. NaN if a point has no value."""
+    """Weights of shape `(corners, points)`; NaN for a point without a value."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PointPlan:
-    """Points, their cells, and the blocks along the other dimensions, one per task."""
+    """The plan of an extraction at points: the cells of each point, and one block per task."""
 
     scan: TableScan
     points: pa.Table
-    samples: Samples
-    slices: Slices
+    samples: PointCells
+    slices: ExtractionBlocks
+
+    @property
+    def cells(self) -> list[Indices]:
+        """The positions of all cells that the points need, per dimension of the lookup."""
+        return [cells.reshape(-1) for cells in self.samples.cells]
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the points, the other coordinates, and the variables."""
+        """The columns of the values at points: the columns of the points, other coordinates, and
+        variables."""
         fields = [*self.points.schema]
         fields += [pa.field(column.name, column.arrow) for column in self.labels]
         is_linear = len(self.samples.weights) > 1
@@ -68,7 +74,7 @@ class PointPlan:
 
     @property
     def labels(self) -> list[Column]:
-        """Coordinates of the other dimensions, without those that the points have."""
+        """The coordinates of the dimensions that do not occur in the points."""
         rest = set(self.slices.rest)
         return [
             column
@@ -80,7 +86,7 @@ class PointPlan:
 
 
 def plan_points(scan: TableScan, points: Any, method: str = NEAREST, tolerance: Any = None) -> PointPlan:
-    """Find the cells of points.
+    """Plan the extraction of values at points: look up the cells of each point.
 
     Parameters
     ----------
@@ -107,12 +113,18 @@ def plan_points(scan: TableScan, points: Any, method: str = NEAREST, tolerance: 
     if method not in (NEAREST, LINEAR):
         raise make_unknown_name_error("method", method, (NEAREST, LINEAR), kind=ErrorKind.NOT_ALLOWED)
     table = to_table(points)
+    _check_tolerance(scan, method, tolerance)
     plane = _find_plane(scan, table.column_names)
     if plane is not None:
         samples = _find_on_sphere(scan, table, plane, method, tolerance)
     else:
         samples = _find_on_axes(scan, table, method, tolerance)
     for column in scan.table.variables:
+        if column.name in table.column_names:
+            raise InvalidInputError(
+                f"the points have a column {column.name} like the table; rename it",
+                kind=ErrorKind.NOT_ALLOWED,
+            )
         if not set(samples.axes) <= set(column.axes):
             raise InvalidInputError(
                 f"{column.name} does not vary along all coordinates of the points; select other variables",
@@ -124,31 +136,55 @@ def plan_points(scan: TableScan, points: Any, method: str = NEAREST, tolerance: 
                 kind=ErrorKind.NOT_ALLOWED,
             )
     plan = make_plan(scan.table, scan.selection, partition_bytes=scan.partition_bytes)
-    return PointPlan(scan, table, samples, Slices(plan, samples.axes))
+    return PointPlan(scan, table, samples, ExtractionBlocks(plan, samples.axes))
 
 
 def to_table(points: Any) -> pa.Table:
-    """Convert a data frame, an Arrow table or a mapping of lists to an Arrow table."""
+    """Convert points to an Arrow table, from a data frame, an Arrow table or a mapping of lists."""
     if isinstance(points, pa.Table):
         return points
     if hasattr(points, "toArrow"):  # a Spark data frame
         return points.toArrow()
     if hasattr(points, "iloc"):
         return pa.Table.from_pandas(points, preserve_index=False)
-    return pa.table(points) if hasattr(points, "__arrow_c_stream__") else pa.table(dict(points))
+    try:
+        return pa.table(points) if hasattr(points, "__arrow_c_stream__") else pa.table(dict(points))
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"the points are not a table: {error}; pass a data frame, or a mapping of lists of equal length",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        ) from None
 
 
-def _find_on_axes(scan: TableScan, table: pa.Table, method: str, tolerance: Any) -> Samples:
-    """Find cells by one-dimensional coordinates."""
+def _check_tolerance(scan: TableScan, method: str, tolerance: Any) -> None:
+    if tolerance is not None and method == LINEAR:
+        raise InvalidInputError(
+            "a tolerance applies to the method nearest; linear gives null outside the grid",
+            kind=ErrorKind.NOT_ALLOWED,
+        )
+    known = [column.name for column in scan.table.columns if column.role is not Role.VARIABLE]
+    for name in tolerance if isinstance(tolerance, Mapping) else ():
+        if name not in known:
+            raise make_unknown_name_error("coordinate", name, known, "in tolerance")
+
+
+def _list_lookups(scan: TableScan, table: pa.Table) -> list[CoordinateAxis]:
+    """Return the one-dimensional coordinates that the points specify, in the order of their dimensions."""
     known = {c.name for c in scan.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1}
     names = [name for name in table.column_names if name in known]
-    if not names:
+    return sorted((find_axis(scan, name) for name in names), key=lambda each: each.axis)
+
+
+def _find_on_axes(scan: TableScan, table: pa.Table, method: str, tolerance: Any) -> PointCells:
+    """Look up the cells of points in one-dimensional coordinates."""
+    axes = _list_lookups(scan, table)
+    if not axes:
+        known = {c.name for c in scan.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1}
         raise InvalidInputError(
-            f"the points have the columns {', '.join(table.column_names)}, and none is a coordinate;"
+            f"none of the columns of the points ({', '.join(table.column_names)}) is a coordinate;"
             f" coordinates are {', '.join(sorted(known))}",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
-    axes = sorted((find_axis(scan, name) for name in names), key=lambda each: each.axis)
     found = [
         _find_nearest(axis, _read_numbers(table, axis.name), _get_tolerance(tolerance, axis.name))
         if method == NEAREST
@@ -160,32 +196,40 @@ def _find_on_axes(scan: TableScan, table: pa.Table, method: str, tolerance: Any)
     weights = np.stack(
         [np.prod([share[corner[k]] for k, (_, share) in enumerate(found)], axis=0) for corner in corners]
     )
-    return Samples(tuple(axis.axis for axis in axes), cells, weights)
+    return PointCells(tuple(axis.axis for axis in axes), cells, weights)
 
 
 def _read_numbers(table: pa.Table, name: str) -> Floats:
     column = table.column(name).combine_chunks()
-    if column.null_count:
+    missing = pc.sum(pc.is_null(column, nan_is_null=True)).as_py()
+    if missing:
         raise InvalidInputError(
-            f"{column.null_count} points have no {name}; drop them", kind=ErrorKind.INVALID_ARRAY_METADATA
+            f"{missing} points have no {name}; drop them", kind=ErrorKind.INVALID_ARRAY_METADATA
         )
     values = column.to_numpy(zero_copy_only=False)
-    if values.dtype == object:
-        values = values.astype("M8[us]")
-    return to_numbers(values)
+    try:
+        return to_numbers(values.astype("M8[us]") if values.dtype == object else values)
+    except ValueError:
+        raise InvalidInputError(
+            f"the {name} of the points must be numbers or times, not {column.type}: {values[0]!r}",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        ) from None
 
 
 def _get_tolerance(tolerance: Any, name: str) -> float:
     given = tolerance.get(name) if isinstance(tolerance, Mapping) else tolerance
+    if isinstance(given, timedelta):
+        given = np.timedelta64(given)
     return np.inf if given is None else float(to_numbers(np.asarray(given)))
 
 
 Found = tuple[NDArray[np.int64], Floats]
-"""Positions and weights, shape `(candidates, points)`."""
+"""Positions and weights, of shape `(candidates, points)`."""
 
 
-def _find_nearest(axis: Axis, wanted: Floats, tolerance: float) -> Found:
-    """Find the nearest label; of two that are equally near the larger one, as pandas does."""
+def _find_nearest(axis: CoordinateAxis, wanted: Floats, tolerance: float) -> Found:
+    """Find the nearest label of each value. If two labels are equally near, choose the larger one, like
+    pandas."""
     order = np.argsort(axis.values, kind="stable")
     labels = axis.values[order]
     if axis.turns:
@@ -201,8 +245,9 @@ def _find_nearest(axis: Axis, wanted: Floats, tolerance: float) -> Found:
     return order[nearest][None], np.where(far, np.nan, 1.0)[None]
 
 
-def _find_neighbours(axis: Axis, wanted: Floats) -> Found:
-    """Find the labels on both sides and their weights. A point outside of the labels has no value."""
+def _find_neighbours(axis: CoordinateAxis, wanted: Floats) -> Found:
+    """Find the labels on both sides of each value, with interpolation weights. A value outside the labels has
+    no neighbours."""
     order = np.argsort(axis.values, kind="stable")
     labels = axis.values[order]
     if axis.turns:
@@ -221,13 +266,13 @@ def _find_neighbours(axis: Axis, wanted: Floats) -> Found:
 
 
 def _turn(wanted: Floats, labels: Floats) -> Floats:
-    """Add turns of 360 degrees to longitudes until they are at or after the first label."""
+    """Shift longitudes by multiples of 360 degrees into the turn that starts at the first label."""
     turned = (wanted - labels[0]) % TURN + labels[0]
     return np.where((wanted >= labels[0]) & (wanted <= labels[-1]), wanted, turned)
 
 
 def _find_plane(scan: TableScan, names: Sequence[str]) -> tuple[Column, Column] | None:
-    """Find two-dimensional coordinates of latitude and longitude among the columns of the points."""
+    """Return the two-dimensional latitude and longitude if the points have these columns, otherwise None."""
     flat = [c for c in scan.table.columns if c.array is not None and len(c.axes) == 2 and c.name in names]
     lat = [c for c in flat if c.array is not None and is_latitude(c.name, c.array.attributes)]
     lon = [c for c in flat if c.array is not None and is_longitude(c.name, c.array.attributes)]
@@ -236,7 +281,7 @@ def _find_plane(scan: TableScan, names: Sequence[str]) -> tuple[Column, Column] 
 
 def _find_on_sphere(
     scan: TableScan, table: pa.Table, plane: tuple[Column, Column], method: str, tolerance: Any
-) -> Samples:
+) -> PointCells:
     """Find the nearest cells of a curvilinear grid by great-circle distance."""
     if method == LINEAR:
         raise InvalidInputError(
@@ -271,41 +316,47 @@ def _find_on_sphere(
     limit = _get_tolerance(tolerance, plane[0].name)
     far = np.rad2deg(np.arccos(np.clip(cosines, -1, 1))) > limit
     positions = np.unravel_index(nearest, grids[0].shape)
-    axes = tuple(sorted(plane[0].axes))
-    return Samples(axes, tuple(each[None] for each in positions), np.where(far, np.nan, 1.0)[None])
+    found = dict(zip(sorted(plane[0].axes), (each[None] for each in positions), strict=True))
+    weights = np.where(far, np.nan, 1.0)[None]
+    for axis in _list_lookups(scan, table):
+        limit = _get_tolerance(tolerance, axis.name) if isinstance(tolerance, Mapping) else np.inf
+        found[axis.axis], own = _find_nearest(axis, _read_numbers(table, axis.name), limit)
+        weights = weights * own
+    return PointCells(tuple(sorted(found)), tuple(found[axis] for axis in sorted(found)), weights)
 
 
 def _to_vectors(lat: Floats, lon: Floats) -> Floats:
-    """Convert degrees to unit vectors: the largest dot product is the smallest great-circle distance."""
+    """Convert degrees to unit vectors. Nearer points have a larger dot product."""
     phi, lam = np.deg2rad(lat), np.deg2rad(lon)
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], axis=-1)
 
 
-def read_points(plan: PointPlan, number: int) -> Iterator[pa.RecordBatch]:
-    """Read the values of all points in one block: a row per cell of the block and point."""
+def read_points(plan: PointPlan, arrays: ExtractionArrays, number: int) -> Iterator[pa.RecordBatch]:
+    """Extract the values at all points for one block. Yield one row per cell of the block and point."""
     block = plan.slices.block(number)
     shape = tuple(span.count for span in block)
     count, cells = len(plan.points), int(np.prod(shape, dtype=np.int64))
     if not cells or not count:
         return
     columns = [_repeat_rows(plan.points.column(name), cells) for name in plan.points.column_names]
-    columns += read_labels(plan.scan, plan.slices, plan.labels, block, count)
-    columns += [_gather(plan, column, block, shape) for column in plan.scan.table.variables]
+    columns += arrays.read_labels(block, count)
+    columns += [_gather(plan, arrays, column, block, shape) for column in plan.scan.table.variables]
     yield pa.RecordBatch.from_arrays(columns, schema=plan.schema)
 
 
 def _repeat_rows(column: pa.ChunkedArray, times: int) -> pa.Array:
-    """Repeat the rows of the points for each cell of a block."""
+    """Repeat the columns of the points for each cell of a block."""
     return column.combine_chunks().take(pa.array(np.tile(np.arange(len(column)), times)))
 
 
-def _gather(plan: PointPlan, column: Column, block: Block, shape: tuple[int, ...]) -> pa.Array:
-    """Gather the values of a variable for all points in a block."""
+def _gather(
+    plan: PointPlan, arrays: ExtractionArrays, column: Column, block: Block, shape: tuple[int, ...]
+) -> pa.Array:
+    """Return the values of a variable at all points for one block."""
     coding, samples = get_coding(column), plan.samples
     corners, count = samples.weights.shape
-    flat = [cells.reshape(-1) for cells in samples.cells]
     found: Any = None
-    for group, values in read_cells(plan.scan.session, column, plan.slices, block, flat):
+    for group, values in arrays.read_cells(column, block, plan.cells):
         if found is None:
             found = np.zeros((*shape, corners * count), values.dtype)
         found[..., group.rows] = values
@@ -323,6 +374,6 @@ def _gather(plan: PointPlan, column: Column, block: Block, shape: tuple[int, ...
     if missing is not None:
         numbers[missing] = np.nan
     weighted = numbers.reshape(*shape, corners, count) * samples.weights
-    # A corner without weight does not matter, even if its value is missing.
+    # A corner with weight 0 is ignored, even if its value is missing.
     total = np.where(samples.weights == 0, 0.0, weighted).sum(axis=-2).reshape(-1)
     return to_arrow(total, np.isnan(total), pa.float64())

@@ -1,4 +1,5 @@
-"""Aggregates over zones: polygons, which weight cells by their coverage, or masks of whole cells."""
+"""Aggregate over zones, given as polygons or as masks. Cells are weighted by the fraction that a polygon
+covers."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import to_arrow
 from icefloe.query.extract.cells import (
     TURN,
-    Axis,
+    CoordinateAxis,
+    ExtractionArrays,
+    ExtractionBlocks,
     Floats,
     Indices,
-    Slices,
     find_axis,
     get_coding,
-    read_cells,
-    read_labels,
+    to_numbers,
 )
 from icefloe.query.scan.plan import Block, TableScan, make_plan
 from icefloe.query.schema import Column, Role, make_unknown_name_error
@@ -36,37 +37,42 @@ FUNCTIONS: Final = ("mean", "sum", "min", "max", "count")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coverage:
-    """Cells of a plane that belong to zones, with their weights: sparse columns, sorted by zone."""
+    """The cells that each zone covers, with their weights, as sparse columns sorted by zone."""
 
     names: tuple[Any, ...]
-    """Names of the zones."""
+    """The names of the zones."""
     zones: Indices
-    """The number of a zone, per row."""
+    """The index of a zone, per row."""
     cells: tuple[Indices, Indices]
-    """Positions along both dimensions, per row."""
+    """The row and the column of a grid cell, per row."""
     weights: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ZonePlan:
-    """Zones, the cells that they cover, and the blocks along the other dimensions, one per task."""
+    """The plan of aggregates over zones: the cells of each zone, and one block per task."""
 
     scan: TableScan
     coverage: Coverage
-    slices: Slices
+    slices: ExtractionBlocks
     results: tuple[tuple[str, str, str], ...]
-    """Name, variable and function of each result."""
+    """The name, the variable and the function of each result."""
+
+    @property
+    def cells(self) -> tuple[Indices, Indices]:
+        """The rows and columns of all cells that the zones cover."""
+        return self.coverage.cells
 
     @property
     def labels(self) -> list[Column]:
-        """Coordinates of the other dimensions."""
+        """The coordinates of all dimensions other than latitude and longitude in aggregates over zones."""
         rest = set(self.slices.rest)
         columns = self.scan.table.columns
         return [c for c in columns if c.role is not Role.VARIABLE and set(c.axes) <= rest]
 
     @property
     def schema(self) -> pa.Schema:
-        """The zone, the other coordinates, and the results."""
+        """The columns of aggregates over zones: the zone, other coordinates, and aggregates."""
         fields = [pa.field(ZONE, pa.array(self.coverage.names).type)]
         fields += [pa.field(column.name, column.arrow) for column in self.labels]
         fields += [pa.field(name, pa.float64()) for name, _, _ in self.results]
@@ -81,7 +87,7 @@ def plan_zones(
     by: str | None = None,
     weights: str | None = None,
 ) -> ZonePlan:
-    """Find the cells of zones.
+    """Plan aggregates over zones: find the cells of each zone, with their weights.
 
     Parameters
     ----------
@@ -112,7 +118,8 @@ def plan_zones(
     lat, lon = _find_plane(scan)
     first, second = sorted((lat, lon), key=lambda each: each.axis)
     if isinstance(zones, np.ndarray) or hasattr(zones, "dims"):
-        coverage = _cover_by_mask(np.asarray(zones), (len(first.values), len(second.values)))
+        mask = _order_mask(zones, first, second) if hasattr(zones, "dims") else zones
+        coverage = _cover_by_mask(mask, (len(first.values), len(second.values)))
     else:
         coverage = _cover_by_polygons(_read_features(zones), by, lat, lon)
     if weights == "area":
@@ -123,7 +130,7 @@ def plan_zones(
         )
     parsed = _parse_results(scan, results)
     plan = make_plan(scan.table, scan.selection, partition_bytes=scan.partition_bytes)
-    return ZonePlan(scan, coverage, Slices(plan, (first.axis, second.axis)), parsed)
+    return ZonePlan(scan, coverage, ExtractionBlocks(plan, (first.axis, second.axis)), parsed)
 
 
 def _parse_results(scan: TableScan, results: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
@@ -149,8 +156,8 @@ def _parse_results(scan: TableScan, results: Mapping[str, Any]) -> tuple[tuple[s
     return tuple(found)
 
 
-def _find_plane(scan: TableScan) -> tuple[Axis, Axis]:
-    """Find the axes of latitude and longitude."""
+def _find_plane(scan: TableScan) -> tuple[CoordinateAxis, CoordinateAxis]:
+    """Return the axes of latitude and longitude."""
     flat = [c for c in scan.table.columns if c.role is Role.DIMENSION and c.array is not None]
     lat = [c.name for c in flat if c.array is not None and is_latitude(c.name, c.array.attributes)]
     lon = [c.name for c in flat if c.array is not None and is_longitude(c.name, c.array.attributes)]
@@ -163,7 +170,7 @@ def _find_plane(scan: TableScan) -> tuple[Axis, Axis]:
 
 
 def _read_features(zones: Any) -> list[Mapping[str, Any]]:
-    """Read the features of GeoJSON."""
+    """Return the features of a GeoJSON object or file."""
     if isinstance(zones, os.PathLike) or (isinstance(zones, str) and not zones.lstrip().startswith("{")):
         try:
             zones = Path(zones).read_text(encoding="utf-8")
@@ -175,12 +182,15 @@ def _read_features(zones: Any) -> list[Mapping[str, Any]]:
         document = json.loads(zones) if isinstance(zones, str | bytes) else zones
         kind = document["type"]
         features = document["features"] if kind == "FeatureCollection" else [document]
-        return [each if each["type"] == "Feature" else {"geometry": each} for each in features]
+        found = [each if each["type"] == "Feature" else {"geometry": each} for each in features]
     except (ValueError, TypeError, KeyError) as error:
         raise InvalidInputError(
             f"the zones are not GeoJSON ({error!r}): expected a FeatureCollection, a Feature or a geometry",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         ) from None
+    if not found:
+        raise InvalidInputError("the zones have no features", kind=ErrorKind.INVALID_ARRAY_METADATA)
+    return found
 
 
 def _name_zones(features: Sequence[Mapping[str, Any]], by: str | None) -> tuple[Any, ...]:
@@ -195,12 +205,14 @@ def _name_zones(features: Sequence[Mapping[str, Any]], by: str | None) -> tuple[
     return tuple(ids if all(id is not None for id in ids) else range(len(features)))
 
 
-def compute_edges(axis: Axis) -> Floats:
-    """Compute the borders of cells: halfway between labels, and as far beyond the first and the last."""
+def compute_edges(axis: CoordinateAxis) -> Floats:
+    """Compute the borders of the cells for zones: halfway between labels, and at the same distance beyond the
+    outer labels.
+    """
     values = axis.values
     if len(values) < 2:
         raise InvalidInputError(
-            f"{axis.name} has one label, so the size of its cells is unknown",
+            f"{axis.name} has only one label, so the size of its cells is unknown",
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
     middle = (values[1:] + values[:-1]) / 2
@@ -208,11 +220,29 @@ def compute_edges(axis: Axis) -> Floats:
     return edges if axis.turns else np.clip(edges, -90.0, 90.0)
 
 
-def _compute_areas(lat: Axis, lon: Axis) -> Floats:
-    """Compute the areas of cells on the unit sphere, shape `(latitudes, longitudes)`."""
+def _compute_areas(lat: CoordinateAxis, lon: CoordinateAxis) -> Floats:
+    """Compute the areas of grid cells on the unit sphere, of shape `(latitudes, longitudes)`."""
     heights = np.abs(np.diff(np.sin(np.deg2rad(compute_edges(lat)))))
     widths = np.abs(np.diff(np.deg2rad(compute_edges(lon))))
     return np.multiply.outer(heights, widths)
+
+
+def _order_mask(mask: Any, first: CoordinateAxis, second: CoordinateAxis) -> Any:
+    """Return the values of a mask from xarray, in the order of the variables."""
+    names = (first.name, second.name)
+    if sorted(map(str, mask.dims)) != sorted(names):
+        raise InvalidInputError(
+            f"the mask has the dimensions {', '.join(map(str, mask.dims))}, and the grid {', '.join(names)}",
+            kind=ErrorKind.INVALID_ARRAY_METADATA,
+        )
+    for axis in (first, second):
+        labels = to_numbers(np.asarray(mask[axis.name])) if axis.name in mask.coords else axis.values
+        if labels.shape == axis.values.shape and not np.allclose(labels, axis.values):
+            raise InvalidInputError(
+                f"the {axis.name} of the mask differs from the grid; reindex the mask",
+                kind=ErrorKind.INVALID_ARRAY_METADATA,
+            )
+    return np.asarray(mask.transpose(*names))
 
 
 def _cover_by_mask(mask: Any, shape: tuple[int, int]) -> Coverage:
@@ -222,6 +252,8 @@ def _cover_by_mask(mask: Any, shape: tuple[int, int]) -> Coverage:
             kind=ErrorKind.INVALID_ARRAY_METADATA,
         )
     inside = np.isfinite(mask) if mask.dtype.kind == "f" else np.ones(shape, bool)
+    if mask.dtype.kind == "b":
+        inside = mask
     cells = np.nonzero(inside)
     names, zones = np.unique(mask[inside], return_inverse=True)
     order = np.argsort(zones, kind="stable")
@@ -231,9 +263,9 @@ def _cover_by_mask(mask: Any, shape: tuple[int, int]) -> Coverage:
 
 
 def _cover_by_polygons(
-    features: Sequence[Mapping[str, Any]], by: str | None, lat: Axis, lon: Axis
+    features: Sequence[Mapping[str, Any]], by: str | None, lat: CoordinateAxis, lon: CoordinateAxis
 ) -> Coverage:
-    """Compute which fraction of each cell every polygon covers."""
+    """Compute the fraction of each grid cell that each polygon covers."""
     import shapely  # type: ignore[import-untyped]
 
     edges = compute_edges(lat), compute_edges(lon)
@@ -245,6 +277,12 @@ def _cover_by_polygons(
             raise InvalidInputError(
                 f"feature {number} has no valid geometry: {error}", kind=ErrorKind.INVALID_ARRAY_METADATA
             ) from None
+        if shapely.get_dimensions(shape) < 2:
+            raise InvalidInputError(
+                f"feature {number} is a {shape.geom_type}, which has no area; zones are polygons, and points"
+                " are extracted with points()",
+                kind=ErrorKind.INVALID_ARRAY_METADATA,
+            )
         for turn in (-TURN, 0.0, TURN) if lon.turns else (0.0,):
             moved = shapely.transform(shape, partial(_shift, degrees=turn)) if turn else shape
             found = _cover(shapely, moved, *edges)
@@ -263,7 +301,7 @@ def _shift(points: Floats, degrees: float) -> Floats:
 
 
 def _cover(shapely: Any, shape: Any, lat: Floats, lon: Floats) -> tuple[Indices, Indices, Floats]:
-    """Compute the covered fractions of the cells of a grid: rows, columns and fractions above zero."""
+    """Return the row, the column and the covered fraction of each grid cell that overlaps a polygon."""
     west, south, east, north = shape.bounds
     rows = _find_overlaps(lat, south, north)
     columns = _find_overlaps(lon, west, east)
@@ -280,20 +318,20 @@ def _cover(shapely: Any, shape: Any, lat: Floats, lon: Floats) -> tuple[Indices,
     border = ~inside & shapely.intersects(shape, boxes)
     parts = shapely.intersection(boxes[border], shape)
     fractions[border] = shapely.area(parts) / shapely.area(boxes[border])
-    # exactextract keeps fractions as 32-bit floats. With the same precision, the results are the same.
+    # exactextract stores fractions as 32-bit floats. The same precision gives the same results.
     fractions = fractions.astype(np.float32).astype(np.float64)
     kept = fractions > 0
     return at[0][kept], at[1][kept], fractions[kept]
 
 
 def _find_overlaps(edges: Floats, low: float, high: float) -> Indices:
-    """Find the cells between borders that overlap a range."""
+    """Return the indices of the cells that overlap a range, given the borders of the cells."""
     lower, upper = np.minimum(edges[1:], edges[:-1]), np.maximum(edges[1:], edges[:-1])
     return np.flatnonzero((upper > low) & (lower < high))
 
 
-def read_zones(plan: ZonePlan, number: int) -> Iterator[pa.RecordBatch]:
-    """Aggregate one block: a row per cell of the block and zone."""
+def read_zones(plan: ZonePlan, arrays: ExtractionArrays, number: int) -> Iterator[pa.RecordBatch]:
+    """Aggregate one block over all zones. Yield one row per cell of the block and zone."""
     block = plan.slices.block(number)
     shape = tuple(span.count for span in block)
     cells, count = int(np.prod(shape, dtype=np.int64)), len(plan.coverage.names)
@@ -301,9 +339,9 @@ def read_zones(plan: ZonePlan, number: int) -> Iterator[pa.RecordBatch]:
         return
     names = pa.array(plan.coverage.names)
     columns = [names.take(pa.array(np.tile(np.arange(count), cells)))]
-    columns += read_labels(plan.scan, plan.slices, plan.labels, block, count)
+    columns += arrays.read_labels(block, count)
     variables = {column.name: column for column in plan.scan.table.variables}
-    found = {name: _aggregate(plan, variables[name], block, shape) for _, name, _ in plan.results}
+    found = {name: _aggregate(plan, arrays, variables[name], block, shape) for _, name, _ in plan.results}
     for _, variable, function in plan.results:
         values = found[variable].result(function).reshape(-1)
         columns.append(to_arrow(values, np.isnan(values), pa.float64()))
@@ -311,14 +349,14 @@ def read_zones(plan: ZonePlan, number: int) -> Iterator[pa.RecordBatch]:
 
 
 class _Sums:
-    """Weighted sums and extremes per zone, for each cell of a block."""
+    """Weighted sums and extremes of all zones, for each cell of a block."""
 
     def __init__(self, shape: tuple[int, ...], zones: int) -> None:
         self._sum, self._weight = np.zeros((*shape, zones)), np.zeros((*shape, zones))
         self._low, self._high = np.full((*shape, zones), np.inf), np.full((*shape, zones), -np.inf)
 
     def add(self, zones: Indices, values: Floats, weights: Floats) -> None:
-        """Add cells, given by zone. Missing values are NaN."""
+        """Add the values of cells to the sums of their zones. Missing values are NaN."""
         order = np.argsort(zones, kind="stable")
         starts = np.flatnonzero(np.diff(zones[order], prepend=-1))
         at = zones[order][starts]
@@ -333,7 +371,8 @@ class _Sums:
         self._high[..., at] = np.maximum(self._high[..., at], high)
 
     def result(self, function: str) -> Floats:
-        """Return the result of a function; NaN for zones without values, 0 for their count."""
+        """Return the result of an aggregate function for all zones. Zones without values get NaN, or 0 for a
+        count."""
         if function == "count":
             return self._weight
         empty = self._weight == 0
@@ -347,10 +386,12 @@ class _Sums:
         return np.where(empty, np.nan, found)
 
 
-def _aggregate(plan: ZonePlan, column: Column, block: Block, shape: tuple[int, ...]) -> _Sums:
+def _aggregate(
+    plan: ZonePlan, arrays: ExtractionArrays, column: Column, block: Block, shape: tuple[int, ...]
+) -> _Sums:
     coverage, coding = plan.coverage, get_coding(column)
     sums = _Sums(shape, len(coverage.names))
-    for group, raw in read_cells(plan.scan.session, column, plan.slices, block, coverage.cells):
+    for group, raw in arrays.read_cells(column, block, plan.cells):
         values, missing = coding.decode(raw)
         numbers = values.astype(np.float64)
         if missing is not None:

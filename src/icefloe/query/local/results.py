@@ -1,4 +1,4 @@
-"""Combine the moments that parts of an aggregation return to final results, in this process."""
+"""Combine the moments that the tasks of an aggregation return, in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _THREADS: Final = 4
 
 
 def collect_moments(session: Session, aggregation: Aggregation) -> tuple[pa.Table, dict[Moment, Values]]:
-    """Compute the moments of an aggregation: a table of the keys of groups, and a value per group.
+    """Collect the results of a local aggregation: a table with the keys of groups, and a value per group and
+    moment.
 
     Without keys there is exactly one group, even if it has no cells.
     """
@@ -40,7 +41,7 @@ def collect_moments(session: Session, aggregation: Aggregation) -> tuple[pa.Tabl
 
 
 def _number_groups(keys: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number the distinct rows of a table: the first row of each, and the number of each row."""
+    """Group equal rows of a table. Return the first row of each group, and the group number of each row."""
     codes = np.zeros(keys.num_rows, np.int64)
     for column in keys.columns:
         encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
@@ -76,11 +77,11 @@ def _combine(moment: Moment, column: pa.ChunkedArray, numbers: NDArray[np.int64]
 
 
 def _fill(column: pa.ChunkedArray) -> Values:
-    """Convert a column with nulls to numpy, with zeros for nulls."""
+    """Convert a column to numpy. Nulls become zeros."""
     zero = pa.scalar(0, pa.int64()).cast(column.type) if not pa.types.is_floating(column.type) else 0.0
     return np.asarray(column.fill_null(zero).to_numpy())
 
 
 def index_moments(moments: Mapping[Moment, Values]) -> dict[tuple[str, str], Values]:
-    """Index moments by variable and name."""
+    """Return the results of a local aggregation by the names of the variable and of the moment."""
     return {(moment.variable, moment.name): values for moment, values in moments.items()}

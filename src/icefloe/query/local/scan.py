@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import Mask, Values
@@ -18,24 +18,21 @@ from icefloe.query.extract.points import NEAREST, plan_points
 from icefloe.query.extract.run import collect
 from icefloe.query.extract.zones import plan_zones
 from icefloe.query.local.results import collect_moments, index_moments
-from icefloe.query.options import AnyRepository, resolve_session
+from icefloe.query.options import AnyRepository, open_scan
+from icefloe.query.scan.data_skipping import ChunkCounts
 from icefloe.query.scan.plan import BATCH_ROWS, TableScan
 from icefloe.query.scan.read import read_partition
 from icefloe.query.scan.reduce import finish_result, plan_aggregation, reduce_partition
-from icefloe.query.scan.selection import Coordinates, Selection
-from icefloe.query.scan.statistics import ChunkCounts, TableStatistics
-from icefloe.query.schema import Role, Table, find_tables
-from icefloe.query.sql.analysis import Needs
+from icefloe.query.schema import ArrayTable, Role
+from icefloe.query.sql.analysis import TableNeeds
 from icefloe.query.sql.condition_pushdown import split_conjuncts
-from icefloe.query.sql.parse import DIALECT, lower_names
+from icefloe.query.sql.parse import DIALECT, lower_names, parse_sql
 from icefloe.query.sql.predicates import KnownColumn, evaluate_condition
 from icefloe.query.sql.pruning import prune_rows
 from icefloe.query.sql.value_conditions import translate_filter
-from icefloe.repository import Repository
-from icefloe.session import Session
 
 Filters = str | Sequence[tuple[str, str, Any]]
-"""A SQL condition, or (column, operator, value) triples that all have to hold."""
+"""A SQL condition, or (column, operator, value) triples that must all hold."""
 _OPERATORS: Final[Mapping[str, type[exp.Expr]]] = {
     **dict.fromkeys(("==", "="), exp.EQ),
     "!=": exp.NEQ,
@@ -48,7 +45,7 @@ _OPERATORS: Final[Mapping[str, type[exp.Expr]]] = {
 
 @dataclass(frozen=True, slots=True)
 class LocalScan(TableScan):
-    """Rows of arrays, read in this process.
+    """A local scan in this process: rows of arrays, read as Arrow tables.
 
     `sel`, `isel` and `select` return another scan. Libraries that accept Arrow streams, such as DuckDB,
     Polars and pyarrow, read a scan directly.
@@ -59,11 +56,11 @@ class LocalScan(TableScan):
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the rows, as an Arrow schema."""
+        """The columns of the rows of a local scan, as an Arrow schema."""
         return self._shown.schema
 
     @property
-    def _shown(self) -> Table:
+    def _shown(self) -> ArrayTable:
         return self.table if self.columns is None else self.table.select_columns(self.columns)
 
     def select(self, *names: str | Iterable[str]) -> LocalScan:
@@ -72,7 +69,7 @@ class LocalScan(TableScan):
         return replace(self, columns=tuple(self.coordinates.table.column(name).name for name in flat))
 
     def count_chunks(self) -> ChunkCounts:
-        """Count the chunks that reading all rows skips and reads.
+        """Count the chunks that a local scan of all rows skips and reads.
 
         Returns
         -------
@@ -82,7 +79,7 @@ class LocalScan(TableScan):
         return self._reading().plan().count_chunks()
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows.
+        """Read the rows of a local scan as Arrow record batches.
 
         Yields
         ------
@@ -99,7 +96,7 @@ class LocalScan(TableScan):
                     yield found
 
     def to_arrow(self) -> pa.Table:
-        """Read all rows into memory.
+        """Read all rows of a local scan into an Arrow table.
 
         Returns
         -------
@@ -114,7 +111,9 @@ class LocalScan(TableScan):
         return reader.__arrow_c_stream__(requested_schema)
 
     def aggregate(self, by: Iterable[str] | str = (), **results: Any) -> pa.Table:
-        """Aggregate variables over cells. Whole chunks are answered from their statistics.
+        """Aggregate variables over the cells of a local scan.
+
+        Whole chunks are answered from their statistics.
 
         Missing values are ignored; the result of a group without values is null.
 
@@ -144,7 +143,7 @@ class LocalScan(TableScan):
         return pa.Table.from_arrays([*keys.columns, *columns], schema=aggregation.schema)
 
     def points(self, frame: Any, *, method: str = NEAREST, tolerance: Any = None) -> pa.Table:
-        """Read the values at points. Each chunk is read once.
+        """Read the values at points in a local scan, without Spark. Each chunk is read once.
 
         Parameters
         ----------
@@ -174,7 +173,9 @@ class LocalScan(TableScan):
     def zones(
         self, zones: Any, *, by: str | None = None, weights: str | None = None, **results: Any
     ) -> pa.Table:
-        """Aggregate variables over zones. A cell is weighted by the fraction of it that a zone covers.
+        """Aggregate variables over zones in a local scan, without Spark.
+
+        Cells are weighted by the fraction that a zone covers.
 
         Parameters
         ----------
@@ -209,7 +210,7 @@ class LocalScan(TableScan):
             )
 
     def _reading(self) -> TableScan:
-        """Return the scan of all columns that are shown or filtered."""
+        """Return the scan of all columns that are returned or used by filters."""
         names = [*self._shown.schema.names, *(each.variable for each in self.filters)]
         return replace(self, table=self.coordinates.table.select_columns(dict.fromkeys(names)))
 
@@ -247,7 +248,7 @@ def scan(
     storage_options: Mapping[str, Any] | None = None,
     statistics: bool = True,
 ) -> LocalScan:
-    """Scan the table that the variables of a group form, in this process and without Spark.
+    """Scan the table that the variables of a group form, locally in this process and without Spark.
 
     Parameters
     ----------
@@ -294,33 +295,28 @@ def scan(
     >>> icefloe.scan(repo, filters="t2m > 280.7").to_arrow().num_rows
     2
     """
-    named = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
-    version: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    if version.keys() <= {"as_of"} and not isinstance(repo, Session):
-        version = {"branch": "main", **version}
-    session, location = resolve_session(repo, version, _open_version, storage_options)
-    names = [variables] if isinstance(variables, str) else variables
-    table = find_tables(session, group).choose(None if names is None else list(names))
-    known = TableStatistics(session) if statistics else None
-    everything, coordinates = Selection.everything(table), Coordinates(session, table)
-    found = LocalScan(
-        session, table, coordinates, everything, location, batch_rows=batch_rows, statistics=known
+    version = {"branch": branch, "tag": tag, "snapshot_id": snapshot_id, "as_of": as_of}
+    found = open_scan(
+        LocalScan,
+        repo,
+        group=group,
+        variables=variables,
+        version=version,
+        storage_options=storage_options,
+        statistics=statistics,
+        batch_rows=batch_rows,
     )
     if filters:
         found = filter_rows(found, parse_filters(filters))
     return found if columns is None else found.select([columns] if isinstance(columns, str) else columns)
 
 
-def _open_version(repo: Repository, version: Mapping[str, Any]) -> Session:
-    return repo.readonly_session(**version)
-
-
 def parse_filters(filters: Filters) -> list[exp.Expr]:
-    """Parse filters to conditions that all have to hold."""
+    """Parse the filters of a local scan into SQL conditions that must all hold."""
     if isinstance(filters, str):
         try:
-            return split_conjuncts(lower_names(sqlglot.parse_one(filters, dialect=DIALECT)))
-        except sqlglot.errors.SqlglotError as error:
+            return split_conjuncts(lower_names(parse_sql(filters)))
+        except SqlglotError as error:
             raise _invalid_filter(f"{filters!r} cannot be parsed: {str(error).splitlines()[0]}") from None
     return [_make_condition(*each) for each in filters]
 
@@ -350,19 +346,16 @@ def _make_literal(value: Any) -> exp.Expr:
 
 
 def filter_rows(found: LocalScan, conditions: Sequence[exp.Expr]) -> LocalScan:
-    """Restrict a scan to the rows for which all conditions hold.
-
-    Raises InvalidInputError for a condition that cannot be evaluated exactly.
-    """
+    """Restrict a local scan to the rows for which all conditions hold."""
     for condition in conditions:
         if not is_exact(found, condition):
             raise _invalid_filter(f"the condition {condition.sql(DIALECT)} cannot be evaluated here")
-    narrowed = prune_rows(found, Needs(conditions=list(conditions)), utc=True)
+    narrowed = prune_rows(found, TableNeeds(conditions=list(conditions)), utc=True)
     return replace(found, selection=narrowed.selection, filters=(*found.filters, *narrowed.filters))
 
 
 def is_exact(found: TableScan, condition: exp.Expr) -> bool:
-    """Check whether a condition can be evaluated exactly, on a coordinate or on a variable."""
+    """Return whether a local scan can evaluate a condition on a coordinate or a variable exactly."""
     names = {column.name for column in condition.find_all(exp.Column)}
     if len(names) != 1:
         return False

@@ -1,12 +1,12 @@
-"""Answer simple SQL queries in this process: grouped aggregates, and rows of one table.
+"""Run simple SQL queries in this process: grouped aggregates, and rows of one table.
 
-The built-in engine handles one table, conditions that compare columns with constants, plain aggregates of
-variables, groups by coordinates or date parts, ORDER BY and LIMIT. Everything else needs Spark.
+The built-in engine supports one table, conditions that compare columns with constants, plain aggregates of
+variables, groups by coordinates or date parts, ORDER BY and LIMIT. Everything else requires Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -20,16 +20,17 @@ from icefloe.query.decode import TIMESTAMP, is_number
 from icefloe.query.local.results import collect_moments, index_moments
 from icefloe.query.local.scan import LocalScan, filter_rows, is_exact
 from icefloe.query.options import AnyRepository
-from icefloe.query.scan.groups import Term, parse_term
+from icefloe.query.scan.data_skipping import TableStatistics
+from icefloe.query.scan.groups import GroupTerm, parse_term
 from icefloe.query.scan.moments import MOMENTS, Moment, is_wide, make_moment
 from icefloe.query.scan.reduce import Aggregation, Result, finish_result, plan_moments
-from icefloe.query.scan.statistics import TableStatistics
 from icefloe.query.schema import Column, Role
 from icefloe.query.sql.aggregates import find_function
-from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.analysis import TableNeeds
 from icefloe.query.sql.condition_pushdown import split_conjuncts
 from icefloe.query.sql.parse import Query, lower_names, parse_query
 from icefloe.query.sql.relations import ArrayRelation, TableReads, resolve_relation
+from icefloe.query.statements.parse import parse_statement
 
 _CLAUSES: Final = frozenset(
     ("kind", "hint", "expressions", "from_", "from", "where", "group", "order", "limit")
@@ -47,8 +48,8 @@ _PARTS: Final[Mapping[type[exp.Expr], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of a query, and the chunks that it read."""
+class LocalResult:
+    """The result of a local SQL query in this process, and the number of chunks that it read."""
 
     table: pa.Table
     reads: TableReads
@@ -56,13 +57,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """A result of an aggregating SELECT: the number of a key, or an aggregate."""
+    """A result column of a SELECT with aggregates: a group key, or an aggregate."""
 
     name: str
     key: int | None
     function: str = ""
     column: Column | None = None
-    """The aggregated variable; None for `count(*)`."""
+    """The variable to aggregate; None for `count(*)`."""
 
 
 def run_local_query(
@@ -72,8 +73,8 @@ def run_local_query(
     *,
     statistics: bool = True,
     explain: bool = False,
-) -> Answer:
-    """Answer a query in this process.
+) -> LocalResult:
+    """Run a simple SQL query in this process, without Spark.
 
     Parameters
     ----------
@@ -90,7 +91,7 @@ def run_local_query(
 
     Returns
     -------
-    Answer
+    LocalResult
         The rows, and the chunks that were skipped, answered from statistics and read.
 
     Raises
@@ -98,8 +99,7 @@ def run_local_query(
     InvalidInputError
         If the query is invalid, or needs Spark.
     """
-    query = parse_query(text, repos)
-    select = _find_select(query)
+    query, select = parse_select(text, repos)
     relation = resolve_relation(query.uses[0], repos, {}, statistics=statistics)
     if not isinstance(relation, ArrayRelation):
         _refuse("metadata tables")
@@ -114,6 +114,16 @@ def run_local_query(
     if select.args.get("group") or any(each.find(exp.AggFunc) for each in select.selects):
         return _answer_groups(found, select, most, name, explain)
     return _answer_rows(found, select, most, name, explain)
+
+
+def parse_select(text: str, repos: Collection[str]) -> tuple[Query, exp.Select]:
+    """Parse a local SQL query over repositories of these names; raise an error if it is not one simple
+    SELECT.
+    """
+    if parse_statement(text, repos) is not None:
+        _refuse("statements other than SELECT")
+    query = parse_query(text, repos)
+    return query, _find_select(query)
 
 
 def _refuse(what: str) -> NoReturn:
@@ -145,8 +155,8 @@ def _open_scan(relation: ArrayRelation, select: exp.Select, statistics: bool) ->
     names = {column.name for column in select.find_all(exp.Column) if not column.is_star}
     known = set(map(str.lower, relation.columns))
     if unknown := names - known - outputs:
-        relation.schema(Needs(columns=unknown))  # raises an error that names the nearest column
-    scan = relation.choose(Needs(columns=None if star else names & known, starred=star))
+        relation.schema(TableNeeds(columns=unknown))  # raises an error that names the nearest column
+    scan = relation.choose(TableNeeds(columns=None if star else names & known, starred=star))
     used = TableStatistics(scan.session) if statistics else None
     return LocalScan(
         scan.session, scan.table, scan.coordinates, scan.selection, scan.location, statistics=used
@@ -167,7 +177,9 @@ def _find_limit(select: exp.Select, limit: int | None) -> int | None:
 # Rows
 
 
-def _answer_rows(found: LocalScan, select: exp.Select, most: int | None, name: str, explain: bool) -> Answer:
+def _answer_rows(
+    found: LocalScan, select: exp.Select, most: int | None, name: str, explain: bool
+) -> LocalResult:
     columns, names = [], []
     for each in select.selects:
         if isinstance(each, exp.Star):
@@ -184,16 +196,16 @@ def _answer_rows(found: LocalScan, select: exp.Select, most: int | None, name: s
     shown = found.select(dict.fromkeys([*columns, *(key for key, _ in keys if key not in names)]))
     reads = TableReads(name, "rows", shown.count_chunks())
     if explain:
-        return Answer(shown.schema.empty_table(), reads)
+        return LocalResult(shown.schema.empty_table(), reads)
     table = _read_some(shown, most if not keys else None)
     aliases = dict(zip(names, columns, strict=True))
     table = _sort(table, [(aliases.get(key, key), word) for key, word in keys])
     table = table.select(columns).rename_columns(names)
-    return Answer(table if most is None else table.slice(0, most), reads)
+    return LocalResult(table if most is None else table.slice(0, most), reads)
 
 
 def _read_some(found: LocalScan, most: int | None) -> pa.Table:
-    """Read rows until there are enough."""
+    """Read rows until the LIMIT is reached."""
     batches, count = [], 0
     for batch in found.to_batches():
         batches.append(batch)
@@ -208,7 +220,7 @@ def _read_some(found: LocalScan, most: int | None) -> pa.Table:
 
 def _answer_groups(
     found: LocalScan, select: exp.Select, most: int | None, name: str, explain: bool
-) -> Answer:
+) -> LocalResult:
     terms, texts = _find_keys(found, select)
     outputs = [_find_output(found, each, texts) for each in select.selects]
     moments: list[Moment] = []
@@ -223,12 +235,12 @@ def _answer_groups(
     reads = TableReads(name, "groups", aggregation.counts)
     order = _find_order(select, {each.name.lower(): each.name for each in outputs})
     if explain:
-        return Answer(pa.table({}), reads)
+        return LocalResult(pa.table({}), reads)
     table = _sort(_finish(found, aggregation, outputs), order)
-    return Answer(table if most is None else table.slice(0, most), reads)
+    return LocalResult(table if most is None else table.slice(0, most), reads)
 
 
-def _find_keys(found: LocalScan, select: exp.Select) -> tuple[list[Term], list[str]]:
+def _find_keys(found: LocalScan, select: exp.Select) -> tuple[list[GroupTerm], list[str]]:
     group = select.args.get("group")
     if group is None:
         return [], []
@@ -253,7 +265,7 @@ def _find_keys(found: LocalScan, select: exp.Select) -> tuple[list[Term], list[s
 
 
 def _find_term(key: exp.Expr) -> str | None:
-    """Return a key as the name of a coordinate, or a date part of one."""
+    """Return a group key as text, such as `lat` or `month(time)`; None for other expressions."""
     inner = key.unnest()
     if isinstance(inner, exp.Column):
         return str(inner.name)
@@ -314,7 +326,7 @@ def _find_type(function: str, column: Column) -> pa.DataType:
 
 
 def _find_order(select: exp.Select, outputs: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Find the columns of ORDER BY, each with its direction."""
+    """Return the columns of ORDER BY with their directions."""
     order = select.args.get("order")
     found = []
     for each in order.expressions if order is not None else []:
@@ -336,8 +348,10 @@ def _find_order(select: exp.Select, outputs: Mapping[str, str]) -> list[tuple[st
 
 
 def _sort(table: pa.Table, keys: Sequence[tuple[str, str]]) -> pa.Table:
-    """Sort as Spark does: nulls come first in ascending order, and last in descending order."""
-    for name, word in reversed(keys):  # a stable sort per key, because the place of nulls depends on it
+    """Sort a table like Spark: nulls come first in ascending order, and last in descending order."""
+    for name, word in reversed(
+        keys
+    ):  # one stable sort per key, because the position of nulls depends on its direction
         numbered = table.select([name]).append_column(_ROW, pa.array(np.arange(table.num_rows)))
         order = np.asarray(pc.sort_indices(numbered, [(name, word), (_ROW, "ascending")]))
         nulls = table.column(name).null_count if word == "ascending" else 0

@@ -1,1 +1,1 @@
-"""Select chunks, read them and reduce them."""
+"""Select chunks of arrays, read them, and reduce them."""

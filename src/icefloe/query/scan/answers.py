@@ -1,4 +1,4 @@
-"""Answer the moments of whole blocks from the statistics of their chunks."""
+"""Compute the moments of blocks from chunk statistics, without reading chunks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from icefloe.maintenance.statistics.lookup import ChunkStatistics
 from icefloe.query.decode import Coding, Mask, Values
 from icefloe.query.scan.conditions import ValueFilter
-from icefloe.query.scan.groups import Axis
-from icefloe.query.scan.moments import EXTREMES, WIDE_SUM, Moment, get_neutral
-from icefloe.query.scan.plan import Plan
-from icefloe.query.scan.statistics import (
+from icefloe.query.scan.data_skipping import (
     BlockGrid,
     FilteredChunks,
     TableStatistics,
@@ -24,6 +21,9 @@ from icefloe.query.scan.statistics import (
     filter_chunks,
     group_filters,
 )
+from icefloe.query.scan.groups import GroupedAxis
+from icefloe.query.scan.moments import EXTREMES, WIDE_SUM, Moment, get_neutral
+from icefloe.query.scan.plan import ScanPlan
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -31,43 +31,43 @@ _HALF = np.uint64(32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Variable:
-    """A variable with the statistics of its chunks."""
+    """A variable and the statistics of its chunks."""
 
     statistics: ChunkStatistics
     coding: Coding
     grid: BlockGrid
     filtered: FilteredChunks | None
-    """The consequences of statistics for the filters of this variable; None without filters."""
+    """The result of evaluating this variable's filters on its statistics; None without filters."""
 
     @property
     def counted(self) -> Mask:
-        """Chunks whose values count: they have some, and all satisfy the filters."""
+        """A mask of the chunks that have values and whose values all satisfy the filters."""
         if self.filtered is not None:
             return self.filtered.values
         return np.asarray(self.statistics.rows.nulls < self.statistics.cells, np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decision:
-    """The blocks that are skipped and answered, as arrays over the grid of blocks."""
+class BlockDecisions:
+    """The blocks of a scan to skip, and those to answer from statistics, over the grid of blocks."""
 
     skipped: Mask
     answered: Mask
     codes: tuple[NDArray[np.int64], ...]
-    """Group of each span, per dimension; -1 if a span has several groups."""
+    """The group of each span, per dimension; -1 if a span contains several groups."""
     cells: NDArray[np.int64]
-    """Number of cells of answered blocks that satisfy the filters."""
+    """The number of cells that satisfy the filters, per answered block."""
     variables: Mapping[str, _Variable]
 
 
 def decide_blocks(
     statistics: TableStatistics,
-    plan: Plan,
-    axes: Sequence[Axis],
+    plan: ScanPlan,
+    axes: Sequence[GroupedAxis],
     moments: Sequence[Moment],
     filters: Sequence[ValueFilter],
-) -> Decision:
-    """Decide which blocks of a plan are skipped or answered."""
+) -> BlockDecisions:
+    """Decide for each block of a scan whether it is skipped, answered from statistics, or read."""
     spans, shape = plan.edges, tuple(map(len, plan.edges))
     codes = tuple(_find_codes(axis, span) for axis, span in zip(axes, spans, strict=True))
     variables = _load_variables(statistics, plan, filters)
@@ -88,11 +88,11 @@ def decide_blocks(
             entire = only.grid.reduce(only.filtered.settled, np.logical_and)
             cells = only.grid.reduce(only.filtered.rows, np.add)
     single = _multiply([(code >= 0).astype(np.int64) for code in codes]) > 0
-    return Decision(skipped, single & known & entire & ~skipped, codes, cells, variables)
+    return BlockDecisions(skipped, single & known & entire & ~skipped, codes, cells, variables)
 
 
 def _load_variables(
-    statistics: TableStatistics, plan: Plan, filters: Sequence[ValueFilter]
+    statistics: TableStatistics, plan: ScanPlan, filters: Sequence[ValueFilter]
 ) -> dict[str, _Variable]:
     found, by_name = {}, group_filters(filters)
     for column in plan.table.columns:
@@ -105,8 +105,8 @@ def _load_variables(
     return found
 
 
-def _find_codes(axis: Axis, spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Find the group of each span; -1 if it has several groups, or is not selected completely."""
+def _find_codes(axis: GroupedAxis, spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the group of each span; -1 if a span has several groups or is only partly selected."""
     if not len(spans):
         return np.zeros(0, np.int64)
     # Spans are ascending and do not overlap: reduce each one, and ignore the gaps between them.
@@ -125,7 +125,7 @@ def _multiply(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _find_usable(
     variables: Mapping[str, _Variable], moments: Sequence[Moment], shape: tuple[int, ...]
 ) -> Mask:
-    """Find the blocks for which the statistics of all variables have the wanted moments."""
+    """Return a mask of the blocks whose statistics contain the required moments of all variables."""
     masks = []
     for moment in moments:
         if not moment.variable:
@@ -144,9 +144,11 @@ def _find_usable(
 
 
 def answer_moments(
-    decision: Decision, moments: Sequence[Moment], shifts: Mapping[str, float]
+    decision: BlockDecisions, moments: Sequence[Moment], shifts: Mapping[str, float]
 ) -> tuple[tuple[NDArray[np.int64], ...], dict[Moment, Values]]:
-    """Compute the moments of answered blocks, one row per group: its number per dimension, and the values."""
+    """Answer an aggregation from statistics: compute the moments per group for all blocks of a scan that do
+    not have to be read.
+    """
     groups, reduce = _number_groups(decision)
     found: dict[Moment, Values] = {}
     for moment in moments:
@@ -158,15 +160,16 @@ def answer_moments(
 
 
 Reduce = Callable[[Values, Any], Values]
-"""Reduces values of answered blocks with a numpy function, to one per group."""
+"""A function that reduces values of answered blocks to one value per group with a numpy ufunc."""
 
 
-def _number_groups(decision: Decision) -> tuple[tuple[NDArray[np.int64], ...], Reduce]:
-    """Find the groups of answered blocks, by dimension, and the function that reduces values to them."""
+def _number_groups(decision: BlockDecisions) -> tuple[tuple[NDArray[np.int64], ...], Reduce]:
+    """Return the groups of the answered blocks per dimension, and a function that reduces values to
+    groups."""
     answered = decision.answered
     everything = bool(answered.all())
     counts = [int(code.max(initial=0)) + 1 for code in decision.codes]
-    if max(counts, default=1) == 1:  # one group: nothing has to be sorted
+    if max(counts, default=1) == 1:  # a single group needs no sorting
 
         def reduce_all(values: Values, operation: Any) -> Values:
             return np.asarray([operation.reduce(values.ravel() if everything else values[answered])])
@@ -211,7 +214,7 @@ def _answer(variable: _Variable, moment: Moment, shifts: Mapping[str, float], re
 
 
 def _answer_integers(variable: _Variable, moment: Moment, reduce: Reduce) -> Values:
-    """Add exact sums, in three parts that cannot overflow."""
+    """Sum 64-bit integers exactly, in three parts that cannot overflow."""
     rows = variable.statistics.rows
     parts = (rows.low & _LOW, rows.low >> _HALF, rows.high)
     sums = []

@@ -1,7 +1,7 @@
-"""Conditions on the values of one variable, evaluated for cells and for the extremes of whole chunks.
+"""Conditions on the values of one variable, evaluated per cell, or per chunk from its minimum and maximum.
 
-A condition is a tree of comparisons and null tests, without negations: those are moved to the leaves. No
-comparison holds for a missing value.
+A condition is a tree of comparisons and null tests. Negations are only in the leaves. Comparisons are false
+for missing values.
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ OPERATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The consequences of the extremes of chunks for a condition, one entry per chunk."""
+    """The bounds of a scan's condition for whole chunks: where it may hold and where it must hold, from their
+    extremes.
+    """
 
     may: Mask
-    """True if the condition may hold for a value of the chunk."""
+    """True if the condition may hold for some value of the chunk."""
     must: Mask
     """True if the condition holds for every value of the chunk."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The comparison of a value with a constant."""
+class ValueComparison:
+    """A condition of a scan that compares the values of a variable with a constant."""
 
     word: str
-    """One of `OPERATIONS`."""
+    """The comparison operator, one of `OPERATIONS`."""
     constant: Any
 
     @property
     def holds_for_null(self) -> bool:
-        """False: no comparison holds for a missing value."""
+        """False: the condition of a comparison never holds for missing values."""
         return False
 
     def holds(self, values: Values, missing: Mask | None) -> Mask:
-        """Find the cells for which the condition holds."""
+        """Return a mask of the cells for which the condition of a comparison holds."""
         found = self._compare(values)
         return found if missing is None else found & ~missing
 
     def bound(self, low: Values, high: Values) -> Bounds:
-        """Evaluate the condition for chunks with these extremes."""
+        """Evaluate the condition of a comparison for whole chunks, given their extremes."""
         match self.word:
             case ">" | ">=":
                 return Bounds(self._compare(high), self._compare(low))
             case "<" | "<=":
                 return Bounds(self._compare(low), self._compare(high))
-        equal = Comparison("==", self.constant)
+        equal = ValueComparison("==", self.constant)
         constant = equal._compare(low) & equal._compare(high)
-        within = Comparison("<=", self.constant)._compare(low) & Comparison(">=", self.constant)._compare(
-            high
-        )
+        within = ValueComparison("<=", self.constant)._compare(low) & ValueComparison(
+            ">=", self.constant
+        )._compare(high)
         return Bounds(within, constant) if self.word == "==" else Bounds(~constant, ~within)
 
     def _compare(self, values: Values) -> Mask:
@@ -74,46 +76,48 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class NullTest:
-    """`IS NULL`, or `IS NOT NULL`."""
+    """The condition `IS NULL` or `IS NOT NULL` of a scan on a variable."""
 
     wanted: bool
     """True for `IS NULL`."""
 
     @property
     def holds_for_null(self) -> bool:
-        """True for `IS NULL`."""
+        """True for the condition `IS NULL`, which holds for missing values."""
         return self.wanted
 
     def holds(self, values: Values, missing: Mask | None) -> Mask:
-        """Find the cells for which the condition holds."""
+        """Return a mask of the cells for which the condition `IS NULL` or `IS NOT NULL` holds."""
         found = np.zeros(values.shape, np.bool_) if missing is None else missing
         return found if self.wanted else ~found
 
     def bound(self, low: Values, high: Values) -> Bounds:
-        """Evaluate the condition for the values of chunks that are not missing."""
+        """Evaluate the condition `IS NULL` or `IS NOT NULL` for the values of whole chunks that are not
+        missing.
+        """
         found = np.full(low.shape, not self.wanted)
         return Bounds(found, found)
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Several conditions of which all have to hold, or any."""
+    """Several conditions of a scan on a variable, combined with AND or OR."""
 
     parts: tuple[ValueCondition, ...]
     all: bool
 
     @property
     def holds_for_null(self) -> bool:
-        """True if the condition holds for a missing value."""
+        """True if the combined conditions hold for a missing value."""
         found = [part.holds_for_null for part in self.parts]
         return all(found) if self.all else any(found)
 
     def holds(self, values: Values, missing: Mask | None) -> Mask:
-        """Find the cells for which the condition holds."""
+        """Return a mask of the cells for which the combined conditions hold."""
         return self._combine([part.holds(values, missing) for part in self.parts])
 
     def bound(self, low: Values, high: Values) -> Bounds:
-        """Evaluate the condition for chunks with these extremes."""
+        """Evaluate combined conditions for whole chunks, given their extremes."""
         found = [part.bound(low, high) for part in self.parts]
         return Bounds(
             self._combine([each.may for each in found]), self._combine([each.must for each in found])
@@ -124,12 +128,12 @@ class Combination:
         return np.asarray(combine.reduce(masks), np.bool_)
 
 
-ValueCondition: TypeAlias = Comparison | NullTest | Combination
+ValueCondition: TypeAlias = ValueComparison | NullTest | Combination
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFilter:
-    """A condition on the values of a variable."""
+    """A filter of a scan: a condition on the values of one variable."""
 
     variable: str
     condition: ValueCondition

@@ -1,6 +1,6 @@
-"""Groups of cells: for each dimension of a table, a group number per index.
+"""Group cells for GROUP BY: compute a group number for each index of each dimension.
 
-Rows are grouped by coordinates that vary along one dimension, or by parts of a date such as its month.
+Rows are grouped by one-dimensional coordinates, or by date parts such as the month.
 """
 
 from __future__ import annotations
@@ -24,55 +24,57 @@ _TERM: Final = re.compile(r"\s*(\w+)\s*\(\s*(.+?)\s*\)\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """A value per index of one dimension, by which cells are grouped."""
+class GroupTerm:
+    """A term of GROUP BY, with its value for each index of one dimension in the scan."""
 
     name: str
     axis: int
     arrow: pa.DataType
     values: Values
-    """One value per index of the dimension; in a key, one value per group."""
+    """One value per index of the dimension, or per group in a key."""
     missing: Mask | None
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """The grouping of the indices of one dimension."""
+class GroupedAxis:
+    """The groups of GROUP BY along one dimension of a scan."""
 
     codes: NDArray[np.int64]
-    """Group number per index of the dimension; -1 if the index is not selected."""
+    """The group number of each index; -1 if the index is not selected."""
     firsts: NDArray[np.int64]
-    """First index of each group."""
+    """The first index of each group."""
 
     @property
     def groups(self) -> int:
-        """Number of groups."""
+        """The number of groups along one dimension of a scan with GROUP BY."""
         return len(self.firsts)
 
-    def key(self, term: Term) -> Term:
-        """Return the values that a term has at the first index of each group."""
+    def key(self, term: GroupTerm) -> GroupTerm:
+        """Return a term of GROUP BY with its value for each group of a scan."""
         missing = None if term.missing is None else term.missing[self.firsts]
         return replace(term, values=term.values[self.firsts], missing=missing)
 
 
-def parse_term(coordinates: Coordinates, text: str) -> Term:
-    """Parse a coordinate name, or a date part of one such as `month(time)`."""
+def parse_term(coordinates: Coordinates, text: str) -> GroupTerm:
+    """Parse a term of GROUP BY: the name of a coordinate, or a date part such as `month(time)`."""
     match = _TERM.fullmatch(text)
     column = coordinates.find(match[2] if match else text)
     values, missing = coordinates.values(column)
     if match is None:
-        return Term(column.name, column.axes[0], column.arrow, values, missing)
+        return GroupTerm(column.name, column.axes[0], column.arrow, values, missing)
     function = match[1].lower()
     if function not in DATE_PARTS:
         raise make_unknown_name_error("date part", match[1], list(DATE_PARTS), f"in {text}")
     if column.arrow != TIMESTAMP:
         raise InvalidInputError(f"{text}: {column.name} has no dates", kind=ErrorKind.INVALID_ARRAY_METADATA)
     parts = extract_part(function, values)
-    return Term(f"{function}({column.name})", column.axes[0], pa.int32(), parts, missing)
+    return GroupTerm(f"{function}({column.name})", column.axes[0], pa.int32(), parts, missing)
 
 
-def group_indices(shape: Sequence[int], selection: Selection, terms: Sequence[Term]) -> tuple[Axis, ...]:
-    """Group the selected indices of each dimension by the values of all its terms."""
+def group_indices(
+    shape: Sequence[int], selection: Selection, terms: Sequence[GroupTerm]
+) -> tuple[GroupedAxis, ...]:
+    """Group the selected indices of each dimension by the GROUP BY terms along that dimension."""
     axes = []
     for axis, size in enumerate(shape):
         chosen = selection.indices[axis]
@@ -81,7 +83,7 @@ def group_indices(shape: Sequence[int], selection: Selection, terms: Sequence[Te
         codes = np.full(size, -1, np.int64)
         parts = [(each.values[indices], _take(each.missing, indices)) for each in mine]
         codes[indices], first = _number_groups(parts, len(indices))
-        axes.append(Axis(codes, indices[first]))
+        axes.append(GroupedAxis(codes, indices[first]))
     return tuple(axes)
 
 
@@ -92,7 +94,8 @@ def _take(missing: Mask | None, indices: Any) -> Mask | None:
 def _number_groups(
     terms: Sequence[tuple[Values, Any]], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number the distinct combinations of terms, and return the first index of each."""
+    """Number the distinct combinations of values. Return the group number of each index, and the first index
+    of each group."""
     if not terms:
         return np.zeros(count, np.int64), np.zeros(min(count, 1), np.int64)
     codes = np.zeros(count, np.int64)
@@ -105,7 +108,7 @@ def _number_groups(
 
 
 def extract_part(function: str, times: Values) -> NDArray[np.int64]:
-    """Compute a part of times, such as their month. The part of a missing time is 0."""
+    """Return a date part of times for GROUP BY, such as the month; 0 for missing times."""
     found = pc.call_function(DATE_PARTS[function], [pa.array(times.astype("M8[us]"))])
     return np.asarray(pc.fill_null(found, 0).to_numpy(zero_copy_only=False))
 
@@ -121,4 +124,4 @@ DATE_PARTS: Final[Mapping[str, str]] = {
     "hour": "hour",
     "minute": "minute",
 }
-"""Functions of Spark SQL that return a part of a time, with the names that pyarrow has for them."""
+"""Functions of Spark SQL that return a part of a time, with their names in pyarrow."""

@@ -1,4 +1,5 @@
-"""Moments of variables: counts, sums, extremes and squares of groups of cells, from which results follow."""
+"""Moments of groups of cells, from which aggregates are computed: counts, sums, minima, maxima and sums of
+squares."""
 
 from __future__ import annotations
 
@@ -21,29 +22,31 @@ MOMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "std": ("count", "shifted", "squares"),
     "var": ("count", "shifted", "squares"),
 }
-"""Moments that each function needs."""
+"""The moments that each aggregate function needs."""
 CELLS: Final = ".cells"
-"""Name of the column with the number of cells of a group, including missing values."""
+"""The column with the number of cells per group, including cells with missing values."""
 EXTREMES: Final = ("min", "max")
+ROUNDING: Final = 2e-15
+"""The relative size below which a difference of sums of squares is a rounding error and counts as zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A sum, count or extreme of one variable per group; without a variable, the number of cells."""
+    """A moment of one variable per group, such as its sum or count, or the number of cells."""
 
     variable: str
     name: str
-    """count, sum, min, max, shifted, squares or cells"""
+    """`count`, `sum`, `min`, `max`, `shifted`, `squares` or `cells`."""
     arrow: pa.DataType
 
     @property
     def column(self) -> str:
-        """Name of the column that contains the moment."""
+        """The name of the result column with the moment of a variable per group."""
         return f"{self.variable}.{self.name}"
 
 
 def make_moment(name: str, column: Column | None) -> Moment:
-    """Create a moment of a variable, with the type of Spark's own aggregate."""
+    """Create a moment of a variable, such as its sum per group, with the type of Spark's aggregate."""
     if column is None or name == "count":
         return Moment("" if column is None else column.name, name, pa.int64())
     if name in EXTREMES:
@@ -55,16 +58,18 @@ def make_moment(name: str, column: Column | None) -> Moment:
 
 
 WIDE_SUM: Final = pa.decimal128(38, 0)
-"""Type of sums of 64-bit integers, which may exceed 64 bits."""
+"""The type of sums of 64-bit integers, which may exceed 64 bits."""
 
 
 def is_wide(arrow: pa.DataType) -> bool:
-    """Check whether sums of a type may exceed 64 bits."""
+    """Return whether sums, as moments of groups, may exceed 64 bits for values of this type."""
     return bool(pa.types.is_integer(arrow) and arrow.bit_width == 64)
 
 
 def get_neutral(dtype: np.dtype[Any], moment: str) -> Any:
-    """Return the neutral element of a moment, which any other value replaces."""
+    """Return the neutral element of the moments minimum and maximum: a value that every other value
+    replaces.
+    """
     if dtype.kind == "f":
         return dtype.type(np.inf if moment == "min" else -np.inf)
     if dtype.kind == "M":  # the smallest integer means that a time is missing

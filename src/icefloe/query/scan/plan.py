@@ -1,6 +1,6 @@
-"""Plan a scan: select rows and columns of a table, and divide the chunks among tasks.
+"""Plan a scan: select rows and columns of a table, and divide its chunks among tasks.
 
-A partition is a run of blocks. A block lies between chunk borders that all variables share.
+A partition is a sequence of blocks. Blocks are bounded by chunk borders that all variables share.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.query.scan.conditions import ValueFilter
-from icefloe.query.scan.selection import Coordinates, Indices, Selection, select_labels, select_positions
-from icefloe.query.scan.statistics import (
+from icefloe.query.scan.data_skipping import (
     BlockGrid,
     ChunkCounts,
     TableStatistics,
     count_chunks,
     find_skipped,
 )
-from icefloe.query.schema import Table
+from icefloe.query.scan.selection import Coordinates, Indices, Selection, select_labels, select_positions
+from icefloe.query.schema import ArrayTable
 from icefloe.session import Session
 
 PARTITION_BYTES: Final = 64 * 2**20
 BATCH_ROWS: Final = 65536
 _ROWS_WITHOUT_CHUNKS: Final = 2**20
-"""Size of a block of a table without variables, which has no chunks."""
+"""The number of rows per block in a table without variables, which has no chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """The rows and columns of a table that are read."""
+    """The plan of a scan: the rows and columns of a table to read."""
 
     session: Session
-    table: Table
+    table: ArrayTable
     """The table with the selected columns."""
     coordinates: Coordinates
-    """The coordinates of the whole table."""
+    """The coordinate values of the whole table."""
     selection: Selection
     location: str = ""
-    """Repository and version, for titles."""
+    """The repository and the version, for display."""
     partition_bytes: int = PARTITION_BYTES
     batch_rows: int = BATCH_ROWS
     statistics: TableStatistics | None = None
-    """Statistics of chunks; None if they are not used."""
+    """The chunk statistics; None if they are not used."""
     filters: tuple[ValueFilter, ...] = ()
-    """Conditions on variables that hold for all needed rows. Other rows may be read, too."""
+    """Conditions on variables. The scan returns all rows that satisfy them, and may return other rows."""
 
     def sel(self, indexers: Mapping[str, Any] | None = None, **labels: Any) -> Self:
-        """Select cells by the labels of their coordinates, as xarray's `sel` does.
+        """Restrict the plan of a scan to cells by the labels of their coordinates, like xarray's `sel`.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class TableScan:
         return replace(self, selection=select_labels(self.coordinates, self.selection, wanted))
 
     def isel(self, indexers: Mapping[str, Any] | None = None, **positions: Any) -> Self:
-        """Select cells by their positions along dimensions, as xarray's `isel` does.
+        """Restrict the plan of a scan to cells by their positions along dimensions, like xarray's `isel`.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class TableScan:
         return replace(self, selection=select_positions(self.table, self.selection, wanted))
 
     def select(self, *names: str | Iterable[str]) -> Self:
-        """Select columns. Variables that are not selected are not read.
+        """Restrict the plan of a scan to some columns. Other variables are not read.
 
         Parameters
         ----------
@@ -84,8 +84,11 @@ class TableScan:
         flat = [each for name in names for each in ([name] if isinstance(name, str) else name)]
         return replace(self, table=self.table.select_columns(flat))
 
-    def plan(self) -> Plan:
-        """Divide the chunks among tasks, without those in which no cell satisfies the filters."""
+    def plan(self) -> ScanPlan:
+        """Plan a scan: divide the chunks among tasks.
+
+        Chunks in which no cell satisfies the filters are left out.
+        """
         made = make_plan(self.table, self.selection, partition_bytes=self.partition_bytes)
         if self.statistics is None or not self.filters:
             return made
@@ -94,34 +97,38 @@ class TableScan:
 
     @property
     def title(self) -> str:
-        """Repository, version and arrays, for Spark's web pages."""
+        """A title of the planned scan for Spark's web pages: repository, version and arrays."""
         return self.title_of(column.name for column in self.table.variables)
 
     def title_of(self, variables: Iterable[str]) -> str:
-        """Name the repository, the version and some of the variables."""
+        """Return a title of the planned scan for Spark's web pages with the given variables."""
         prefix = self.table.group.rstrip("/") + "/"
         arrays = ", ".join(prefix + name for name in variables)
         return f"{self.location} @ {self.session.snapshot_id}: {arrays or self.table.group}"
 
 
-def scan_table(session: Session, table: Table, location: str = "", *, statistics: bool = True) -> TableScan:
-    """Scan all rows and columns of a table."""
+def scan_table(
+    session: Session, table: ArrayTable, location: str = "", *, statistics: bool = True
+) -> TableScan:
+    """Plan a scan of all rows and columns of a table."""
     everything, known = Selection.everything(table), TableStatistics(session) if statistics else None
     return TableScan(session, table, Coordinates(session, table), everything, location, statistics=known)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of one dimension between two chunk borders, and the selected indices in it."""
+    """A part of a scan's plan: a range of one dimension between two chunk borders, and the selected indices
+    in it.
+    """
 
     start: int
     stop: int
     wanted: Indices | None
-    """Indices of the dimension; None selects the whole span."""
+    """The selected indices; None if the whole span is selected."""
 
     @property
     def count(self) -> int:
-        """Number of selected indices."""
+        """The number of selected indices in a range of a scan's plan."""
         return self.stop - self.start if self.wanted is None else len(self.wanted)
 
 
@@ -129,26 +136,27 @@ Block = tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The blocks that are read, divided into partitions.
+class ScanPlan:
+    """The plan of a scan: the blocks to read, divided into partitions.
 
     Blocks are numbered along `order`, with its last dimension fastest. A block contains whole chunks of every
     variable: no chunk is in two blocks.
     """
 
-    table: Table
+    table: ArrayTable
     selection: Selection
     edges: tuple[NDArray[np.int64], ...]
-    """Borders of the spans with selected indices, per dimension: (n, 2)."""
+    """The borders of the spans with selected indices, per dimension, as arrays of shape (n, 2)."""
     order: tuple[int, ...]
-    """All dimensions, in the order in which blocks are numbered."""
+    """The dimensions in the order in which blocks are numbered."""
     starts: NDArray[np.int64]
-    """First block of each partition, and the number of blocks; positions in `kept` if that is given."""
+    """The first block of each partition, followed by the number of blocks. If `kept` is set, these are
+    positions in `kept`."""
     kept: NDArray[np.int64] | None = None
-    """Numbers of the blocks that are read, in ascending order; None for all blocks."""
+    """The numbers of the blocks to read, in ascending order; None to read all blocks."""
 
     def __reduce__(self) -> Any:
-        """Pickle borders as compressed differences: every task receives the plan."""
+        """Pickle the borders as compressed differences, because every task receives the plan."""
         return _restore_plan, (
             _drop_edges(self.table),
             *map(_pack, (self.edges, self.selection.indices)),
@@ -158,25 +166,25 @@ class Plan:
 
     @property
     def partitions(self) -> int:
-        """Number of partitions."""
+        """The number of partitions in the plan of a scan."""
         return len(self.starts) - 1
 
     def blocks(self, partition: int) -> Iterator[Block]:
-        """Generate the blocks of a partition."""
+        """Yield the blocks of a partition in the plan of a scan."""
         first, last = int(self.starts[partition]), int(self.starts[partition + 1])
         numbers = range(first, last) if self.kept is None else self.kept[first:last].tolist()
         return map(self.block, numbers)
 
     def block(self, number: int) -> Block:
-        """Return the block with a number."""
+        """Return a block in the plan of a scan by number."""
         shape = tuple(len(self.edges[axis]) for axis in self.order)
         places = dict(zip(self.order, np.unravel_index(number, shape), strict=True))
         return tuple(self.make_span(axis, int(places[axis])) for axis in range(len(self.edges)))
 
-    def keep(self, wanted: NDArray[np.bool_]) -> Plan:
-        """Return the plan with some of its blocks, given as an array over the grid of blocks.
+    def keep(self, wanted: NDArray[np.bool_]) -> ScanPlan:
+        """Return the plan of a scan with some of its blocks, given as a mask over the grid of blocks.
 
-        Each partition keeps some of its blocks; partitions without any disappear.
+        Each block stays in its partition. Empty partitions are removed.
         """
         if wanted.all():
             return self
@@ -185,7 +193,7 @@ class Plan:
         return replace(self, starts=starts if len(kept) else np.zeros(1, np.int64), kept=kept)
 
     def count_chunks(self, answered: NDArray[np.bool_] | None = None) -> ChunkCounts:
-        """Count the chunks that are read, and those in blocks that are answered from statistics."""
+        """Count the chunks that the plan of a scan reads, and those that statistics answer."""
         table, shape = self.table, tuple(map(len, self.edges))
         total = count_chunks(table.variables)
         if not total or not all(shape):
@@ -200,7 +208,7 @@ class Plan:
         return ChunkCounts(total, found, read)
 
     def make_span(self, axis: int, place: int) -> Span:
-        """Return the part of a dimension between two borders, and the selected indices in it."""
+        """Return a range of a dimension in the plan of a scan by number, with the selected indices in it."""
         start, stop = map(int, self.edges[axis][place])
         wanted = self.selection.indices[axis]
         if wanted is None:
@@ -212,18 +220,18 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Number of selected rows."""
+        """The number of selected rows in the plan of a scan."""
         return int(np.prod(self.selection.counts(self.table), dtype=np.int64))
 
 
 def make_plan(
-    table: Table,
+    table: ArrayTable,
     selection: Selection,
     *,
     partition_bytes: int = PARTITION_BYTES,
     order: Sequence[int] | None = None,
-) -> Plan:
-    """Divide blocks into partitions of consecutive blocks with about this many bytes."""
+) -> ScanPlan:
+    """Plan the partitions of a scan: consecutive blocks with about the given number of bytes."""
     axes = tuple(range(len(table.dims)) if order is None else order)
     spans = [
         _find_spans(edges, wanted)
@@ -235,10 +243,10 @@ def make_plan(
         rows = np.multiply.outer(rows, counts[axis]).ravel()
     width = sum(estimate_width(column.arrow) for column in table.columns)
     starts = _cut_partitions(rows, max(partition_bytes // max(width, 1), 1))
-    return Plan(table, selection, tuple(spans), axes, starts)
+    return ScanPlan(table, selection, tuple(spans), axes, starts)
 
 
-def _find_borders(table: Table) -> list[NDArray[np.int64]]:
+def _find_borders(table: ArrayTable) -> list[NDArray[np.int64]]:
     if table.variables or not table.dims:
         return table.edges()
     borders = [np.arange(size + 1) for size in table.shape]
@@ -251,7 +259,7 @@ def _find_borders(table: Table) -> list[NDArray[np.int64]]:
 
 
 def _find_spans(borders: NDArray[np.int64], wanted: Indices | None) -> NDArray[np.int64]:
-    """Find the spans between borders that contain selected indices: (n, 2)."""
+    """Return the spans between borders that contain selected indices, of shape (n, 2)."""
     spans = np.stack([borders[:-1], borders[1:]], axis=1)
     if wanted is None:
         return spans[spans[:, 1] > spans[:, 0]]
@@ -266,19 +274,19 @@ def _count_selected(spans: NDArray[np.int64], wanted: Indices | None) -> NDArray
 
 
 def _cut_partitions(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Find the first block of each partition. A partition has at most `most` rows, or one block."""
+    """Return the first block of each partition. A partition has at most `most` rows, or a single block."""
     if not len(rows):
         return np.zeros(1, np.int64)
     before = np.cumsum(rows) - rows
     total = int(before[-1] + rows[-1])
     count = max(-(-total // most), 1)
-    even = -(-total // count)  # equal partitions instead of a small last one
+    even = -(-total // count)  # partitions of equal size, without a small last one
     starts = np.unique(np.searchsorted(before, np.arange(0, total, max(even, 1))))
     return np.append(starts[starts < len(rows)], len(rows)).astype(np.int64)
 
 
 def estimate_width(arrow: pa.DataType) -> int:
-    """Estimate the bytes that a value of a type takes."""
+    """Estimate the number of bytes per value of an Arrow type, to plan a scan."""
     try:
         return max(int(arrow.bit_width) // 8, 1)
     except ValueError:  # text has no fixed width
@@ -289,7 +297,7 @@ Packed = tuple[tuple[tuple[int, ...], bytes] | None, ...]
 
 
 def _pack(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
-    """Compress ascending numbers as differences."""
+    """Compress columns of ascending numbers by storing their differences."""
     return tuple(
         None
         if column is None
@@ -299,13 +307,13 @@ def _pack(columns: Sequence[NDArray[np.int64] | None]) -> Packed:
 
 
 def _restore_plan(
-    table: Table, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed
-) -> Plan:
+    table: ArrayTable, edges: Packed, indices: Packed, order: tuple[int, ...], starts: Packed
+) -> ScanPlan:
     first, kept = _unpack(starts)
     if first is None:
         raise ValueError("the pickled plan has no partitions")
     borders = tuple(column for column in _unpack(edges) if column is not None)
-    return Plan(table, Selection(tuple(_unpack(indices))), borders, order, first, kept)
+    return ScanPlan(table, Selection(tuple(_unpack(indices))), borders, order, first, kept)
 
 
 def _unpack(packed: Packed) -> list[NDArray[np.int64] | None]:
@@ -317,8 +325,8 @@ def _unpack(packed: Packed) -> list[NDArray[np.int64] | None]:
     ]
 
 
-def _drop_edges(table: Table) -> Table:
-    """Drop the chunk borders of arrays, which a task does not need."""
+def _drop_edges(table: ArrayTable) -> ArrayTable:
+    """Return the table without the chunk borders of its arrays, which tasks do not need."""
     return replace(
         table,
         columns=tuple(

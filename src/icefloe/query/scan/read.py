@@ -1,4 +1,4 @@
-"""Read partitions of a table: chunks in, Arrow record batches out."""
+"""Read the partitions of a scan as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from icefloe.query.decode import Values, to_arrow
-from icefloe.query.scan.plan import BATCH_ROWS, Block, Plan, Span
+from icefloe.query.scan.plan import BATCH_ROWS, Block, ScanPlan, Span
 from icefloe.query.schema import Column, Role
 from icefloe.session import Session
 
 _AHEAD: Final = 4
-"""Number of blocks that are fetched in advance."""
+"""The number of blocks to fetch in advance."""
 _KEPT_BYTES: Final = 2**27
-"""Coordinates up to this size are read once for all blocks of a task."""
+"""The maximum size of coordinates that are read once for all blocks of a task."""
 
 
 def read_partition(
-    session: Session, plan: Plan, partition: int, batch_rows: int = BATCH_ROWS
+    session: Session, plan: ScanPlan, partition: int, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a partition, block by block, in the order of the dimensions."""
+    """Read the rows of one partition of a scan, block by block, in the order of the dimensions."""
     for block, values in read_blocks(session, plan, partition):
         yield from make_batches(plan, block, values, batch_rows)
 
 
-def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[Block, list[Values]]]:
-    """Read the stored values of all columns, block by block.
+def read_blocks(session: Session, plan: ScanPlan, partition: int) -> Iterator[tuple[Block, list[Values]]]:
+    """Read the stored values of all columns of a scan in each block of a partition.
 
-    Each array has as many dimensions as the table, with length 1 where a column does not vary.
+    Each array has all dimensions of the table, with length 1 along dimensions that its column lacks.
     """
     arrays = TableArrays(session, plan)
     with ThreadPoolExecutor(_AHEAD, "icefloe-blocks") as pool:
@@ -50,9 +50,9 @@ def read_blocks(session: Session, plan: Plan, partition: int) -> Iterator[tuple[
 
 
 class TableArrays:
-    """The open arrays behind the columns of a table."""
+    """The opened arrays of a table, from which a scan reads its columns."""
 
-    def __init__(self, session: Session, plan: Plan) -> None:
+    def __init__(self, session: Session, plan: ScanPlan) -> None:
         import zarr
 
         self._columns = plan.table.columns
@@ -69,7 +69,7 @@ class TableArrays:
         }
 
     def read(self, block: Block) -> list[Values]:
-        """Read the values of all columns in a block."""
+        """Read the values of all columns of a scan in one block."""
         found: dict[str, Values] = {}
         return [self._read(column, block, found) for column in self._columns]
 
@@ -86,7 +86,7 @@ class TableArrays:
         return self._arrange(found[path], column)
 
     def _arrange(self, values: Values, column: Column) -> Values:
-        """Arrange values along the dimensions of the table."""
+        """Arrange the values of a column along the dimensions of the table."""
         order = sorted(range(len(column.axes)), key=column.axes.__getitem__)
         values = values.transpose(order) if values.ndim else values
         here = dict(zip(sorted(column.axes), values.shape, strict=True))
@@ -105,7 +105,7 @@ def _list_indices(span: Span) -> NDArray[np.int64]:
 
 
 def _to_selector(span: Span) -> slice | NDArray[np.int64]:
-    """Return the selected part of a span, as a slice if it is contiguous."""
+    """Return the selected part of a span: a slice if it is contiguous, otherwise indices."""
     wanted = span.wanted
     if wanted is None:
         return slice(span.start, span.stop)
@@ -114,7 +114,7 @@ def _to_selector(span: Span) -> slice | NDArray[np.int64]:
 
 
 def fetch_spans(array: Any, spans: Sequence[Span]) -> Values:
-    """Read the selected parts of spans of an array. Other chunks are not fetched."""
+    """Read the selected parts of spans from an array for a scan, without fetching other chunks."""
     selectors = tuple(_to_selector(span) for span in spans)
     if all(isinstance(each, slice) for each in selectors):
         return np.asarray(array[selectors])
@@ -122,15 +122,19 @@ def fetch_spans(array: Any, spans: Sequence[Span]) -> Values:
 
 
 def take_spans(whole: Values, spans: Sequence[Span]) -> Values:
-    """Take the selected parts of spans of an array in memory."""
+    """Return the selected parts of spans from values that a scan has read."""
     for axis, span in enumerate(spans):
         selector = _to_selector(span)
         whole = whole[(slice(None),) * axis + (selector,)]
     return whole
 
 
-def make_batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) -> Iterator[pa.RecordBatch]:
-    """Convert the stored values of a block to rows, with at most this many in a batch."""
+def make_batches(
+    plan: ScanPlan, block: Block, values: Sequence[Values], rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Convert the values of a block that a scan has read to Arrow record batches with a limited number of
+    rows.
+    """
     schema = plan.table.schema
     shape = tuple(span.count for span in block)
     known: dict[tuple[Any, ...], pa.Array] = {}
@@ -152,7 +156,8 @@ def make_batches(plan: Plan, block: Block, values: Sequence[Values], rows: int) 
 
 
 def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]:
-    """Divide a block into parts of consecutive rows, with at most this many rows where possible."""
+    """Divide a block into parts of consecutive rows, with at most the given number of rows each if
+    possible."""
     after = 1
     steps = []
     for size in reversed(shape):
@@ -168,9 +173,9 @@ def _split_block(shape: Sequence[int], rows: int) -> Iterator[tuple[slice, ...]]
 
 
 def _repeat(column: Column, part: Values, extent: Sequence[int]) -> pa.Array:
-    """Repeat a coordinate for each row of a part."""
+    """Repeat the values of a coordinate for each row of a part."""
     if column.coding is not None and not column.numeric and part.size < 1024:
-        # Conversion of text is expensive per value: convert each value once, and repeat the result.
+        # Converting text is expensive, so each value is converted once and the result repeated.
         once = _make_column(column, part.reshape(-1))
         codes = np.broadcast_to(np.arange(part.size).reshape(part.shape), extent).reshape(-1)
         if once.null_count or not pa.types.is_primitive(once.type):

@@ -1,7 +1,7 @@
-"""Aggregate arrays as arrays: each task reduces its chunks in numpy, and only results become rows.
+"""Aggregate arrays with numpy: tasks reduce chunks, and only the results become rows.
 
-A task keeps moments (counts, sums, extremes, squares) of its groups of cells. The groups of a block form a
-grid, so a reduction goes along one dimension after the other.
+A task computes moments (counts, sums, extremes, sums of squares) of its groups of cells. The groups of a
+block form a grid, so a block is reduced along one dimension after another.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import TIMESTAMP, Mask, Values, is_number, to_arrow
 from icefloe.query.scan.answers import answer_moments, decide_blocks
 from icefloe.query.scan.conditions import ValueFilter
-from icefloe.query.scan.groups import Axis, Term, group_indices, parse_term
+from icefloe.query.scan.data_skipping import ChunkCounts
+from icefloe.query.scan.groups import GroupedAxis, GroupTerm, group_indices, parse_term
 from icefloe.query.scan.moments import (
     CELLS,
     EXTREMES,
     FUNCTIONS,
     MOMENTS,
+    ROUNDING,
     WIDE_SUM,
     Moment,
     get_neutral,
     make_moment,
 )
-from icefloe.query.scan.plan import Block, Plan, TableScan, estimate_width, make_plan
+from icefloe.query.scan.plan import Block, ScanPlan, TableScan, estimate_width, make_plan
 from icefloe.query.scan.read import read_blocks
 from icefloe.query.scan.selection import Selection
-from icefloe.query.scan.statistics import ChunkCounts
-from icefloe.query.schema import Column, Role, Table, make_unknown_name_error
+from icefloe.query.schema import ArrayTable, Column, Role, make_unknown_name_error
 from icefloe.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A computed column of the result."""
+    """A result column of an aggregation, which reduces the cells of a scan to moments."""
 
     name: str
     variable: str
@@ -51,48 +52,52 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """The plan of an aggregation: groups, moments and partitions."""
+    """The plan of an aggregation that reduces the cells of a scan: groups, moments and partitions."""
 
-    plan: Plan
-    axes: tuple[Axis, ...]
-    keys: tuple[Term, ...]
+    plan: ScanPlan
+    axes: tuple[GroupedAxis, ...]
+    keys: tuple[GroupTerm, ...]
     moments: tuple[Moment, ...]
     results: tuple[Result, ...]
     whole: bool
-    """True if no group spans two partitions, so that the results of a task are final."""
+    """True if no group spans two partitions. The results of each task are then final."""
     shifts: Mapping[str, float]
-    """A value near the mean of each variable. Squared differences from it keep their digits."""
+    """A value near the mean of each variable. It is subtracted before squaring, to preserve precision."""
     filters: tuple[ValueFilter, ...] = ()
-    """Conditions on variables. Cells that do not satisfy them do not count."""
+    """Conditions on variables. Other cells are ignored."""
     answers: Mapping[Moment, Values] | None = None
-    """Moments of blocks that are answered from statistics, one row per group."""
+    """The moments of all blocks that are answered from statistics, with one value per group; None without
+    such blocks."""
     answered_groups: tuple[NDArray[np.int64], ...] = ()
-    """Group of each answered row, per dimension."""
+    """The groups of `answers`, per dimension."""
     counts: ChunkCounts = field(default_factory=ChunkCounts)
-    """Chunks that are skipped, answered from statistics, and read."""
+    """The number of chunks that are skipped, answered from statistics, and read."""
 
     @property
     def tasks(self) -> int:
-        """Number of tasks: the partitions, and one more for answers from statistics."""
+        """The number of tasks that reduce a scan: one per partition, and one more for answers from
+        statistics.
+        """
         return self.plan.partitions + (self.answers is not None)
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of the final result."""
+        """The columns of the final result of a reduced scan."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((result.name, result.arrow) for result in self.results)])
 
     @property
     def partial_schema(self) -> pa.Schema:
-        """Columns of the moments that tasks return if partitions share groups."""
+        """The columns of the moments to which tasks reduce a scan if partitions share groups."""
         keys = [(key.name, key.arrow) for key in self.keys]
         return pa.schema([*keys, *((moment.column, moment.arrow) for moment in self.moments)])
 
     @property
     def estimated_rows(self) -> int:
-        """Estimated number of rows that tasks return: the groups of each block.
+        """The estimated number of rows to which all tasks reduce a scan: the groups of each block.
 
-        The number is smaller if blocks of a task share groups, and larger if its blocks do not form a box.
+        The real number is smaller if blocks of a task share groups, and larger if its blocks do not form a
+        box.
         """
         found = 1
         for axis, edges in zip(self.axes, self.plan.edges, strict=True):
@@ -105,7 +110,10 @@ class Aggregation:
 def plan_aggregation(
     scan: TableScan, by: Sequence[str], results: Mapping[str, Any], slots: int = 8
 ) -> Aggregation:
-    """Plan aggregates of the cells of a scan, computed by tasks of which `slots` run at the same time."""
+    """Plan how to reduce the cells of a scan to aggregates.
+
+    `slots` is the number of tasks that run at the same time.
+    """
     table = scan.coordinates.table  # keys may be coordinates that are not selected
     wanted = _parse_results(table, results)
     terms = [parse_term(scan.coordinates, text) for text in by]
@@ -119,16 +127,16 @@ def plan_aggregation(
 
 def plan_moments(
     scan: TableScan,
-    terms: Sequence[Term],
-    shown: Sequence[Term],
+    terms: Sequence[GroupTerm],
+    shown: Sequence[GroupTerm],
     moments: Sequence[Moment],
     slots: int = 8,
     results: tuple[Result, ...] = (),
 ) -> Aggregation:
-    """Plan the moments of groups of cells. If no results are requested, tasks always return moments.
+    """Plan how to reduce the cells of a scan to moments of groups. Without `results`, tasks return moments.
 
-    Cells of a group agree in all `terms`. The keys are the values of the `shown` terms at its first cell.
-    Only cells that satisfy the filters of the scan count.
+    The cells of a group have equal values of all `terms`. The keys of a group are the values of the `shown`
+    terms at its first cell. Cells that do not satisfy the filters of the scan are ignored.
     """
     table, filters = scan.coordinates.table, scan.filters
     axes = group_indices(table.shape, scan.selection, terms)
@@ -142,18 +150,18 @@ def plan_moments(
 
 
 def _use_statistics(scan: TableScan, aggregation: Aggregation) -> Aggregation:
-    """Leave out the blocks that statistics can answer, or in which no cell satisfies the filters."""
+    """Remove the blocks from a plan that statistics can answer, or in which no cell satisfies the filters."""
     plan, statistics = aggregation.plan, scan.statistics
     columns = {column.name: column for column in plan.table.columns}
     squared = {moment.variable for moment in aggregation.moments if moment.name == "squares"}
     if statistics is None or not columns or not plan.partitions:
-        shifts = _estimate_means(scan.session, plan, squared)
+        shifts = _estimate_middles(scan.session, plan, squared)
         return replace(aggregation, shifts=shifts, counts=plan.count_chunks())
     decided = decide_blocks(statistics, plan, aggregation.axes, aggregation.moments, aggregation.filters)
     plan = plan.keep(~(decided.skipped | decided.answered))
-    means = {name: statistics.estimate_mean(columns[name]) for name in squared}
-    shifts = {name: mean for name, mean in means.items() if mean is not None}
-    shifts |= _estimate_means(scan.session, plan, squared - shifts.keys())
+    middles = {name: statistics.estimate_middle(columns[name]) for name in squared}
+    shifts = {name: middle for name, middle in middles.items() if middle is not None}
+    shifts |= _estimate_middles(scan.session, plan, squared - shifts.keys())
     counts = plan.count_chunks(decided.answered)
     found = replace(aggregation, plan=plan, shifts=shifts, counts=counts)
     if not decided.answered.any():
@@ -162,7 +170,7 @@ def _use_statistics(scan: TableScan, aggregation: Aggregation) -> Aggregation:
     return replace(found, whole=False, answers=answers, answered_groups=groups)
 
 
-def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]:
+def _parse_results(table: ArrayTable, given: Mapping[str, Any]) -> tuple[Result, ...]:
     found = []
     for name, what in given.items():
         if isinstance(what, tuple):
@@ -189,7 +197,7 @@ def _parse_results(table: Table, given: Mapping[str, Any]) -> tuple[Result, ...]
             arrow = pa.float64() if function in ("mean", "std", "var") else plain
             found.append(Result(output, column.name, function, arrow))
     if not found:
-        raise _make_invalid_aggregate_error("no aggregates given; pass for example t2m='mean'")
+        raise _make_invalid_aggregate_error("no aggregates given; pass at least one, for example t2m='mean'")
     return tuple(found)
 
 
@@ -198,19 +206,20 @@ def _make_invalid_aggregate_error(sentence: str) -> InvalidInputError:
 
 
 def _plan_blocks(
-    table: Table, selection: Selection, axes: Sequence[Axis], partition_bytes: int, slots: int
-) -> tuple[Plan, bool]:
-    """Order blocks so that those of a group are adjacent, in partitions of whole groups.
+    table: ArrayTable, selection: Selection, axes: Sequence[GroupedAxis], partition_bytes: int, slots: int
+) -> tuple[ScanPlan, bool]:
+    """Order blocks so that the blocks of a group are adjacent, and form partitions of whole groups if
+    possible.
 
     A dimension is *apart* if no group spans two of its blocks. If the dimensions that are apart vary slowest,
     the blocks between two of their indices form a box of whole groups. Partitions of whole boxes need no
-    combination of partial results. If there are fewer boxes than slots, partitions share groups instead,
-    and Spark combines their moments.
+    combination of partial results. If there are fewer boxes than slots, partitions share groups instead, and
+    Spark combines their moments.
     """
-    if not table.columns:  # cells are only counted
+    if not table.columns:  # no variables: cells are only counted
         spans = tuple(np.array([[0, size]][: min(size, 1)], np.int64).reshape(-1, 2) for size in table.shape)
         rows = int(all(selection.counts(table)))
-        return Plan(table, selection, spans, tuple(range(len(axes))), np.arange(rows + 1)), True
+        return ScanPlan(table, selection, spans, tuple(range(len(axes))), np.arange(rows + 1)), True
     rough = make_plan(table, selection, partition_bytes=partition_bytes)
     apart = [axis for axis in range(len(axes)) if _is_apart(axes[axis], rough.edges[axis])]
     order = [*apart, *(axis for axis in range(len(axes)) if axis not in apart)]
@@ -225,15 +234,15 @@ def _plan_blocks(
         return make_plan(table, selection, partition_bytes=larger, order=order), False
     count = max(min(made.partitions, boxes), 0)
     starts = np.unique(np.linspace(0, boxes, count + 1).astype(np.int64)) * inner if count else made.starts
-    return Plan(table, selection, made.edges, made.order, starts), True
+    return ScanPlan(table, selection, made.edges, made.order, starts), True
 
 
 _CELLS_PER_GROUP: Final = 128
-"""Smallest number of cells per group and task if tasks share groups and all slots are busy."""
+"""The minimum number of cells per group and task when groups are split among tasks to keep all slots busy."""
 
 
-def _is_apart(axis: Axis, edges: NDArray[np.int64]) -> bool:
-    """Check that no group of a dimension is in two blocks."""
+def _is_apart(axis: GroupedAxis, edges: NDArray[np.int64]) -> bool:
+    """Return whether no group of a dimension spans two blocks."""
     if axis.groups < 2:
         return len(edges) < 2
     wanted = np.flatnonzero(axis.codes >= 0)
@@ -244,28 +253,36 @@ def _is_apart(axis: Axis, edges: NDArray[np.int64]) -> bool:
     return bool((low == high).all())
 
 
-def _estimate_means(session: Session, made: Plan, variables: set[str]) -> dict[str, float]:
-    """Estimate the mean of each variable from its first block."""
+_SAMPLE: Final = 100_000
+"""The number of values from which the middle of a variable is estimated."""
+
+
+def _estimate_middles(session: Session, made: ScanPlan, variables: set[str]) -> dict[str, float]:
+    """Estimate the middle of the values of each variable from the first block."""
     if not variables or not made.partitions:
         return {}
     narrow = made.table.select_columns(variables)
-    first = Plan(narrow, made.selection, made.edges, made.order, np.array([0, 1]), made.kept)
+    first = ScanPlan(narrow, made.selection, made.edges, made.order, np.array([0, 1]), made.kept)
     ((_, values),) = read_blocks(session, first, 0)
     found = {}
     for column, raw in zip(narrow.columns, values, strict=True):
         numbers, missing = decode_numbers(column, raw)
-        there = numbers if missing is None else numbers[~missing]
-        found[column.name] = float(there.astype(np.float64).mean()) if there.size else 0.0
+        there = (numbers if missing is None else numbers[~missing]).astype(np.float64)
+        there = there[np.isfinite(there)]  # an infinite shift would make all squares NaN
+        # Not the mean: a few outliers, such as undeclared fill values, would take the digits of all other
+        # values. A sample is enough.
+        sample = there[:: -(-there.size // _SAMPLE)] if there.size else np.zeros(1)
+        found[column.name] = float(np.median(sample))
     return found
 
 
 def reduce_partition(session: Session, aggregation: Aggregation, partition: int) -> Iterator[pa.RecordBatch]:
-    """Reduce one partition to final results, or to moments that are combined later."""
+    """Reduce one partition to final results, or to moments to be combined later."""
     if partition == aggregation.plan.partitions:
         yield _make_answers(aggregation)
         return
     blocks = list(aggregation.plan.blocks(partition))
-    found = Moments(aggregation, blocks)
+    found = GroupMoments(aggregation, blocks)
     for block, values in read_blocks(session, aggregation.plan, partition):
         found.add(block, values)
     shape = tuple(len(groups) for groups in found.groups)
@@ -283,7 +300,7 @@ def reduce_partition(session: Session, aggregation: Aggregation, partition: int)
 
 
 def _make_answers(aggregation: Aggregation) -> pa.RecordBatch:
-    """Make the rows of groups that are answered from statistics."""
+    """Return the result rows of groups that are answered from statistics."""
     keys = []
     for key in aggregation.keys:
         groups = aggregation.answered_groups[key.axis]
@@ -294,7 +311,7 @@ def _make_answers(aggregation: Aggregation) -> pa.RecordBatch:
 
 
 def _make_moments(moments: Mapping[Moment, Values]) -> list[pa.Array]:
-    """Convert moments to Arrow arrays. Sums and extremes of no values are null."""
+    """Convert moments to Arrow arrays. Sums and extremes of groups without values become null."""
     counts = {moment.variable: values for moment, values in moments.items() if moment.name == "count"}
     columns = []
     for moment, values in moments.items():
@@ -308,8 +325,8 @@ def _make_moments(moments: Mapping[Moment, Values]) -> list[pa.Array]:
     return columns
 
 
-def _repeat_key(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
-    """Repeat a key for all groups of a grid."""
+def _repeat_key(key: GroupTerm, groups: NDArray[np.int64], shape: tuple[int, ...]) -> pa.Array:
+    """Repeat the values of a key for all groups of a grid."""
     missing = None if key.missing is None else key.missing[groups]
     once = to_arrow(key.values[groups], missing, key.arrow)
     places = np.arange(len(groups)).reshape([-1 if a == key.axis else 1 for a in range(len(shape))])
@@ -317,7 +334,7 @@ def _repeat_key(key: Term, groups: NDArray[np.int64], shape: tuple[int, ...]) ->
 
 
 def finish_result(result: Result, moments: Mapping[tuple[str, str], Values]) -> pa.Array:
-    """Compute a result from moments. It is null for a group without values."""
+    """Reduce the moments of groups to a result column. The result of a group without values is null."""
     count = moments[result.variable, "count"]
     if result.function == "count":
         return pa.array(count, result.arrow)
@@ -330,18 +347,19 @@ def finish_result(result: Result, moments: Mapping[tuple[str, str], Values]) -> 
             total = moments[result.variable, "sum"].astype(np.float64)
             return pa.array(total / count, result.arrow, mask=count == 0)
         total, squares = moments[result.variable, "shifted"], moments[result.variable, "squares"]
-        variance = np.maximum(squares - total * total / count, 0.0) / (count - 1)
+        deviations = squares - total * total / count
+        variance = np.where(deviations < ROUNDING * squares, 0.0, deviations) / (count - 1)
         found = np.sqrt(variance) if result.function == "std" else variance
     return pa.array(found, result.arrow, mask=count < 2)
 
 
 def is_wide_sum(sums: Values) -> bool:
-    """Check whether sums are Python integers, which may exceed 64 bits."""
+    """Return whether reduced sums are Python integers, which may exceed 64 bits."""
     return sums.dtype == object
 
 
 def to_bigint(sums: Values, empty: Mask) -> pa.Array:
-    """Convert exact sums to 64-bit integers. Raises InvalidInputError if one does not fit, as Spark does."""
+    """Convert reduced sums to 64-bit integers. Raise InvalidInputError if a sum does not fit, like Spark."""
     limit = 1 << 63
     values = [None if none else int(each) for each, none in zip(sums, empty, strict=True)]
     if any(each is not None and not -limit <= each < limit for each in values):
@@ -350,14 +368,14 @@ def to_bigint(sums: Values, empty: Mask) -> pa.Array:
 
 
 def decode_numbers(column: Column, raw: Values) -> tuple[Values, Mask | None]:
-    """Decode the values of a column, with a mask of the missing ones."""
+    """Decode the values of a column to reduce as numbers, with a mask of missing values."""
     if column.coding is None:
         return raw, None
     return column.coding.decode(raw)
 
 
-class Moments:
-    """The moments of all groups of some blocks, as arrays over the grid of groups."""
+class GroupMoments:
+    """The moments to which groups are reduced in some blocks of a scan, as arrays over the grid of groups."""
 
     def __init__(self, aggregation: Aggregation, blocks: Sequence[Block]) -> None:
         self._axes = aggregation.axes
@@ -368,16 +386,16 @@ class Moments:
             np.unique(np.concatenate([_get_codes(axis, block[number]) for block in blocks]))
             for number, axis in enumerate(aggregation.axes)
         ]
-        """Groups that the blocks contain, per dimension."""
+        """The groups that occur in the blocks, per dimension."""
         shape = tuple(len(groups) for groups in self.groups)
         self._held = {moment: np.full(shape, *_get_initial(moment)) for moment in aggregation.moments}
 
     def column(self, moment: Moment) -> Values:
-        """Return a moment of all groups, in the order of the dimensions."""
+        """Return one moment of all reduced groups of a scan, in the order of the dimensions."""
         return self._held[moment].reshape(-1)
 
     def add(self, block: Block, values: Sequence[Values]) -> None:
-        """Add the cells of a block."""
+        """Reduce the cells of a block, and add them to the moments of their groups."""
         inner = [_Reduction(_get_codes(axis, span)) for axis, span in zip(self._axes, block, strict=True)]
         places = np.ix_(
             *(np.searchsorted(groups, each.groups) for groups, each in zip(self.groups, inner, strict=True))
@@ -398,10 +416,11 @@ class Moments:
                 missing = dropped if missing is None else missing | dropped
             for moment, held in self._held.items():
                 if moment.variable == column.name:
-                    self._take(moment, held, numbers, missing, inner, places)
+                    with np.errstate(all="ignore"):  # infinities make sums infinite or NaN, as in Spark
+                        self._take(moment, held, numbers, missing, inner, places)
 
     def _find_dropped(self, decoded: Mapping[str, tuple[Values, Mask | None]]) -> Mask | None:
-        """Find the cells that do not satisfy the filters; None without filters."""
+        """Return a mask of the cells to ignore, which do not satisfy the filters; None without filters."""
         if not self._filters:
             return None
         masks = [each.condition.holds(*decoded[each.variable]) for each in self._filters]
@@ -420,8 +439,10 @@ class Moments:
             nothing = get_neutral(held.dtype, moment.name)
             cells = numbers if missing is None else np.where(missing, nothing, numbers)
             operation = np.minimum if moment.name == "min" else np.maximum
-            found = _reduce(cells.astype(held.dtype, copy=False), operation, inner, held.dtype)
-            held[places] = operation(held[places], found)
+            # Reductions of numpy take no dtype with a unit, so times are reduced as integers.
+            dtype = np.dtype(np.int64) if held.dtype.kind == "M" else held.dtype
+            found = _reduce(cells.astype(held.dtype, copy=False).view(dtype), operation, inner, dtype)
+            held[places] = operation(held[places], found.view(held.dtype))
             return
         if moment.name == "count":
             held[places] += _count_cells(inner)
@@ -441,12 +462,13 @@ class Moments:
         held[places] += _reduce(cells, np.add, inner, held.dtype)
 
 
-def _get_codes(axis: Axis, span: Any) -> NDArray[np.int64]:
+def _get_codes(axis: GroupedAxis, span: Any) -> NDArray[np.int64]:
     return axis.codes[span.start : span.stop] if span.wanted is None else axis.codes[span.wanted]
 
 
 def _sum_exactly(numbers: Values, missing: Mask | None, inner: Sequence[_Reduction]) -> Values:
-    """Sum 64-bit integers of each group as Python integers, from sums of their halves."""
+    """Sum the 64-bit integers of each group as Python integers, from the sums of their upper and lower
+    halves."""
     whole = numbers.astype(np.int64)
     if missing is not None:
         whole = np.where(missing, np.int64(0), whole)
@@ -456,7 +478,7 @@ def _sum_exactly(numbers: Values, missing: Mask | None, inner: Sequence[_Reducti
 
 
 def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
-    """Return the initial value of a moment, and its type."""
+    """Return the initial value and the dtype of a moment."""
     if moment.arrow == WIDE_SUM:
         return 0, np.dtype(object)
     dtype = np.dtype("M8[us]") if moment.arrow == TIMESTAMP else np.dtype(moment.arrow.to_pandas_dtype())
@@ -464,7 +486,7 @@ def _get_initial(moment: Moment) -> tuple[Any, np.dtype[Any]]:
 
 
 class _Reduction:
-    """Cells of one dimension of a block in the order of their groups, and the start of each group."""
+    """The cells along one dimension of a block, sorted by group, and the first cell of each group."""
 
     def __init__(self, codes: NDArray[np.int64]) -> None:
         self.size = len(codes)
@@ -478,12 +500,12 @@ class _Reduction:
 
     @property
     def is_identity(self) -> bool:
-        """True if each cell is a separate group."""
+        """True if each cell forms a group of its own."""
         return len(self.starts) == self.size and self.order is None
 
 
 def _count_cells(inner: Sequence[_Reduction]) -> NDArray[np.int64]:
-    """Count the cells of each group of a block."""
+    """Count the cells of each group in a block."""
     found = np.ones((), np.int64)
     for each in inner:
         found = np.multiply.outer(found, np.diff(np.append(each.starts, each.size)))
@@ -491,7 +513,7 @@ def _count_cells(inner: Sequence[_Reduction]) -> NDArray[np.int64]:
 
 
 def _reduce(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: np.dtype[Any]) -> Values:
-    """Reduce the cells of a block along each dimension, starting with those that shrink most."""
+    """Reduce the cells of a block along each dimension, beginning with the dimension that shrinks most."""
     for axis in sorted(
         range(len(inner)), key=lambda axis: len(inner[axis].starts) / max(inner[axis].size, 1)
     ):
@@ -505,12 +527,12 @@ def _reduce(cells: Values, operation: Any, inner: Sequence[_Reduction], dtype: n
 
 
 def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dtype: np.dtype[Any]) -> Values:
-    """Reduce cells along one dimension, in a type that is wide enough."""
+    """Reduce cells along one dimension, in a dtype that cannot overflow."""
     if len(each.starts) == 1:
         return np.asarray(operation.reduce(cells, axis=axis, keepdims=True, dtype=dtype))
     if int(np.prod(cells.shape[axis + 1 :], dtype=np.int64)) < _LONG:
         return np.asarray(operation.reduceat(cells, each.starts, axis=axis, dtype=dtype))
-    # reduceat is five times slower here than one reduction per group, because it goes cell by cell.
+    # reduceat is five times slower here than one reduction per group, because it reduces cell by cell.
     shape = (*cells.shape[:axis], len(each.starts), *cells.shape[axis + 1 :])
     found = np.empty(shape, dtype)
     before: Any = (slice(None),) * axis
@@ -522,4 +544,4 @@ def _reduce_axis(cells: Values, operation: Any, each: _Reduction, axis: int, dty
 
 
 _LONG: Final = 64
-"""Smallest number of adjacent cells for which one reduction per group is faster than `reduceat`."""
+"""The minimum number of adjacent cells for which one reduction per group is faster than `reduceat`."""

@@ -1,4 +1,4 @@
-"""Select cells of a table: the indices of each dimension, from labels, ranges and positions."""
+"""Select cells of a table by labels, ranges or positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import TIMESTAMP, Mask, Values
-from icefloe.query.schema import Column, Role, Table, make_unknown_name_error, read_array
+from icefloe.query.schema import ArrayTable, Column, Role, make_unknown_name_error, read_array
 from icefloe.session import Session
 
 Indices = NDArray[np.int64]
@@ -20,37 +20,42 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selected indices of each dimension, in ascending order; None selects all."""
+    """The selection of a scan: the selected indices of each dimension in ascending order; None selects all
+    indices.
+    """
 
     indices: tuple[Indices | None, ...]
 
     @staticmethod
-    def everything(table: Table) -> Selection:
-        """Select all cells."""
+    def everything(table: ArrayTable) -> Selection:
+        """Create a selection of all cells of a table."""
         return Selection((None,) * len(table.dims))
 
     def narrow(self, axis: int, wanted: Indices) -> Selection:
-        """Restrict the selection along one dimension."""
+        """Return the intersection of the selection with the given indices of one dimension."""
         known = self.indices[axis]
         both = np.unique(wanted) if known is None else np.intersect1d(known, wanted)
         return Selection((*self.indices[:axis], both, *self.indices[axis + 1 :]))
 
-    def counts(self, table: Table) -> tuple[int, ...]:
-        """Count the selected indices of each dimension."""
+    def counts(self, table: ArrayTable) -> tuple[int, ...]:
+        """Return the number of indices in the selection of each dimension."""
         pairs = zip(self.indices, table.shape, strict=True)
         return tuple(size if wanted is None else len(wanted) for wanted, size in pairs)
 
 
 class Coordinates:
-    """The values of one-dimensional coordinates of a table, read on first use."""
+    """The values of a table's one-dimensional coordinates, by which cells are selected, read on first use."""
 
-    def __init__(self, session: Session, table: Table) -> None:
+    def __init__(self, session: Session, table: ArrayTable) -> None:
         self._session = session
         self.table = table
         self._known: dict[str, tuple[Values, Mask | None]] = {}
 
     def find(self, name: str) -> Column:
-        """Find a coordinate that varies along one dimension. Raises InvalidInputError for anything else."""
+        """Find a coordinate to select cells along one dimension, by name.
+
+        Raise InvalidInputError for other columns.
+        """
         column = self.table.column(name)
         if column.role is Role.VARIABLE or len(column.axes) != 1:
             known = [c.name for c in self.table.columns if c.role is not Role.VARIABLE and len(c.axes) == 1]
@@ -61,7 +66,7 @@ class Coordinates:
         return column
 
     def values(self, column: Column) -> tuple[Values, Mask | None]:
-        """Return the decoded values of a coordinate, and a mask of the missing ones."""
+        """Return the decoded values of a coordinate to select cells, with a mask of missing values."""
         if column.name not in self._known:
             self._known[column.name] = self._read(column)
         return self._known[column.name]
@@ -74,7 +79,7 @@ class Coordinates:
 
 
 def select_labels(coordinates: Coordinates, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
-    """Select cells by the values of coordinates, with the meaning of xarray's `sel`.
+    """Select cells of a table by coordinate values, like xarray's `sel`.
 
     A selector is a label, a list of labels, or a slice (or a mapping with start, stop and step). A slice
     includes both ends and follows the order of the coordinate. A time such as 2020-01 means the whole month.
@@ -91,8 +96,8 @@ def select_labels(coordinates: Coordinates, selection: Selection, wanted: Mappin
     return selection
 
 
-def select_positions(table: Table, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
-    """Select cells by positions along dimensions, as xarray's `isel` does."""
+def select_positions(table: ArrayTable, selection: Selection, wanted: Mapping[str, Any]) -> Selection:
+    """Select cells of a table by positions along dimensions, as xarray's `isel` does."""
     for dim, place in wanted.items():
         if dim not in table.dims:
             raise make_unknown_name_error("dimension", dim, table.dims)
@@ -112,7 +117,10 @@ def select_positions(table: Table, selection: Selection, wanted: Mapping[str, An
 
 
 def to_slice(given: Any) -> Any:
-    """Convert a mapping with start, stop and step, as JSON contains it, to a slice."""
+    """Convert the selection of a mapping with start, stop and step, as in JSON, to a slice.
+
+    Return other values unchanged.
+    """
     if isinstance(given, Mapping):
         if unexpected := set(given) - {"start", "stop", "step"}:
             raise make_unknown_name_error(
@@ -123,7 +131,7 @@ def to_slice(given: Any) -> Any:
 
 
 def _find_labels(column: Column, values: Values, label: Any) -> Indices:
-    """Find the positions of a label, of several labels or of a range, with pandas as xarray does."""
+    """Return the positions of a label, a list of labels or a range, using a pandas index as xarray does."""
     import pandas as pd  # type: ignore[import-untyped]
 
     index = pd.Index(values.astype(object) if values.dtype.kind in "UTS" else values)
@@ -147,13 +155,13 @@ def _find_labels(column: Column, values: Values, label: Any) -> Indices:
 
 
 def _to_key(label: Any, index: Any) -> Any:
-    """Convert a label to a type that pandas finds in an index."""
+    """Convert a label to a type that pandas can look up in an index."""
     if isinstance(label, date) and not isinstance(label, datetime):
         return label.isoformat()
     if index.dtype.kind == "M" and isinstance(label, str):
         return label.strip().removesuffix("Z")
     if index.dtype.kind == "f" and label is not None:
-        return index.dtype.type(label)  # 20.3 is in a coordinate of 32-bit floats, although the double is not
+        return index.dtype.type(label)  # a coordinate of 32-bit floats contains 20.3 only as a 32-bit float
     return float(label) if index.dtype.kind in "iu" and isinstance(label, str) else label
 
 
@@ -176,5 +184,5 @@ def _find_range(index: Any, positions: Indices, label: slice) -> Any:
     bounds = [_to_key(bound, index) for bound in (label.start, label.stop)]
     if index.is_monotonic_increasing:
         return positions[index.slice_indexer(*bounds)]
-    # pandas understands 2020-01 as a bound only if times increase.
+    # pandas accepts 2020-01 as a bound only if times increase.
     return positions[::-1][index[::-1].slice_indexer(*bounds[::-1])][::-1]

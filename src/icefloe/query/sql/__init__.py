@@ -1,1 +1,1 @@
-"""Analyze a SQL query: find the tables, columns, conditions and aggregates that it needs."""
+"""Analyze SQL queries: find the tables, columns, conditions and aggregates that they use."""

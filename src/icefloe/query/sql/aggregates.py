@@ -1,9 +1,10 @@
-"""Answer a SELECT that aggregates one table from a row per group of cells instead of a row per cell.
+"""Answer a SELECT with aggregates over one table from one row per group of cells, instead of one row per
+cell.
 
-The cells of a group agree in everything that the SELECT says about coordinates outside its aggregates. One
-row with the moments of the variables represents them, and each aggregate in the query text becomes an
-aggregate of moments. Everything else stays as written, and Spark evaluates it for fewer rows: conditions,
-keys, HAVING, windows, ROLLUP and ORDER BY keep their meaning.
+The cells of a group have equal values of all coordinate expressions that the SELECT uses outside its
+aggregates. One row with the moments of the variables represents the group, and each aggregate in the query
+text is rewritten to an aggregate of moments. Everything else stays as written, and Spark evaluates it for
+fewer rows: conditions, keys, HAVING, windows, ROLLUP and ORDER BY keep their meaning.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from icefloe.query.decode import TIMESTAMP, is_number
 from icefloe.query.scan.conditions import ValueFilter
-from icefloe.query.scan.groups import Term
-from icefloe.query.scan.moments import CELLS, MOMENTS, Moment, is_wide, make_moment
+from icefloe.query.scan.groups import GroupTerm
+from icefloe.query.scan.moments import CELLS, MOMENTS, ROUNDING, Moment, is_wide, make_moment
 from icefloe.query.scan.selection import Coordinates
 from icefloe.query.schema import Column, Role
 from icefloe.query.spark_types import quote_name
@@ -62,19 +63,21 @@ _AFTER_WHERE: Final = frozenset(
         *("WINDOW", "QUALIFY", "UNION", "INTERSECT", "EXCEPT", "SEMICOLON", "LATERAL"),
     )
 )
-"""Tokens that end the conditions of WHERE."""
+"""Tokens that end a WHERE clause."""
 _ELSEWHERE: Final = ("joins", "laterals", "pivots", "sample", "match", "connect", "into", "qualify")
 """Clauses of a SELECT that read more than the rows of its table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The groups, moments and text edits with which a SELECT is answered."""
+    """The plan for answering a SELECT with SQL aggregates from groups of cells: terms, moments and edits of
+    the query text.
+    """
 
-    terms: tuple[Term, ...]
-    """Terms in which the cells of a group agree."""
-    shown: tuple[Term, ...]
-    """Coordinates that the SELECT names; a group has the values of its first cell."""
+    terms: tuple[GroupTerm, ...]
+    """The terms by which cells are grouped."""
+    shown: tuple[GroupTerm, ...]
+    """The coordinates that the SELECT outputs. Each group has the values of its first cell."""
     moments: tuple[Moment, ...]
     filters: tuple[ValueFilter, ...]
     """Conditions on variables, which the edits remove from the query."""
@@ -82,13 +85,16 @@ class Reduction:
 
 
 class _NotReducibleError(Exception):
-    """Error for a SELECT that needs the cells themselves."""
+    """The error for a SELECT that cannot be answered from groups of cells."""
 
 
 def reduce_select(
     text: str, tokens: Sequence[Token], scope: Scope, coordinates: Coordinates, utc: bool
 ) -> Reduction | None:
-    """Plan how to answer a SELECT of one table from groups of its cells; None if that is impossible."""
+    """Plan how to answer the SQL aggregates of one table from groups of its cells.
+
+    Return None if that is impossible.
+    """
     try:
         return _SelectReader(text, tokens, scope, coordinates, utc).reduction()
     except _NotReducibleError:
@@ -96,7 +102,7 @@ def reduce_select(
 
 
 def combine_moments(function: str, variable: str, *, wide: bool = False) -> str:
-    """Write the SQL aggregate that combines the moments of a variable. It is null without values.
+    """Return the SQL aggregate that combines the moments of a variable. It is null for groups without values.
 
     Sums of a `wide` variable are decimals, and an error if they exceed 64 bits.
     """
@@ -116,14 +122,15 @@ def combine_moments(function: str, variable: str, *, wide: bool = False) -> str:
     count = total("count")
     squares = f"{total('squares')} - {total('shifted')} * {total('shifted')} / {count}"
     least, divisor = (0, count) if function.endswith("_pop") else (1, f"({count} - 1)")
-    variance = f"greatest({squares}, CAST(0 AS double)) / {divisor}"
+    rounded = f"CASE WHEN {squares} < {ROUNDING} * {total('squares')} THEN 0e0 ELSE {squares} END"
+    variance = f"({rounded}) / {divisor}"
     if function.startswith("std"):
         variance = f"sqrt({variance})"
     return f"(CASE WHEN {count} > {least} THEN {variance} END)"
 
 
 class _SelectReader:
-    """A SELECT, analyzed for its use of the variables and coordinates of its table."""
+    """An analysis of how one SELECT uses the variables and coordinates of its table."""
 
     def __init__(
         self, text: str, tokens: Sequence[Token], scope: Scope, coordinates: Coordinates, utc: bool
@@ -137,18 +144,18 @@ class _SelectReader:
         self._columns = {column.name.lower(): column for column in columns}
         if len(self._columns) < len(columns):
             raise _NotReducibleError
-        self._terms: dict[tuple[str, str], Term] = {}
-        self._shown: dict[str, Term] = {}
+        self._terms: dict[tuple[str, str], GroupTerm] = {}
+        self._shown: dict[str, GroupTerm] = {}
         self._moments: dict[Moment, None] = {}
 
     def reduction(self) -> Reduction:
-        """Analyze the SELECT."""
+        """Return the plan for the SELECT. Raise an error if it cannot be answered from groups."""
         select: Any = self._scope.expression
         nodes = list(walk_in_scope(select))
         aggregates = [node for node in nodes if find_function(node) is not None and not _is_window(node)]
         self._check(select, nodes, aggregates)
         if _has_outside_names(self._scope) and any(_is_unnamed(node, select) for node in aggregates):
-            raise _NotReducibleError  # Spark would name such a result after its rewritten text
+            raise _NotReducibleError  # Spark would derive the name of such a column from the rewritten text
         edits = [edit for node in aggregates for edit in self._rewrite_aggregate(node)]
         inside = {id(column) for node in aggregates for column in _include_filter(node).find_all(exp.Column)}
         settled = self._find_settled(select)
@@ -188,7 +195,7 @@ class _SelectReader:
                 raise _NotReducibleError
 
     def _find_settled(self, select: exp.Expr) -> set[int]:
-        """Find columns in conditions that hold for all cells that are read."""
+        """Return the ids of columns in conditions that hold for all cells read."""
         where = select.args.get("where")
         found: set[int] = set()
         for condition in split_conjuncts(where.this) if where is not None else []:
@@ -203,7 +210,8 @@ class _SelectReader:
         return found
 
     def _find_filters(self, select: exp.Expr, settled: set[int]) -> list[ValueFilter]:
-        """Find conditions on variables. They are settled if every condition of the SELECT is exact."""
+        """Return the conditions on variables as filters. If every condition of the SELECT is exact, mark
+        their columns as settled."""
         where = select.args.get("where")
         if where is None:
             return []
@@ -224,7 +232,8 @@ class _SelectReader:
         return filters
 
     def _drop_where(self, select: exp.Expr) -> Edit:
-        """Replace the conditions of WHERE, all of which hold for the cells that are counted, with `true`."""
+        """Return the edit that replaces the WHERE conditions with `true`. They already hold for all counted
+        cells."""
         where: Any = select.args["where"]
         parts = [part.meta for column in where.find_all(exp.Column) for part in column.parts]
         first = min((meta["start"] for meta in parts if "start" in meta), default=0)
@@ -242,7 +251,7 @@ class _SelectReader:
         return Edit(self._tokens[at].end + 1, self._tokens[stop - 1].end + 1, " true")
 
     def _is_output(self, column: exp.Column, names: set[str]) -> bool:
-        """Check whether a name means a result instead of the variable of the same name."""
+        """Return whether a name refers to a result column, not to the variable with the same name."""
         qualifier = column.args.get("table")
         if qualifier is not None and "start" in qualifier.meta:
             return False
@@ -263,11 +272,11 @@ class _SelectReader:
     def _show(self, column: exp.Column) -> Column:
         found = self._find_coordinate(column)
         values, missing = self._coordinates.values(found)
-        self._shown[found.name] = Term(found.name, found.axes[0], found.arrow, values, missing)
+        self._shown[found.name] = GroupTerm(found.name, found.axes[0], found.arrow, values, missing)
         return found
 
     def _distinguish(self, column: exp.Column) -> None:
-        """Group by the largest evaluable expression around a coordinate."""
+        """Add the largest evaluable expression around a coordinate to the terms of the groups."""
         found = self._show(column)
         known = self._evaluate_column(found)
         largest: exp.Expr = column
@@ -278,10 +287,10 @@ class _SelectReader:
                 break
             largest, values = largest.parent, side.value
         key = (found.name, largest.sql() if largest is not column else "")
-        self._terms[key] = Term(found.name, found.axes[0], found.arrow, values, known.missing)
+        self._terms[key] = GroupTerm(found.name, found.axes[0], found.arrow, values, known.missing)
 
     def _rewrite_aggregate(self, node: exp.Expr) -> list[Edit]:
-        """Rewrite an aggregate. No edit means that it can stay as it is."""
+        """Return the edits that rewrite an aggregate, or no edits if it can stay as written."""
         function = find_function(node)
         call, argument = self._locate(node)
         columns = list(_include_filter(node).find_all(exp.Column))
@@ -309,9 +318,9 @@ class _SelectReader:
     def _rewrite_coordinates(
         self, function: str, node: exp.Expr, argument: tuple[int, int], condition: str | None
     ) -> str | None:
-        """Rewrite an aggregate of coordinates, in which all cells of a group agree."""
+        """Return the text of an aggregate over coordinates, in which all cells of a group are equal."""
         if function in ("min", "max") or isinstance(_get_argument(node), exp.Distinct):
-            return None  # the result does not depend on how often a row appears
+            return None  # repeated rows do not change the result
         cells = self._make_moment("cells", None)
         if isinstance(_get_argument(node), exp.Star):
             counted = cells if condition is None else f"CASE WHEN {condition} THEN {cells} END"
@@ -329,7 +338,7 @@ class _SelectReader:
         raise _NotReducibleError
 
     def _widen(self, node: exp.Expr, value: str) -> str:
-        """Cast small floats to double: Spark sums in doubles, but multiplies small floats as such."""
+        """Cast 32-bit floats to double. Spark adds them as doubles, but multiplies them as 32-bit floats."""
         columns = (self._columns[column.name] for column in _get_argument(node).find_all(exp.Column))
         return (
             f"CAST({value} AS double)" if any(pa.types.is_float32(each.arrow) for each in columns) else value
@@ -338,8 +347,8 @@ class _SelectReader:
     def _rewrite_variable(
         self, function: str, node: exp.Expr, argument: tuple[int, int], condition: str | None, column: Column
     ) -> str:
-        """Rewrite an aggregate of a variable, or of a linear function of it."""
-        given = Argument(_get_argument(node), column, self._columns)
+        """Return the text of an aggregate over a variable, or over a linear function of it."""
+        given = AggregateArgument(_get_argument(node), column, self._columns)
         if isinstance(_get_argument(node), exp.Distinct) or not _is_computed(function, column.arrow):
             raise _NotReducibleError
         if given.is_plain and condition is None:
@@ -350,7 +359,7 @@ class _SelectReader:
             value = self._make_moment(function, column)
             return f"{function}({self._replace_variable(argument, node, column, value, condition)})"
         if function not in ("count", "sum", "mean") or not given.is_linear or is_wide(column.arrow):
-            raise _NotReducibleError  # doubles do not have all digits of 64-bit integers
+            raise _NotReducibleError  # doubles cannot represent all 64-bit integers
         count, total = self._make_moment("count", column), self._make_moment("sum", column)
         value = self._replace_variable(
             argument, node, column, f"(CAST({total} AS double) / nullif({count}, 0))", condition
@@ -371,7 +380,7 @@ class _SelectReader:
     def _replace_variable(
         self, argument: tuple[int, int], node: exp.Expr, column: Column, value: str, condition: str | None
     ) -> str:
-        """Replace a variable in the argument of an aggregate."""
+        """Return the argument of an aggregate with the variable replaced by another value."""
         start, stop = argument
         places = []
         for each in _get_argument(node).find_all(exp.Column):
@@ -386,7 +395,8 @@ class _SelectReader:
         return f"({text})" if condition is None else f"(CASE WHEN {condition} THEN {text} END)"
 
     def _get_filter(self, node: exp.Expr) -> str | None:
-        """Return the condition of FILTER (WHERE ...), which may use only coordinates."""
+        """Return the condition of FILTER (WHERE ...), which may use coordinates only; None without such a
+        filter."""
         whole = _include_filter(node)
         if whole is node:
             return None
@@ -405,7 +415,8 @@ class _SelectReader:
         return f"({self._text[self._tokens[at + 1].end + 1 : self._tokens[stop].start]})"
 
     def _locate(self, node: exp.Expr) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Locate an aggregate, including its filter, and its argument in the query text."""
+        """Return the positions of an aggregate, including its filter, and of its argument within the query
+        text."""
         if "start" not in node.meta:
             raise _NotReducibleError
         at = self._find_token(node.meta["start"])
@@ -419,7 +430,7 @@ class _SelectReader:
         return next(number for number, token in enumerate(self._tokens) if token.start == start)
 
     def _find_closing(self, at: int) -> int:
-        """Find the token that closes a parenthesis."""
+        """Return the index of the token that closes a parenthesis."""
         if self._tokens[at].token_type is not TokenType.L_PAREN:
             raise _NotReducibleError
         depth = 0
@@ -431,7 +442,7 @@ class _SelectReader:
 
 
 def find_function(node: exp.Expr) -> str | None:
-    """Return the name of a supported aggregate function; None for other expressions."""
+    """Return the name of a supported SQL aggregate; None for other expressions."""
     if isinstance(node, exp.Anonymous):
         return _NAMED.get(node.name.lower())
     return _FUNCTIONS.get(type(node))
@@ -443,24 +454,24 @@ def _get_argument(node: exp.Expr) -> exp.Expr:
 
 
 def _has_more(node: exp.Expr) -> bool:
-    """Check whether the number of arguments of an aggregate is not one."""
+    """Return whether an aggregate does not have exactly one argument."""
     return len(node.expressions) != isinstance(node, exp.Anonymous)
 
 
 def _include_filter(node: exp.Expr) -> exp.Expr:
-    """Return an aggregate together with its filter."""
+    """Return the expression of an aggregate, including its FILTER clause."""
     return node.parent if isinstance(node.parent, exp.Filter) else node
 
 
 def _has_outside_names(scope: Scope) -> bool:
-    """Check whether an outer query knows the results of a SELECT by name."""
+    """Return whether an outer query refers to result columns of a SELECT by name."""
     while scope.scope_type is ScopeType.SET_OPERATION and scope.parent is not None:
         scope = scope.parent
     return bool(scope.is_derived_table or scope.is_cte)
 
 
 def _is_unnamed(node: exp.Expr, select: exp.Expr) -> bool:
-    """Check whether an aggregate is in a result without an alias."""
+    """Return whether an aggregate is part of a result column without an alias."""
     while node.parent is not None and node.parent is not select:
         node = node.parent
     named = isinstance(node, exp.Alias) and "start" in node.args["alias"].meta
@@ -468,13 +479,13 @@ def _is_unnamed(node: exp.Expr, select: exp.Expr) -> bool:
 
 
 def _is_window(node: exp.Expr) -> bool:
-    """Check whether a function is computed over rows of the result instead of the table."""
+    """Return whether a function is a window function over the result rows."""
     whole = _include_filter(node)
     return isinstance(whole.parent, exp.Window) and whole.parent.this is whole
 
 
 def _is_computed(function: str, arrow: pa.DataType) -> bool:
-    """Check whether moments of a type give the same result as Spark."""
+    """Return whether an aggregate computed from moments equals Spark's result for a type."""
     if function == "count":
         return True
     if arrow == TIMESTAMP:
@@ -487,35 +498,38 @@ _DOUBLES: Final = (exp.Cos, exp.Sin, exp.Tan, exp.Radians, exp.Degrees, exp.Sqrt
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """The argument of an aggregate, which contains one variable."""
+class AggregateArgument:
+    """The argument of an aggregate, an expression with one variable."""
 
     expression: exp.Expr
     variable: Column
     columns: Mapping[str, Column]
-    """All columns of the table, by their names in lower case."""
+    """All columns of the table, by lower-case name."""
 
     @property
     def is_plain(self) -> bool:
-        """True if the argument is the variable itself."""
+        """True if the argument of a SQL aggregate is the variable itself."""
         return isinstance(self.expression.unnest(), exp.Column)
 
     @property
     def is_linear(self) -> bool:
-        """True if the argument is a * v + b, where a and b are constant within a group.
+        """True if the argument of a SQL aggregate has the form a * v + b, where a and b are constant within a
+        group.
 
-        Its sum is then its value at the mean of v, times the number of values. Spark must compute it in
-        doubles for each cell: otherwise the last digits would differ.
+        The sum of such an argument is its value at the mean of v, times the number of values. Spark must
+        compute it in doubles for each cell: otherwise the last digits would differ.
         """
         return self._is_monotonic(self.expression, increasing=False)
 
     @property
     def is_increasing(self) -> bool:
-        """True if the argument increases with the variable, so that both have the same extremes."""
+        """True if the argument of a SQL aggregate increases with the variable, so that their extremes are in
+        the same cells.
+        """
         return self._is_monotonic(self.expression, increasing=True)
 
     def _is_monotonic(self, each: exp.Expr, *, increasing: bool) -> bool:
-        """Check whether an expression increases with the variable, or is linear in it."""
+        """Return whether an expression increases with the variable, or is linear in it."""
         varying = [side for side in each.iter_expressions() if self._contains_variable(side)]
         match each:
             case exp.Column():
@@ -549,18 +563,18 @@ class Argument:
         return bool(parts) and all(self._is_monotonic(part, increasing=increasing) for part in parts)
 
     def _contains_variable(self, each: exp.Expr) -> bool:
-        """Check whether an expression contains the variable."""
+        """Return whether an expression contains the variable."""
         own = self.variable.name.lower()
         return any(column.name == own for column in each.find_all(exp.Column))
 
     def _branches_on_coordinates_only(self, each: exp.Expr) -> bool:
-        """Check whether only coordinates select the branch of a CASE."""
+        """Return whether the conditions of a CASE use coordinates only."""
         conditions = [each.this] if isinstance(each, exp.If) else [one.this for one in each.args["ifs"]]
         base = [] if isinstance(each, exp.If) or each.this is None else [each.this]
         return not any(self._contains_variable(one) for one in (*conditions, *base))
 
     def _list_values(self, each: exp.Expr) -> list[exp.Expr]:
-        """List the values of a CASE except null."""
+        """Return the values of a CASE that are not null."""
         if isinstance(each, exp.If):
             found = [each.args.get("true"), each.args.get("false")]
         else:
@@ -568,7 +582,7 @@ class Argument:
         return [one for one in found if one is not None and not isinstance(one, exp.Null)]
 
     def _is_in_doubles(self, each: exp.Expr) -> bool:
-        """Check whether Spark computes a sum or product in doubles or integers."""
+        """Return whether Spark computes a sum or product in doubles or integers."""
         return not pa.types.is_float32(self.variable.arrow) or self._is_double(each)
 
     def _is_double(self, each: exp.Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Find the columns and the conditions on coordinates that a SQL query needs of each table."""
+"""Find the columns of each table that a SQL query uses, and its conditions on coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope, walk_in_scope
 from sqlglot.schema import MappingSchema
 
 from icefloe.query.sql.condition_pushdown import (
-    can_filter_before,
+    can_push_below,
     collect_conditions,
     is_limited,
     split_conjuncts,
@@ -24,33 +24,33 @@ from icefloe.query.sql.parse import DIALECT, USE, Query, find_query, lower_names
 
 
 @dataclass(slots=True)
-class Needs:
-    """The columns and rows that a query needs of one table."""
+class TableNeeds:
+    """The result of the analysis of a SQL query for one table: the columns and rows that it needs."""
 
     columns: set[str] | None = None
-    """Names in lower case; None means all columns."""
+    """The lower-case names of the columns; None for all columns."""
     starred: bool = False
-    """True if the query selects `*`; `columns` then lists the columns that it uses by name."""
+    """True if the query selects `*`. `columns` then contains the columns that it uses by name."""
     conditions: list[exp.Expr] = field(default_factory=list)
-    """Conditions that hold for every needed row."""
+    """Conditions that every needed row satisfies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The columns and rows that a query needs of each table."""
+    """The analysis of a SQL query: the columns and rows that it needs of each table."""
 
-    needs: Mapping[int, Needs]
-    """Needs by the number of the table use."""
+    needs: Mapping[int, TableNeeds]
+    """The columns and rows needed from each table use, by its number."""
     alone: tuple[tuple[int, Scope], ...]
-    """Table uses that are the only input of a SELECT, with the qualified scope of the SELECT."""
+    """The table uses that are the only input of their SELECT, with the qualified scope of the SELECT."""
 
 
 def analyze_query(
     query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
 ) -> Analysis:
-    """Find the columns and rows that a query needs, given the columns of all tables.
+    """Analyze a SQL query: find the columns and rows that it needs, given the columns of all tables.
 
-    If a part of the query is not understood, all columns and rows are needed.
+    If a part of the query cannot be analyzed, all columns and rows are needed.
     """
     if query.is_piped:
         return assume_everything(query)
@@ -63,19 +63,19 @@ def analyze_query(
 
 
 def assume_everything(query: Query) -> Analysis:
-    """Return the analysis of a query that is not understood: everything is needed."""
-    return Analysis({use.number: Needs() for use in query.uses}, ())
+    """Return the analysis of a query that cannot be analyzed: all columns and rows are needed."""
+    return Analysis({use.number: TableNeeds() for use in query.uses}, ())
 
 
 class _Analyzer:
-    """A copy of the query in which every column is qualified with its table."""
+    """A copy of a query in which every column is qualified with its table."""
 
     def __init__(
         self, query: Query, columns: Mapping[int, Mapping[str, str]], others: Mapping[str, Sequence[str]]
     ) -> None:
         self._uses = query.uses
         tree = query.tree.copy()
-        # Each use of a table gets its own name, because two uses may read two versions.
+        # Each use of a table gets its own name, because two uses may read different versions.
         schema: dict[str, object] = {
             name.lower(): dict.fromkeys((column.lower() for column in listed), "unknown")
             for name, listed in others.items()
@@ -100,7 +100,7 @@ class _Analyzer:
             if order is not None and all(key.this.is_int for key in order.expressions):
                 each.set(
                     "order", None
-                )  # sqlglot cannot resolve numbers after a star, and the order needs no other columns
+                )  # sqlglot cannot resolve ordinals after a star, and ORDER BY needs no other columns
         tables = [table for table in tree.find_all(exp.Table) if USE in table.meta]
         self._renamed = {int(each.meta[USE]) for each in tables if each.args["alias"].args.get("columns")}
         self._rearranged = {int(each.meta[USE]) for each in tables if depends_on_all(each)}
@@ -120,8 +120,8 @@ class _Analyzer:
         self._scopes = traverse_scope(self._tree)
         self._extra: dict[int, list[exp.Expr]] = {}
 
-    def needs(self) -> dict[int, Needs]:
-        found = {use.number: Needs(columns=set()) for use in self._uses}
+    def needs(self) -> dict[int, TableNeeds]:
+        found = {use.number: TableNeeds(columns=set()) for use in self._uses}
         for scope in self._scopes:
             for column in find_columns(scope):
                 for number in self._find_owners(scope, column):
@@ -138,13 +138,13 @@ class _Analyzer:
         for number in self._renamed | self._rearranged | self._find_natural():
             found[number].columns = None
         references = self._count_references()
-        for scope in reversed(self._scopes):  # from the outside in
+        for scope in reversed(self._scopes):  # outermost query first
             if isinstance(scope.expression, exp.Select):
                 self._narrow(scope, found, references)
         return found
 
     def find_single_table_selects(self) -> Iterator[tuple[int, Scope]]:
-        """Find SELECTs that read one table use and nothing else, not even columns of outer queries."""
+        """Yield the SELECTs that read a single table use and no columns of outer queries."""
         for scope in self._scopes:
             outer = any(column.table for column in scope.external_columns)
             if not isinstance(scope.expression, exp.Select) or outer:
@@ -157,7 +157,7 @@ class _Analyzer:
                 yield int(number), scope
 
     def _find_owners(self, scope: Scope, column: exp.Column) -> set[int]:
-        """Find the table use of a column; all table uses with such a column if it is ambiguous."""
+        """Return the table use that a column belongs to, or all candidates if the column is ambiguous."""
         if not column.table:
             return {number for number, names in self._types.items() if column.name in names}
         number = self._find_owner(scope, column.table)
@@ -175,12 +175,12 @@ class _Analyzer:
         return None
 
     def _find_starred(self) -> Iterator[tuple[int, set[str] | None]]:
-        """Find table uses that a star selects, with the columns that are used; None means all."""
+        """Yield the table uses that a star selects, with their used columns, or None for all columns."""
         named: dict[str, set[str]] = {}
         for column in self._tree.find_all(exp.Column):
             named.setdefault(column.table, set()).add(column.name)
         asked: dict[int, set[str] | None] = {}
-        for scope in reversed(self._scopes):  # from the outside in
+        for scope in reversed(self._scopes):  # outermost query first
             select = scope.expression
             if not isinstance(select, exp.Select):
                 continue
@@ -202,7 +202,7 @@ class _Analyzer:
                 asked[id(source)] = None if before is None or passed is None else before | passed
 
     def _find_natural(self) -> set[int]:
-        """Find the tables of natural joins, which compare all shared columns."""
+        """Return the tables of natural joins, which compare all shared columns."""
         found: set[int] = set()
         for scope in self._scopes:
             joins = scope.expression.args.get("joins") or []
@@ -211,7 +211,7 @@ class _Analyzer:
         return found
 
     def _count_references(self) -> dict[int, int]:
-        """Count how often each inner query is read."""
+        """Count how often each inner query is referenced."""
         counts: dict[int, int] = {}
         for scope in self._scopes:
             for name, _ in scope.references:  # selected_sources lacks the tables of semi and anti joins
@@ -220,11 +220,11 @@ class _Analyzer:
                     counts[id(source)] = counts.get(id(source), 0) + 1
         return counts
 
-    def _narrow(self, scope: Scope, found: Mapping[int, Needs], references: Mapping[int, int]) -> None:
+    def _narrow(self, scope: Scope, found: Mapping[int, TableNeeds], references: Mapping[int, int]) -> None:
         select = scope.expression
         where = select.args.get("where")
         if where is not None and len(scope.selected_sources) == 1:
-            # sqlglot does not qualify columns after a star, but here they can only belong to one table.
+            # sqlglot does not qualify columns after a star, but here only one table can have them.
             (only,) = scope.selected_sources
             for column in scope.columns:
                 if not column.table and column.find_ancestor(exp.Where) is where:
@@ -242,7 +242,7 @@ class _Analyzer:
                 self._push(source, mine)
 
     def _push(self, inner: Scope, conditions: Sequence[exp.Expr]) -> None:
-        """Push conditions on the columns of an inner query down to the origin of these columns."""
+        """Push conditions on the columns of an inner query down to the tables of these columns."""
         if is_limited(inner.expression):
             return
         if not isinstance(inner.expression, exp.SetOperation):
@@ -271,11 +271,12 @@ class _Analyzer:
         if isinstance(inner.expression, exp.SetOperation):
             self._push(inner, known)
         elif isinstance(inner.expression, exp.Select):
-            passed = [each for each in known if can_filter_before(inner.expression, each)]
+            passed = [each for each in known if can_push_below(inner.expression, each)]
             self._extra.setdefault(id(inner), []).extend(passed)
 
     def _list_outputs(self, inner: Scope) -> list[tuple[str, exp.Expr]]:
-        """List the columns of an inner query with their names; none if their number is not known."""
+        """Return the names and expressions of an inner query's columns, or an empty list if their number is
+        unknown."""
         query: Any = inner.expression
         if isinstance(query, exp.SetOperation):
             first = self._list_outputs(inner.set_operation_scopes[0]) if inner.set_operation_scopes else []
@@ -293,7 +294,7 @@ class _Analyzer:
         return found
 
     def _list_starred(self, inner: Scope, star: exp.Expr) -> list[str] | None:
-        """List the columns of a star in a query of one table; None if they are not known."""
+        """Expand a star in a query over one table to column names; None if they are unknown."""
         if type(star) is not exp.Star or any(star.args.values()) or len(inner.selected_sources) != 1:
             return None
         (alias,) = inner.selected_sources
@@ -304,7 +305,7 @@ class _Analyzer:
         return None if number is None or number in self._renamed else list(self._types[int(number)])
 
     def _list_output_types(self, inner: Scope) -> list[str | None]:
-        """List the types of the columns of an inner query; None for a column with several."""
+        """Return the types of an inner query's columns; None for a column with several types."""
         query = inner.expression
         if not isinstance(query, exp.SetOperation):
             return [self._find_type(inner, output) for _, output in self._list_outputs(inner)]
@@ -314,7 +315,8 @@ class _Analyzer:
         return [types[0] if len(set(types)) == 1 else None for types in zip(*branches, strict=True)]
 
     def _find_type(self, scope: Scope, output: exp.Expr) -> str | None:
-        """Find the type of a column that comes from a table use at any depth; None for other expressions."""
+        """Return the type of a column that originates from a table use at any depth; None for other
+        expressions."""
         column = output.unalias()
         source = scope.sources.get(column.table) if isinstance(column, exp.Column) else None
         if isinstance(source, exp.Table):
@@ -328,13 +330,14 @@ class _Analyzer:
 
 
 def _is_recursive(inner: Scope) -> bool:
-    """Check whether a query is recursive: rows that are filtered out may lead to others."""
+    """Return whether a query is recursive. Its conditions cannot be pushed down, because a dropped row may
+    produce other rows in a later iteration."""
     around = inner.expression.find_ancestor(exp.With)
     return inner.is_cte and around is not None and bool(around.args.get("recursive"))
 
 
 def find_columns(scope: Scope) -> list[exp.Column]:
-    """List all columns that a query names, including unqualified ones."""
+    """Return all columns in an analyzed SQL query, including unqualified ones."""
     here = (node for node in walk_in_scope(scope.expression) if isinstance(node, exp.Column))
     return list({id(column): column for column in (*scope.columns, *here)}.values())
 
@@ -348,12 +351,14 @@ def _is_rearranged(table: exp.Table) -> bool:
 
 
 def has_star(select: exp.Select, alias: str) -> bool:
-    """Check whether a star stands for the columns of a table, except in `count(*)`."""
+    """Return whether a star in an analyzed SQL query selects the columns of a table, other than in
+    `count(*)`.
+    """
     return any(not (table := _get_table(star)) or table == alias for star in _find_stars(select))
 
 
 def counts_columns(select: exp.Select) -> bool:
-    """Check whether the result of a SELECT with stars depends on the number of columns."""
+    """Return whether the result of an analyzed SELECT with stars depends on the number of columns."""
     results = {id(each) for each in select.selects}
     for star in _find_stars(select):
         whole = star.parent if isinstance(star.parent, exp.Column) else star
@@ -369,7 +374,7 @@ def counts_columns(select: exp.Select) -> bool:
 
 
 def depends_on_all(table: exp.Expr | None) -> bool:
-    """Check whether a table expression depends on all columns, named or not."""
+    """Return whether a table expression in an analyzed SQL query depends on all columns, named or not."""
     if table is None:
         return False
     alias = table.args.get("alias")
@@ -387,7 +392,7 @@ def _get_table(star: exp.Star) -> str:
 
 
 def _is_ordinal(key: exp.Expr) -> bool:
-    """Check whether a key of GROUP BY or ORDER BY is the number of a result, or ALL."""
+    """Return whether a key of GROUP BY or ORDER BY is the position of a result column, or ALL."""
     key = key.this if isinstance(key, exp.Ordered) else key
     number = isinstance(key, exp.Literal) and not key.is_string
     return number or (isinstance(key, (exp.Column, exp.Var)) and key.name.lower() == "all")

@@ -1,10 +1,10 @@
 """Push the conditions of a query down to the tables that they concern.
 
-A condition may only move if the rows that it removes cannot contribute to the result. A condition of WHERE
-that does not hold for null may move below any join, because rows that an outer join fills with null do not
-pass it either. A condition of ON filters only the joined table, unless all joins are inner joins. No
-condition moves below a LIMIT, a window, or an aggregate whose groups it would divide. Spark evaluates every
-condition again, so a condition that stays costs time but never changes the result.
+A condition may only be pushed down if the rows that it removes cannot contribute to the result. A WHERE
+condition that is not true for null may be pushed below any join, because it also removes the rows that an
+outer join fills with null. An ON condition filters only the joined table, unless all joins are inner joins.
+No condition is pushed below a LIMIT, a window, or an aggregate whose groups it would divide. Spark evaluates
+every condition again, so failing to push a condition down costs time but never changes the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Conditions = dict[str, list[exp.Expr]]
 
 
 def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    """Split a condition into parts that all have to hold."""
+    """Split a SQL condition to push down into parts that must all hold."""
     if isinstance(condition, exp.Paren):
         return split_conjuncts(condition.this)
     if isinstance(condition, exp.And):
@@ -30,7 +30,7 @@ def split_conjuncts(condition: exp.Expr) -> list[exp.Expr]:
 
 
 def is_about_table(condition: exp.Expr, alias: str) -> bool:
-    """Check whether a condition uses only columns of one table."""
+    """Return whether a condition to push down uses columns of a single table only."""
     columns = list(condition.find_all(exp.Column))
     if condition.find(exp.Query, exp.Window, exp.AggFunc):
         return False
@@ -38,13 +38,14 @@ def is_about_table(condition: exp.Expr, alias: str) -> bool:
 
 
 _SEVERAL: Final = ("limit", "offset", "windows", "qualify", "laterals", "sample", "cluster", "match")
-"""Clauses of a SELECT that use several rows, except groups."""
+"""Clauses of a SELECT whose result depends on several rows, other than GROUP BY."""
 
 
-def can_filter_before(select: exp.Select, condition: exp.Expr) -> bool:
-    """Check whether rows that a later filter drops can be dropped before the SELECT.
+def can_push_below(select: exp.Select, condition: exp.Expr) -> bool:
+    """Return whether a condition on the results of a SELECT can be pushed down to its input.
 
-    That is so if nothing uses several rows, or if the filter drops all rows of a group or none.
+    This is possible if no clause depends on several rows, or if the filter removes either all rows of a group
+    or none.
     """
     if any(select.args.get(key) for key in _SEVERAL) or select.find(exp.Window):
         return False
@@ -60,7 +61,7 @@ def can_filter_before(select: exp.Select, condition: exp.Expr) -> bool:
 
 
 def is_limited(query: exp.Expr) -> bool:
-    """Check whether an inner query has a LIMIT or similar clause, also after UNION or parentheses."""
+    """Return whether a query has a LIMIT or a similar clause, past which no condition can be pushed."""
     cut = isinstance(query, exp.SetOperation) and any(query.args.get(key) for key in ("limit", "offset"))
     around = query.parent
     while isinstance(around, exp.Subquery):
@@ -70,14 +71,17 @@ def is_limited(query: exp.Expr) -> bool:
 
 
 def _resolve_key(select: exp.Select, key: exp.Expr) -> str:
-    """Resolve a key of GROUP BY, which may be the number of a result."""
+    """Return the text of a GROUP BY key. A position is resolved to the result column at that position."""
     if isinstance(key, exp.Literal) and not key.is_string and int(key.name) <= len(select.selects):
         key = select.selects[int(key.name) - 1].unalias()
     return key.sql()
 
 
 def substitute_columns(condition: exp.Expr, outputs: Mapping[str, exp.Expr]) -> exp.Expr | None:
-    """Rewrite a condition on an inner query's columns with the columns behind them; None if impossible."""
+    """Push a condition down into an inner query: replace columns by the expressions behind them.
+
+    None if that is impossible.
+    """
     copy = condition.copy()
     for column in list(copy.find_all(exp.Column)):
         output = outputs.get(column.name)
@@ -96,8 +100,12 @@ def collect_conditions(
     filters: Sequence[exp.Expr],
     type_of: TypeOf,
 ) -> Conditions:
-    """Collect, for each table of a SELECT, the conditions that hold for all needed rows."""
+    """Collect the conditions to push down to each table of a SELECT: conditions that hold for all rows that
+    it needs.
+    """
     joins = [_Join.of(join) for join in select.args.get("joins") or []]
+    # In right and full joins a row without a match has nulls in the first table, so the coalesce of a USING
+    # column differs from the column of that table.
     if not any(join.side in ("RIGHT", "FULL") for join in joins):
         for place in (*filters, *(each for join in joins for each in join.on)):
             _unify_using(place)
@@ -105,6 +113,8 @@ def collect_conditions(
         alias: [each for each in filters if is_about_table(each, alias)]
         for alias in [*aliases, *_list_semi_joins(joins)]
     }
+    # An outer join keeps rows that do not satisfy ON, with nulls for the other table. Then ON filters only
+    # the joined table, and says nothing about the rows of the preserved side.
     only_inner = not any(join.side for join in joins)
     for join in joins:
         for alias, mine in found.items():
@@ -116,6 +126,9 @@ def collect_conditions(
     ]
     if only_inner:
         both = [link for each in filters if (link := _find_link(each, None, type_of)) is not None]
+        # With `a.time = b.time`, a condition on either column also holds for the other one, so both tables
+        # skip chunks. Types must be equal: otherwise Spark compares casts, for which the condition may
+        # differ.
         links += both + [(second, first) for first, second in (*links, *both)]
     _derive_conditions(found, links)
     return found
@@ -127,7 +140,7 @@ class _Join:
 
     alias: str
     side: str
-    """LEFT, RIGHT, FULL or empty."""
+    """`LEFT`, `RIGHT`, `FULL` or empty."""
     kind: str
     on: tuple[exp.Expr, ...]
 
@@ -144,18 +157,18 @@ class _Join:
 
 
 _SIDES: Final = {"": "", "INNER": "", "CROSS": "", "SEMI": "LEFT", "ANTI": "LEFT"}
-"""The side whose rows are kept without a match, for joins that do not name one. Others count as FULL."""
+"""The outer side of joins that do not specify it. Other joins are treated as FULL."""
 
 
 def _list_semi_joins(joins: Sequence[_Join]) -> list[str]:
-    """List tables of semi and anti joins, which provide no columns."""
+    """Return the tables of semi and anti joins, which provide no columns."""
     return [join.alias for join in joins if join.kind in ("SEMI", "ANTI")]
 
 
 def _unify_using(condition: exp.Expr) -> None:
     """Replace the coalesce of a USING column with the column of the first table.
 
-    sqlglot creates the coalesce when it qualifies columns. It is not in the query text. The replacement is
+    sqlglot creates the coalesce when it qualifies columns; it is not in the query text. The replacement is
     valid except in right and full joins.
     """
     for made in list(condition.find_all(exp.Coalesce)):
@@ -165,13 +178,15 @@ def _unify_using(condition: exp.Expr) -> None:
 
 
 Link = tuple[exp.Column, exp.Column]
-"""Two columns. A condition that holds for the first holds for the second."""
+"""Two columns that are equal in all needed rows. A condition that holds for the first also holds for the
+second."""
 
 
 def _find_link(
     condition: exp.Expr, join: _Join | None, type_of: Callable[[exp.Column], str | None]
 ) -> Link | None:
-    """Find two columns of one type that a condition equates. The second belongs to the joined table."""
+    """Return the two columns of equal type that a condition compares with `=`, the joined table's column
+    last. Return None for other conditions."""
     if not isinstance(condition, exp.EQ):
         return None
     first, second = condition.left.unnest(), condition.right.unnest()
@@ -187,7 +202,7 @@ def _find_link(
 
 
 def _derive_conditions(found: Conditions, links: Sequence[Link]) -> None:
-    """Derive conditions on other tables from conditions on single columns."""
+    """Derive conditions on linked tables from conditions on single columns."""
     known = {(alias, each.sql()) for alias, mine in found.items() for each in mine}
     waiting = [(alias, each) for alias, mine in found.items() for each in mine]
     while waiting:

@@ -1,12 +1,14 @@
-"""Parse a SQL query and find the places where it reads a repository.
+"""Parse a SQL query, and locate in its text the tables that are repositories.
 
-The query itself is not changed. Only the names of tables are replaced, so that Spark evaluates every
-condition again: the analysis can save work, but never change an answer.
+Only the names of tables are replaced. Spark still evaluates every condition, so the analysis can save work
+but never change a result.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,30 +26,30 @@ USE: Final = "icefloe_use"
 
 @dataclass(frozen=True, slots=True)
 class TableUse:
-    """A place in a query where a repository is read."""
+    """An occurrence of a repository as a table in a parsed SQL query."""
 
     number: int
     repo: str
     rest: tuple[str, ...]
-    """Parts of the name after that of the repository."""
+    """The parts of the table name after the name of the repository."""
     start: int
     stop: int
-    """End of the text, including the version."""
+    """The end of the table's text, including the version."""
     has_alias: bool
     alias_at: int
-    """Position for an alias: after TABLESAMPLE, if there is one."""
+    """The position at which an alias can be inserted: after TABLESAMPLE, if present."""
     version: Mapping[str, str]
-    """The version, by Spark option names."""
+    """The version, as Spark options."""
 
     @property
     def name(self) -> str:
-        """The name that qualifies the columns of this table."""
+        """The name that qualifies the columns of a table in a parsed SQL query."""
         return self.rest[-1] if self.rest else self.repo
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A replacement of part of the query text."""
+    """A replacement of a part of the text of a parsed SQL query."""
 
     start: int
     stop: int
@@ -56,27 +58,29 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parsed query, with the places where it reads repositories."""
+    """A parsed SQL query, with all occurrences of repositories in it."""
 
     text: str
     tree: exp.Expr
     uses: tuple[TableUse, ...]
     others: tuple[str, ...]
-    """Names of tables that are not in a repository."""
+    """The names of tables outside of repositories."""
     tokens: Sequence[Any]
 
     @property
     def is_piped(self) -> bool:
-        """True if the query has operators such as `|> WHERE`, whose order sqlglot does not keep."""
+        """True if a parsed SQL query has pipe operators such as `|> WHERE`, whose order sqlglot does not
+        keep.
+        """
         return any(token.token_type is sqlglot.TokenType.PIPE_GT for token in self.tokens)
 
     def rewrite(self, names: Mapping[int, str], edits: Iterable[Edit] = ()) -> str:
-        """Replace table uses, by number, with names that Spark formats."""
+        """Return the text of a parsed SQL query with its table uses replaced by names that Spark formats."""
         tables = {number: "{" + name + "}" for number, name in names.items()}
         return self._replace(tables, edits, _escape)
 
     def rewrite_over(self, tables: Mapping[int, str]) -> str:
-        """Replace table uses, by number, with inner queries."""
+        """Return the text of a parsed SQL query with its table uses replaced by inner queries."""
         return self._replace(tables, (), str)
 
     def _replace(self, tables: Mapping[int, str], edits: Iterable[Edit], escape: Callable[[str], str]) -> str:
@@ -99,10 +103,25 @@ def _escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def parse_query(text: str, repos: Collection[str]) -> Query:
-    """Parse a query over repositories of these names. Other tables are left to Spark."""
+def parse_sql(text: str) -> Any:
+    """Parse SQL with sqlglot, without its warnings about statements that it does not know."""
+    here = threading.get_ident()
+
+    def is_from_other_thread(record: logging.LogRecord) -> bool:
+        return record.thread != here
+
+    logger = logging.getLogger("sqlglot")
+    logger.addFilter(is_from_other_thread)
     try:
-        tree = sqlglot.parse_one(text, dialect=DIALECT)
+        return sqlglot.parse_one(text, dialect=DIALECT)
+    finally:
+        logger.removeFilter(is_from_other_thread)
+
+
+def parse_query(text: str, repos: Collection[str]) -> Query:
+    """Parse a query over repositories with the given names. All other tables are left to Spark."""
+    try:
+        tree = parse_sql(text)
         tokens = sqlglot.tokenize(text, dialect=DIALECT)
         # Spark matches the names of WITH in any case, sqlglot only in the same case.
         tables = {
@@ -138,15 +157,16 @@ def parse_query(text: str, repos: Collection[str]) -> Query:
 
 
 def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> None:
-    """Reject statements for which Spark would not find the table, now or later."""
+    """Raise an error for statements such as CREATE VIEW, in which Spark cannot find the table."""
     named = next((repos[word] for word in re.findall(r"\w+", text.lower()) if word in repos), None)
     if named is None:
         return
     if tree.find(exp.Query) is None:
         sentence = (
-            f"{named} is a repository, which only queries can read: SELECT ... FROM {named}; its columns are"
+            f"{named} is a repository, which this statement cannot use; one statement at a time can be"
+            " SELECT, MERGE, UPDATE, DELETE, INSERT, DESCRIBE HISTORY, SHOW BRANCHES or TAGS, or CREATE or"
+            " DROP BRANCH or TAG. sql(...).printSchema() shows columns, and sql(...).explain() a plan"
         )
-        sentence += " shown by sql(...).printSchema(), and the plan by sql(...).explain()"
     elif isinstance(tree, exp.Cache) or (isinstance(tree, exp.Create) and tree.kind == "VIEW"):
         sentence = "Spark resolves a view again later, without the repositories; create it from the result:"
         sentence += " sql(spark, 'SELECT ...', repos).createOrReplaceTempView('name')"
@@ -156,17 +176,17 @@ def _check_statement(tree: exp.Expr, text: str, repos: Mapping[str, str]) -> Non
 
 
 def _get_start(table: exp.Table) -> int:
-    """Return the position of a table in the text; -1 if it is not there."""
+    """Return the position of a table in the query text, or -1 if it does not occur."""
     return int(table.parts[0].meta.get("start", -1)) if table.parts else -1
 
 
 def find_query(tree: exp.Expr) -> exp.Expr:
-    """Find the query in a statement such as INSERT."""
+    """Find the parsed SQL query inside a statement such as INSERT."""
     return tree if isinstance(tree, exp.Query) else tree.find(exp.Query) or tree
 
 
 def _list_tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
-    """Generate the tables that queries read from, except those of WITH."""
+    """Yield the tables that queries read, except names that WITH defines."""
     for scope in scopes:
         for source in scope.sources.values():
             if isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier):
@@ -174,7 +194,7 @@ def _list_tables(scopes: Iterable[Scope]) -> Iterator[exp.Table]:
 
 
 def _parse_version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[dict[str, str], int]:
-    """Parse the version after the name of a table, and find the end of its text."""
+    """Parse the version after the name of a table. Return it as Spark options, with the end of its text."""
     version = table.args.get("version")
     if version is None:
         return {}, end
@@ -194,7 +214,7 @@ def _parse_version(table: exp.Table, tokens: Sequence[Any], end: int) -> tuple[d
 
 
 def _find_sample_end(tokens: Sequence[Any], end: int) -> int:
-    """Find the end of the TABLESAMPLE that follows a name."""
+    """Return the end of the TABLESAMPLE clause after a name."""
     words = [token for token in tokens if token.start > end]
     at = 0
     for word in ("TABLESAMPLE", "REPEATABLE"):
@@ -211,7 +231,7 @@ def _find_sample_end(tokens: Sequence[Any], end: int) -> int:
 
 
 def lower_names(tree: exp.Expr) -> exp.Expr:
-    """Convert names to lower case: Spark ignores case."""
+    """Return a parsed SQL query with all names in lower case, because Spark ignores case."""
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("this", identifier.name.lower())
         identifier.set("quoted", True)

@@ -1,7 +1,7 @@
-"""Find the values of a coordinate for which a SQL condition can hold, with Spark's semantics.
+"""Find the values of a coordinate for which a SQL condition may hold, with Spark's semantics.
 
-A result never omits a value for which the condition holds. If the meaning is not certain, the result is None,
-which means all values. A result is *exact* if it contains no other values.
+The result never omits a value for which the condition holds. If the meaning of the condition is uncertain,
+the result is None, which stands for all values. A result is *exact* if it contains no other values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from icefloe.query.decode import TIMESTAMP, Mask, Values
 from icefloe.query.scan.conditions import OPERATIONS
 from icefloe.query.scan.groups import DATE_PARTS, extract_part
 from icefloe.query.scan.selection import Coordinates
-from icefloe.query.schema import Column, Role, Table
+from icefloe.query.schema import ArrayTable, Column, Role
 
 _DAY: Final = np.timedelta64(86400 * 10**6, "us")
 EXACT_INTEGERS: Final = 2**53
@@ -31,8 +31,8 @@ _DATE_TEXT: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
-    """The values for which a condition may hold."""
+class MatchingValues:
+    """The values of a coordinate that satisfy a predicate of a SQL query."""
 
     mask: Mask
     exact: bool
@@ -40,10 +40,10 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One side of a comparison: values of a kind, or one value."""
+    """One side of a comparison in a SQL predicate: the values of a column, or a constant."""
 
     kind: str
-    """number, time, date, text or bool"""
+    """`number`, `time`, `date`, `text` or `bool`."""
     value: Any
     zoned: bool = False
     """True if its interpretation as a time depends on the time zone of the Spark session."""
@@ -51,7 +51,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class KnownColumn:
-    """A column whose values are known."""
+    """A coordinate whose values are known, so that SQL predicates on it can be evaluated."""
 
     values: Values
     missing: Mask | None
@@ -60,7 +60,7 @@ class KnownColumn:
     """True if the time zone of the Spark session is UTC."""
 
     def operand(self) -> Operand | None:
-        """Return the column as an operand; None for other types."""
+        """Return a coordinate as an operand of a SQL predicate; None for types that are not supported."""
         arrow = self.arrow
         if arrow == TIMESTAMP:
             return Operand("time", self.values.astype("M8[us]"))
@@ -73,18 +73,18 @@ class KnownColumn:
         return None
 
 
-def evaluate_condition(condition: exp.Expr, column: KnownColumn) -> Matches | None:
-    """Find the values for which a condition on one column may hold; None if that is not known."""
+def evaluate_condition(condition: exp.Expr, column: KnownColumn) -> MatchingValues | None:
+    """Evaluate a SQL predicate for the values of a coordinate. Return None if the result is not known."""
     found = _evaluate(condition, column, wanted=True)
     if found is None:
         return None
     if column.missing is not None:  # no comparison holds for a missing value
-        found = Matches(found.mask & ~column.missing, found.exact)
+        found = MatchingValues(found.mask & ~column.missing, found.exact)
     return found
 
 
 def find_masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bool) -> dict[int, Mask]:
-    """Find, per dimension, the indices for which all conditions can hold."""
+    """Evaluate SQL predicates: return, for some dimensions, a mask of the indices for which all can hold."""
     found: dict[int, Mask] = {}
     for condition in conditions:
         column = _find_coordinate(coordinates.table, condition)
@@ -98,8 +98,8 @@ def find_masks(coordinates: Coordinates, conditions: Sequence[exp.Expr], utc: bo
     return found
 
 
-def _find_coordinate(table: Table, condition: exp.Expr) -> Column | None:
-    """Find the coordinate along one dimension that is the only column of a condition."""
+def _find_coordinate(table: ArrayTable, condition: exp.Expr) -> Column | None:
+    """Return the one-dimensional coordinate if it is the only column of a condition, otherwise None."""
     names = {column.name.lower() for column in condition.find_all(exp.Column)}
     if len(names) != 1:
         return None
@@ -109,8 +109,9 @@ def _find_coordinate(table: Table, condition: exp.Expr) -> Column | None:
     return matches[0]
 
 
-def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches | None:
-    """Find where a condition is true, or where it is false. With nulls it may be neither."""
+def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> MatchingValues | None:
+    """Find the values for which a condition is true, or those for which it is false. It may be neither for
+    null."""
     match condition:
         case exp.Paren():
             return _evaluate(condition.this, column, wanted)
@@ -136,24 +137,24 @@ def _evaluate(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches
 
 
 def get_kind(expression: exp.Expr) -> str:
-    """Return the kind of a constant; empty if it is not known."""
+    """Return the kind of a constant in a SQL predicate; empty if it is not supported."""
     constant = evaluate_constant(expression)
     return "" if constant is None else constant.kind
 
 
-def _join(sides: list[Matches | None], both: bool) -> Matches | None:
-    """Find where all sides hold, or where any side does."""
+def _join(sides: list[MatchingValues | None], both: bool) -> MatchingValues | None:
+    """Combine results with AND or OR."""
     known = [side for side in sides if side is not None]
     if not known or (not both and len(known) < len(sides)):
         return None
     combine: Any = np.logical_and if both else np.logical_or
     mask = combine.reduce([side.mask for side in known])
-    return Matches(mask, len(known) == len(sides) and all(side.exact for side in known))
+    return MatchingValues(mask, len(known) == len(sides) and all(side.exact for side in known))
 
 
 COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
     exp.EQ: ("==", "!="),
-    exp.NullSafeEQ: ("==", ""),  # the opposite condition holds for missing values
+    exp.NullSafeEQ: ("==", ""),  # IS NOT NULL is negated: it holds for missing values
     exp.NEQ: ("!=", "=="),
     exp.GT: (">", "<="),
     exp.GTE: (">=", "<"),
@@ -163,7 +164,7 @@ COMPARISONS: Final[Mapping[type[exp.Expr], tuple[str, str]]] = {
 MIRRORED: Final = {"==": "==", "!=": "!=", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-def _evaluate_comparison(condition: exp.Expr, column: KnownColumn, wanted: bool) -> Matches | None:
+def _evaluate_comparison(condition: exp.Expr, column: KnownColumn, wanted: bool) -> MatchingValues | None:
     words = COMPARISONS.get(type(condition))
     if words is None:
         return None
@@ -181,18 +182,18 @@ def _evaluate_comparison(condition: exp.Expr, column: KnownColumn, wanted: bool)
     return _compare(values, word, constant, column)
 
 
-def _compare(values: Operand, word: str, constant: Operand, column: KnownColumn) -> Matches | None:
+def _compare(values: Operand, word: str, constant: Operand, column: KnownColumn) -> MatchingValues | None:
     if values.kind == "number" and constant.kind == "number":
         return _compare_numbers(values.value, word, constant.value)
     if values.kind in ("time", "date") and constant.kind in ("time", "date", "text"):
         return _compare_times(values, word, constant, column.utc)
     if values.kind == constant.kind == "text" or values.kind == constant.kind == "bool":
-        return Matches(np.asarray(OPERATIONS[word](values.value, constant.value), np.bool_), True)
+        return MatchingValues(np.asarray(OPERATIONS[word](values.value, constant.value), np.bool_), True)
     return None
 
 
-def _compare_numbers(values: Values, word: str, constant: int | float | Decimal) -> Matches | None:
-    """Compare integers exactly, and a float with a decimal as doubles, as Spark does."""
+def _compare_numbers(values: Values, word: str, constant: int | float | Decimal) -> MatchingValues | None:
+    """Compare integers exactly, and a float with a decimal as doubles, like Spark."""
     if isinstance(constant, Decimal):
         if values.dtype.kind != "f":
             return None
@@ -207,16 +208,16 @@ def _compare_numbers(values: Values, word: str, constant: int | float | Decimal)
     ):
         return None
     exact = values.astype(np.float64) if values.dtype.kind == "f" else values
-    return Matches(np.asarray(OPERATIONS[word](exact, constant), np.bool_), True)
+    return MatchingValues(np.asarray(OPERATIONS[word](exact, constant), np.bool_), True)
 
 
 def _are_exact(integers: Values) -> bool:
-    """Check whether doubles represent these integers exactly."""
+    """Return whether doubles can represent the integers exactly."""
     limit = EXACT_INTEGERS
     return not len(integers) or bool(integers.min() > -limit and integers.max() < limit)
 
 
-def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> Matches | None:
+def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> MatchingValues | None:
     moment = constant.value
     if constant.kind == "text":
         moment = parse_time(str(moment), dates_only=values.kind == "date")
@@ -225,7 +226,7 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
     moment = np.datetime64(moment, "us")
     stored = values.value.astype("M8[us]")
     if utc or not (values.zoned or constant.zoned):
-        return Matches(np.asarray(OPERATIONS[word](stored, moment), np.bool_), True)
+        return MatchingValues(np.asarray(OPERATIONS[word](stored, moment), np.bool_), True)
     # Zones differ from UTC by less than a day, and daylight saving may repeat or skip an hour: add a day.
     match word:
         case "==":
@@ -236,11 +237,14 @@ def _compare_times(values: Operand, word: str, constant: Operand, utc: bool) -> 
             near = stored >= moment - _DAY
         case _:
             near = stored <= moment + _DAY
-    return Matches(np.asarray(near, np.bool_), False)
+    return MatchingValues(np.asarray(near, np.bool_), False)
 
 
 def parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
-    """Parse a time that Spark and numpy interpret identically."""
+    """Parse a time in a SQL predicate that Spark and numpy interpret identically.
+
+    Return None for other texts.
+    """
     text = text.strip()
     if not (_DATE_TEXT if dates_only else _TIME_TEXT).fullmatch(text):
         return None
@@ -251,7 +255,10 @@ def parse_time(text: str, dates_only: bool = False) -> np.datetime64 | None:
 
 
 def evaluate_constant(expression: exp.Expr) -> Operand | None:
-    """Evaluate a literal with its sign or type."""
+    """Evaluate a constant in a SQL predicate: a literal, possibly with a sign or type.
+
+    None for other expressions.
+    """
     match expression:
         case exp.Paren():
             return evaluate_constant(expression.this)
@@ -273,7 +280,7 @@ def _parse_number(text: str) -> Operand | None:
     try:
         if re.fullmatch(r"\d+", text):
             return Operand("number", int(text))
-        # Spark compares such a literal with integers as a decimal, in which all digits count.
+        # Spark compares such a literal with integers as a decimal, with all digits.
         many = len(text) > _EXACT_DIGITS and "e" not in text.lower()
         return Operand("number", Decimal(text) if many else float(text))
     except (ValueError, InvalidOperation):
@@ -293,7 +300,10 @@ def _parse_typed(text: str, type_: exp.DataType) -> Operand | None:
 
 
 def evaluate_term(expression: exp.Expr, column: KnownColumn) -> Operand | None:
-    """Evaluate a column or a function of it; None if it is not known here."""
+    """Evaluate a column in a SQL predicate, or a function of it, as an operand.
+
+    None for other expressions.
+    """
     match expression:
         case exp.Paren():
             return evaluate_term(expression.this, column)
@@ -361,7 +371,7 @@ def _truncate_date(side: Operand | None, unit: str) -> Operand | None:
 
 
 def _extract_part(name: str, side: Operand | None) -> Operand | None:
-    """Compute a part of a date, such as its month."""
+    """Return the operand for a part of a date, such as its month."""
     if side is None or side.kind not in ("time", "date") or name.lower() not in DATE_PARTS:
         return None
     return Operand("number", extract_part(name.lower(), side.value))

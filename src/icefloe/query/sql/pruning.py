@@ -1,4 +1,4 @@
-"""Prune scans: drop the columns and the rows, and with them the chunks, that a SQL query does not need."""
+"""Prune scans: drop the columns, rows and chunks that a SQL query does not need."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 
 from icefloe.query.scan.plan import TableScan
-from icefloe.query.schema import Table
-from icefloe.query.sql.analysis import Needs
+from icefloe.query.schema import ArrayTable
+from icefloe.query.sql.analysis import TableNeeds
 from icefloe.query.sql.predicates import find_masks
 from icefloe.query.sql.value_conditions import translate_filter
 
 
-def prune_scan(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
-    """Restrict a scan to the columns and indices that a query needs."""
+def prune_scan(scan: TableScan, needs: TableNeeds, utc: bool) -> TableScan:
+    """Prune a scan to the columns and indices that a SQL query needs."""
     return replace(prune_rows(scan, needs, utc), table=keep_columns(scan.table, needs))
 
 
-def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
-    """Restrict a scan to the indices for which the conditions of a query can hold."""
+def prune_rows(scan: TableScan, needs: TableNeeds, utc: bool) -> TableScan:
+    """Prune a scan to the rows for which the conditions of a SQL query can hold."""
     selection = scan.selection
     for axis, mask in find_masks(scan.coordinates, needs.conditions, utc).items():
         selection = selection.narrow(axis, np.flatnonzero(mask))
@@ -28,8 +28,8 @@ def prune_rows(scan: TableScan, needs: Needs, utc: bool) -> TableScan:
     return replace(scan, selection=selection, filters=tuple(each for each in filters if each is not None))
 
 
-def keep_columns(table: Table, needs: Needs) -> Table:
-    """Drop the columns that a query does not need, but keep at least one."""
+def keep_columns(table: ArrayTable, needs: TableNeeds) -> ArrayTable:
+    """Prune a table to the columns that a SQL query needs, but at least one."""
     folded = [column.name.lower() for column in table.columns]
     if needs.columns is None or len(set(folded)) < len(folded):
         return table

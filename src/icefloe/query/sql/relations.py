@@ -1,4 +1,4 @@
-"""Relations of a SQL query: the arrays of a group, or a metadata table, that the query names in FROM."""
+"""Relations of a query: the arrays of a group, or a metadata table, as named in its FROM clause."""
 
 from __future__ import annotations
 
@@ -20,109 +20,118 @@ from icefloe.query.options import (
     open_version,
     resolve_session,
 )
+from icefloe.query.scan.data_skipping import ChunkCounts
 from icefloe.query.scan.moments import make_moment
 from icefloe.query.scan.plan import TableScan, scan_table
 from icefloe.query.scan.reduce import Aggregation, plan_moments
-from icefloe.query.scan.statistics import ChunkCounts
 from icefloe.query.schema import (
+    ArrayTable,
     GroupTables,
-    Table,
     find_tables,
     make_ambiguous_table_error,
     make_unknown_name_error,
 )
 from icefloe.query.spark_types import to_spark_type
 from icefloe.query.sql.aggregates import reduce_select
-from icefloe.query.sql.analysis import Needs
+from icefloe.query.sql.analysis import TableNeeds
 from icefloe.query.sql.parse import Edit, Query, TableUse
 from icefloe.query.sql.pruning import keep_columns, prune_rows, prune_scan
 from icefloe.repository import Repository
 from icefloe.session import Session
 
 FEW_ROWS = 200_000
-"""The number of cells up to which reading rows is faster than a second analysis of the query by Spark."""
+"""The number of cells up to which reading rows is faster than having Spark analyze the query a second
+time."""
 _WORTH_IT: Final = 2
-"""Smallest number of cells per group for which groups are used: a row of moments costs more than a cell."""
+"""The minimum average number of cells per group to aggregate by groups. A row of moments costs more than a
+cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReads:
-    """The chunks that a query reads of one table."""
+    """The chunks that a SQL query reads of one relation."""
 
     table: str
-    """Name of the table in the query."""
+    """The name of the table in the query."""
     method: str
-    """`groups` if chunks are aggregated where they are read, `rows` if Spark receives rows."""
+    """`groups` if tasks aggregate the chunks that they read, `rows` if Spark receives rows."""
     counts: ChunkCounts
+    scan: TableScan | None = None
+    """The scan of all cells and arrays that the result depends on; None if not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataRelation:
-    """A metadata table of a repository."""
+    """A metadata table of a repository, as a relation in a SQL query."""
 
     name: str
     view: View
 
     @property
     def columns(self) -> dict[str, str]:
-        """Names and Spark types of all columns."""
+        """The names and Spark types of all columns of a metadata relation in a SQL query."""
         return {field.name: to_spark_type(field.type) for field in get_metadata_table(self.name).schema}
 
-    def schema(self, needs: Needs) -> pa.Schema:
-        """Return the columns that are read: all of them."""
+    def schema(self, needs: TableNeeds) -> pa.Schema:
+        """Return the columns that a SQL query reads of a metadata relation: all of them."""
         return get_metadata_table(self.name).schema
 
-    def title(self, needs: Needs) -> str:
-        """Name the repository and the table, for Spark's pages."""
+    def title(self, needs: TableNeeds) -> str:
+        """Return a title of a metadata relation for Spark's web pages."""
         return f"{describe_location(self.view.repo)}: {self.name}"
 
     def tasks(self) -> list[Any]:
-        """List the units of work, one per task."""
+        """List the units of work that read a metadata relation of a SQL query, one per task."""
         return list(get_metadata_table(self.name).tasks(self.view))
 
     def read(self, item: Any) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one unit of work."""
+        """Read the rows of a metadata relation in one unit of work."""
         return get_metadata_table(self.name).read(self.view, item)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRelation:
-    """The arrays of a group, which may form several tables. The query decides which one is meant."""
+    """The arrays of a group, as a relation in a SQL query. They may form several tables."""
 
     session: Session
     tables: GroupTables
     location: str
     statistics: bool = True
-    """True if statistics of chunks are used."""
+    """True if chunk statistics are used."""
     scans: dict[tuple[str, ...], TableScan] = field(default_factory=dict)
-    """Scans of whole tables by their dimensions, so that a query reads coordinates once."""
+    """Scans of whole tables by their dimensions, which cache coordinates for a query."""
 
     @property
     def columns(self) -> dict[str, str]:
-        """Names and Spark types of the columns of all tables."""
+        """The names and Spark types of all columns of an array relation, over all tables of the group."""
         return {
             column.name: to_spark_type(column.arrow)
             for table in self.tables.tables
             for column in table.columns
         }
 
-    def schema(self, needs: Needs) -> pa.Schema:
-        """Return the columns that a query reads."""
+    def schema(self, needs: TableNeeds) -> pa.Schema:
+        """Return the columns that a SQL query reads of an array relation."""
         return keep_columns(self._choose_table(needs), needs).schema
 
-    def title(self, needs: Needs) -> str:
-        """Name the repository, the version and the arrays that a query reads, for Spark's pages."""
+    def title(self, needs: TableNeeds) -> str:
+        """Return a title of an array relation for Spark's web pages, with repository and version."""
         scan = self._scan_all(needs)
         return replace(scan, table=keep_columns(scan.table, needs)).title
 
-    def scan(self, needs: Needs, utc: bool) -> TableScan:
-        """Scan the needed columns where the conditions can hold."""
+    def scan(self, needs: TableNeeds, utc: bool) -> TableScan:
+        """Return a scan of an array relation with the needed columns, restricted to indices for which the
+        conditions can hold.
+        """
         return prune_scan(self._scan_all(needs), needs, utc)
 
     def reduce(
-        self, query: Query, scope: Scope, needs: Needs, utc: bool, slots: int
+        self, query: Query, scope: Scope, needs: TableNeeds, utc: bool, slots: int
     ) -> tuple[tuple[Edit, ...], Aggregation] | None:
-        """Plan to answer a SELECT from groups of cells; None if that is impossible or saves little."""
+        """Plan the answer to a SELECT of an array relation from groups of cells.
+
+        Return None if this saves little.
+        """
         if needs.columns is None:
             return None
         scan = prune_rows(self._scan_all(needs), needs, utc)
@@ -140,15 +149,20 @@ class ArrayRelation:
             return None
         return found.edits, aggregation
 
-    def choose(self, needs: Needs) -> TableScan:
-        """Scan all rows and columns of the table that a query means."""
+    def choose(self, needs: TableNeeds) -> TableScan:
+        """Choose the table of an array relation that a SQL query uses.
+
+        Return a scan of all its rows and columns.
+        """
         return self._scan_all(needs)
 
-    def aggregate_title(self, needs: Needs, aggregation: Aggregation) -> str:
-        """Name the repository, the version and the variables that are aggregated."""
+    def aggregate_title(self, needs: TableNeeds, aggregation: Aggregation) -> str:
+        """Return a title of an array relation for Spark's web pages with the variables that a query
+        aggregates.
+        """
         return self._scan_all(needs).title_of(column.name for column in aggregation.plan.table.columns)
 
-    def _scan_all(self, needs: Needs) -> TableScan:
+    def _scan_all(self, needs: TableNeeds) -> TableScan:
         table = self._choose_table(needs)
         if table.dims not in self.scans:
             self.scans[table.dims] = scan_table(
@@ -156,8 +170,8 @@ class ArrayRelation:
             )
         return self.scans[table.dims]
 
-    def _choose_table(self, needs: Needs) -> Table:
-        """Choose the table with all columns that the query names."""
+    def _choose_table(self, needs: TableNeeds) -> ArrayTable:
+        """Choose the table that contains all columns that the query names."""
         tables, columns = self.tables.tables, needs.columns
         if columns is None or needs.starred or len(tables) == 1:
             return tables[0] if len(tables) == 1 else self.tables.choose(None)
@@ -169,13 +183,16 @@ class ArrayRelation:
 
 Relation: TypeAlias = ArrayRelation | MetadataRelation
 Sessions: TypeAlias = dict[tuple[Any, ...], tuple[Session, str]]
-"""Sessions and their locations, by repository name and version."""
+"""Open sessions and their locations, by repository name and version."""
 
 
 def resolve_relation(
     use: TableUse, repos: Mapping[str, AnyRepository], opened: Sessions, *, statistics: bool = True
 ) -> Relation:
-    """Find the arrays or the metadata table that a query names. Sessions are opened once per version."""
+    """Resolve a table name in a SQL query to a relation: arrays or a metadata table.
+
+    A session is opened once per version.
+    """
     repo = repos[use.repo]
     if len(use.rest) == 1:
         name, _, versions = use.rest[0].partition(":")  # refs, or diff:v1..v2 with two versions
@@ -197,14 +214,15 @@ def _open_view(repo: Repository, use: TableUse, versions: str) -> View:
 def _open_repository(repo: AnyRepository, use: TableUse) -> Repository:
     if isinstance(repo, Session):
         raise InvalidInputError(
-            f"{use.repo} is a session; {use.repo}.{use.rest[-1]} requires the repository",
+            f"{use.repo} is a session, and {use.repo}.{use.rest[-1]} requires a repository; register the"
+            " repository",
             kind=ErrorKind.NOT_ALLOWED,
         )
     return open_repository(repo)
 
 
 def _find_group_tables(session: Session, use: TableUse) -> GroupTables:
-    """Find the group or array that the rest of a name denotes, and the tables of the group."""
+    """Return the tables of the group or array that the rest of a table name refers to."""
     path = "/" + "/".join(part.strip("/") for part in use.rest)
     try:
         return find_tables(session, path)

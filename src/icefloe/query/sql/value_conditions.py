@@ -1,7 +1,7 @@
-"""Translate SQL conditions on one variable to conditions that statistics and decoded values can evaluate.
+"""Translate SQL conditions on one variable to conditions that numpy can evaluate on values and statistics.
 
-The translation is exact: a condition holds for a value if and only if it does in Spark. Where that is not
-certain, there is no translation.
+Translations are exact: a condition holds for a value if and only if it does in Spark. Conditions whose
+meaning is uncertain are not translated.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from icefloe.query.decode import TIMESTAMP, is_number
-from icefloe.query.scan.conditions import Combination, Comparison, NullTest, ValueCondition, ValueFilter
-from icefloe.query.schema import Column, Role, Table
+from icefloe.query.scan.conditions import Combination, NullTest, ValueComparison, ValueCondition, ValueFilter
+from icefloe.query.schema import ArrayTable, Column, Role
 from icefloe.query.sql.predicates import (
     COMPARISONS,
     EXACT_INTEGERS,
@@ -31,8 +31,11 @@ _LARGEST: Final = 2**62
 _WIDE_BITS: Final = 64
 
 
-def translate_filter(condition: exp.Expr, table: Table, utc: bool) -> ValueFilter | None:
-    """Translate a condition whose only column is a variable; None for all others."""
+def translate_filter(condition: exp.Expr, table: ArrayTable, utc: bool) -> ValueFilter | None:
+    """Translate a SQL condition on the values of a variable to a filter.
+
+    Return None unless it is the only column.
+    """
     names = {column.name.lower() for column in condition.find_all(exp.Column)}
     matches = [column for column in table.columns if column.name.lower() in names]
     if len(names) != 1 or len(matches) != 1 or matches[0].role is not Role.VARIABLE or matches[0].numeric:
@@ -92,11 +95,12 @@ def _translate_comparison(
     if not word or not isinstance(left.unnest(), exp.Column):
         return None
     constant = _find_constant(right, column.arrow, utc)
-    return None if constant is None else Comparison(word, constant)
+    return None if constant is None else ValueComparison(word, constant)
 
 
 def _find_constant(expression: exp.Expr, arrow: pa.DataType, utc: bool) -> Any:
-    """Find the constant that Spark compares values of a type with; None if that is not certain."""
+    """Convert a constant as Spark does to compare it with values of a type; None if the conversion is
+    uncertain."""
     constant = evaluate_constant(expression)
     if constant is None:
         return None

@@ -1,7 +1,7 @@
-"""Positions of a stream in the history of a branch: where it starts, and where its next batch ends.
+"""Positions of a stream in the history of a branch: the start of the stream, and the end of its next batch.
 
-A position is a snapshot id, and nothing else: a process that restarts finds its way from the id alone, also
-after `amend`, `reset`, `merge` and `expire` have changed which snapshots precede the tip of the branch.
+A position is just a snapshot id. After a restart, the id alone is enough to continue, even if `amend`,
+`reset`, `merge` or `expire` have changed which snapshots precede the tip of the branch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from icefloe.errors import ErrorKind, InvalidInputError, SnapshotNotFoundError
 from icefloe.history.versions import parse_time, resolve_version
-from icefloe.query.options import Options
+from icefloe.query.options import QueryOptions
 from icefloe.query.schema import make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -29,7 +29,7 @@ _BOOKMARK: Final = "icefloe.stream."
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """The settings of a stream, from the options of the data source."""
+    """The settings of a stream and of its start position, parsed from the options of the data source."""
 
     branch: str
     grain: str
@@ -41,8 +41,8 @@ class StreamSettings:
     on_lost_base: str
 
     @staticmethod
-    def from_options(options: Options) -> StreamSettings:
-        """Check the options of a streaming read."""
+    def from_options(options: QueryOptions) -> StreamSettings:
+        """Parse the settings of a stream and of its start position from the options of the data source."""
         for name in _NOT_FOR_STREAMS:
             if options.text(name):
                 raise InvalidInputError(
@@ -50,6 +50,10 @@ class StreamSettings:
                     " filter the data frame, or use spark.read",
                     kind=ErrorKind.NOT_ALLOWED,
                 )
+        if not options.text("grain"):
+            raise InvalidInputError(
+                "spark.readStream needs the option grain: rows, chunks or commits", kind=ErrorKind.NOT_ALLOWED
+            )
         return StreamSettings(
             options.text("branch") or "main",
             _choose(options, "grain", GRAINS),
@@ -61,8 +65,8 @@ class StreamSettings:
         )
 
 
-def _choose(options: Options, name: str, choices: tuple[str, ...]) -> str:
-    """Return the choice that an option names, by default the first."""
+def _choose(options: QueryOptions, name: str, choices: tuple[str, ...]) -> str:
+    """Return the chosen value of an option. The first choice is the default."""
     given = (options.text(name) or choices[0]).lower()
     if given not in choices:
         raise make_unknown_name_error(f"value of {name}", given, choices, kind=ErrorKind.NOT_ALLOWED)
@@ -70,7 +74,7 @@ def _choose(options: Options, name: str, choices: tuple[str, ...]) -> str:
 
 
 def find_start(repo: Repository, settings: StreamSettings) -> str:
-    """Find the position at which a new stream starts. Changes after it are emitted."""
+    """Return the position at which a new stream starts. Changes after it are emitted."""
     if settings.start == "earliest":
         return START
     if settings.start == "latest":
@@ -91,7 +95,7 @@ def advance(
     *,
     limited: bool = True,
 ) -> str:
-    """Find the end of the batch that begins at a position.
+    """Advance the position of a stream: return where the next batch ends.
 
     Parameters
     ----------
@@ -116,7 +120,7 @@ def advance(
     if start == tip:
         return start
     if start == START and settings.grain != "commits":
-        return tip  # the whole table, at the newest version
+        return tip  # emit the whole table at the newest version
     new = [each.id for each in list_commits(repo, settings, start, tip)]
     if not limited or not new:
         return tip
@@ -129,7 +133,7 @@ def advance(
 
 
 def list_commits(repo: Repository, settings: StreamSettings, start: str, tip: str) -> list[SnapshotInfo]:
-    """List the commits of a branch that a stream at a position has not seen, oldest first.
+    """List the commits between the position of a stream and the tip, oldest first.
 
     If `start` is no longer in the history of the tip, because the branch was amended or reset, the commits
     after the newest common ancestor are new.
@@ -150,13 +154,16 @@ def list_commits(repo: Repository, settings: StreamSettings, start: str, tip: st
     unseen = [commit for commit in newer if commit.id not in seen]
     only_root_is_shared = len(unseen) >= len(newer) - 1
     if settings.grain == "commits" and only_root_is_shared and settings.on_lost_base == "fail":
-        # Commits between the two may have expired: a stream of commits cannot know whether it misses any.
+        # Commits in between may have expired, and the stream cannot know whether it would miss any.
         raise make_lost_base_error(settings, start)
     return unseen[::-1]
 
 
 def open_position(repo: Repository, position: str) -> Session | None:
-    """Open the snapshot of a position; None if it is the start, or has expired."""
+    """Open a session on the snapshot of a stream's position.
+
+    Return None for the start, or if the snapshot has expired.
+    """
     if position == START:
         return None
     try:
@@ -166,7 +173,7 @@ def open_position(repo: Repository, position: str) -> Session | None:
 
 
 def make_lost_base_error(settings: StreamSettings, position: str) -> SnapshotNotFoundError:
-    """Create the error for a stream whose last position has expired or left the history."""
+    """Create the error for the position of a stream that has expired or is no longer in the history."""
     return SnapshotNotFoundError(
         f"the stream has read {settings.branch} up to snapshot {position}, which is no longer in the history"
         " of the branch or has expired, so changes since then cannot be found. Set the option onLostBase to"
@@ -177,7 +184,7 @@ def make_lost_base_error(settings: StreamSettings, position: str) -> SnapshotNot
 
 
 def move_bookmark(repo: Repository, settings: StreamSettings, position: str, *, suffix: str = "") -> None:
-    """Point the branch of a bookmark at a position, so that expiration and garbage collection keep it."""
+    """Move the bookmark branch of a stream to a position, which protects the snapshot from deletion."""
     if settings.bookmark is None or position == START:
         return
     name = f"{_BOOKMARK}{settings.bookmark}{suffix}"

@@ -1,4 +1,4 @@
-"""Chunks and commits between two positions of a stream, as Arrow record batches. No chunk is read."""
+"""List the chunks and commits between two positions of a stream, as Arrow record batches. Reads no chunks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icefloe.comparison.versions import compare
-from icefloe.core.virtual_refs import to_absolute_locations
+from icefloe.core.reference_columns import to_absolute_locations
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.query.metadata_tables import CHUNKS, TABLES, make_chunk_batch
@@ -25,7 +25,7 @@ CHUNK_SCHEMA: Final = CHUNKS.append(pa.field(CHANGE, pa.string()))
 
 
 def make_commit_batch(commits: Sequence[SnapshotInfo]) -> pa.RecordBatch:
-    """Describe commits, one row each."""
+    """Return a record batch of a stream with one record per commit."""
     rows = [
         (each.id, each.parent_id, each.written_at, each.message, json.dumps(each.metadata, default=str))
         for each in commits
@@ -37,7 +37,9 @@ def make_commit_batch(commits: Sequence[SnapshotInfo]) -> pa.RecordBatch:
 def list_changed_arrays(
     before: Session | None, after: Session, group: str, variables: Sequence[str] | None
 ) -> list[str]:
-    """List the arrays of a group whose chunk references differ between two versions."""
+    """List the arrays of a group whose chunk references differ between two versions, for the records of a
+    stream.
+    """
     if before is None:
         space = after._workspace
         paths = [node.path for node in space.arrays_with_chunks(space.paths())]
@@ -49,7 +51,7 @@ def list_changed_arrays(
 
 
 def read_changed_chunks(before: Session | None, after: Session, path: str) -> Iterator[pa.RecordBatch]:
-    """Read the references of an array that were written or removed between two versions."""
+    """Yield the chunk references of an array that changed between two versions, as records of a stream."""
     space = after._workspace
     if before is None:
         yield from _make_batches(space, path, None, WRITTEN)
@@ -76,7 +78,9 @@ def _make_batches(
 
 
 def count_changed_bytes(before: Session | None, after: Session, group: str) -> int:
-    """Count the bytes of the chunks in a group that were written between two versions."""
+    """Count the bytes of all chunks of a group that were written between two versions, for the records of a
+    stream.
+    """
     total = 0
     for path in list_changed_arrays(before, after, group, None):
         for batch in read_changed_chunks(before, after, path):

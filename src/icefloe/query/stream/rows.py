@@ -1,8 +1,8 @@
-"""Rows of a table that differ between two versions, matched by label.
+"""Find the rows of a table that differ between two versions. Rows are matched by label.
 
-References of chunks decide which blocks are read: a block whose chunks have the same fingerprints at the
-same labels has no changed rows. In every other block the decoded values of both versions are compared, so
-that moved, rechunked and rewritten content is not reported unless a value differs.
+Chunk references determine which blocks are read: a block whose chunks have the same fingerprints at the same
+labels has no changed rows. In all other blocks, the decoded values of both versions are compared. Moved,
+rechunked and rewritten content is reported only if a value differs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from icefloe.core.fingerprints import fingerprint_grid
 from icefloe.core.workspace import Workspace
 from icefloe.errors import ErrorKind, InvalidInputError, NodeNotFoundError
 from icefloe.query.decode import Values
-from icefloe.query.scan.plan import Block, Plan, Span, TableScan, scan_table
+from icefloe.query.scan.plan import Block, ScanPlan, Span, TableScan, scan_table
 from icefloe.query.scan.read import TableArrays, make_batches, read_partition
 from icefloe.query.scan.selection import Selection
-from icefloe.query.schema import ArrayInfo, Column, Role, Table, find_tables
+from icefloe.query.schema import ArrayInfo, ArrayTable, Column, Role, find_tables
 from icefloe.session import Session
 
 CHANGE: Final = "_change"
-"""The column that says what happened to a row: `written` or `removed`."""
+"""The column with the kind of change: `written` or `removed`."""
 WRITTEN: Final = "written"
 REMOVED: Final = "removed"
 
@@ -36,12 +36,8 @@ Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-def find_table(session: Session, group: str, columns: Sequence[str], *, every_column: bool) -> Table:
-    """Find the table with the columns of a stream.
-
-    Raises InvalidInputError if the table lacks a column, or with `every_column` has another one: the schema
-    of a stream is fixed when it starts.
-    """
+def find_table(session: Session, group: str, columns: Sequence[str], *, every_column: bool) -> ArrayTable:
+    """Return the table whose changed rows a stream emits."""
     try:
         table = find_tables(session, group).choose(columns)
         whole = find_tables(session, group).choose(None) if every_column else table
@@ -49,7 +45,7 @@ def find_table(session: Session, group: str, columns: Sequence[str], *, every_co
         raise _make_schema_error(session, str(problem.args[0])) from problem
     added = sorted({column.name for column in whole.columns} - set(columns))
     if added:
-        raise _make_schema_error(session, f"the table has gained {', '.join(added)}")
+        raise _make_schema_error(session, f"the table has the new columns {', '.join(added)}")
     return table.select_columns(columns)
 
 
@@ -63,24 +59,26 @@ def _make_schema_error(session: Session, problem: str) -> InvalidInputError:
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """Two versions of a table, and the positions of equal labels in them."""
+    """The changed rows of a table between two versions, for a stream. Rows are matched by label."""
 
     old: TableScan | None
-    """The earlier version; None if it does not have the table."""
+    """The earlier version; None if the table did not exist."""
     new: TableScan
     matches: tuple[Indices, ...]
-    """For each label of the later version its position in the earlier one, or -1, per dimension."""
+    """The earlier position of each label of the later version, per dimension; -1 for a new label."""
 
     @staticmethod
     def between(old: TableScan | None, new: TableScan) -> TableChanges:
-        """Match the labels of two versions of a table."""
+        """Match the rows of two versions of a table by label, for a stream."""
         if old is None:
             return TableChanges(None, new, tuple(np.full(size, -1) for size in new.table.shape))
         pairs = [(_read_labels(old, dim), _read_labels(new, dim)) for dim in new.table.dims]
         return TableChanges(old, new, tuple(match_labels(*pair) for pair in pairs))
 
-    def find_changed_blocks(self, plan: Plan) -> Indices:
-        """Return the numbers of the blocks of a plan of the later version that may have changed rows."""
+    def find_changed_blocks(self, plan: ScanPlan) -> Indices:
+        """Return the numbers of the blocks of the later version that may contain changed rows for a
+        stream.
+        """
         shape = tuple(len(edges) for edges in plan.edges)
         same = np.full(shape, self.old is not None)
         if self.old is not None:
@@ -96,8 +94,9 @@ class TableChanges:
                 same &= whole.reshape([-1 if each == axis else 1 for each in range(len(shape))])
         return np.flatnonzero(~same.ravel())
 
-    def _compare_chunks(self, before: ArrayInfo, after: ArrayInfo, column: Column, plan: Plan) -> Mask:
-        """Return for each block whether it has the same chunks of an array at the same labels."""
+    def _compare_chunks(self, before: ArrayInfo, after: ArrayInfo, column: Column, plan: ScanPlan) -> Mask:
+        """Return a mask of the blocks that have the same chunks of an array at the same labels in both
+        versions."""
         assert self.old is not None  # noqa: S101 - the caller has checked
         spaces = self.old.session._workspace, self.new.session._workspace
         if _describe_meaning(spaces[0], before) != _describe_meaning(spaces[1], after):
@@ -123,8 +122,8 @@ class TableChanges:
         sizes = dict(zip(column.axes, known.shape, strict=True))
         return known.transpose(order).reshape([sizes.get(axis, 1) for axis in range(len(plan.edges))])
 
-    def read_written(self, plan: Plan, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Read the rows of some blocks that are new or have other values than before."""
+    def read_written(self, plan: ScanPlan, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Read the rows for a stream that are new or have other values in the later version."""
         news = TableArrays(self.new.session, plan)
         olds = None if self.old is None else TableArrays(self.old.session, self.old.plan())
         for number in numbers:
@@ -136,7 +135,7 @@ class TableChanges:
                 yield add_change(batch, WRITTEN)
 
     def _find_equal_rows(self, olds: TableArrays, block: Block, rows: pa.Table) -> Mask:
-        """Find the rows of a block that the earlier version has with the same values."""
+        """Return a mask of the rows in a block that the earlier version contains with the same values."""
         assert self.old is not None  # noqa: S101 - the caller has checked
         same = np.zeros(tuple(span.count for span in block), bool)
         chosen = [_pair_positions(self.matches[axis], span) for axis, span in enumerate(block)]
@@ -155,7 +154,7 @@ class TableChanges:
         return same.ravel()
 
     def removed(self) -> list[TableScan]:
-        """Return scans of the earlier version that together select each removed row once."""
+        """Return scans of the earlier version that together select each removed row exactly once."""
         if self.old is None:
             return []
         table = self.old.table
@@ -177,7 +176,7 @@ class TableChanges:
         return scans
 
     def read_removed(self, scan: TableScan, partition: int) -> Iterator[pa.RecordBatch]:
-        """Read the labels of removed rows. Variables are null."""
+        """Read the coordinates of removed rows. Variables are null."""
         schema = self.new.table.schema
         for batch in read_partition(scan.session, scan.plan(), partition, self.new.batch_rows):
             names = batch.schema.names
@@ -189,9 +188,9 @@ class TableChanges:
 
 
 def match_labels(old: Values, new: Values) -> Indices:
-    """Find the position of each new label among the old ones; -1 where there is none.
+    """Return the old position of each new row of a stream by its label; -1 for a label that did not exist.
 
-    The nth occurrence of a label matches its nth occurrence.
+    The nth occurrence of a label matches its nth occurrence in the other version.
     """
     import pandas as pd  # type: ignore[import-untyped]
 
@@ -209,7 +208,7 @@ def _to_plain(labels: Values) -> Values:
 
 
 def _read_labels(scan: TableScan, dim: str) -> Values:
-    """Return the labels of a dimension: its coordinate, or its positions."""
+    """Return the labels of a dimension: its coordinate, or its indices if it has no coordinate."""
     column = next(
         column
         for column in scan.table.columns
@@ -224,7 +223,8 @@ def _read_labels(scan: TableScan, dim: str) -> Values:
 
 
 def _match_chunks(before: Indices, after: Indices, matches: Indices) -> Indices:
-    """Find the earlier chunk with the same labels as each later chunk along a dimension; -1 if none has."""
+    """Return, for each chunk along a dimension, the earlier chunk with the same labels; -1 if there is
+    none."""
     starts, stops = after[:-1], after[1:]
     first = matches[starts]
     # All labels of a chunk moved by the same distance, if neighbours in it are still neighbours.
@@ -238,13 +238,14 @@ def _match_chunks(before: Indices, after: Indices, matches: Indices) -> Indices:
 
 
 def _describe_meaning(workspace: Workspace, info: ArrayInfo) -> str:
-    """Describe everything that decides how the chunks of an array are decoded."""
+    """Describe the metadata that determines how the chunks of an array are decoded."""
     document = json.loads(workspace.array(info.path).user_data)
     return json.dumps({key: value for key, value in document.items() if key != "shape"}, sort_keys=True)
 
 
 def _pair_positions(matches: Indices, span: Span) -> tuple[Indices, Indices]:
-    """Return positions in a span whose labels existed before, and their earlier positions, which ascend."""
+    """Return the positions in a span whose labels existed before, and their earlier positions, in ascending
+    order."""
     found = matches[span.start : span.stop]
     positions = np.flatnonzero(found >= 0)
     order = np.argsort(found[positions], kind="stable")
@@ -252,7 +253,10 @@ def _pair_positions(matches: Indices, span: Span) -> tuple[Indices, Indices]:
 
 
 def find_equal_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
-    """Compare two columns; missing values and NaN equal themselves."""
+    """Return a mask of a stream's rows whose values are equal in two versions.
+
+    Missing values equal each other.
+    """
     if pa.types.is_struct(one.type):  # complex numbers; Arrow does not compare structs
         same = pc.equal(pc.is_null(one), pc.is_null(other))
         fields = range(one.type.num_fields)
@@ -267,7 +271,7 @@ def find_equal_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Mask:
 
 
 def add_change(batch: pa.RecordBatch, change: str) -> pa.RecordBatch:
-    """Add the column that says what happened to the rows."""
+    """Add the column with the kind of change to the rows of a stream."""
     kinds = pa.repeat(pa.scalar(change, pa.string()), batch.num_rows)
     schema = batch.schema.append(pa.field(CHANGE, pa.string()))
     return pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=schema)

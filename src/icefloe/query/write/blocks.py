@@ -1,4 +1,4 @@
-"""Write placed rows block by block."""
+"""Write rows into arrays block by block. A block contains whole chunks of every variable."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from numpy.typing import NDArray
 
 from icefloe.maintenance.statistics.collect import Collected, Collector
 from icefloe.query.encode import encode_values, make_invalid_rows_error
-from icefloe.query.write.target import Target, Variable
+from icefloe.query.write.target import Variable, WriteTarget
 from icefloe.session import Session
 
 BLOCK = "__block"
 CELL = "__cell"
+CLAUSE = "__clause"
+"""The column with the number of the statement's clause that produced a row."""
 
 
-def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace the coordinates of rows with their block and cell; raise an error for unknown coordinates.
+def place_rows(target: WriteTarget, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Replace the coordinates of rows to write with their block and cell.
 
-    Rows with unknown coordinates are dropped if the target says so.
+    Raise an error for unknown coordinates.
+
+    If the target allows it, rows with unknown coordinates are dropped instead.
     """
     blocks, cells, known = target.place(batch)
     if target.drops_unknown:
@@ -34,15 +38,16 @@ def place_rows(target: Target, batch: pa.RecordBatch) -> pa.RecordBatch:
             f"the row at {where} appeared after coordinates were collected, because the data frame returns"
             " different rows each time; cache it before writing"
         )
-    names = [variable.name for variable in target.variables]
+    names = [*([CLAUSE] if target.clauses else []), *(variable.name for variable in target.variables)]
     columns = [pa.array(blocks), pa.array(cells), *(batch.column(name) for name in names)]
     return pa.RecordBatch.from_arrays(columns, names=[BLOCK, CELL, *names])
 
 
 def write_sorted(
-    session: Session, target: Target, batches: Iterator[pa.RecordBatch]
+    session: Session, target: WriteTarget, batches: Iterator[pa.RecordBatch]
 ) -> tuple[Collected, ...]:
-    """Write placed rows that are sorted by block, and return the statistics of the written chunks."""
+    """Write rows that have a block and a cell and are sorted by block. Return statistics of the written
+    chunks."""
     writer = BlockWriter(session, target)
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
@@ -61,9 +66,9 @@ def write_sorted(
 
 
 class BlockWriter:
-    """A writer of rows into the arrays of a target, a whole block at a time."""
+    """A writer of rows into arrays, one whole block at a time."""
 
-    def __init__(self, session: Session, target: Target) -> None:
+    def __init__(self, session: Session, target: WriteTarget) -> None:
         import zarr
 
         self._target = target
@@ -82,10 +87,15 @@ class BlockWriter:
         cells = rows.column(1).to_numpy()
         self._refuse_duplicates(cells)
         places = self._to_local(cells, region)
-        whole = len(cells) == int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
+        size = int(np.prod([part.stop - part.start for part in region], dtype=np.int64))
         for variable in self._target.variables:
-            column = rows.column(variable.name)
-            self._write(variable, region, places, column.combine_chunks(), whole)
+            column, mine = rows.column(variable.name).combine_chunks(), places
+            if self._target.clauses:
+                setting = [n for n, names in enumerate(self._target.clauses) if variable.name in names]
+                kept = np.isin(rows.column(CLAUSE).to_numpy(), setting)
+                column, mine = column.filter(pa.array(kept)), tuple(place[kept] for place in places)
+            if len(column):
+                self._write(variable, region, mine, column, len(column) == size)
 
     def _refuse_duplicates(self, cells: NDArray[np.int64]) -> None:
         unique, counts = np.unique(cells, return_counts=True)
@@ -100,7 +110,7 @@ class BlockWriter:
         raise make_invalid_rows_error(f"two rows have the same coordinates ({where}); drop duplicates")
 
     def _to_local(self, cells: NDArray[np.int64], region: tuple[slice, ...]) -> tuple[NDArray[np.int64], ...]:
-        """Convert cells to positions within the region, per dimension of the target."""
+        """Convert cell numbers to positions within the region, per dimension."""
         if not self._target.shape:
             return ()
         positions = np.unravel_index(cells, self._target.shape)

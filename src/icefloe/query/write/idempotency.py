@@ -1,8 +1,8 @@
-"""Commit the rows of a job. A job with a key is committed once, even if it runs several times.
+"""Commit the rows of a job exactly once, even if the job runs several times.
 
-Spark may run a job again after it succeeded, for example if the response was lost. The key (`txnAppId` and
-`txnVersion`, as in Delta Lake) is stored in the commit, and a job whose key is on the branch commits nothing.
-The commit itself checks the key again, because two runs of a job can overlap.
+Spark may run a job again after it succeeded, for example if the response was lost. A key (`txnAppId` and
+`txnVersion`, as in Delta Lake) is stored in the commit, and a job whose key is already on the branch commits
+nothing. The commit itself checks the key again, because two runs of a job can overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from icefloe.conflicts import BasicConflictSolver, ConflictDetector, ConflictSol
 from icefloe.core.commit.idempotency import CommitKey, has_key
 from icefloe.errors import ErrorKind, InvalidInputError, RefNotFoundError
 from icefloe.feeds.append_solver import AppendSolver
-from icefloe.query.options import Options
+from icefloe.query.options import QueryOptions
 from icefloe.query.schema import make_unknown_name_error
 from icefloe.repository import Repository
 from icefloe.session import Session
@@ -40,20 +40,20 @@ Solver: TypeAlias = ConflictSolver | Literal["append"] | None
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """The settings of the commit of a write."""
+    """The arguments for committing the rows of a job exactly once."""
 
     branch: str = "main"
     message: str = _MESSAGE
     metadata: Mapping[str, Any] = field(default_factory=dict)
     app: str | None = None
     version: str | None = None
-    """Together with `app`, a key that is unique among the commits of a branch."""
+    """The version that forms a unique key together with `app`."""
     solver: Solver = None
-    """The solver for conflicts if the branch has moved; None raises an error."""
+    """The solver for conflicts if the branch has moved; None to raise an error instead."""
 
     @staticmethod
-    def from_options(options: Options) -> CommitRequest:
-        """Read the options of a Spark write that describe the commit."""
+    def from_options(options: QueryOptions) -> CommitRequest:
+        """Create the request for a commit that happens exactly once from the options of a Spark write."""
         for name in ("tag", "snapshot", "versionAsOf", "timestampAsOf"):
             if options.text(name):
                 raise InvalidInputError(
@@ -78,20 +78,21 @@ class CommitRequest:
 
     @property
     def key(self) -> CommitKey | None:
-        """The key, if one was given."""
+        """The idempotency key of the commit of a write; None if none was given."""
         return None if self.app is None or self.version is None else CommitKey(self.app, self.version)
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Commit metadata, including the key."""
+        """The metadata of the commit of a write, including its idempotency key."""
         key = {} if self.app is None else {APP: self.app, VERSION: self.version}
         return {**self.metadata, **key}
 
     def find_commit(self, repo: Repository) -> str | None:
-        """Find the commit that an earlier run of the job made: the one with the same key on the branch.
+        """Return the commit with the same idempotency key on the branch, which an earlier write made; None if
+        there is none.
 
         If that commit has expired, or was squashed or merged, return the tip of the branch, which contains
-        its data. Releases before the key store kept keys only in commit metadata.
+        its data. Early releases stored keys only in the commit metadata.
         """
         if self.key is None:
             return None
@@ -103,7 +104,10 @@ class CommitRequest:
         return tip.snapshot_id if has_key(tip.workspace.base, self.key) else None
 
     def commit_once(self, repo: Repository, session: Session, append_dim: str) -> str:
-        """Commit a session unless its key is on the branch already, and return the id of the commit."""
+        """Commit a write exactly once: not if its idempotency key is already on the branch.
+
+        Return the id of the commit.
+        """
         solver = AppendSolver(append_dim) if self.solver == _APPEND else self.solver
         if self.key is None:
             return session.commit(self.message, self.properties, rebase_with=solver, rebase_tries=_TRIES)
@@ -114,7 +118,9 @@ class CommitRequest:
 
 
 def parse_solver(word: str | ConflictSolver | None) -> Solver:
-    """Find a conflict solver by name: none, detect, ours, theirs or append."""
+    """Return the conflict solver for an idempotent commit of a write by name: none, detect, ours, theirs
+    or append.
+    """
     if isinstance(word, ConflictSolver):
         return word
     name = "detect" if word is None else word.lower()
@@ -128,7 +134,7 @@ def parse_solver(word: str | ConflictSolver | None) -> Solver:
 
 
 def check_branch(repo: Repository, branch: str) -> None:
-    """Raise an error that explains why a tag cannot be written to."""
+    """Raise an error if the name to which a write commits once is a tag instead of a branch."""
     if branch not in repo.list_branches() and branch in repo.list_tags():
         raise RefNotFoundError(
             f"{branch} is a tag, which cannot be written to; pass a branch", kind=ErrorKind.BRANCH_NOT_FOUND

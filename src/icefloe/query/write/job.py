@@ -1,4 +1,4 @@
-"""Write rows to arrays in one commit. The query engine that has the rows runs the tasks."""
+"""Write rows into arrays in one commit. The query engine that provides the rows runs the tasks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.maintenance.statistics.collect import Collected
 from icefloe.query.decode import Values
 from icefloe.query.encode import make_invalid_rows_error, merge_keys, to_keys
-from icefloe.query.options import Options
+from icefloe.query.options import QueryOptions
 from icefloe.query.write.blocks import BLOCK, place_rows, write_sorted
 from icefloe.query.write.idempotency import CommitRequest, check_branch
-from icefloe.query.write.target import APPEND, OVERWRITE, Target, Template, find_dims, prepare
+from icefloe.query.write.target import APPEND, OVERWRITE, Template, WriteTarget, find_dims, prepare
 from icefloe.repository import Repository
 from icefloe.session import Session
 
@@ -25,7 +25,8 @@ Start = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """The settings of a write and its commit. Small and without secrets, so that it can be sent to tasks."""
+    """A job that writes rows into arrays in one commit. It is small and contains no secrets, so that it can
+    be sent to tasks."""
 
     group: str
     mode: str
@@ -39,36 +40,36 @@ class WriteJob:
             )
 
     @staticmethod
-    def from_options(options: Options, mode: str) -> WriteJob:
-        """Read the options of a Spark write."""
+    def from_options(options: QueryOptions, mode: str) -> WriteJob:
+        """Create the job from the options of a Spark write."""
         request = CommitRequest.from_options(options)
         return WriteJob(options.group, mode, Template.from_options(options), request)
 
     def start(self, repo: Repository) -> Session:
-        """Open a session on the branch that the job commits to."""
+        """Start a write job: open a writable session on the branch."""
         check_branch(repo, self.request.branch)
         return repo.writable_session(self.request.branch)
 
     def dims(self, session: Session, columns: Sequence[str]) -> tuple[str, ...]:
-        """Find the dimensions of the rows."""
+        """Return the dimensions of the rows that a job writes."""
         return find_dims(session, self.group, columns, self.template)
 
     def prepare(
         self, session: Session, schema: pa.Schema, dims: tuple[str, ...], keys: Mapping[str, Values]
-    ) -> Target:
-        """Create or extend arrays in the session for rows with these keys."""
+    ) -> WriteTarget:
+        """Prepare a write job: create or extend the arrays for rows with the given keys."""
         return prepare(session, self.group, schema, dims, keys, self.template, self.mode)
 
     def commit_once(self, repo: Repository, session: Session, dims: tuple[str, ...]) -> str:
-        """Commit a session with rows of these dimensions, unless the branch has the key of the job."""
+        """Commit the session of a write job, unless the branch already contains its key."""
         return self.request.commit_once(repo, session, self.template.append_dim or dims[0])
 
     def write(
         self, session: Session, rows: pa.Table, dims: tuple[str, ...], claimed: Collection[Start] = ()
     ) -> tuple[Collected, ...]:
-        """Write rows in this process. No row may be in a block that another task has `claimed`.
+        """Write rows of a job in this process.
 
-        Returns the statistics of the written chunks.
+        Raise an error if a row is in a block that another task has `claimed`.
         """
         whole = rows.combine_chunks()
         target = self.prepare(session, whole.schema, dims, find_keys(whole.to_batches(), dims))
@@ -82,12 +83,12 @@ class WriteJob:
 
 
 def find_keys(batches: Sequence[pa.RecordBatch], dims: Sequence[str]) -> dict[str, Values]:
-    """Collect the distinct coordinates of rows, per dimension."""
+    """Return the distinct coordinates of the rows that a job writes, per dimension."""
     return {dim: merge_keys([to_keys(batch.column(dim), dim) for batch in batches]) for dim in dims}
 
 
 def make_duplicate_block_error(start: Start) -> InvalidInputError:
-    """Return the error for two tasks with rows in the same block."""
+    """Create the error for two tasks of a write job that have rows in the same block."""
     where = ", ".join(map(str, start))
     return make_invalid_rows_error(
         f"two tasks have rows for the same cells, in the block that begins at ({where}); drop duplicates"

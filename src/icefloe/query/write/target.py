@@ -1,4 +1,4 @@
-"""Prepare the arrays that rows are written to, and find the block and cell of each row.
+"""Prepare the arrays that rows are written to, and find the block and the cell of each row.
 
 The caller owns the session and commits it.
 """
@@ -19,12 +19,12 @@ from icefloe.cf import NO_TIME
 from icefloe.errors import ErrorKind, InvalidInputError
 from icefloe.query.decode import TIMESTAMP, Coding, Values
 from icefloe.query.encode import encode_values, make_invalid_rows_error, to_keys
-from icefloe.query.options import Options
+from icefloe.query.options import QueryOptions
 from icefloe.query.schema import (
     NUMERIC,
     ArrayInfo,
+    ArrayTable,
     Role,
-    Table,
     describe_array,
     find_tables,
     make_unknown_name_error,
@@ -45,26 +45,26 @@ _TIME_ATTRIBUTES: Final = {"units": "microseconds since 1970-01-01", "calendar":
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The properties of arrays that are created."""
+    """The settings for target arrays that a write creates."""
 
     dims: tuple[str, ...] | None = None
     chunks: Mapping[str, int] = field(default_factory=dict)
     dtype: Mapping[str, str] = field(default_factory=dict)
-    """By variable; "" applies to all others."""
+    """The dtype by variable; "" applies to all other variables."""
     fill_value: Mapping[str, Any] = field(default_factory=dict)
-    """By variable; "" applies to all others."""
+    """The fill value by variable; "" applies to all other variables."""
     append_dim: str | None = None
-    """The dimension that may grow; by default the first one."""
+    """The dimension that may grow; by default the first dimension."""
     late: str = FAIL
-    """The treatment of rows whose new coordinate lies before the end of that dimension."""
+    """How to handle rows with a new coordinate before the end of that dimension."""
 
     def __post_init__(self) -> None:
         if self.late not in _LATE:
             raise make_unknown_name_error("value of late", self.late, _LATE, kind=ErrorKind.NOT_ALLOWED)
 
     @staticmethod
-    def from_options(options: Options) -> Template:
-        """Read the options of a Spark write that describe new arrays."""
+    def from_options(options: QueryOptions) -> Template:
+        """Create the settings for target arrays from the options of a Spark write."""
         dims = options.names("dims")
         return Template(
             None if dims is None else tuple(dims),
@@ -81,7 +81,7 @@ def _is_falling(keys: Values) -> bool:
 
 
 def _permute(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[np.int64]) -> None:
-    """Reorder an array along an axis from an index on, one column of chunks at a time."""
+    """Reorder an array along an axis, from an index on, one column of chunks at a time."""
     spans = [
         [slice(first, None)] if own == axis else [slice(*pair) for pair in pairwise(edges.tolist())]
         for own, edges in enumerate(info.edges)
@@ -91,24 +91,24 @@ def _permute(array: Any, info: ArrayInfo, axis: int, first: int, order: NDArray[
 
 
 def index_by_variable(given: Any) -> dict[str, Any]:
-    """Index a setting by variable. One setting for all variables gets the key ""."""
+    """Return a setting for target arrays by variable. A single setting for all variables gets the key ""."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {"": given}
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
-    """A mapping from the keys of a coordinate to positions along its dimension."""
+class CoordinateIndex:
+    """An index of the coordinate values along a dimension of the target arrays of a write."""
 
     index: Any
-    """Pandas index of the keys, in the order of the dimension."""
+    """A pandas index of the keys, in the order of the dimension."""
     times: bool
     """True if the keys are microseconds since 1970."""
 
     @staticmethod
-    def build(name: str, keys: Values, times: bool) -> Lookup:
-        """Index keys in the order of the dimension; raise an error if a key appears twice."""
+    def build(name: str, keys: Values, times: bool) -> CoordinateIndex:
+        """Build the index of a target dimension from its keys. Raise an error for duplicate keys."""
         import pandas as pd  # type: ignore[import-untyped]
 
         index = pd.Index(keys)
@@ -116,14 +116,16 @@ class Lookup:
             raise make_invalid_rows_error(
                 f"coordinate {name} contains a value twice, so the position of a row is ambiguous"
             )
-        return Lookup(index, times)
+        return CoordinateIndex(index, times)
 
     def format(self, position: int) -> str:
-        """Format the key at a position."""
+        """Format the key at a position along a dimension of the target arrays, for messages."""
         return format_key(self.index[position], self.times)
 
     def find(self, keys: Values) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the positions of keys, and a mask of the keys that exist."""
+        """Return the positions of keys along a dimension of the target arrays, and a mask of the keys that
+        exist.
+        """
         keys = keys.astype(self.index.dtype) if self.index.dtype.kind == "f" else keys
         found = self.index.get_indexer(keys)
         return np.maximum(found, 0), found >= 0
@@ -131,36 +133,43 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An array that rows are written to."""
+    """A target array to which the values of a column are written."""
 
     name: str
     path: str
     axes: tuple[int, ...]
     coding: Coding
     fresh: bool
-    """True if the array was created for this write, and is empty."""
+    """True if the array was created for this write, so that it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The description of the target arrays that tasks need to place and write rows."""
+class WriteTarget:
+    """The target of a write: the arrays of a group to which rows are written, with everything that tasks
+    need.
+    """
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
-    lookups: tuple[Lookup, ...]
+    lookups: tuple[CoordinateIndex, ...]
     variables: tuple[Variable, ...]
     edges: tuple[NDArray[np.int64], ...]
-    """Chunk borders that all variables share."""
+    """The chunk borders that all variables share, per dimension."""
     drops_unknown: bool = False
-    """True if rows whose coordinates do not exist are dropped. They are late."""
+    """True if rows with unknown coordinates are dropped, because they are late."""
+    clauses: tuple[frozenset[str], ...] = ()
+    """The variables that each clause sets, by the clause number in the rows. Empty if rows set all
+    variables."""
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Number of blocks along each dimension."""
+        """The number of blocks along each dimension of the target arrays."""
         return tuple(max(len(edges) - 1, 1) for edges in self.edges)
 
     def place(self, batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Find the block and the cell of each row, and a mask of the rows whose coordinates exist."""
+        """Return the block and the cell of each row in the target arrays, and a mask of the rows whose
+        coordinates exist.
+        """
         blocks, cells = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
         known = np.ones(batch.num_rows, np.bool_)
         for dim, size, lookup, edges, count in zip(
@@ -175,7 +184,7 @@ class Target:
         return blocks, cells, known
 
     def region(self, block: int) -> tuple[slice, ...]:
-        """Return the region that a block covers."""
+        """Return the region of a block of the target arrays, as slices."""
         places = np.unravel_index(block, self.grid) if self.dims else ()
         return tuple(
             slice(int(edges[place]), int(edges[place + 1]))
@@ -184,7 +193,7 @@ class Target:
 
 
 def find_dims(session: Session, group: str, columns: Sequence[str], template: Template) -> tuple[str, ...]:
-    """Find the dimensions of rows: those of the template, or those of the arrays with these names."""
+    """Return the dimensions of the rows to write, from the template or from the existing target arrays."""
     if template.dims is not None:
         chosen: tuple[str, ...] = template.dims
     else:
@@ -203,7 +212,7 @@ def find_dims(session: Session, group: str, columns: Sequence[str], template: Te
     return chosen
 
 
-def _find_existing(session: Session, group: str) -> list[Table]:
+def _find_existing(session: Session, group: str) -> list[ArrayTable]:
     workspace = session._workspace
     path = "/" + group.strip("/")
     if workspace.node(path) is None and not workspace.has_nodes_below(path):
@@ -219,13 +228,16 @@ def prepare(
     keys: Mapping[str, Values],
     template: Template,
     mode: str,
-) -> Target:
-    """Create or extend arrays in the session for rows with these keys. Raises for unexpected coordinates."""
+) -> WriteTarget:
+    """Create or extend the target arrays for rows with the given keys.
+
+    Raise an error for unexpected coordinates.
+    """
     return _Preparation(session, "/" + group.strip("/"), schema, dims, template, mode).run(keys)
 
 
 class _Preparation:
-    """The arrays of one group while they are prepared for rows."""
+    """The arrays of one group while they are prepared for a write."""
 
     def __init__(
         self,
@@ -271,7 +283,7 @@ class _Preparation:
                 del self._group[dim]
                 del self._arrays[dim]
 
-    def run(self, keys: Mapping[str, Values]) -> Target:
+    def run(self, keys: Mapping[str, Values]) -> WriteTarget:
         shape, lookups = [], []
         for dim in self._dims:
             lookup, size = self._prepare_dimension(dim, keys[dim])
@@ -280,17 +292,17 @@ class _Preparation:
         variables = [self._prepare_variable(name, tuple(shape)) for name in self._names]
         edges = share_edges(shape, [(each.axes, self._arrays[each.name].edges) for each in variables])
         drops = self._template.late == DROP
-        return Target(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges), drops)
+        return WriteTarget(self._dims, tuple(shape), tuple(lookups), tuple(variables), tuple(edges), drops)
 
     # Dimensions
 
-    def _prepare_dimension(self, dim: str, keys: Values) -> tuple[Lookup, int]:
+    def _prepare_dimension(self, dim: str, keys: Values) -> tuple[CoordinateIndex, int]:
         size = self._find_size(dim)
         if size is None:
             self._create_coordinate(dim, keys)
-            return Lookup.build(dim, keys, self._has_times(dim)), len(keys)
+            return CoordinateIndex.build(dim, keys, self._has_times(dim)), len(keys)
         known = self._read_keys(dim, size)
-        lookup = Lookup.build(dim, known, self._has_times(dim))
+        lookup = CoordinateIndex.build(dim, known, self._has_times(dim))
         fresh = keys[~lookup.find(keys)[1]] if len(keys) else keys
         if not len(fresh):
             return lookup, size
@@ -301,7 +313,7 @@ class _Preparation:
         longer = np.concatenate([known, fresh.astype(known.dtype)])
         if self._template.late == INSERT:
             longer = self._sort_labels(dim, longer, falls=_is_falling(known))
-        return Lookup.build(dim, longer, self._has_times(dim)), size + len(fresh)
+        return CoordinateIndex.build(dim, longer, self._has_times(dim)), size + len(fresh)
 
     def _has_times(self, dim: str) -> bool:
         info = self._arrays.get(dim)
@@ -330,7 +342,8 @@ class _Preparation:
         return values.astype(np.int64) if values.dtype.kind in "iub" else values
 
     def _order_new_keys(self, dim: str, known: Values, fresh: Values) -> Values:
-        """Return new keys in the order in which they extend the dimension; raise an error if they cannot."""
+        """Return new keys in the order in which they extend the dimension. Raise an error if they cannot
+        extend it."""
         growing = self._template.append_dim or self._dims[0]
         times = self._has_times(dim)
         shown = format_key(fresh[0], times)
@@ -360,7 +373,7 @@ class _Preparation:
         return ordered
 
     def _sort_labels(self, dim: str, labels: Values, *, falls: bool) -> Values:
-        """Sort a dimension whose last labels are new, and return its labels."""
+        """Sort a dimension whose last labels are new. Return its labels."""
         order = np.argsort(labels)[:: -1 if falls else 1]
         moved = np.flatnonzero(order != np.arange(len(labels)))
         if len(moved):
@@ -447,7 +460,8 @@ class _Preparation:
         self._remember(name)
 
     def _choose_chunks(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Choose chunks from the template, or else as many whole trailing dimensions as keep chunks small."""
+        """Return the chunk shape of the template; by default, as many whole trailing dimensions as keep
+        chunks small."""
         chunks = []
         room = _CHUNK_CELLS
         for dim, size in zip(reversed(self._dims), reversed(shape), strict=True):
@@ -495,5 +509,5 @@ def _to_column(keys: Values, coding: Coding) -> pa.Array:
 
 
 def format_key(key: Any, times: bool) -> str:
-    """Format a key for messages."""
+    """Format a coordinate key of the target arrays for messages."""
     return str(np.datetime64(int(key), "us")).removesuffix(".000000") if times else str(key)

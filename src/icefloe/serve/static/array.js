@@ -11,7 +11,13 @@ const SHARP = 0.6;
 
 const encodePath = (path) => path.split("/").map(encodeURIComponent).join("/");
 const span = (start, stop, step) => `${start}:${stop}:${step}`;
-const number = (value) => (value === null || value === undefined ? "-" : Number(value.toPrecision(5)).toString());
+const number = (value) => {
+  if (value === null || value === undefined) return "-";
+  const short = Number(value.toPrecision(6)), size = Math.abs(short);
+  return size >= 1e9 || (size > 0 && size < 1e-3) ? short.toExponential() : short.toString();
+};
+
+function tellError(error) { byId("readout").textContent = `Cannot show this: ${error.message}`; }
 
 /** Remember the view in the URL. */
 function keep(name, value) {
@@ -147,17 +153,27 @@ let source = null;
 
 function defaultColours() { return config.before && state.mode === "difference" ? "RdBu_r" : "viridis"; }
 
+/** Whether the range of all values is known; a difference has a range of its own. */
+function hasWholeScale() { return Boolean(config.scale) && !(config.before && state.mode === "difference"); }
+
 async function show() {
+  byId("whole").hidden = !hasWholeScale();
   const wanted = state.at.join();
-  let loaded;
-  try { loaded = await Promise.all(pictures.map((each) => each.load())); } catch (error) {
-    byId("readout").textContent = error.message;
+  let picked;
+  try {
+    const loaded = await Promise.all(pictures.map((each) => each.load()));
+    if (wanted !== state.at.join()) return;
+    picked = loaded.map((each, at) => pictures[at].pick(each));
+  } catch (error) {
+    if (wanted !== state.at.join()) return;
+    tellError(error);
+    // A picture of another position would be misleading.
+    for (const { canvas } of pictures) canvas.getContext("2d").clearRect(0, 0, canvas.width, canvas.height);
     return;
   }
-  if (wanted !== state.at.join()) return;
-  const picked = loaded.map((each, at) => pictures[at].pick(each));
   let low = Math.min(...picked.map((each) => each.low ?? Infinity)), high = Math.max(...picked.map((each) => each.high ?? -Infinity));
   if (!Number.isFinite(low)) [low, high] = [0, 1];
+  if (hasWholeScale() && byId("scale").checked) [low, high] = config.scale;
   const name = query.get("colours") || defaultColours();
   if (state.locked) [low, high] = state.locked;
   else if (name === "RdBu_r") { const most = Math.max(Math.abs(low), Math.abs(high)) || 1; [low, high] = [-most, most]; }
@@ -196,7 +212,7 @@ let settle = null;
 /** Bring the facts, the table and the snippets up to date once the sliders rest. */
 function refreshFacts() {
   clearTimeout(settle);
-  settle = setTimeout(() => swap(location.href).then(refreshOutlines).catch(() => {}), 500);
+  settle = setTimeout(() => swap(location.href).then(refreshOutlines).catch(tellError), 500);
 }
 
 async function refreshOutlines() {
@@ -312,6 +328,9 @@ function start() {
     show();
   });
   lockText();
+  const scale = byId("scale");
+  scale.checked = query.get("scale") !== "picture";
+  scale.addEventListener("change", () => { state.locked = null; keep("range", null); lockText(); keep("scale", scale.checked ? null : "picture"); show(); });
   byId("coasts").addEventListener("change", show);
   byId("coasts").closest("label").hidden = config.kind !== "map";
   const redo = () => { pictures = frames(); pictures.forEach((each) => { drawAxes(each); follow(each); }); show(); };
@@ -363,7 +382,7 @@ function legend(meta) {
     const sample = document.createElement("canvas");
     sample.width = sample.height = 12;
     const paintbrush = sample.getContext("2d");
-    paintbrush.fillStyle = chunkColour(at + 1);
+    paintbrush.fillStyle = chunkColour(meta, at + 1);
     paintbrush.fillRect(0, 0, 12, 12);
     const label = meta.ids && meta.ids[at] ? Object.assign(document.createElement("a"), { href: `/commit/${meta.ids[at]}`, textContent: name || "(no message)" }) : name;
     const size = meta.sizes.length ? `, ${bytes(meta.sizes[at])}` : "";
@@ -373,7 +392,7 @@ function legend(meta) {
   });
 }
 
-const chunkColour = (code) => (config.before ? ["#8a97a3", "#b4009e", "#009e73", "#d55e00"] : CATEGORIES)[(code - 1) % (config.before ? 4 : CATEGORIES.length)];
+const chunkColour = (meta, code) => meta.colours[code - 1] || (config.before ? ["#8a97a3", "#b4009e", "#009e73", "#d55e00"] : CATEGORIES)[(code - 1) % (config.before ? 4 : CATEGORIES.length)];
 
 async function chunkMap(by) {
   const box = byId("chunk-map");
@@ -393,7 +412,7 @@ async function chunkMap(by) {
     context.clearRect(0, 0, canvas.width, canvas.height);
     codes.forEach((code, at) => {
       if (!code) return;
-      context.fillStyle = chunkColour(code);
+      context.fillStyle = chunkColour(meta, code);
       context.fillRect((at % meta.columns) * size, Math.floor(at / meta.columns) * size, size - gap, size - gap);
     });
     if (!cursor) return;

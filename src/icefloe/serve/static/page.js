@@ -69,6 +69,13 @@ async function copy(text, button) {
   if (button) { button.textContent = "Copied"; setTimeout(() => { button.textContent = "Copy"; }, 1500); }
 }
 
+/** Open another version at the positions that this page shows now. */
+function keepView(link) {
+  const names = link.dataset.view.split(" "), kept = new URLSearchParams();
+  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("i.") || names.includes(name)) kept.append(name, value);
+  link.search = kept.toString();
+}
+
 function permalink() {
   const link = byId("permalink");
   return link && new URL(link.getAttribute("href") + location.search, location.href).href;
@@ -79,7 +86,7 @@ const keys = {
   "?": () => byId("help").showModal(),
   "y": () => { const url = permalink(); if (url) { copy(url); history.replaceState(null, "", url); } },
   "[": () => { const at = document.querySelector(".rail li[aria-current] + li a") || byId("older"); if (at) at.click(); },
-  "]": () => { const at = document.querySelector(".rail li[aria-current]")?.previousElementSibling?.querySelector("a"); if (at) at.click(); else if (byId("older")) history.back(); },
+  "]": () => { const at = document.querySelector(".rail li[aria-current]")?.previousElementSibling?.querySelector("a"); if (at) at.click(); else if (byId("newest")) byId("newest").click(); else if (byId("older")) history.back(); },
   "d": () => {
     const { snapshot } = document.body.dataset;
     const rest = location.pathname.split("/").slice(3).join("/");
@@ -98,6 +105,7 @@ document.addEventListener("click", (event) => {
   if (button) copy(button.parentElement.querySelector("code").textContent, button);
   for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
   const link = event.target.closest("a[href]");
+  if (link?.dataset.view !== undefined) keepView(link);
   if (link && link.origin === location.origin && !event.ctrlKey && !event.metaKey && event.button === 0) progress(true);
 });
 addEventListener("pageshow", (event) => { if (event.persisted) { waiting = 0; byId("progress").hidden = true; } });
@@ -123,6 +131,11 @@ if (ticks.length) {
 const filter = byId("file");
 if (filter) {
   byId("filter").hidden = false;
-  filter.addEventListener("change", () => { location.href = `/ledger?file=${encodeURIComponent(filter.value)}`; });
+  filter.addEventListener("change", () => {
+    const wanted = new URLSearchParams(location.search);
+    wanted.delete("page");
+    wanted.set("file", filter.value);
+    location.search = wanted.toString();
+  });
 }
 pollBranch();

@@ -20,20 +20,22 @@ _QUERY = re.compile(r"\?(?=[^/?]*=)")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The store of a virtual chunk container, and its credential, which is never stored."""
+    """Access to files outside the repository: the store of a virtual chunk container, and its secret
+    credential."""
 
     store: AnyObjectStoreConfig
     credential: AnyCredential = field(repr=False)
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split a URL or pattern into the URL and its query, which contains options."""
+    """Split the URL of external files into the URL and its query, which contains access options."""
     whole, *query = _QUERY.split(url, maxsplit=1)
     return whole, query[0] if query else ""
 
 
 def get_access(url: str, options: Mapping[str, Any]) -> Access:
-    """Return the access to a bucket, container or web server, with the options of `storage_from_url`."""
+    """Return the access to external files in a bucket, container or web server, from `storage_from_url`
+    options."""
     from icefloe.storage.object_store.clients import (  # importing obstore is slow
         AzurePlace,
         GcsPlace,
@@ -66,7 +68,7 @@ def get_access(url: str, options: Mapping[str, Any]) -> Access:
 
 
 def refuse_secrets(store: AnyObjectStoreConfig, place: str) -> AnyObjectStoreConfig:
-    """Return the store if it may be stored in a configuration; raise InvalidInputError if it may contain
+    """Return the access to external files if a configuration may contain it; raise InvalidInputError for
     secrets.
     """
     if isinstance(store, ObjectStoreConfig.Http) and store.headers:

@@ -14,7 +14,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A byte range of a file, shorter if the file ends, and the version of the file at that time."""
+    """A byte range of an external file, shorter if the file ends, and the version of the file."""
 
     data: bytes
     size_bytes: int | None
@@ -24,14 +24,16 @@ class Fetched:
 
 
 class ExternalSource(ABC):
-    """A reader for the files of one virtual chunk container."""
+    """A reader for the external files of one virtual chunk container."""
 
     answers_at_once = False
     """True if reads do not wait for a network."""
+    endpoint = ""
+    """The server, if it is not the one that the URLs of files name."""
 
     @abstractmethod
     def fetch(self, key: str, start: int, stop: int) -> Fetched:
-        """Read bytes `start` to `stop` of the file with a key, the decoded path of its URL.
+        """Read bytes `start` to `stop` of an external file, given its key: the decoded path of its URL.
 
         Returns no bytes if the file ends before `start`. Raises ObjectNotFoundError if the file does not
         exist.

@@ -36,7 +36,7 @@ _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 
 
 
 def check_credential(container: VirtualChunkContainer, credential: AnyCredential | None) -> None:
-    """Raise StorageError if a credential is not for the type of store of a container."""
+    """Raise StorageError if a credential does not fit the store of an external source."""
     expected: tuple[type[Any], ...]
     match container.store:
         case ObjectStoreConfig.LocalFileSystem():
@@ -60,7 +60,7 @@ def check_credential(container: VirtualChunkContainer, credential: AnyCredential
 def open_source(
     container: VirtualChunkContainer, credential: AnyCredential | None, settings: StorageSettings
 ) -> ExternalSource:
-    """Create the source of a container. No request is made yet."""
+    """Create the external source of a virtual chunk container. No request is made yet."""
     url = urlsplit(container.url_prefix)
     store = container.store
     match store:
@@ -109,7 +109,7 @@ def _make_place(container: VirtualChunkContainer, bucket: str, credential: AnyCr
 
 
 class ObjectSource(ExternalSource):
-    """Objects of a bucket."""
+    """An external source of virtual chunks in a bucket."""
 
     def __init__(self, place: Place, settings: StorageSettings) -> None:
         from icefloe.storage.object_store.storage import ObjectStorage  # importing obstore is slow
@@ -133,7 +133,7 @@ class ObjectSource(ExternalSource):
         return first if len(parts) == 1 else replace(first, data=b"".join(part.data for part in parts))
 
     def list_files(self, prefix: str) -> Iterator[tuple[str, Fetched]]:
-        """Yield the keys of all objects below a prefix, with size and version but without bytes."""
+        """Yield the keys of an external source's files below a prefix of a bucket, with size and version."""
         for meta in self._storage.list_foreign(prefix):
             yield meta["path"], Fetched(b"", meta["size"], meta["e_tag"], meta["last_modified"])
 
@@ -143,7 +143,7 @@ class ObjectSource(ExternalSource):
 
 
 class FolderSource(ExternalSource):
-    """Files of this machine below a folder. Symbolic links that lead out of the folder are rejected."""
+    """An external source of virtual chunks in files of this machine. Links out of its folder are rejected."""
 
     answers_at_once = True
 
@@ -201,7 +201,7 @@ def _make_file_tag(status: os.stat_result) -> str:
 def open_repository_storage(
     location: str, container: VirtualChunkContainer, credential: AnyCredential | None
 ) -> Storage:
-    """Return the read-only storage of a repository at a location inside a container."""
+    """Open the read-only storage of a repository that is itself an external source of chunks."""
     from icefloe.storage.urls import storage_from_url
 
     if isinstance(container.store, ObjectStoreConfig.LocalFileSystem | ObjectStoreConfig.Http):

@@ -36,7 +36,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 class WebSource(ExternalSource):
-    """Files of a web server below a URL prefix."""
+    """An external source of virtual chunks on a web server, below a URL prefix."""
 
     def __init__(
         self,

@@ -458,7 +458,7 @@ class LocalStorage(Storage):
             os.close(descriptor)
 
     def _write_aside(self, target: str, data: Buffer) -> tuple[str, int]:
-        """Write a temporary file beside the target, and return its name and open descriptor."""
+        """Write a temporary file next to the target, and return its name and open descriptor."""
         aside = f"{target}#{int.from_bytes(os.urandom(8)):020d}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -496,7 +496,7 @@ class LocalStorage(Storage):
 
 
 class PlainFolder(LocalStorage):
-    """A storage whose files have the names of the objects, without the encoding of repositories."""
+    """A local storage whose files have the names of the objects, without the encoding of repositories."""
 
     def _to_file_path(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
@@ -653,7 +653,7 @@ def _open(file: str) -> Iterator[int]:
 
 
 def read_range(descriptor: int, start: int, stop: int) -> bytes:
-    """Read a byte range of an open file; shorter if the file ends before."""
+    """Read a byte range of a file in a local folder; return fewer bytes if the file ends before."""
     data = os.pread(descriptor, stop - start, start)
     if len(data) < stop - start and data:  # the kernel returns at most 2 GiB at a time
         parts = [data]

@@ -12,12 +12,12 @@ _ENCODED = re.compile(r"""[^\x20-\x7e]|["#%*<>?\[\\\]^`{|}~]""")
 
 
 def encode_key(key: str) -> str:
-    """Return the name of an object on disk."""
+    """Encode the key of an object as the name of a local file."""
     return _ENCODED.sub(_percent_encode, key)
 
 
 def decode_key(name: str) -> str:
-    """Return the key of the object with a name on disk."""
+    """Decode the name of a local file to the key of an object."""
     return unquote(name) if "%" in name else name
 
 

@@ -18,7 +18,7 @@ _FOLDER_NOT_LOCKABLE = {errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR, 
 
 @contextlib.contextmanager
 def lock_folder(folder: str, *, sync: bool = False) -> Iterator[None]:
-    """Hold the lock of an existing folder, after waiting for other holders.
+    """Lock a local folder within the block, after waiting for other holders of the lock.
 
     The lock is on the descriptor of the folder, so that no lock file is left behind. With `sync`, the folder
     is synced after the lock is released, when others may already continue.

@@ -21,7 +21,7 @@ _MANY = 32
 
 
 class Unsynced:
-    """The files that were written and the folders that were changed since the last sync."""
+    """The local files and folders that were changed since the last sync."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
@@ -31,20 +31,20 @@ class Unsynced:
         self._pid = os.getpid()
 
     def add(self, file: str) -> int:
-        """Add a file, and return the number of files."""
+        """Add a local file to sync, and return the number of files."""
         self._renew_locks_after_fork()
         with self._adding:
             self._files.add(file)
             return len(self._files)
 
     def add_folder(self, folder: str) -> None:
-        """Add a folder in which another was created."""
+        """Add a local folder to sync, in which another was created."""
         self._renew_locks_after_fork()
         with self._adding:
             self._folders.add(folder)
 
     def sync(self, aside: int | None = None) -> None:
-        """Sync all files and their folders, and the open descriptor of a temporary file.
+        """Sync all changed local files and their folders, and the open descriptor of a temporary file.
 
         Only one caller at a time: a caller that finds nothing to sync must wait for the one that took the
         files.
@@ -64,7 +64,7 @@ class Unsynced:
 
 
 def sync_all(entries: Iterable[int | str]) -> None:
-    """Sync files and folders, by descriptor or name. Threads are used if they are slow or many."""
+    """Sync local files and folders, by descriptor or name. Threads are used if they are slow or many."""
     left = deque(entries)
 
     def sync_next() -> bool:
@@ -96,7 +96,7 @@ def sync_all(entries: Iterable[int | str]) -> None:
 
 
 def sync_entry(path: str) -> None:
-    """Sync a file or folder, unless it was deleted meanwhile."""
+    """Sync a local file or folder, unless it was deleted meanwhile."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -25,16 +25,16 @@ _READ_AGAIN_AFTER: Final = timedelta(minutes=15)  # other programs renew the key
 
 
 def read_region_from_env() -> str | None:
-    """Return the region of the current profile; None if the environment has a region, which has
-    precedence.
-    """
+    """Return the region of the current AWS profile; None if the environment has a region, which takes
+    precedence."""
     if os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
         return None
     return _profile_from_env().get("region")
 
 
 def has_profile_keys_from_env() -> bool:
-    """Return whether to use the keys of a profile: it has keys or a program, and the environment has none."""
+    """Return whether to use the keys of an AWS profile: it has keys or a program, and the environment has
+    none."""
     if os.environ.get("AWS_ACCESS_KEY_ID"):
         return False
     profile = _profile_from_env()
@@ -42,7 +42,7 @@ def has_profile_keys_from_env() -> bool:
 
 
 def read_profile_keys() -> S3StaticCredentials:
-    """Return the keys of the current profile, which expire so that they are read again."""
+    """Return the keys of the current AWS profile, with an expiration time after which they are read again."""
     found = _profile_from_env()
     if _PROCESS in found and "aws_access_key_id" not in found:
         return _read_keys_of_process(found[_PROCESS])
@@ -120,7 +120,8 @@ def _read_settings(path: str, *sections: str) -> Mapping[str, str]:
     except (configparser.Error, UnicodeDecodeError):
         # Messages of the parser quote the file, which contains secrets.
         raise StorageError(
-            f"{file} is not a valid file of AWS profiles; correct it, or set another file in the environment",
+            f"{file} is not a valid AWS configuration file; correct it, or name another one with "
+            "AWS_CONFIG_FILE or AWS_SHARED_CREDENTIALS_FILE",
             kind=ErrorKind.STORAGE_CONFIG,
         ) from None
     return {key: value for name in sections if parser.has_section(name) for key, value in parser.items(name)}

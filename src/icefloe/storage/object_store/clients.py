@@ -85,8 +85,8 @@ _BOOLEAN_KEYS = {
 _runtime_pid: int | None = None
 
 
-class Role(Enum):
-    """The purpose of a client, which determines headers and retries."""
+class ClientRole(Enum):
+    """The purpose of an object store client, which determines its headers and retries."""
 
     READ = "read"
     WRITE = "write"
@@ -95,7 +95,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Additional HTTP headers. Those of a role override those of both roles."""
+    """The additional HTTP headers of object store clients. Headers of a role override those of both roles."""
 
     both: Mapping[str, str] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
@@ -109,14 +109,14 @@ class Headers:
                 # The value may be a secret.
                 raise ValueError(f"invalid HTTP header value for {name!r}: expected printable characters")
 
-    def of(self, role: Role) -> dict[str, str]:
-        """Return the headers of the requests of one client."""
-        return {**self.both, **(self.read if role is Role.READ else self.write)}
+    def of(self, role: ClientRole) -> dict[str, str]:
+        """Return the HTTP headers for the requests of one object store client."""
+        return {**self.both, **(self.read if role is ClientRole.READ else self.write)}
 
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """A prefix in a bucket of an S3 store."""
+    """The S3 location of an object store client: a prefix in a bucket."""
 
     bucket: str
     prefix: str
@@ -129,9 +129,9 @@ class S3Place:
         _check_name(self.bucket)
 
     def client(
-        self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
+        self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create a client for this location."""
+        """Create an obstore client for a prefix in an S3 bucket."""
         options = self.options
         config: dict[str, Any] = {"skip_signature": _is_anonymous(self.credentials) or options.anonymous}
         endpoint, virtual_hosted = _s3_endpoint(self.bucket, options)
@@ -142,7 +142,7 @@ class S3Place:
             config["region"] = region
         if options.requester_pays:
             config["request_payer"] = True
-        if options.checksum_algorithm is not None and role is not Role.READ:
+        if options.checksum_algorithm is not None and role is not ClientRole.READ:
             config["checksum_algorithm"] = _checksum(options.checksum_algorithm)
         stream_timeout_s = options.network_stream_timeout_seconds
         client = _client_options(settings, role, self.headers.of(role), user_agent, stream_timeout_s)
@@ -152,37 +152,37 @@ class S3Place:
 
     @property
     def is_amazon(self) -> bool:
-        """True if the store is Amazon's."""
+        """True if the client's S3 store is Amazon's."""
         return not self.endpoint or (urlsplit(self.endpoint).hostname or "").endswith(".amazonaws.com")
 
     @property
     def endpoint(self) -> str | None:
-        """The endpoint of requests; None for Amazon's own."""
+        """The endpoint of the S3 client's requests; None for Amazon's own."""
         return self.options.endpoint_url or _endpoint_from_env()
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the location to display."""
+        """Return the parts of the S3 client's location to display."""
         shown = {"type": "S3", "bucket": self.bucket, "prefix": self.prefix}
         shown["region"] = self.options.region or ""
         shown["endpoint_url"] = _strip_password(self.options.endpoint_url or "")
         shown["force_path_style"] = "True" if self.options.force_path_style else ""
         return {key: value for key, value in shown.items() if value}
 
-    def source(self) -> Source:
-        """Return the source of the credentials."""
+    def source(self) -> CredentialSource:
+        """Return the source of the S3 client's credentials."""
         match self.credentials:
             case S3Credentials.Static(credentials):
-                return Source.of(lambda: credentials, _s3_dict)
+                return CredentialSource.of(lambda: credentials, _s3_dict)
             case S3Credentials.Refreshable(function, current):
-                return Source.of(Refresher(function, current, (S3StaticCredentials,)).get, _s3_dict)
+                return CredentialSource.of(Refresher(function, current, (S3StaticCredentials,)).get, _s3_dict)
             case S3Credentials.FromEnv() if has_profile_keys_from_env():
-                return Source.of(read_profile_keys, _s3_dict)
-        return Source(None)
+                return CredentialSource.of(read_profile_keys, _s3_dict)
+        return CredentialSource(None)
 
 
 @dataclass(frozen=True, slots=True)
 class GcsPlace:
-    """A prefix in a bucket of Google Cloud Storage."""
+    """The description of a Google Cloud Storage client's location: a prefix in a bucket."""
 
     bucket: str
     prefix: str
@@ -195,9 +195,9 @@ class GcsPlace:
         _check_name(self.bucket)
 
     def client(
-        self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
+        self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create a client for this location."""
+        """Create an obstore client for a prefix in a bucket of Google Cloud Storage."""
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
@@ -212,22 +212,24 @@ class GcsPlace:
         return GCSStore(self.bucket, **_make_common_arguments(self, settings, role, config, client, source))
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the location to display."""
+        """Return the parts of the Google Cloud client's location to display."""
         return {"type": "GCS", "bucket": self.bucket, **({"prefix": self.prefix} if self.prefix else {})}
 
-    def source(self) -> Source:
-        """Return the source of the credentials."""
+    def source(self) -> CredentialSource:
+        """Return the source of the Google Cloud client's credentials."""
         match self.credentials:
             case GcsCredentials.Static(GcsStaticCredentials.BearerToken(token)):
-                return Source.of(lambda: GcsBearerCredential(token), _gcs_dict)
+                return CredentialSource.of(lambda: GcsBearerCredential(token), _gcs_dict)
             case GcsCredentials.Refreshable(function, current):
-                return Source.of(Refresher(function, current, (GcsBearerCredential,)).get, _gcs_dict)
-        return Source(None)
+                return CredentialSource.of(
+                    Refresher(function, current, (GcsBearerCredential,)).get, _gcs_dict
+                )
+        return CredentialSource(None)
 
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """A prefix in a container of Azure Blob Storage."""
+    """The description of an Azure Blob Storage client's location: a prefix in a container."""
 
     account: str
     container: str
@@ -240,9 +242,9 @@ class AzurePlace:
         _check_name(self.container)
 
     def client(
-        self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
+        self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create a client for this location."""
+        """Create an obstore client for a prefix in a container of Azure Blob Storage."""
         config, client = _split_options(self.config)
         if _is_anonymous(self.credentials):
             config["skip_signature"] = True
@@ -251,15 +253,15 @@ class AzurePlace:
         return AzureStore(self.container, account_name=self.account, **common)
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the location to display."""
+        """Return the parts of the Azure client's location to display."""
         shown = {"type": "Azure", "account": self.account, "container": self.container, "prefix": self.prefix}
         return {key: value for key, value in shown.items() if value}
 
-    def source(self) -> Source:
-        """Return the source of the credentials."""
+    def source(self) -> CredentialSource:
+        """Return the source of the Azure client's credentials."""
         match self.credentials:
             case AzureCredentials.Static(credentials):
-                return Source.of(lambda: credentials, _azure_dict)
+                return CredentialSource.of(lambda: credentials, _azure_dict)
             case AzureCredentials.Refreshable(function, current):
                 accepted = (
                     AzureRefreshableCredential.AccessKey,
@@ -267,13 +269,13 @@ class AzurePlace:
                     AzureRefreshableCredential.BearerToken,
                 )
                 refresher: Refresher[AnyAzureRefreshableCredential] = Refresher(function, current, accepted)
-                return Source.of(refresher.get, _azure_dict)
-        return Source(None)
+                return CredentialSource.of(refresher.get, _azure_dict)
+        return CredentialSource(None)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpPlace:
-    """A folder of a web server, for reading."""
+    """The description of a read-only web client's location: a folder of a web server."""
 
     url: str = field(repr=False)
     config: Mapping[str, str] = field(repr=False)
@@ -281,9 +283,9 @@ class HttpPlace:
     encodes_keys = True
 
     def client(
-        self, settings: EffectiveStorageSettings, role: Role, user_agent: str, source: Source
+        self, settings: EffectiveStorageSettings, role: ClientRole, user_agent: str, source: CredentialSource
     ) -> Client:
-        """Create a client for this location."""
+        """Create an obstore client for a folder of a web server."""
         _, client = _split_options(self.config)
         if urlsplit(self.url).scheme == "http":
             client.setdefault("allow_http", True)
@@ -294,12 +296,12 @@ class HttpPlace:
         )
 
     def describe(self) -> dict[str, str]:
-        """Return the parts of the location to display."""
+        """Return the parts of the web client's location to display."""
         return {"type": "HTTP", "url": _strip_password(self.url)}
 
-    def source(self) -> Source:
-        """Return an empty source: web servers receive headers, not credentials."""
-        return Source(None)
+    def source(self) -> CredentialSource:
+        """Return an empty source of credentials, because clients of web servers receive headers instead."""
+        return CredentialSource(None)
 
 
 _NAME = re.compile(r"[\w.:/%~;,=+!$&'()*-]*", re.ASCII)
@@ -324,8 +326,9 @@ def _check_name(name: str) -> None:
 Place: TypeAlias = S3Place | GcsPlace | AzurePlace | HttpPlace
 
 
-class Source:
-    """A provider of credentials for obstore that keeps its exceptions: obstore only passes on their text.
+class CredentialSource:
+    """A source of credentials for obstore clients that keeps its exceptions: obstore only passes on their
+    text.
 
     Static credentials use it as well: obstore would complete given keys with a token of the environment.
     """
@@ -335,13 +338,14 @@ class Source:
         self.failure: InvalidInputError | None = None
 
     @classmethod
-    def of(cls, get: Callable[[], Any], to_dict: Callable[[Any], dict[str, Any]]) -> Source:
-        """Create a source from a function and its conversion to the form that obstore expects."""
+    def of(cls, get: Callable[[], Any], to_dict: Callable[[Any], dict[str, Any]]) -> CredentialSource:
+        """Create a source of credentials for obstore clients from a function and a conversion of its
+        result."""
         return cls(lambda: to_dict(get()))
 
     @property
     def provider(self) -> Any:
-        """The function that obstore calls; None if obstore should look for credentials itself."""
+        """The function that obstore calls for credentials; None if obstore should look for them itself."""
         return None if self._get is None else self._provide
 
     def _provide(self) -> dict[str, Any]:
@@ -354,7 +358,8 @@ class Source:
 
 
 def check_process() -> None:
-    """Raise StorageError in a process that was forked from one that used obstore, where calls would hang."""
+    """Raise StorageError if this process was forked from one that used obstore, whose calls would
+    hang here."""
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()
@@ -367,13 +372,13 @@ def check_process() -> None:
 
 
 def make_user_agent(attribution: Attribution | None) -> str:
-    """Return the User-Agent of all requests."""
+    """Return the User-Agent of all requests of object store clients."""
     return (attribution or Attribution()).user_agent(f"icefloe/{__version__}")
 
 
 def _client_options(
     settings: EffectiveStorageSettings,
-    role: Role,
+    role: ClientRole,
     headers: dict[str, str],
     agent: str,
     stream_timeout_s: int | None = _STREAM_TIMEOUT_S,
@@ -385,7 +390,7 @@ def _client_options(
     """
     timeout_ms = settings.operation_attempt_timeout_ms
     if timeout_ms is None:
-        timeout_ms = 1000 * (_READ_TIMEOUT_S if role is Role.READ else _WRITE_TIMEOUT_S)
+        timeout_ms = 1000 * (_READ_TIMEOUT_S if role is ClientRole.READ else _WRITE_TIMEOUT_S)
     options: dict[str, Any] = {"user_agent": agent, "timeout": timedelta(milliseconds=timeout_ms)}
     if headers:
         options["default_headers"] = headers
@@ -393,7 +398,7 @@ def _client_options(
         options["connect_timeout"] = timedelta(milliseconds=settings.connect_timeout_ms)
     if settings.read_timeout_ms is not None:
         options["read_timeout"] = timedelta(milliseconds=settings.read_timeout_ms)
-    elif role is Role.READ and stream_timeout_s:
+    elif role is ClientRole.READ and stream_timeout_s:
         options["read_timeout"] = timedelta(seconds=stream_timeout_s)
     return options
 
@@ -401,10 +406,10 @@ def _client_options(
 def _make_common_arguments(
     place: S3Place | GcsPlace | AzurePlace,
     settings: EffectiveStorageSettings,
-    role: Role,
+    role: ClientRole,
     config: dict[str, Any],
     client: dict[str, Any],
-    source: Source,
+    source: CredentialSource,
 ) -> dict[str, Any]:
     """Return the arguments that the stores of all providers share."""
     return {
@@ -416,9 +421,9 @@ def _make_common_arguments(
     }
 
 
-def _retry_config(settings: EffectiveStorageSettings, role: Role) -> dict[str, Any]:
+def _retry_config(settings: EffectiveStorageSettings, role: ClientRole) -> dict[str, Any]:
     return {
-        "max_retries": 0 if role is Role.SWAP else settings.max_tries - 1,
+        "max_retries": 0 if role is ClientRole.SWAP else settings.max_tries - 1,
         "retry_timeout": timedelta(milliseconds=settings.operation_timeout_ms or _DEFAULT_RETRY_MS),
         "backoff": {
             "init_backoff": timedelta(milliseconds=max(settings.initial_backoff_ms, 1)),
@@ -428,7 +433,7 @@ def _retry_config(settings: EffectiveStorageSettings, role: Role) -> dict[str, A
 
 
 def _split_options(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of the store and those of its HTTP client, which obstore expects
+    """Split options into options of the store and options of its HTTP client, which obstore expects
     separately.
     """
     store: dict[str, Any] = {}

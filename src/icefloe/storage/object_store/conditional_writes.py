@@ -25,7 +25,7 @@ from icefloe.storage.base import (
     Unchanged,
     Version,
 )
-from icefloe.storage.object_store.clients import Role
+from icefloe.storage.object_store.clients import ClientRole
 
 if TYPE_CHECKING:
     from icefloe.storage.object_store.storage import ObjectStorage
@@ -35,19 +35,19 @@ WRITE_ID = "icechunkwriteid"
 
 
 class RefusedError(StorageError):
-    """The store reported that a condition does not hold."""
+    """The answer of the object store that the condition of a conditional write does not hold."""
 
 
 class UnchangedError(StorageError):
-    """The store reported that the given version is current."""
+    """The answer of the object store to a conditional request: the object still has the given version."""
 
 
 class UncertainError(StorageError):
-    """The request or its response was lost: the write may have happened, and a retry may succeed."""
+    """The error for a lost response: the conditional write may have happened, and a retry may succeed."""
 
 
 class Swap:
-    """One conditional write, with its retries."""
+    """A conditional write to an object store, with its retries."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Swap:
         self._answer_lost = False
 
     def run(self) -> Version:
-        """Write, and return the version; raise ConditionNotMetError if the condition does not hold."""
+        """Write an object conditionally and return its version; raise ConditionNotMetError if the condition
+        does not hold."""
         settings = self._storage.settings
         pauses_s = (settings.initial_backoff_ms / 1000, settings.max_backoff_ms / 1000)
         for attempt in iterate_attempts(settings.max_tries, *pauses_s):
@@ -101,7 +102,7 @@ class Swap:
             mode = {key: value for key, value in entries.items() if value is not None}
         with storage._translate_errors(self._path):
             result = obstore.put(
-                storage._client(Role.SWAP),
+                storage._client(ClientRole.SWAP),
                 storage._make_key(self._path),
                 self._data,
                 attributes=self._attributes or None,
@@ -134,7 +135,7 @@ class Swap:
         try:
             with storage._translate_errors(self._path):
                 found = obstore.get(
-                    storage._client(Role.READ),
+                    storage._client(ClientRole.READ),
                     storage._make_key(self._path),
                     options={"head": storage.settings.use_metadata},
                 )
@@ -157,5 +158,7 @@ class Swap:
 
 
 def get_version(meta: Mapping[str, Any]) -> Version:
-    """Return the version in a response of obstore."""
+    """Return the version of an object for conditional writes, from the response of obstore to a write or
+    read.
+    """
     return Version(meta.get("e_tag"), meta.get("version"))

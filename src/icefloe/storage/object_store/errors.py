@@ -44,13 +44,14 @@ _BY_TEXT: Final = {
 
 
 def find_server_code(text: str) -> str:
-    """Return the error code in the response of an S3 or Azure server; empty if there is none."""
+    """Find the error code in an error response of an S3 or Azure server; an empty string if there is none."""
     found = _CODE.search(text)
     return found[1] if found else ""
 
 
 def explain_failure(path: str, place: str, text: str) -> str:
-    """Describe a failure: the object, the cause and remedy, the message of the server, and the location."""
+    """Describe an error of an object store: the object, cause and remedy, the server's message, the
+    location."""
     code = find_server_code(text)
     advice = _BY_CODE.get(code) or next((advice for sign, advice in _BY_TEXT.items() if sign in text), "")
     return ": ".join(part for part in (path, advice, f"{_extract_message(text, code)}, in {place}") if part)

@@ -51,9 +51,9 @@ from icefloe.storage.base import (
 from icefloe.storage.local.keys import decode_key, encode_key
 from icefloe.storage.object_store.clients import (
     Client,
+    ClientRole,
     HttpPlace,
     Place,
-    Role,
     S3Place,
     check_process,
     make_user_agent,
@@ -65,8 +65,8 @@ from icefloe.storage.object_store.conditional_writes import (
     UnchangedError,
     get_version,
 )
+from icefloe.storage.object_store.conditional_writes_check import require_conditions
 from icefloe.storage.object_store.errors import BUCKET_CODES, explain_failure, find_server_code
-from icefloe.storage.object_store.trust import require_conditions
 
 _LIST_PAGE = 1000
 _MAX_KEY_BYTES = 1024  # in S3, GCS and Azure
@@ -104,7 +104,7 @@ class ObjectStorage(Storage):
         self._read_only = read_only or isinstance(place, HttpPlace)
         self._attribution = attribution
         self._source = place.source()
-        self._clients: dict[Role, Client] = {}
+        self._clients: dict[ClientRole, Client] = {}
         self._lock = fork_safe_lock()
         self._unquoted_etags = False
         super().__init__(settings)
@@ -113,7 +113,7 @@ class ObjectStorage(Storage):
 
     @property
     def location(self) -> Place:
-        """The location with all options. May contain secrets."""
+        """The location of an object storage with all options. May contain secrets."""
         return self._place
 
     @property
@@ -182,12 +182,12 @@ class ObjectStorage(Storage):
         return list(self._executor.map(Task(lambda r: self.get_range(path, *r), "byte ranges"), ranges))
 
     def get_foreign(self, key: str, start: int, stop: int) -> tuple[bytes, Mapping[str, Any]]:
-        """Read bytes of an object outside the repository, with its size and version.
+        """Read bytes of an external file through an object storage, with its size and version.
 
-        The key is that of the store. Fewer bytes are returned if the object ends.
+        The key is a key of the store. Fewer bytes are returned if the object ends.
         """
         with self._translate_errors(key):
-            client = self._client(Role.READ)
+            client = self._client(ClientRole.READ)
             try:
                 found = obstore.get(client, key, options={"range": (start, stop)})
                 return found.bytes().to_bytes(), found.meta
@@ -197,16 +197,16 @@ class ObjectStorage(Storage):
                 return b"", obstore.head(client, key)
 
     def list_foreign(self, folder: str) -> Iterator[Mapping[str, Any]]:
-        """Yield size and version of the objects below a folder outside the repository."""
+        """Yield size and version of external files below a folder, through an object storage."""
         with self._translate_errors(folder):
-            client = self._client(Role.READ)
+            client = self._client(ClientRole.READ)
             for page in obstore.list(client, folder.strip("/") or None, chunk_size=_LIST_PAGE):
                 yield from page
 
     def head(self, path: str) -> tuple[StorageObjectInfo, Version]:
         # docstring inherited
         with self._translate_errors(path):
-            meta = obstore.head(self._client(Role.READ), self._make_key(path))
+            meta = obstore.head(self._client(ClientRole.READ), self._make_key(path))
         return StorageObjectInfo(path, meta["size"], meta["last_modified"]), get_version(meta)
 
     def clock(self, written: str) -> datetime | None:
@@ -219,7 +219,9 @@ class ObjectStorage(Storage):
         decode = decode_key if self._place.encodes_keys else str
         with self._translate_errors(folder):
             pages = obstore.list(
-                self._client(Role.READ), self._make_key(folder) if folder else None, chunk_size=_LIST_PAGE
+                self._client(ClientRole.READ),
+                self._make_key(folder) if folder else None,
+                chunk_size=_LIST_PAGE,
             )
             for page in pages:
                 for meta in page:
@@ -244,7 +246,7 @@ class ObjectStorage(Storage):
         if isinstance(condition, Unchanged) and not self.settings.use_conditional_update:
             condition = ALWAYS
         if isinstance(condition, Always):
-            return self._put_always(path, data, attributes)
+            return self._put_unconditionally(path, data, attributes)
         return Swap(self, path, data, condition, attributes).run()
 
     def copy(self, source: str, target: str, version: Version | None = None) -> None:
@@ -252,13 +254,13 @@ class ObjectStorage(Storage):
         self.check_writable()
         if version is None:
             with self._translate_errors(source):
-                obstore.copy(self._client(Role.WRITE), self._make_key(source), self._make_key(target))
+                obstore.copy(self._client(ClientRole.WRITE), self._make_key(source), self._make_key(target))
             return
         # obstore has no conditional copy; If-Match ensures that the bytes belong to the version.
         try:
             with self._translate_errors(source):
                 options = {"if_match": self._etag(version)}
-                found = obstore.get(self._client(Role.READ), self._make_key(source), options=options)  # type: ignore[arg-type]
+                found = obstore.get(self._client(ClientRole.READ), self._make_key(source), options=options)  # type: ignore[arg-type]
                 data = found.bytes().to_bytes()
         except RefusedError:
             raise ConditionNotMetError(source, Unchanged(version)) from None
@@ -274,7 +276,7 @@ class ObjectStorage(Storage):
             keys = [self._make_key(path) for path in batch]
             try:
                 with self._translate_errors(batch[0]):
-                    obstore.delete(self._client(Role.WRITE), keys)
+                    obstore.delete(self._client(ClientRole.WRITE), keys)
                 deleted += len(batch)
             except StorageError:
                 # obstore stops at the first failure and does not report what was deleted: delete one by one.
@@ -287,7 +289,7 @@ class ObjectStorage(Storage):
 
     def _get(self, path: str, options: dict[str, Any]) -> tuple[bytes, Version]:
         with self._translate_errors(path):
-            found = obstore.get(self._client(Role.READ), self._make_key(path), options=options)  # type: ignore[arg-type]
+            found = obstore.get(self._client(ClientRole.READ), self._make_key(path), options=options)  # type: ignore[arg-type]
             size_bytes = found.meta["size"]
             version = get_version(found.meta)
             if size_bytes <= 2 * self.settings.ideal_concurrent_request_size:
@@ -307,7 +309,7 @@ class ObjectStorage(Storage):
         )
 
     def _get_part(self, path: str, part: tuple[int, int], version: Version | None = None) -> bytes:
-        client, key = self._client(Role.READ), self._make_key(path)
+        client, key = self._client(ClientRole.READ), self._make_key(path)
         with self._translate_errors(path):
             if version is None or version.e_tag is None:
                 data = obstore.get_range(client, key, start=part[0], end=part[1]).to_bytes()
@@ -322,12 +324,12 @@ class ObjectStorage(Storage):
     def _executor(self) -> ThreadExecutor:
         return ThreadExecutor(self.settings.max_concurrent_requests_for_object, "parts")
 
-    def _put_always(self, path: str, data: Buffer, attributes: dict[str, str]) -> Version:
+    def _put_unconditionally(self, path: str, data: Buffer, attributes: dict[str, str]) -> Version:
         view = memoryview(data).cast("B")
         multipart = len(view) >= max(self.settings.minimum_size_for_multipart_upload, 1)
         with self._translate_errors(path):
             result = obstore.put(
-                self._client(Role.WRITE),
+                self._client(ClientRole.WRITE),
                 self._make_key(path),
                 view,
                 attributes=attributes or None,
@@ -340,7 +342,7 @@ class ObjectStorage(Storage):
     def _delete_one(self, path: str) -> StorageError | None:
         try:
             with self._translate_errors(path):
-                obstore.delete(self._client(Role.WRITE), [self._make_key(path)])
+                obstore.delete(self._client(ClientRole.WRITE), [self._make_key(path)])
         except ObjectNotFoundError:
             return None
         except StorageError as error:
@@ -365,7 +367,7 @@ class ObjectStorage(Storage):
         # Ceph compares If-Match with the tag without quotes.
         return version.e_tag.strip('"') if version.e_tag and self._unquoted_etags else version.e_tag
 
-    def _client(self, role: Role) -> Client:
+    def _client(self, role: ClientRole) -> Client:
         check_process()
         with self._lock:
             client = self._clients.get(role)

@@ -13,7 +13,8 @@ _MISSING: Final = 3.4028234663852886e38
 
 
 def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", field: int = 0) -> Any:
-    """Decode the values of a message into an array whose last dimensions are those of the grid."""
+    """Decode the values of a GRIB message into an array whose last dimensions are the dimensions of the
+    grid."""
     import eccodes
 
     handle = eccodes.codes_new_from_message(split_fields(message)[field])
@@ -29,7 +30,7 @@ def decode_grib(message: bytes, shape: tuple[int, ...], key: str = "values", fie
 
 
 def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: bool = False) -> Any:
-    """Arrange the values of a message as rows along x, for any scanning mode.
+    """Arrange the values that a GRIB message decodes to as rows along x, for any scanning mode.
 
     For latitudes and longitudes, pass `is_coordinate`: ecCodes never reverses every second row of these.
     """
@@ -50,7 +51,7 @@ def to_rows(values: Any, handle: Any, shape: tuple[int, ...], *, is_coordinate: 
 
 
 def split_fields(message: bytes) -> list[bytes]:
-    """Split a message of edition 2 with several fields into one message per field."""
+    """Split a GRIB message of edition 2 with several fields into one message per field, to decode them."""
     if message[7] != 2:
         return [message]
     shared: dict[int, bytes] = {}

@@ -30,14 +30,14 @@ _BLOSC2_ZEROS, _BLOSC2_NAN, _BLOSC2_UNSET = 1, 2, 4
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Shape and data type of a decoded chunk."""
+    """The shape and data type of a chunk that an HDF5 filter decodes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     @property
     def size_bytes(self) -> int:
-        """Size of the decoded chunk."""
+        """The size of a chunk that an HDF5 filter decodes, in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -45,7 +45,7 @@ Decoder: TypeAlias = Callable[[bytes, Sequence[int], Chunk], Any]
 
 
 def decode_filter(number: int, values: Sequence[int], data: bytes, chunk: Chunk) -> bytes:
-    """Decode bytes that filter `number` encoded with these parameters; ValueError for unknown filters."""
+    """Decode bytes that the HDF5 filter `number` encoded; raise ValueError for unknown filters."""
     if number not in DECODERS:
         known = ", ".join(map(str, sorted(DECODERS)))
         raise ValueError(f"HDF5 filter {number} cannot be decoded; known filters are {known}")

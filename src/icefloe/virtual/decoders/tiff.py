@@ -20,8 +20,8 @@ _IMAGES: Final = {
 """Compressions of whole images, with the functions of imagecodecs."""
 
 
-class Coding(Protocol):
-    """Encoding of the segments of an image: the settings of `TiffCodec`."""
+class SegmentCoding(Protocol):
+    """The encoding of the segments of a TIFF image: the settings of `TiffCodec`."""
 
     compression: str
     predictor: int
@@ -31,7 +31,7 @@ class Coding(Protocol):
 
 
 def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-    """Decode the samples of a strip or tile, in native byte order."""
+    """Decode the samples of a TIFF strip or tile, in native byte order."""
     if coding.compression in _IMAGES:
         return _pad(_decode_image(coding, data), shape, dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -50,7 +50,7 @@ def decode_segment(coding: Any, data: bytes, shape: tuple[int, ...], dtype: np.d
     return _pad(values.reshape(rows, -1), shape, dtype)
 
 
-def _decompress(coding: Coding, data: bytes, size: int) -> bytes:
+def _decompress(coding: SegmentCoding, data: bytes, size: int) -> bytes:
     if coding.compression == "none":
         return data
     if coding.compression == "deflate":
@@ -62,7 +62,7 @@ def _decompress(coding: Coding, data: bytes, size: int) -> bytes:
     return bytes(getattr(imagecodecs, f"{coding.compression}_decode")(data, out=size))
 
 
-def _decode_image(coding: Coding, data: bytes) -> Any:
+def _decode_image(coding: SegmentCoding, data: bytes) -> Any:
     import imagecodecs
 
     if coding.compression == "jpeg":
@@ -71,7 +71,7 @@ def _decode_image(coding: Coding, data: bytes) -> Any:
 
 
 def _undo_differences(samples: Any, dtype: np.dtype[Any]) -> Any:
-    """Undo horizontal differencing. Sums wrap around like those of the encoder."""
+    """Undo horizontal differencing. Sums wrap around as in the encoder."""
     integers = samples.view(f"u{dtype.itemsize}")
     return np.cumsum(integers, axis=1, dtype=integers.dtype).view(dtype)
 

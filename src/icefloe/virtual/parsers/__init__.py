@@ -56,7 +56,7 @@ INLINE_BYTES: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class ParseOptions:
-    """Selection of the variables to parse and of those to load."""
+    """The options of all parsers: which variables to parse, and which to load."""
 
     group: str | None = None
     """Path of the group to parse; None for the whole file."""
@@ -72,18 +72,18 @@ class ParseOptions:
     """True to make a group of each part of a GRIB file, even if all parts fit into one dataset."""
 
     def drops(self, path: str) -> bool:
-        """Check whether a variable is excluded."""
+        """Return whether the options of a parser exclude a variable."""
         return not self.drop_variables.isdisjoint((path, path.rpartition("/")[2]))
 
     def loads(self, path: str, dimensions: Sequence[str], size_bytes: int) -> bool:
-        """Check whether to load the values of a variable."""
+        """Return whether a parser should load the values of a variable."""
         name = path.rpartition("/")[2]
         if self.loadable_variables is not None:
             return not self.loadable_variables.isdisjoint((path, name))
         return tuple(dimensions) == (name,) and size_bytes <= LOADED_BYTES
 
     def chunks_of_contiguous(self, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-        """Choose the chunk shape of a contiguous variable by dividing its first dimensions.
+        """Choose the chunk shape in which a parser presents a contiguous variable.
 
         Each chunk must be contiguous as well, and all must have the same size, because Zarr always reads
         whole chunks, even at the edge of an array.
@@ -104,14 +104,14 @@ class ParseOptions:
 
 
 def find_parser(format: Format) -> Parser:
-    """Import the parser of a format that consists of a single file."""
+    """Find the parser of a file format in the registry, and import it."""
     module, function = _PARSERS[format]
     parser: Parser = getattr(import_module(f"icefloe.virtual.parsers.{module}"), function)
     return parser
 
 
 def recognize(file: SourceFile) -> Format:
-    """Recognise the format of a file by its first bytes.
+    """Recognize the format of a file by its first bytes, to choose its parser.
 
     Raises
     ------

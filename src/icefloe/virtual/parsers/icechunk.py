@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from icefloe._internal.ids import encode_column
 from icefloe.config import VirtualChunkContainer
+from icefloe.core.reference_columns import to_absolute_locations
 from icefloe.core.virtual_chunks.locations import Containers
-from icefloe.core.virtual_refs import to_absolute_locations
 from icefloe.format.manifest import INLINE, NATIVE, NO_ETAG, VIRTUAL, ArrayManifest
 from icefloe.format.snapshot import ArrayNodeData
 from icefloe.history.versions import DEFAULT_VERSION, resolve_version
@@ -23,14 +23,14 @@ from icefloe.repository import Repository
 from icefloe.storage.external.sources import check_credential, open_repository_storage
 from icefloe.virtual.dataset import VirtualDataset
 from icefloe.virtual.parsers import ParseOptions
-from icefloe.virtual.parsers.zarr.hierarchy import ArrayChunks, build_dataset
+from icefloe.virtual.parsers.zarr.hierarchy import ZarrArrayChunks, build_dataset
 from icefloe.virtual.sources import FindAccess, Source, SourceNumbers, make_container
 
 _HIDDEN: Final = "_icefloe"
 
 
 def is_repository(folder: str) -> bool:
-    """Check whether a local folder is an Icechunk repository."""
+    """Return whether a local folder is an Icechunk repository, which has a parser."""
     has = {
         name: os.path.exists(os.path.join(folder, name))
         for name in ("repo", "refs", "snapshots", "zarr.json")
@@ -39,7 +39,7 @@ def is_repository(folder: str) -> bool:
 
 
 def parse_repository(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a version of a repository. By default, the branch main."""
+    """Parse a version of an Icechunk repository to references to its chunks. By default, the branch main."""
     store, credential = access(location)
     container = make_container(location, store)
     check_credential(container, credential)
@@ -49,7 +49,7 @@ def parse_repository(location: str, options: ParseOptions, access: FindAccess) -
     configured = repo.config.virtual_chunk_containers or {}
     sources = _Sources(location.rstrip("/"), configured.values())
     documents: dict[str, Any] = {}
-    chunks: dict[str, ArrayChunks] = {}
+    chunks: dict[str, ZarrArrayChunks] = {}
     workspace = session._workspace
     for path in workspace.paths():
         name = path.strip("/")
@@ -88,7 +88,7 @@ class _Sources(SourceNumbers):
         return [numbers[code] for code in codes.reshape(-1).tolist()]
 
 
-def _convert_chunks(refs: ArrayManifest, sources: _Sources) -> ArrayChunks:
+def _convert_chunks(refs: ArrayManifest, sources: _Sources) -> ZarrArrayChunks:
     native, virtual, inline = (refs.kind == kind for kind in (NATIVE, VIRTUAL, INLINE))
     numbers = np.zeros(len(refs), np.uint32)
     numbers[native] = sources.of_native(refs.chunk_ids[native])
@@ -97,7 +97,7 @@ def _convert_chunks(refs: ArrayManifest, sources: _Sources) -> ArrayChunks:
     rows = np.flatnonzero(inline)
     places = map(tuple, refs.coords[inline].tolist())
     kept = ~inline
-    return ArrayChunks(
+    return ZarrArrayChunks(
         refs.coords[kept].astype(np.int64),
         numbers[kept],
         refs.offsets[kept],

@@ -21,8 +21,8 @@ from icefloe.virtual.errors import CannotVirtualizeError
 from icefloe.virtual.parsers import ParseOptions
 from icefloe.virtual.parsers.zarr.hierarchy import (
     METADATA,
-    ArrayChunks,
     KeyedChunks,
+    ZarrArrayChunks,
     build_dataset,
     parse_document,
 )
@@ -78,7 +78,7 @@ class _Sources:
         return tuple(found)
 
 
-def _check_ends(sources: Sequence[Source], chunks: KeyedChunks | ArrayChunks, place: str) -> None:
+def _check_ends(sources: Sequence[Source], chunks: KeyedChunks | ZarrArrayChunks, place: str) -> None:
     """Raise CannotVirtualizeError if a reference extends beyond the end of its file."""
     codes, offsets, lengths = chunks.sources, chunks.offsets, chunks.lengths
     if not len(codes):
@@ -95,7 +95,7 @@ def _check_ends(sources: Sequence[Source], chunks: KeyedChunks | ArrayChunks, pl
 
 
 def parse_kerchunk_json(file: SourceFile, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a JSON file of references."""
+    """Parse a JSON file of kerchunk references."""
     place = file.location
     try:
         found = json.loads(file.read(0, file.size_bytes))
@@ -186,7 +186,7 @@ def _decode_inline(key: str, value: str, place: str) -> bytes:
 
 
 def is_parquet(folder: str) -> bool:
-    """Check whether a local folder contains references in Parquet files."""
+    """Return whether a local folder contains kerchunk references in Parquet files."""
     try:
         with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
             return "record_size" in json.load(file)
@@ -195,14 +195,15 @@ def is_parquet(folder: str) -> bool:
 
 
 def parse_kerchunk_parquet(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a local folder in which each Parquet file has `record_size` references of one array."""
+    """Parse a local folder of kerchunk references in Parquet files, with `record_size` references of one
+    array each."""
     folder = unquote(urlsplit(location).path)
     with open(os.path.join(folder, ".zmetadata"), encoding="utf-8") as file:
         consolidated = json.load(file)
     documents = {key: parse_document(key, each, location) for key, each in consolidated["metadata"].items()}
     size = int(consolidated["record_size"])
     sources = _Sources(location, access)
-    chunks: dict[str, ArrayChunks] = {}
+    chunks: dict[str, ZarrArrayChunks] = {}
     for key, document in documents.items():
         if key.rpartition("/")[2] == ".zarray":
             path = key.rpartition("/")[0]
@@ -215,7 +216,7 @@ def parse_kerchunk_parquet(location: str, options: ParseOptions, access: FindAcc
 
 def _read_parquet_array(
     folder: str, document: Mapping[str, Any], size: int, sources: _Sources
-) -> ArrayChunks:
+) -> ZarrArrayChunks:
     import pyarrow.parquet
 
     grid = [-(-total // chunk) for total, chunk in zip(document["shape"], document["chunks"], strict=True)]
@@ -235,7 +236,7 @@ def _read_parquet_array(
     coords = (
         np.stack(np.unravel_index(numbers, grid), axis=1) if grid else np.zeros((len(numbers), 1), np.int64)
     )
-    return ArrayChunks(
+    return ZarrArrayChunks(
         coords, codes.astype(np.uint32), offsets.astype(np.uint64), lengths.astype(np.uint64), inline
     )
 

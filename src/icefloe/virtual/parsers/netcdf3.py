@@ -55,7 +55,7 @@ class _Declared:
 
 
 def parse_netcdf3(file: SourceFile, options: ParseOptions) -> VirtualDataset:
-    """Parse a NetCDF-3 file. All chunks are in source 0."""
+    """Parse a NetCDF-3 file: classic, 64-bit offset or CDF-5. All chunks are in source 0."""
     if options.group not in (None, "", "/"):
         raise CannotVirtualizeError(f"{file.location} has no group {options.group!r}: NetCDF-3 has no groups")
     header = _Header(file)

@@ -48,7 +48,7 @@ _PARSERS: Final = {
 def parse_with_virtualizarr(
     file: SourceFile, format: str, options: ParseOptions, access: FindAccess
 ) -> VirtualDataset:
-    """Parse a file with the parser of VirtualiZarr for its format."""
+    """Parse a FITS, HDF4 or DMR++ file with VirtualiZarr's parser for its format."""
     parser = _PARSERS[format]
     with _provide_local_copy(file) as path:
         refused: list[Refused] = []
@@ -163,7 +163,8 @@ def _provide_local_copy(file: SourceFile) -> Iterator[str]:
 def _set_locations(
     dataset: VirtualDataset, file: SourceFile, path: str, access: FindAccess
 ) -> VirtualDataset:
-    """Replace the location of the copy with that of the file, and find the state of all referenced files."""
+    """Replace the location of the copy with the location of the file, and find the state of all referenced
+    files."""
     copies, remote = (f"{to_location(os.path.dirname(path))}/", f"{file.location.rpartition('/')[0]}/")
     locations = []
     for source in dataset.sources:

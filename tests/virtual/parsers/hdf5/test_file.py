@@ -102,7 +102,7 @@ def test_variables_are_padded_to_unlimited_dimension(tmp_path: Path) -> None:
     assert dataset.to_xarray().sizes == {"time": 5, "x": 3}
 
 
-def test_unwritten_chunks_hold_fill_value(tmp_path: Path) -> None:
+def test_unwritten_chunks_read_as_fill_value(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         chunked = file.create_dataset("chunked", (10,), "<i4", chunks=(2,), fillvalue=-9)
         chunked[4:6] = 5, 6

@@ -136,7 +136,7 @@ class _Cube:
         return tuple(sorted(found, reverse=axis == 3 and self.level_name in _FALLING))
 
     def kind(self) -> Kind:
-        """Return the properties that distinguish the variable from those of other groups."""
+        """Return the properties that distinguish the variable from variables of other groups."""
         levels = self.values(_AXES.index("level"))
         return Kind(self.level_name, str(self.keys.get("stepType")), format_level(levels))
 

@@ -17,7 +17,8 @@ _TEXT: Final = re.compile(r"typeOfLevel=([^,]*),stepType=([^,]*)(?:,level=([^,]*
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kind:
-    """The properties that distinguish a part of a GRIB file. Its text selects the part like a group."""
+    """The kind of a GRIB file's part: the properties that distinguish it. Its text selects the part like a
+    group."""
 
     level_type: str
     step_type: str
@@ -33,12 +34,13 @@ class Kind:
 
     @staticmethod
     def parse(text: str) -> Kind | None:
-        """Parse the text of a kind; return None for other text, such as the path of a group."""
+        """Parse the text of a GRIB part's kind; return None for other text, such as the path of a group."""
         found = _TEXT.fullmatch(text)
         return None if found is None else Kind(found[1], found[2], found[3] or "", int(found[4] or 1))
 
     def matches(self, path: str) -> bool:
-        """Check whether a path of level type and, optionally, step type and level matches."""
+        """Return whether a group path of level type and, optionally, step type and level matches the kind of
+        a GRIB part."""
         level_type, *rest = path.split("/")
         return level_type == self.level_type and rest in (
             *([], [self.step_type], [self.level]),
@@ -47,12 +49,12 @@ class Kind:
 
 
 def format_level(levels: Collection[float]) -> str:
-    """Return the level of a variable as text; empty if there is not exactly one."""
+    """Format the level of a GRIB variable for a group name; empty if there is not exactly one level."""
     return f"{next(iter(levels)):g}" if len(levels) == 1 else ""
 
 
 def name_groups(kinds: Iterable[Kind], named: Mapping[Kind, str] | None = None) -> dict[Kind, str]:
-    """Choose a group name for each kind. Kinds in `named` keep their names.
+    """Choose a group name for each kind of GRIB part. Kinds in `named` keep their names.
 
     Levels are part of a name, so omit them from kinds whose variables are all on the same levels. No group is
     below another one, because xarray opens a tree only if groups share the coordinates of their parents.

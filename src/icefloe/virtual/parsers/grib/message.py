@@ -22,7 +22,7 @@ _NO_VALUES: Final = (5).to_bytes(4) + bytes([_VALUES])
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The location of a message in its file."""
+    """The location of a GRIB message in its file."""
 
     offset: int
     length: int
@@ -30,7 +30,7 @@ class Message:
 
 
 def read_headers(file: SourceFile, message: Message) -> list[bytes]:
-    """Read each field of a message as a message without values.
+    """Read each field of a GRIB message as a message without values.
 
     Only the sections before the values are read from messages of edition 2. A message of edition 1 is read as
     a whole, because the number of points may follow from the values alone.
@@ -62,7 +62,7 @@ def _read_headers_2(file: SourceFile, message: Message) -> list[bytes]:
 
 
 def iterate_messages(file: SourceFile) -> Iterator[Message]:
-    """Generate the messages of a file in order, skipping bytes between them."""
+    """Yield the GRIB messages of a file in order, skipping bytes between them."""
     position = _find_next_magic(file, 0)
     while position is not None:
         message = _read_message_at(file, position)

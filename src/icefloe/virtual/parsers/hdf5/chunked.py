@@ -14,6 +14,7 @@ from icefloe.virtual.codecs import HDF5
 from icefloe.virtual.decoders.hdf5 import DECODERS, Chunk, decode_filter
 from icefloe.virtual.errors import RefusalReason, RefusedVariable
 from icefloe.virtual.parsers import INLINE_BYTES
+from icefloe.virtual.parsers.hdf5.chunk_index import read_chunk_index
 from icefloe.virtual.variables import ChunkReferences
 from icefloe.virtual.zarr_metadata import blosc_codec, configure_numcodec, zstd_codec
 
@@ -75,17 +76,16 @@ _KNOWN: Final = {32017: "SZ", 32019: "JPEG", 32024: "SZ3", 32028: "SPERR"}
 def refer_to_chunks(
     dataset: h5py.Dataset, stored: Sequence[StoredFilter], dtype: np.dtype[Any], inner: tuple[int, ...]
 ) -> tuple[list[dict[str, Any]], ChunkReferences]:
-    """Return the codecs that all chunks need, and references to the chunks that were written."""
+    """Refer to the chunks of a chunked HDF5 dataset: return codecs for its filters, and references to its
+    written chunks.
+    """
     filters = _find_filters(stored)
     own_shape, own_chunks = dataset.shape, dataset.chunks
     chunk = Chunk((*own_chunks, *inner), dtype)
     rank = len(own_shape)
-    numbers = array("Q")
-    # chunk_iter walks the index once, and get_chunk_info once per chunk.
-    dataset.id.chunk_iter(
-        lambda found: numbers.extend((*found.chunk_offset, found.byte_offset, found.size, found.filter_mask))
-    )
-    table = np.frombuffer(numbers, np.uint64).reshape(-1, rank + 3)
+    table = read_chunk_index(dataset)
+    if table is None:
+        table = _walk_index(dataset)
     coords, rows = table[:, :rank] // np.array(own_chunks, np.uint64), table[:, rank:]
     # A file may still contain chunks outside the shape after a dataset was made smaller.
     grid = -(-np.array(own_shape) // np.array(own_chunks))
@@ -111,6 +111,16 @@ def refer_to_chunks(
     return [each.codec for each in filters], chunks.with_inner(len(inner))
 
 
+def _walk_index(dataset: h5py.Dataset) -> NDArray[np.uint64]:
+    """Read the positions of all chunks through the HDF5 library, in the form of `read_chunk_index`."""
+    numbers = array("Q")
+    # chunk_iter walks the index once, and get_chunk_info once per chunk.
+    dataset.id.chunk_iter(
+        lambda found: numbers.extend((*found.chunk_offset, found.byte_offset, found.size, found.filter_mask))
+    )
+    return np.frombuffer(numbers, np.uint64).reshape(-1, len(dataset.shape) + 3)
+
+
 def _find_filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
     """Return the filters in the order of encoding. Raises RefusedVariable if no codec decodes one of them."""
     found: list[_Filter] = []
@@ -122,7 +132,7 @@ def _find_filters(stored: Sequence[StoredFilter]) -> list[_Filter]:
             )
         if number == _SHUFFLE and values[0] == 1:
             continue  # shuffling single bytes changes nothing
-        # After another filter, the number of bytes need not be a multiple of the item size.
+        # After another filter, the number of bytes may not be a multiple of the item size.
         usual = number in _CODECS and not (number == _SHUFFLE and found)
         codec = _CODECS[number](values) if usual else _make_own_codec(number, values)
         found.append(_Filter(position, number, tuple(values), codec))

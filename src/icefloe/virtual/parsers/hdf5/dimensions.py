@@ -31,18 +31,20 @@ _LIST: Final = "DIMENSION_LIST"
 
 
 def get_shown_name(name: str) -> str:
-    """Return the name of a variable: netCDF adds a prefix if it has the name of another dimension."""
+    """Return the name of an HDF5 variable without the prefix that netCDF adds if a dimension has the same
+    name.
+    """
     return name.removeprefix(_NOT_A_COORDINATE)
 
 
 def is_bare_dimension(attributes: Mapping[str, Any]) -> bool:
-    """Check whether a dataset only declares a dimension, without values."""
+    """Return whether an HDF5 dataset only declares a dimension, without values."""
     name = attributes.get("NAME") if "CLASS" in attributes else None
     return isinstance(name, bytes) and name.startswith(_BARE)
 
 
 class UnlimitedDimensions:
-    """Lengths of the unlimited dimensions of a file.
+    """The lengths of the unlimited dimensions of an HDF5 file.
 
     netCDF extends a variable only when it is written, and shows the fill value beyond its end. A dimension is
     as long as its longest variable.
@@ -52,7 +54,7 @@ class UnlimitedDimensions:
         self._lengths: dict[int, int] | None = None
 
     def shape_of(self, dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the shape of a dataset, extended to the lengths of its unlimited dimensions."""
+        """Return the shape of an HDF5 dataset, extended to the lengths of its unlimited dimensions."""
         shape: tuple[int, ...] = tuple(dataset.shape)
         scales = _find_unlimited_scales(dataset, attributes)
         if not scales:
@@ -89,7 +91,7 @@ def _find_unlimited_scales(dataset: h5py.Dataset, attributes: Mapping[str, Any])
 
 
 class Dimensions:
-    """Names of the dimensions of the datasets of one group.
+    """The names of the dimensions of the HDF5 datasets in one group.
 
     Unnamed dimensions of the same size share a name such as `phony_dim_0`, as in the netCDF library.
     """
@@ -100,7 +102,9 @@ class Dimensions:
     def name_axes(
         self, dataset: h5py.Dataset, shape: tuple[int, ...], attributes: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """Return a unique name for each axis of a dataset, including the axes of array-valued elements."""
+        """Return a unique dimension name for each axis of an HDF5 dataset, including axes of array-valued
+        elements.
+        """
         own = self._find_own_names(dataset, attributes)
         names: list[str] = []
         for axis, size in enumerate(shape):

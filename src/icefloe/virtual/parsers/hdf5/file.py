@@ -54,7 +54,7 @@ _UNREAD: Final = HIDDEN_ATTRIBUTES - {"CLASS", "NAME", "DIMENSION_LIST", "_Netcd
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Member:
-    """A dataset of an open file."""
+    """A dataset in an open HDF5 file."""
 
     dataset: h5py.Dataset
     dimensions: tuple[str, ...]
@@ -66,7 +66,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """A group of an open file."""
+    """A group in an open HDF5 file."""
 
     variables: Mapping[str, Member]
     attributes: Mapping[str, Any]
@@ -273,7 +273,7 @@ def _read_strings(dataset: h5py.Dataset) -> Values:
 
 
 def _find_fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
-    """Return the value of unwritten chunks. The elements of an array fill value must be equal."""
+    """Return the fill value of an array as a scalar. All elements of a fill value must be equal."""
     values = np.asarray(dataset.fillvalue)
     flat = values.reshape(-1)
     if values.ndim and (flat != flat[0]).any():
@@ -284,7 +284,9 @@ def _find_fill_value(dataset: h5py.Dataset, dtype: np.dtype[Any]) -> Any:
 
 
 def group_attributes(group: h5py.Group) -> dict[str, Any]:
-    """Return the attributes of a group as JSON values, without internal ones of the netCDF library."""
+    """Return the attributes of a group in an HDF5 file as JSON values, without internal ones of the netCDF
+    library.
+    """
     return _to_json_attributes(read_attributes(group))
 
 
@@ -304,7 +306,10 @@ def _drop_internal_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_attributes(owner: h5py.Group | h5py.Dataset) -> dict[str, Any]:
-    """Read the attributes that numpy can represent. Unneeded ones of the netCDF library are None."""
+    """Read the attributes in an HDF5 file that numpy can represent.
+
+    Unneeded ones of the netCDF library are None.
+    """
     found: dict[str, Any] = {}
     attributes = owner.attrs
     for name in attributes:

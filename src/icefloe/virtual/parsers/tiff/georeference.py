@@ -121,9 +121,9 @@ _MERCATOR, _LAMBERT_1SP = 7, 9
 
 
 def locate_pixels(page: Any, variable: VirtualVariable) -> dict[str, VirtualVariable]:
-    """Create the coordinates and the grid mapping of an image or overview.
+    """Georeference a GeoTIFF image or overview: create its coordinates and grid mapping.
 
-    The coordinates x and y are those of pixel centres; rotated images have none. There is a grid mapping if
+    The coordinates x and y refer to pixel centres; rotated images have none. There is a grid mapping if
     the coordinate reference system is known.
 
     Returns
@@ -192,7 +192,8 @@ def _find_transform(tags: Mapping[str, Any], columns: float, rows: float) -> tup
 
 
 def make_grid_mapping(tags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the coordinate reference system as attributes of a CF grid mapping; empty if it is unknown."""
+    """Return the coordinate reference system of a GeoTIFF as CF grid mapping attributes; empty if it is
+    unknown."""
     if "pyproj" not in sys.modules and any(name in sys.modules for name in _WITH_OTHER_PROJ):
         keys = {
             name: getattr(value, "value", value) for name, value in tags.items() if name.endswith("GeoKey")

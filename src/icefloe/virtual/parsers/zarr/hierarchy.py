@@ -29,8 +29,8 @@ _INDICES: Final = re.compile(rf"(?:{_NUMBER}(?:[./]{_NUMBER})*+\n)*+")
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayChunks:
-    """The chunks of one array, in columns."""
+class ZarrArrayChunks:
+    """The chunks of one array in a parsed Zarr hierarchy, in columns."""
 
     coords: NDArray[np.int64]
     """Indices in the chunk grid, of shape (n, dimensions)."""
@@ -42,7 +42,7 @@ class ArrayChunks:
 
 @dataclass(frozen=True, slots=True)
 class KeyedChunks:
-    """The chunks of a hierarchy by key, in columns."""
+    """The chunks of a parsed Zarr hierarchy by key, in columns."""
 
     keys: Sequence[str]
     sources: NDArray[np.uint32]
@@ -50,18 +50,18 @@ class KeyedChunks:
     lengths: NDArray[np.uint64]
     inline: Mapping[str, bytes]
 
-    def by_array(self, documents: Mapping[str, Any]) -> dict[str, ArrayChunks]:
-        """Divide chunks among arrays, ignoring keys that are not keys of chunks."""
+    def by_array(self, documents: Mapping[str, Any]) -> dict[str, ZarrArrayChunks]:
+        """Divide the chunks of a Zarr hierarchy among its arrays, ignoring keys that are not chunk keys."""
         rows, inline = _group_by_array(self.keys, documents), _group_by_array(list(self.inline), documents)
         inline_keys = list(self.inline)
-        found: dict[str, ArrayChunks] = {}
+        found: dict[str, ZarrArrayChunks] = {}
         for path in dict.fromkeys((*rows, *inline)):
             numbers = np.array(rows.get(path, []), np.int64)
             coords, known = _parse_indices(path, [self.keys[row] for row in numbers.tolist()])
             taken = [inline_keys[row] for row in inline.get(path, [])]
             places, placed = _parse_indices(path, taken)
             numbers = numbers[known]
-            found[path] = ArrayChunks(
+            found[path] = ZarrArrayChunks(
                 coords,
                 self.sources[numbers],
                 self.offsets[numbers],
@@ -76,12 +76,13 @@ class KeyedChunks:
 
 def build_dataset(
     documents: Mapping[str, Any],
-    chunks: Mapping[str, ArrayChunks],
+    chunks: Mapping[str, ZarrArrayChunks],
     sources: tuple[Source, ...],
     options: ParseOptions,
     place: str,
 ) -> VirtualDataset:
-    """Create the dataset of a hierarchy from parsed metadata by key, and chunks by path of their array."""
+    """Create the virtual dataset of a Zarr hierarchy from metadata by key, and chunks by path of
+    their array."""
     root = options.group or ""
     if root and not any(key.startswith(f"{root}/") for key in documents):
         raise CannotVirtualizeError(f"{place} has no group {options.group!r}")
@@ -95,7 +96,7 @@ def build_dataset(
 @dataclass(frozen=True, slots=True)
 class _Hierarchy:
     documents: Mapping[str, Any]
-    chunks: Mapping[str, ArrayChunks]
+    chunks: Mapping[str, ZarrArrayChunks]
     sources: tuple[Source, ...]
     options: ParseOptions
     place: str
@@ -172,7 +173,7 @@ def _group_by_array(keys: Sequence[str], documents: Mapping[str, Any]) -> dict[s
 def _parse_indices(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Parse the chunk indices in the keys of an array, and return a mask of the valid keys.
 
-    Keys whose number of dimensions differs from that of the first key are ignored. The index of a scalar is
+    Keys with a different number of dimensions than the first key are ignored. The index of a scalar is
     empty or 0.
     """
     start = len(path) + 1 if path else 0
@@ -192,7 +193,7 @@ def _parse_indices(path: str, keys: Sequence[str]) -> tuple[NDArray[np.int64], N
     return numbers[np.repeat(alike, counts)].reshape(-1, counts[0]), known
 
 
-def _make_variable(path: str, documents: Mapping[str, Any], found: ArrayChunks | None) -> VirtualVariable:
+def _make_variable(path: str, documents: Mapping[str, Any], found: ZarrArrayChunks | None) -> VirtualVariable:
     if _make_key(path, "zarr.json") in documents:
         variable = convert_v3_array(documents[_make_key(path, "zarr.json")])
     else:
@@ -224,7 +225,7 @@ def _make_variable(path: str, documents: Mapping[str, Any], found: ArrayChunks |
 
 
 def parse_document(key: str, data: Any, place: str) -> Any:
-    """Parse a metadata document, unless it is parsed already."""
+    """Parse a metadata document of a Zarr hierarchy, unless it is parsed already."""
     if isinstance(data, Mapping):
         return data
     try:

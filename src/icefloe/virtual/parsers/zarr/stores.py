@@ -30,7 +30,7 @@ _ENCRYPTED: Final = 1
 
 
 def parse_zarr(location: str, options: ParseOptions, access: FindAccess) -> VirtualDataset:
-    """Parse a Zarr store in a folder or bucket."""
+    """Parse a Zarr store in a folder or bucket to references to its chunks."""
     documents: dict[str, Any] = {}
     keys: list[str] = []
     sources: list[Source] = []
@@ -78,7 +78,7 @@ def parse_zarr_zip(file: SourceFile, options: ParseOptions) -> VirtualDataset:
 
 
 def find_root(names: Iterable[str], place: str) -> str:
-    """Find the folder of the store: the outermost one with Zarr metadata."""
+    """Find the root of a parsed Zarr store: the outermost folder with Zarr metadata."""
     found = [name.rpartition("/")[0] for name in names if name.rpartition("/")[2] in METADATA]
     if not found:
         raise CannotVirtualizeError(f"{place} is a zip file without a Zarr store")

@@ -1,0 +1,75 @@
+"""Checks of the labels of an append: their order, and whether the stored coordinate can represent them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import xarray as xr
+
+from icefloe._internal.warnings import ignore_warnings
+from icefloe.errors import ErrorKind, InvalidInputError
+
+_CODING: Final = ("units", "calendar", "scale_factor", "add_offset")
+_STANDARD: Final = ("standard", "gregorian", "proleptic_gregorian")
+
+
+def make_misfit_error(text: str) -> InvalidInputError:
+    """Create the error for a dataset that cannot be appended to the stored arrays."""
+    return InvalidInputError(f"cannot append: {text}", kind=ErrorKind.BAD_METADATA)
+
+
+def check_order(ds: xr.Dataset, dim: str) -> None:
+    """Raise an error unless the labels of a dataset along a dimension are strictly ascending."""
+    if dim not in ds.indexes:
+        return
+    labels = ds.indexes[dim]
+    if labels.hasnans:
+        raise make_misfit_error(f"labels along {dim} must not be missing")
+    for before, after in pairwise(labels):
+        if not before < after:
+            raise make_misfit_error(
+                f"labels along {dim} must be strictly ascending: {after} follows {before}"
+            )
+
+
+def check_coding(ds: xr.Dataset, stored: xr.Dataset, dim: str) -> None:
+    """Raise an error if the stored coordinate of a dimension cannot represent the labels of a dataset."""
+    if dim not in ds.coords or dim not in stored.coords:
+        return
+    known, own = stored.variables[dim], ds.variables[dim]
+    _check_calendar(own, known, dim)
+    coded = xr.Variable((dim,), own.values, dict(known.attrs), dict(known.encoding))
+    coded.encoding.pop("chunks", None)
+    reason = ""
+    try:
+        with ignore_warnings():
+            encoded = xr.conventions.encode_cf_variable(coded, name=dim)
+        dtype = np.dtype(known.encoding.get("dtype", known.dtype))
+        # xarray chooses other units for labels that the stored ones cannot represent.
+        stored_as = {name: known.encoding[name] for name in _CODING if name in known.encoding}
+        narrow = xr.Variable((dim,), encoded.values.astype(dtype), {**encoded.attrs, **stored_as})
+        decoded = xr.conventions.decode_cf_variable(dim, narrow)
+        if (np.asarray(decoded.values) == np.asarray(own.values)).all():
+            return
+    except (ValueError, OverflowError, TypeError) as error:
+        reason = f" ({error})"
+    units = known.encoding.get("units", known.dtype)
+    raise make_misfit_error(f"the labels along {dim} cannot be stored as {units}{reason}")
+
+
+def _check_calendar(own: xr.Variable, known: xr.Variable, dim: str) -> None:
+    """Raise an error if times have another calendar than the stored ones."""
+    mine, theirs = (_get_calendar(each) for each in (own, known))
+    if mine is None or theirs is None or mine == theirs or {mine, theirs} <= set(_STANDARD):
+        return
+    raise make_misfit_error(f"{dim} has the calendar {mine}, but is stored with the calendar {theirs}")
+
+
+def _get_calendar(times: xr.Variable) -> str | None:
+    """Return the calendar of times; None for other values."""
+    try:
+        return str(xr.DataArray(times).dt.calendar)
+    except (AttributeError, TypeError):
+        return None

@@ -1,0 +1,174 @@
+"""Checks of protected branches, and the permission to import the Python modules that they name.
+
+Checks are stored in a repository, which may be hostile. SQL only reads the snapshot that it checks. A Python
+function is imported only if the user of this process has allowed its module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Literal
+
+from icefloe.errors import ErrorKind, FormatError, Hint, IcechunkError, InvalidInputError, SessionStateError
+
+__all__ = ["BranchCheck", "CheckFailedError", "allow_check_modules"]
+
+MOST_CHECKS: Final = 100
+"""The number of checks that a branch can have."""
+MOST_CHARACTERS: Final = 10_000
+"""The length of a SQL check."""
+_EVALUATOR: Final = "icefloe.query.local.checks"
+"""The module that evaluates checks. SQL is in a higher layer than repositories, so it is imported by name on
+first use, as `icefloe` imports its public names."""
+
+_allowed: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCheck:
+    """A check that each new tip of a protected branch has to pass."""
+
+    kind: Literal["sql", "python"]
+    """The language of the check."""
+    text: str
+    """A query that returns the offending rows, or a function as `module:function`."""
+
+
+class CheckFailedError(IcechunkError):
+    """The error for a commit to a protected branch that does not pass a check. The branch did not move.
+
+    Parameters
+    ----------
+    branch
+        The protected branch.
+    snapshot_id
+        The snapshot that was rejected, which no branch points to.
+    check
+        The check.
+    reason
+        A phrase that tells why the check failed.
+    rows
+        The first offending rows, by column name.
+    """
+
+    def __init__(
+        self,
+        branch: str,
+        snapshot_id: str,
+        check: BranchCheck,
+        reason: str,
+        rows: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(
+            f"branch {branch} did not move: the check {check.text!r} {reason}; snapshot {snapshot_id} has "
+            "the rejected data until the next garbage collection",
+            ErrorKind.COMMIT_NOT_ALLOWED,
+        )
+        self.branch = branch
+        self.snapshot_id = snapshot_id
+        self.check = check
+        self.rows = tuple(rows)
+        self.args = (branch, snapshot_id, check, reason, self.rows)
+
+
+def allow_check_modules(*modules: str) -> None:
+    """Allow Python modules for the checks of protected branches, in this process.
+
+    A repository only names the functions that check its branches. They are imported if their module, or a
+    package that contains it, was allowed.
+
+    Parameters
+    ----------
+    *modules
+        Names of modules or packages.
+
+    Examples
+    --------
+    >>> icefloe.allow_check_modules("station_checks")
+    """
+    _allowed.update(modules)
+
+
+@contextmanager
+def modules_allowed(modules: Sequence[str]) -> Iterator[None]:
+    """Allow modules for the checks of branches until the end of the context."""
+    before = set(_allowed)
+    allow_check_modules(*modules)
+    try:
+        yield
+    finally:
+        _allowed.intersection_update(before)
+
+
+def require_allowed(branch: str, checks: Sequence[BranchCheck]) -> None:
+    """Raise an error unless the user has allowed the modules of all Python checks of a branch."""
+    for check in checks:
+        module = check.text.partition(":")[0]
+        if check.kind == "python" and not any(
+            module == each or module.startswith(f"{each}.") for each in _allowed
+        ):
+            raise SessionStateError(
+                f"branch {branch} is checked by the function {check.text}, which only the repository names, "
+                "so it is not imported",
+                kind=ErrorKind.NOT_ALLOWED,
+            ).with_hint(Hint(f"{{function}} allows the module {module}", function="allow_check_modules"))
+
+
+def name_function(function: str | Callable[..., Any]) -> str:
+    """Return the name under which the function of a check is stored, `module:function`."""
+    if not isinstance(function, str):
+        function = f"{function.__module__}:{getattr(function, '__qualname__', '')}"
+    module, _, name = function.partition(":")
+    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        raise _make_error(f"{function!r} is not the name of a function: expected module:function")
+    if module == "__main__":
+        raise _make_error(
+            f"{name} is defined in the main program; move it to a module that others can import"
+        )
+    return function
+
+
+def validate_queries(texts: Sequence[str]) -> None:
+    """Raise an error if a SQL check of a branch is invalid."""
+    if isinstance(texts, str):
+        raise _make_error("expected a list of queries, not a string")
+    if len(texts) > MOST_CHECKS:
+        raise _make_error(f"{len(texts)} checks are more than a branch can have, {MOST_CHECKS}")
+    for text in texts:
+        if len(text) > MOST_CHARACTERS:
+            raise _make_error(f"a check has more than {MOST_CHARACTERS} characters: {text[:60]!r}...")
+        import_module(_EVALUATOR).validate_query(text)
+
+
+def decode_checks(branch: str, stored: object) -> tuple[BranchCheck, ...]:
+    """Decode the checks of a branch from the metadata of a repository."""
+    found = []
+    if isinstance(stored, list) and len(stored) <= MOST_CHECKS:
+        for each in stored:
+            match each:
+                case {"sql": str(text)} if len(text) <= MOST_CHARACTERS:
+                    found.append(BranchCheck("sql", text))
+                case {"python": str(text)} if len(text) <= MOST_CHARACTERS:
+                    found.append(BranchCheck("python", text))
+        if len(found) == len(stored):
+            return tuple(found)
+    raise FormatError(
+        f"the checks of branch {branch} in the metadata of the repository cannot be read",
+        kind=ErrorKind.INVALID_FILE_FORMAT,
+    ).with_hint(Hint("{function} replaces or removes them", function="Repository.protect"))
+
+
+def run_checks(branch: str, checks: Sequence[BranchCheck], session: Any) -> None:
+    """Check the snapshot of a read-only session; raise CheckFailedError if a check of a branch fails."""
+    evaluator = import_module(_EVALUATOR)
+    for check in checks:
+        failure = evaluator.find_failure(check, session)
+        if failure is not None:
+            raise CheckFailedError(branch, session.snapshot_id, check, failure.reason, failure.rows)
+
+
+def _make_error(text: str) -> InvalidInputError:
+    return InvalidInputError(text, kind=ErrorKind.INVALID_COMMIT_CONFIGURATION)

@@ -1,0 +1,86 @@
+"""Final positions of rows that two sides appended along the same dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+AppendOrder: TypeAlias = Literal["commit", "sorted", "strict"]
+"""The order of appended rows: by commit, by label, or only after the last label."""
+
+Rows: TypeAlias = NDArray[np.int64]
+
+
+class PlacementError(ValueError):
+    """The error for a placement of appended rows of two sides that cannot have the requested order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The placement of the rows of both sides of a concurrent append: their final positions."""
+
+    length: int
+    theirs: Rows
+    """The final position of each of their rows."""
+    ours: Rows
+    """The final position of each row that we appended."""
+    num_collapsed: int
+    """The number of our labels that the other side also appended."""
+    is_ascending: bool
+    """True if the labels that we appended follow the last of theirs in ascending order."""
+
+    def sources(self) -> tuple[Rows, Rows]:
+        """Return the row of ours or theirs that is placed at each final row of a concurrent append; -1 for
+        none.
+        """
+        found = []
+        for places in (self.theirs, self.ours):
+            rows = np.full(self.length, -1, np.int64)
+            rows[places] = np.arange(len(places))
+            found.append(rows)
+        return found[0], found[1]
+
+
+def place_by_position(num_theirs: int, num_ours: int) -> Placement:
+    """Place the rows that we appended after the rows that they appended, for dimensions without labels."""
+    ours = np.arange(num_theirs, num_theirs + num_ours)
+    return Placement(num_theirs + num_ours, np.arange(num_theirs), ours, 0, True)
+
+
+def place_by_label(theirs: NDArray[Any], ours: NDArray[Any], first_new: int, order: AppendOrder) -> Placement:
+    """Place the rows that we appended among the rows that they appended, by label.
+
+    A label that they appended too, at `first_new` or later, keeps its row.
+    """
+    if len(set(ours.tolist())) < len(ours):
+        raise PlacementError("a label occurs twice among them")
+    known = {label: row for row, label in enumerate(theirs[first_new:].tolist(), first_new)}
+    shared = np.array([known.get(label, -1) for label in ours.tolist()], np.int64)
+    is_new = shared < 0
+    new, count = ours[is_new], int(np.count_nonzero(is_new))
+    places = shared.copy()
+    places[is_new] = np.arange(len(theirs), len(theirs) + count)
+    follows = _is_ascending(np.concatenate([theirs[-1:], new]))
+    kept = np.arange(len(theirs))
+    if order == "strict" and not follows:
+        raise PlacementError("they are not after the last label")
+    if order == "sorted" and not follows:
+        if not _is_ascending(theirs):
+            raise PlacementError("the existing labels are not ascending")
+        sequence = np.argsort(np.concatenate([theirs, new]), kind="stable")
+        final = np.empty_like(sequence)
+        final[sequence] = np.arange(len(sequence))
+        kept = final[: len(theirs)]
+        places = np.where(is_new, 0, kept[np.maximum(shared, 0)] if len(kept) else 0)
+        places[is_new] = final[len(theirs) :]
+        follows = True
+    return Placement(len(theirs) + count, kept, places, len(ours) - count, follows)
+
+
+def _is_ascending(labels: NDArray[Any] | Sequence[Any]) -> bool:
+    values = np.asarray(labels)
+    return bool((values[1:] > values[:-1]).all())

@@ -1,0 +1,126 @@
+"""Chunks of one array as regions of its grid, for changes that are too many to list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from icefloe.format import coordinates
+from icefloe.format.coordinates import Coords
+
+BLOCK_CHUNKS: Final = 1 << 17
+"""The largest number of coordinates that are listed at a time."""
+
+Region: TypeAlias = tuple[range, ...] | Coords
+"""A window of the chunk grid that is filled completely, or sorted coordinates."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkRegions:
+    """Chunks of one array, given by regions that may overlap."""
+
+    rank: int
+    """The number of coordinates per chunk."""
+    regions: tuple[Region, ...]
+
+    @staticmethod
+    def of_sorted(coords: Coords) -> ChunkRegions:
+        """Create chunk regions from sorted coordinates, which are copied unless they fill a window."""
+        if not len(coords):
+            return ChunkRegions(coords.shape[1], ())
+        window = coordinates.find_bounding_box(coords)
+        is_filled = math.prod(map(len, window)) == len(coords)
+        return ChunkRegions(len(window), (window if is_filled else np.ascontiguousarray(coords),))
+
+    def __len__(self) -> int:
+        return _count_chunks(self.regions)
+
+    def blocks(self) -> Iterator[Coords]:
+        """Yield the sorted coordinates of all chunks in the regions, each once, in blocks of at most
+        `BLOCK_CHUNKS` rows.
+        """
+        for regions in _split_in_order(self.regions):
+            yield _list_chunks(regions)
+
+    def coords(self) -> Coords:
+        """List the sorted coordinates of all chunks in the regions."""
+        return np.concatenate([np.zeros((0, self.rank), np.uint32), *self.blocks()])
+
+
+def _split_in_order(regions: Sequence[Region]) -> Iterator[Sequence[Region]]:
+    """Split regions into groups of few chunks. All chunks of a group come before the chunks of the next
+    group."""
+    if len(regions) == 1 and not isinstance(only := regions[0], tuple):
+        yield from ([only[start : start + BLOCK_CHUNKS]] for start in range(0, len(only), BLOCK_CHUNKS))
+        return
+    if sum(map(_count_one, regions)) <= BLOCK_CHUNKS or (axis := _find_first_axis(regions)) is None:
+        if regions:
+            yield regions
+        return
+    for part in _halve(regions, axis):
+        yield from _split_in_order(part)
+
+
+def _count_chunks(regions: Sequence[Region]) -> int:
+    """Count the chunks in regions that may overlap. Only regions that may overlap are listed."""
+    if len(regions) < 2:
+        return sum(map(_count_one, regions))
+    axis = _find_first_axis(regions)
+    if axis is None or sum(map(_count_one, regions)) <= BLOCK_CHUNKS:
+        return len(_list_chunks(regions))
+    return sum(map(_count_chunks, _halve(regions, axis)))
+
+
+def _halve(regions: Sequence[Region], axis: int) -> tuple[Sequence[Region], Sequence[Region]]:
+    """Split regions at the middle of an axis. They have one common index on each axis before it."""
+    starts, stops = zip(*(_find_span(region, axis) for region in regions), strict=True)
+    first, last = min(starts), max(stops)
+    middle = (first + last) // 2
+    lower, upper = (
+        [part for region in regions if _count_one(part := _clip(region, axis, *span))]
+        for span in ((first, middle), (middle, last))
+    )
+    return lower, upper
+
+
+def _find_first_axis(regions: Sequence[Region]) -> int | None:
+    """Return the first axis on which regions have more than one index; None if they are one chunk."""
+    for axis in range(_get_rank(regions[0])):
+        spans = [_find_span(region, axis) for region in regions]
+        if max(stop for _, stop in spans) - min(start for start, _ in spans) > 1:
+            return axis
+    return None
+
+
+def _get_rank(region: Region) -> int:
+    return len(region) if isinstance(region, tuple) else region.shape[1]
+
+
+def _count_one(region: Region) -> int:
+    return math.prod(map(len, region)) if isinstance(region, tuple) else len(region)
+
+
+def _find_span(region: Region, axis: int) -> tuple[int, int]:
+    if isinstance(region, tuple):
+        return region[axis].start, region[axis].stop
+    column = region[:, axis]
+    return int(column.min()), int(column.max()) + 1
+
+
+def _clip(region: Region, axis: int, start: int, stop: int) -> Region:
+    """Return the part of a region between two indices of the first axis on which it varies."""
+    if isinstance(region, tuple):
+        extent = range(max(region[axis].start, start), min(region[axis].stop, stop))
+        return (*region[:axis], extent, *region[axis + 1 :])
+    low, high = np.searchsorted(region[:, axis], [start, stop])  # earlier columns are constant
+    return region[low:high]
+
+
+def _list_chunks(regions: Sequence[Region]) -> Coords:
+    """List the sorted coordinates of the chunks in regions, each once."""
+    lists = [coordinates.list_window(each) if isinstance(each, tuple) else each for each in regions]
+    return coordinates.keep_last_of_equal(np.concatenate(lists))[0] if len(lists) > 1 else lists[0]

@@ -1,0 +1,1 @@
+"""Export the rows of tables as Parquet files or as Iceberg tables."""

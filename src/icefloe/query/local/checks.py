@@ -1,0 +1,109 @@
+"""Evaluate the checks of protected branches: SQL queries and Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+from sqlglot import exp
+
+from icefloe.branch_checks import BranchCheck, name_function
+from icefloe.errors import ErrorKind, IcechunkError, InvalidInputError
+from icefloe.query.local.sql import parse_select, run_local_query
+from icefloe.session import Session
+
+TABLE: Final = "this"
+"""The table name by which a check's query refers to the new snapshot."""
+_SHOWN_ROWS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure of a check of a branch, which a local query evaluated."""
+
+    reason: str
+    rows: tuple[Mapping[str, Any], ...] = ()
+    """The first offending rows."""
+
+
+def validate_query(text: str) -> None:
+    """Raise an error for the SQL query of a branch check that cannot be evaluated locally."""
+    try:
+        _, select = parse_select(text, (TABLE,))
+    except IcechunkError as error:
+        raise _make_error(text, error.message) from error
+    except RecursionError:
+        raise _make_error(text, "it is nested too deeply") from None
+    if select.args.get("order"):
+        raise _make_error(text, "the order of a check's rows has no effect; remove ORDER BY")
+    if select.args.get("limit"):
+        raise _make_error(text, "a check must see all rows; remove LIMIT")
+    if _is_total(select) and not _is_count(select):
+        raise _make_error(
+            text,
+            "an aggregate without GROUP BY always returns a row; select the offending rows, or one count",
+        )
+
+
+def find_failure(check: BranchCheck, session: Session) -> Failure | None:
+    """Evaluate a branch check for the snapshot of a session by a local query; None if the check passes."""
+    try:
+        return _run_query(check.text, session) if check.kind == "sql" else _call(check.text, session)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a check that cannot run does not pass
+        reason = error.message if isinstance(error, IcechunkError) else f"{type(error).__name__}: {error}"
+        return Failure(f"cannot be evaluated: {reason}")
+
+
+def _run_query(text: str, session: Session) -> Failure | None:
+    validate_query(text)  # validate again, because another program may have stored the check
+    rows = run_local_query(text, {TABLE: session}, _SHOWN_ROWS).table.to_pylist()
+    _, select = parse_select(text, (TABLE,))
+    if _is_total(select):
+        ((count,),) = (row.values() for row in rows)
+        return Failure(f"counted {count}, and must count 0", tuple(rows)) if count else None
+    if not rows:
+        return None
+    shown = "; ".join(", ".join(f"{name}={value}" for name, value in row.items()) for row in rows)
+    return Failure(f"returned offending rows, such as {shown}", tuple(rows))
+
+
+def _is_total(select: exp.Select) -> bool:
+    """Return whether a query aggregates all rows to a single row."""
+    return not select.args.get("group") and any(each.find(exp.AggFunc) for each in select.selects)
+
+
+def _is_count(select: exp.Select) -> bool:
+    return len(select.selects) == 1 and isinstance(select.selects[0].unalias(), exp.Count)
+
+
+def _call(text: str, session: Session) -> Failure | None:
+    """Call a function that the user has allowed."""
+    said = _load(text)(session)
+    if isinstance(said, str):
+        return Failure(f"failed: {said}")
+    if said is None:
+        return None
+    value = said.item() if getattr(said, "ndim", None) == 0 else said  # a boolean of numpy or xarray
+    if not isinstance(value, bool):
+        return Failure(f"returned {value!r}, and must return True, None, or a message")
+    return None if value else Failure("returned False")
+
+
+def _load(text: str) -> Callable[[Session], Any]:
+    """Import a function. Reject names that its module imported from another module."""
+    module, _, name = name_function(text).partition(":")
+    function = getattr(import_module(module), name)
+    if not callable(function) or getattr(function, "__module__", None) != module:
+        raise InvalidInputError(f"{text} is not a function of that module", kind=ErrorKind.NOT_ALLOWED)
+    found: Callable[[Session], Any] = function
+    return found
+
+
+def _make_error(text: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the check {text[:200]!r} cannot be used: {reason}; a check is one SELECT of the offending rows "
+        f"FROM {TABLE}, which the built-in SQL engine can answer",
+        kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
+    )

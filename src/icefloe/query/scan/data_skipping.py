@@ -1,0 +1,211 @@
+"""Decide from chunk statistics which blocks of a scan are skipped, answered without reading, or read.
+
+Blocks are bounded by chunk borders that all variables share, so each contains whole chunks of each variable.
+It is answered from statistics if it is selected completely, belongs to one group, and the statistics
+determine which cells of each chunk satisfy the conditions: all, none, or all that are not missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.maintenance.statistics.lookup import ChunkStatistics, load_statistics
+from icefloe.query.decode import TIMESTAMP, Coding, Mask, Values, is_number
+from icefloe.query.scan.conditions import ValueFilter
+from icefloe.query.schema import Column
+from icefloe.session import Session
+
+Spans = Sequence[NDArray[np.int64]]
+"""The borders of the blocks along each dimension of a table, each of shape (n, 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCounts:
+    """The number of chunks that data skipping leaves out of a scan, that statistics answer, and that are
+    read.
+    """
+
+    chunks: int = 0
+    """The number of chunks of the scanned variables in the whole table."""
+    answered: int = 0
+    """The number of chunks whose statistics are used instead of their values."""
+    read: int = 0
+
+    @property
+    def skipped(self) -> int:
+        """The number of chunks left out by data skipping, neither read nor answered from statistics."""
+        return self.chunks - self.answered - self.read
+
+    def __str__(self) -> str:
+        return (
+            f"{self.chunks} chunks: {self.skipped} skipped, {self.answered} from statistics, {self.read} read"
+        )
+
+
+@dataclass(slots=True)
+class TableStatistics:
+    """The chunk statistics for data skipping of a table's variables, loaded on first use."""
+
+    session: Session
+    loaded: dict[str, ChunkStatistics | None] = field(default_factory=dict)
+
+    def get(self, column: Column) -> ChunkStatistics | None:
+        """Return the chunk statistics for data skipping of a variable; None if there are none."""
+        if column.array is None:
+            return None
+        path = column.array.path
+        if path not in self.loaded:
+            self.loaded[path] = load_statistics(self.session, path)
+        return self.loaded[path]
+
+    def estimate_middle(self, column: Column) -> float | None:
+        """Estimate the middle of a variable's values from the statistics for data skipping; None without
+        statistics."""
+        found = self.get(column)
+        if found is None or not found.meaning.has_sums:
+            return None
+        counts = found.cells - found.rows.nulls
+        usable = found.known & np.isfinite(found.rows.total) & (counts > 0)
+        return float(np.median(found.rows.total[usable] / counts[usable])) if usable.any() else None
+
+
+class BlockGrid:
+    """The relation between the chunks of one variable and the blocks of a scan, for data skipping."""
+
+    def __init__(self, column: Column, spans: Spans) -> None:
+        if column.array is None:
+            raise ValueError(f"{column.name} has no chunks")
+        self._axes = column.axes
+        self._rows: list[NDArray[np.int64]] = []
+        self._starts: list[NDArray[np.int64]] = []
+        self._sizes: dict[int, NDArray[np.int64]] = {}
+        """The number of chunks in each block, per dimension of the table."""
+        for axis, edges in zip(column.axes, column.array.edges, strict=True):
+            first = np.searchsorted(edges, spans[axis][:, 0])
+            last = np.maximum(np.searchsorted(edges, spans[axis][:, 1]), first + 1)
+            sizes = last - first
+            starts = np.cumsum(sizes) - sizes
+            self._rows.append(np.repeat(first - starts, sizes) + np.arange(int(sizes.sum())))
+            self._starts.append(starts)
+            self._sizes[axis] = sizes
+        self._counts = tuple(len(edges) - 1 for edges in column.array.edges)
+        self._is_whole = all(
+            len(rows) == count and (rows[-1:] == count - 1).all()
+            for rows, count in zip(self._rows, self._counts, strict=True)
+        )
+        """True if all chunks of the variable are in blocks."""
+
+    @property
+    def chunks(self) -> NDArray[np.int64]:
+        """The number of chunks of the variable in each block, for data skipping."""
+        found = np.ones((), np.int64)
+        for axis in sorted(self._sizes):
+            found = np.multiply.outer(found, self._sizes[axis])
+        return np.asarray(found)
+
+    def reduce(self, values: Values, operation: Any) -> Values:
+        """Reduce values per chunk, in the order of the chunk grid, to one value per block, for data
+        skipping.
+        """
+        found = values.reshape(self._counts)
+        if not self._is_whole:
+            found = found[np.ix_(*self._rows)]
+        for axis, starts in enumerate(self._starts):
+            if len(starts) < found.shape[axis] and len(starts):
+                found = operation.reduceat(found, starts, axis=axis)
+        order = sorted(range(len(self._axes)), key=self._axes.__getitem__)
+        return np.asarray(found.transpose(order) if order else found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilteredChunks:
+    """The result of data skipping: a filter evaluated on chunk statistics, one entry per chunk."""
+
+    never: Mask
+    """True if no cell of the chunk satisfies the condition."""
+    settled: Mask
+    """True if the statistics determine which cells satisfy the condition: all values do, or none."""
+    entire: Mask
+    """True if every cell of the chunk satisfies the condition."""
+    values: Mask
+    """True if all non-missing values satisfy the condition."""
+    rows: NDArray[np.int64]
+    """The number of cells that satisfy the condition. Valid where `settled` is true."""
+
+
+def filter_chunks(found: ChunkStatistics, coding: Coding, filters: Sequence[ValueFilter]) -> FilteredChunks:
+    """Evaluate the filters of one variable on its statistics for data skipping.
+
+    Chunks without statistics are read.
+    """
+    values = found.cells - found.rows.nulls
+    may, must = np.ones(len(values), np.bool_), np.ones(len(values), np.bool_)
+    for_null = True
+    low, high = decode_extremes(found, coding)
+    for each in filters:
+        bounds = each.condition.bound(low, high)
+        may, must = may & bounds.may, must & bounds.must
+        for_null = for_null and each.condition.holds_for_null
+    none, all_ = ~may | (values == 0), must | (values == 0)
+    passing = np.where(all_, values, np.int64(0)) + (found.rows.nulls if for_null else np.int64(0))
+    settled = found.known & (none | all_)
+    never = found.known & none & ((found.rows.nulls == 0) | (not for_null))
+    return FilteredChunks(never, settled, settled & (passing == found.cells), all_ & (values > 0), passing)
+
+
+def decode_extremes(found: ChunkStatistics, coding: Coding) -> tuple[Values, Values]:
+    """Decode the minimum and the maximum of each chunk for data skipping, in ascending order."""
+    ordered = is_number(coding.arrow) or coding.arrow == TIMESTAMP
+    if not found.meaning.has_extremes or not ordered:
+        nothing = np.full(len(found.cells), np.nan)
+        return nothing, nothing
+    one, two = (coding.decode_viewed(each) for each in (found.rows.minimum, found.rows.maximum))
+    if coding.scale is not None and coding.scale < 0:
+        one, two = two, one
+    return one, two
+
+
+def count_chunks(columns: Sequence[Column]) -> int:
+    """Return the total number of chunks of some variables that data skipping considers."""
+    arrays = {column.array.path: column.array for column in columns if column.array is not None}
+    return sum(
+        int(np.prod([len(edges) - 1 for edges in array.edges], dtype=np.int64)) for array in arrays.values()
+    )
+
+
+def combine_masks(masks: Sequence[Mask], shape: tuple[int, ...]) -> Mask:
+    """Return a mask of the chunks or blocks to skip in a scan: those for which all given masks are true."""
+    found = np.ones(shape, np.bool_)
+    for mask in masks:
+        found &= mask
+    return found
+
+
+def group_filters(filters: Sequence[ValueFilter]) -> Mapping[str, list[ValueFilter]]:
+    """Group the filters of a scan by the name of their variable, for data skipping."""
+    found: dict[str, list[ValueFilter]] = {}
+    for each in filters:
+        found.setdefault(each.variable, []).append(each)
+    return found
+
+
+def find_skipped(
+    statistics: TableStatistics,
+    spans: Spans,
+    filters: Sequence[ValueFilter],
+    find_column: Callable[[str], Column],
+) -> Mask:
+    """Return a mask of the blocks that data skipping leaves out, because no cell satisfies all filters."""
+    skipped = np.zeros(tuple(map(len, spans)), np.bool_)
+    for name, mine in group_filters(filters).items():
+        column = find_column(name)
+        found = statistics.get(column)
+        if found is not None and column.coding is not None:
+            never = filter_chunks(found, column.coding, mine).never
+            skipped |= BlockGrid(column, spans).reduce(never, np.logical_and)
+    return skipped

@@ -1,0 +1,121 @@
+"""The plot of the difference of two versions of an array: where it opens, its outlines and its tables."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icefloe.core.chunk_grid import get_stored_grid
+from icefloe.errors import IcechunkError
+from icefloe.serve.array_plot import PlotLayout, value_table
+from icefloe.serve.asgi import RequestError
+from icefloe.serve.compare import compare_values
+from icefloe.serve.requests import ShownVersion
+from icefloe.serve.windows import ArrayView
+
+_MOST_SEARCHED: Final = 16
+"""The maximum number of chunks that are compared to find the first cell that differs."""
+
+
+def describe_shapes(before: ShownVersion, old: ArrayView, after: ShownVersion, new: ArrayView) -> str:
+    """Format the sentences on a difference plot about the different shapes of the array in two versions."""
+    one, other = (" × ".join(map(str, view.shape)) for view in (old, new))
+    text = f"The shape is {one} in {before.label} and {other} in {after.label}. The common part is compared."
+    for shown, longer, shorter in ((before, old, new), (after, new, old)):
+        parts = [
+            format_range(longer, axis, (size, longer.shape[axis] - 1))
+            for axis, size in enumerate(shorter.shape)
+            if size < longer.shape[axis]
+        ]
+        if parts:
+            text += f" Only {shown.label} has {', '.join(parts)}."
+    return text
+
+
+def format_range(view: ArrayView, axis: int, ends: tuple[int, int]) -> str:
+    """Format a range of a dimension with its labels, such as `time 2025-04-01 to 2025-05-30`."""
+    labels = view.coordinate(axis).labels(ends)
+    return f"{view.dims[axis]} {labels[0]}" + (f" to {labels[1]}" if ends[0] != ends[1] else "")
+
+
+def find_first_change(old: ArrayView, new: ArrayView, chunks: Any, chosen: tuple[int, ...]) -> dict[str, int]:
+    """Find the position at which a difference plot opens: the first cell that differs in the chosen chunk,
+    or else in the first chunks that differ.
+
+    Parameters
+    ----------
+    old, new
+        The common part of the array in both versions.
+    chunks
+        The chunks that differ; None if there are none.
+    chosen
+        The coordinates of a chunk; empty if none is chosen.
+    """
+    grid, ranks = get_stored_grid(new.document), len(new.shape)
+    found = np.zeros((0, ranks), np.int64) if chunks is None else chunks.coords.astype(np.int64)
+    if ranks and len(chosen) == ranks:
+        found = np.concatenate([np.array([chosen], np.int64), found.reshape(-1, ranks)])
+    if not ranks or found.shape[1] != ranks:
+        return {}
+    inside = [
+        tuple(slice(part.start, min(part.stop, size), 1) for part, size in zip(box, new.shape, strict=True))
+        for box in map(
+            grid.inside, found[(found < np.array(grid.counts)).all(axis=1)][:_MOST_SEARCHED].tolist()
+        )
+        if all(part.start < size for part, size in zip(box, new.shape, strict=True))
+    ]
+    for box in inside:
+        try:
+            unequal = compare_values(old, new, box).unequal
+        except (RequestError, IcechunkError):  # the plot says why
+            break
+        if unequal.any():
+            first = np.unravel_index(int(unequal.argmax()), unequal.shape)
+            return {dim: part.start + int(at) for dim, part, at in zip(new.dims, box, first, strict=True)}
+    return {dim: part.start for dim, part in zip(new.dims, inside[0], strict=True)} if inside else {}
+
+
+def describe_extent(view: ArrayView, layout: PlotLayout, unequal: NDArray[np.bool_]) -> str:
+    """Format the range of the cells that differ in a difference plot; empty if none differs."""
+    found = []
+    for axis, step in ((layout.y, layout.every[0]), (layout.x, layout.every[1])):
+        if axis is not None and unequal.any():
+            at = np.unique(np.nonzero(unequal)[axis]) * step
+            found.append(format_range(view, axis, (int(at[0]), int(at[-1]))))
+    return ", ".join(found)
+
+
+def tabulate_difference(view: ArrayView, layout: PlotLayout, difference: Any) -> list[tuple[str, Any]]:
+    """Create the tables of values before and after, next to a difference plot."""
+    return [
+        ("before", value_table(view, layout, difference.before)),
+        ("after", value_table(view, layout, difference.after)),
+    ]
+
+
+def outline_changes(view: ArrayView, layout: PlotLayout, chunks: Any) -> list[list[int]]:
+    """Return the rectangles, in cells, of the changed chunks that a difference plot shows."""
+    if chunks is None or layout.kind == "none" or layout.x is None:
+        return []
+    grid = get_stored_grid(view.document)
+    coords = chunks.coords
+    for axis, at in enumerate(layout.at):
+        if axis in (layout.y, layout.x):
+            continue
+        here = int(np.searchsorted(grid.edges[axis], at, "right")) - 1
+        coords = coords[coords[:, axis] == here]
+    drawn = [axis for axis in (layout.y, layout.x) if axis is not None]
+    places = np.unique(coords[:, drawn], axis=0)[:400]
+    found = []
+    for place in places.tolist():
+        box = [
+            int(edge)
+            for axis, at in zip(drawn, place, strict=True)
+            for edge in (grid.edges[axis][at], min(grid.edges[axis][at + 1], view.shape[axis]))
+        ]
+        if any(start >= stop for start, stop in zip(box[::2], box[1::2], strict=True)):
+            continue  # outside the part that both versions have
+        found.append(box if len(drawn) == 2 else [0, 1, *box])
+    return found
