@@ -217,9 +217,8 @@ def test_damaged_file_is_named_and_only_the_inspection_is_kept(tmp_path: Path) -
 def test_tasks_stay_within_the_stated_memory(tmp_path: Path) -> None:
     """Measured in a separate process: the memory that a task adds."""
     values = np.random.default_rng(2).normal(280, 1, (48, 360, 720)).astype("f4")
-    repo = maps(tmp_path, values, compressors=None)
-    job = f"""
-import icefloe, numpy, zarr
+    job = """
+import icefloe, numpy, sys, zarr
 from pathlib import Path
 from icefloe._internal.executor import Executor
 from icefloe.ingest import rechunk_job as rechunking
@@ -234,15 +233,17 @@ class Measuring(Executor):
             yield task.run(item)
             print(held("VmHWM") - before)
 zarr.create_array(zarr.storage.MemoryStore(), data=numpy.ones(9))[...]  # starts its threads
-repo = icefloe.Repository.open(icefloe.local_filesystem_storage({repo.storage.describe()["path"]!r}))
+repo = icefloe.Repository.open(icefloe.local_filesystem_storage(sys.argv[1]))
 report = rechunking.rechunk(
-    repo, "t", Measuring(), chunks={{"time": -1, "lat": 24, "lon": 24}}, memory_bytes=24 << 20
+    repo, "t", Measuring(), chunks={"time": -1, "lat": 24, "lon": 24}, memory_bytes=24 << 20
 )
 print(report.memory_bytes)
 """
     # The resident memory also depends on when threads of the C library return pages.
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", job], check=True, capture_output=True, text=True)
+        repo = maps(tmp_path, values, compressors=None)
+        command = [sys.executable, "-c", job, repo.storage.describe()["path"]]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
         *held, stated = map(int, done.stdout.split())
         if max(held) <= stated:
             break
