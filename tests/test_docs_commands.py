@@ -68,4 +68,5 @@ def test_examples_in_help_are_valid() -> None:
         examples = [line for line in lines if line.startswith("icefloe ")]
         assert examples or name == "completion", f"{name} shows no example"
         for line in examples:
+            assert len(line) <= 78, f"wider than 80 columns with its indent: {line}"
             parsed(app.icefloe, shlex.split(line)[1:])

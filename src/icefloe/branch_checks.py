@@ -52,6 +52,8 @@ class CheckFailedError(IcechunkError):
         A phrase that tells why the check failed.
     rows
         The first offending rows, by column name.
+    is_tip
+        True if the snapshot is the current tip of the branch, which does not pass a new check.
     """
 
     def __init__(
@@ -61,17 +63,22 @@ class CheckFailedError(IcechunkError):
         check: BranchCheck,
         reason: str,
         rows: Sequence[Mapping[str, Any]] = (),
+        is_tip: bool = False,
     ) -> None:
+        failed = f"the check {check.text!r} {reason}"
         super().__init__(
-            f"branch {branch} did not move: the check {check.text!r} {reason}; snapshot {snapshot_id} has "
-            "the rejected data until the next garbage collection",
+            f"the checks of branch {branch} were not changed: {failed}; the current tip, {snapshot_id}, must "
+            "pass new checks"
+            if is_tip
+            else f"branch {branch} did not move: {failed}; snapshot {snapshot_id} has the rejected data "
+            "until the next garbage collection",
             ErrorKind.COMMIT_NOT_ALLOWED,
         )
         self.branch = branch
         self.snapshot_id = snapshot_id
         self.check = check
         self.rows = tuple(rows)
-        self.args = (branch, snapshot_id, check, reason, self.rows)
+        self.args = (branch, snapshot_id, check, reason, self.rows, is_tip)
 
 
 def allow_check_modules(*modules: str) -> None:
@@ -143,6 +150,12 @@ def validate_queries(texts: Sequence[str]) -> None:
         import_module(_EVALUATOR).validate_query(text)
 
 
+def validate_functions(names: Sequence[str]) -> None:
+    """Raise an error if the function of a Python check cannot be imported."""
+    for name in names:
+        import_module(_EVALUATOR).validate_function(name)
+
+
 def decode_checks(branch: str, stored: object) -> tuple[BranchCheck, ...]:
     """Decode the checks of a branch from the metadata of a repository."""
     found = []
@@ -161,13 +174,13 @@ def decode_checks(branch: str, stored: object) -> tuple[BranchCheck, ...]:
     ).with_hint(Hint("{function} replaces or removes them", function="Repository.protect"))
 
 
-def run_checks(branch: str, checks: Sequence[BranchCheck], session: Any) -> None:
+def run_checks(branch: str, checks: Sequence[BranchCheck], session: Any, *, is_tip: bool = False) -> None:
     """Check the snapshot of a read-only session; raise CheckFailedError if a check of a branch fails."""
     evaluator = import_module(_EVALUATOR)
     for check in checks:
         failure = evaluator.find_failure(check, session)
         if failure is not None:
-            raise CheckFailedError(branch, session.snapshot_id, check, failure.reason, failure.rows)
+            raise CheckFailedError(branch, session.snapshot_id, check, failure.reason, failure.rows, is_tip)
 
 
 def _make_error(text: str) -> InvalidInputError:

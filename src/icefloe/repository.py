@@ -28,6 +28,7 @@ from icefloe.branch_checks import (
     allow_check_modules,
     name_function,
     run_checks,
+    validate_functions,
     validate_queries,
 )
 from icefloe.config import Attribution, RepositoryConfig, StorageSettings
@@ -808,6 +809,7 @@ class Repository(Shown):
         """
         validate_queries(sql or ())
         names = None if python is None else [name_function(each) for each in python]
+        validate_functions(names or ())
         allow_check_modules(*(name.partition(":")[0] for name in names or ()))
         self._refs.protect(branch, sql, names)
 
@@ -2269,7 +2271,7 @@ def _run_checks(opened: RepositoryParts, handle: Handle, move: CheckedMove) -> N
         config=opened.config,
         handle=handle,
     )
-    run_checks(move.branch, move.checks, session)
+    run_checks(move.branch, move.checks, session, is_tip=not move.is_new)
 
 
 def _collect_after_commit(session: Session, paths: Sequence[str]) -> None:

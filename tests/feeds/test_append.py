@@ -260,6 +260,17 @@ def test_command_appends_files_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     xr.testing.assert_equal(stored(icefloe.open(place)), rows(0, 2))
 
 
+def test_command_prints_each_result_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place, file = str(tmp_path / "repo"), str(tmp_path / "0.nc")
+    icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
+    rows(0).to_netcdf(file)
+
+    assert app.main(["append", file, place]) == 0
+
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("1 row appended along time") == 1
+
+
 def _documents(text: str) -> list[str]:
     decoder, found, start = json.JSONDecoder(), [], 0
     while start < len(text.rstrip()):

@@ -187,9 +187,11 @@ def test_commit_between_check_and_move_is_a_conflict(
     """The branch moves while the checks run, so they run again on the rebased snapshot."""
     checked: list[str] = []
 
-    def interfere(branch: str, checks: Sequence[icefloe.BranchCheck], session: icefloe.Session) -> None:
+    def interfere(
+        branch: str, checks: Sequence[icefloe.BranchCheck], session: icefloe.Session, *, is_tip: bool
+    ) -> None:
         checked.append(session.snapshot_id)
-        run_checks(branch, checks, session)
+        run_checks(branch, checks, session, is_tip=is_tip)
         if len(checked) == 1:
             other = icefloe.Repository.open(repo.storage)
             write(other, 333, 5).commit("came first")
@@ -203,8 +205,8 @@ def test_commit_between_check_and_move_is_a_conflict(
     assert read(repo) == [310, 300, 300, 300, 300, 333]
 
 
-def test_protection_needs_a_tip_that_passes(repo: icefloe.Repository) -> None:
-    with pytest.raises(CheckFailedError, match="returned offending rows"):
+def test_new_checks_must_pass_at_the_current_tip(repo: icefloe.Repository) -> None:
+    with pytest.raises(CheckFailedError, match=r"checks of branch main were not changed.*offending rows"):
         repo.protect("main", sql=["SELECT time FROM this WHERE t2m > 0"])
 
     assert [each.text for each in repo.protected_branches()["main"]] == [HOT]
@@ -231,6 +233,18 @@ def test_command_lists_checks(
 ) -> None:
     assert main.main(["protect", str(place), "--list"]) == 0
     assert "main    sql   SELECT time, t2m FROM this WHERE t2m > 400" in capsys.readouterr().out
+
+
+def test_command_rejects_a_function_that_cannot_be_imported(
+    place: Path, repo: icefloe.Repository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["protect", str(place), "--check-python", "no_such_module:check"]) == 2
+
+    assert (
+        "No module named 'no_such_module'; if the module is not installed, add its folder to PYTHONPATH"
+        in (capsys.readouterr().err)
+    )
+    assert [each.text for each in repo.protected_branches()["main"]] == [HOT]
 
 
 def test_command_reports_a_failed_check(
@@ -294,7 +308,7 @@ def test_only_functions_of_the_module_are_called(
 ) -> None:
     icefloe.allow_check_modules(module)
     for name, reason in (("system", "not a function of that module"), ("missing", "has no attribute")):
-        with pytest.raises(CheckFailedError, match=reason):
+        with pytest.raises(InvalidInputError, match=reason):
             repo.protect("main", python=[f"{module}:{name}"])
     with pytest.raises(InvalidInputError, match="module:function"):
         repo.protect("main", python=[f"{module}:seen.append"])
@@ -422,7 +436,7 @@ KILL = """
 import os, signal, sys, zarr, icefloe
 from icefloe import repository
 run_checks = repository.run_checks
-def die(*arguments):
+def die(*arguments, **options):
     if sys.argv[2] == "after":
         run_checks(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)

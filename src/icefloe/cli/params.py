@@ -242,22 +242,32 @@ class DescribedDefault(click.Option):
         return extra
 
 
-revision_option = click.option(
-    "-r",
-    "--revision",
-    default=revisions.DEFAULT,
-    cls=DescribedDefault,
-    show_default="main",
-    help=f"The version to read: {revisions.HELP}",
-    shell_complete=complete_revision,
-)
-branch_option = click.option(
-    "--branch",
-    default="main",
-    show_default=True,
-    help="The branch to change.",
-    shell_complete=complete_branch,
-)
+def make_revision_option(use: str) -> Callable[[F], F]:
+    """Return the option `--revision` of a command, which describes the use of the version."""
+    return click.option(
+        "-r",
+        "--revision",
+        default=revisions.DEFAULT,
+        cls=DescribedDefault,
+        show_default="main",
+        help=f"The version {use}: {revisions.HELP}",
+        shell_complete=complete_revision,
+    )
+
+
+def make_branch_option(use: str) -> Callable[[F], F]:
+    """Return the option `--branch` of a command, which describes the use of the branch."""
+    return click.option(
+        "--branch",
+        default="main",
+        show_default=True,
+        help=f"The branch {use}.",
+        shell_complete=complete_branch,
+    )
+
+
+revision_option = make_revision_option("to read")
+branch_option = make_branch_option("to change")
 order_option = click.option(
     "--order",
     type=click.Choice(["commit", "sorted", "strict"]),

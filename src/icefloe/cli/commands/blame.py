@@ -10,9 +10,9 @@ from icefloe.cli import revisions
 from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     LabelsAt,
-    complete_branch,
     complete_path,
     complete_revision,
+    make_branch_option,
     output_option,
     repo_argument,
     revision_option,
@@ -72,13 +72,7 @@ def blame(repo: Repository, path: str, revision: str, number: int | None, out: C
     help="The newest version to search; the tip of --branch by default.",
     shell_complete=complete_revision,
 )
-@click.option(
-    "--branch",
-    default="main",
-    show_default=True,
-    help="The branch to search.",
-    shell_complete=complete_branch,
-)
+@make_branch_option("to search")
 @output_option
 def bisect(
     repo: Repository,
@@ -98,7 +92,7 @@ def bisect(
 
     \b
     icefloe bisect data/repo t2m --when 'max > 310'
-    icefloe bisect data/repo t2m --at time=2024-01-15,lat=45,lon=7 --when 'value < 200' --from v1.0
+    icefloe bisect data/repo t2m --at time=2024-01-15,lat=45 --when 'value < 9'
     """
     from icefloe.comparison.bisect import bisect as search
 

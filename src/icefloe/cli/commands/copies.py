@@ -167,10 +167,10 @@ def export(
     Iceberg table. Parquet files and Iceberg tables have one row per cell.
 
     \b
-    icefloe export data/repo -r v1.0 s3://bucket/plain.zarr --target-option region=eu-west-1
-    icefloe export data/repo subset.nc --variables t2m --sel time=2024-01-01..2024-01-31
-    icefloe export data/repo rows --format parquet --partition-by 'month(time)' --executor spark
-    icefloe export data/repo weather.t2m --format iceberg --catalog sqlite:///catalog.db
+    icefloe export data/repo s3://bucket/plain.zarr -r v1.0
+    icefloe export data/repo subset.nc --sel time=2024-01-01..2024-01-31
+    icefloe export data/repo rows --format parquet --partition-by 'month(time)'
+    icefloe export data/repo weather.t2m --format iceberg --catalog my_catalog
     """
     form = form or _infer_format(target)
     if (catalog is not None) != (form == "iceberg"):

@@ -105,7 +105,7 @@ def extract(
 
     \b
     icefloe extract data/repo t2m --points stations.csv -f stations.parquet
-    icefloe extract data/repo t2m --zones countries.geojson --by name --function mean --function max
+    icefloe extract data/repo t2m --zones countries.geojson --by name
     """
     if (points is None) == (zones is None):
         raise click.UsageError("pass either --points or --zones")

@@ -32,13 +32,16 @@ from icefloe.repository import Repository
 if TYPE_CHECKING:
     from icefloe.feeds import Event
 
-_dim_option = click.option("--dim", default="time", show_default=True, help="The dimension to change.")
+
+def _make_dim_option(use: str) -> Callable[[Any], Any]:
+    """Return the option `--dim` of a command, which describes the use of the dimension."""
+    return click.option("--dim", default="time", show_default=True, help=f"The dimension {use}.")
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_file)
 @repo_argument
-@_dim_option
+@_make_dim_option("to append along")
 @click.option("--group", help="The group that contains the arrays; the root by default.")
 @click.option("--key", help="A unique key of this append. A file is appended only once per key.")
 @order_option
@@ -85,10 +88,10 @@ def append(
                 metadata=metadata,
             )
         found.append({"file": file, **report.to_dict()})
-        out.progress.say(f"{format_value(file)}: {_format_result(found[-1], dim)}")
-    out.value(
-        found, "\n".join(f"{format_value(each['file'])}: {_format_result(each, dim)}" for each in found)
-    )
+        if not out.as_json:
+            click.echo(f"{format_value(file)}: {_format_result(found[-1], dim)}")
+    if out.as_json:
+        out.value(found)
 
 
 def _open(file: str) -> Any:
@@ -123,7 +126,7 @@ def _format_result(report: dict[str, Any], dim: str) -> str:
     required=True,
     help="The length of the window: a duration such as 3d, or a number in the units of the coordinate.",
 )
-@_dim_option
+@_make_dim_option("to shorten")
 @click.option(
     "--exact",
     is_flag=True,
@@ -205,7 +208,7 @@ def watch(
 
     \b
     icefloe watch data/repo --bookmark seen.json
-    icefloe watch s3://bucket/repo --bookmark seen.json --interval 60 --exec "python react.py"
+    icefloe watch data/repo --bookmark seen.json --exec "python react.py"
     """
     from icefloe.feeds import watch as work
 

@@ -183,9 +183,9 @@ def ingest(
 
     \b
     icefloe ingest 'data/*.nc' data/repo
-    icefloe ingest 'data/*.nc' s3://bucket/repo -o region=eu-west-1 --chunks time=24,lat=180,lon=360
-    icefloe ingest files.txt data/repo --concat-dim time --commit-every 100 --dry-run
-    icefloe ingest --recipe recipe.yaml --executor spark:local[2] --report report.html
+    icefloe ingest 'data/*.nc' s3://bucket/repo -o region=eu-west-1
+    icefloe ingest files.txt data/repo --chunks time=24,lat=180 --dry-run
+    icefloe ingest --recipe recipe.yaml --executor spark:local[2]
     """
     if recipe is None:
         if repo is None or not sources:

@@ -173,7 +173,7 @@ def expire(
 
     \b
     icefloe expire data/repo --older-than 30d --dry-run
-    icefloe expire data/repo --keep-last 5 --keep-daily 14 --keep-monthly 12 --dry-run
+    icefloe expire data/repo --keep-last 5 --keep-daily 14 --dry-run
     """
     policy = _make_policy(rules, since, per_branch, tags)
     if policy is not None and older_than is None:
@@ -263,7 +263,7 @@ def _list_rows(table: Table) -> list[dict[str, Any]]:
 @click.option(
     "-r",
     "--revision",
-    help=f"With --by array: the version to measure. {revisions.HELP}",
+    help=f"The version to measure with --by array: {revisions.HELP}",
     shell_complete=complete_revision,
 )
 @click.option(

@@ -71,7 +71,7 @@ def plot(
     \b
     icefloe plot data/repo t2m --sel time=2024-01-15
     icefloe plot data/repo t2m -r v1.0 --isel lat=90 --isel lon=0
-    icefloe plot data/repo air/t2m --sel time=2024-01-01..2024-01-31 --isel lon=0 -f hovmoeller.png
+    icefloe plot data/repo t2m --sel time=2024-01-01..2024-01-31 --isel lon=0
     """
     from icefloe.cli import plotting
     from icefloe.cli.slices import take

@@ -66,7 +66,7 @@ def rechunk(
 
     \b
     icefloe rechunk data/repo t2m --chunks time=-1,lat=24,lon=24
-    icefloe rechunk data/repo / --chunks time=24 --shards time=240 --codec zstd:9 --dry-run
+    icefloe rechunk data/repo / --chunks time=24 --shards time=240 --dry-run
     """
     from icefloe.ingest import rechunk as work
 

@@ -9,13 +9,13 @@ from icefloe.cli import revisions
 from icefloe.cli.output import CommandOutput, format_value
 from icefloe.cli.params import (
     GroupWithDefault,
-    branch_option,
     complete_branch,
     complete_revision,
     complete_tag,
+    make_branch_option,
+    make_revision_option,
     output_option,
     repo_argument,
-    revision_option,
 )
 from icefloe.repository import Repository
 
@@ -65,7 +65,7 @@ def branch_list(repo: Repository, out: CommandOutput) -> None:
 @branch.command("create")
 @repo_argument
 @_name
-@revision_option
+@make_revision_option("at which the branch starts")
 @output_option
 def branch_create(repo: Repository, name: str, revision: str, out: CommandOutput) -> None:
     """Create a branch called NAME."""
@@ -87,7 +87,7 @@ def branch_delete(repo: Repository, name: str, out: CommandOutput) -> None:
 
 @branch.command("reset")
 @repo_argument
-@branch_option
+@make_branch_option("to move")
 @click.option(
     "-r",
     "--revision",
@@ -127,7 +127,7 @@ def tag_list(repo: Repository, out: CommandOutput) -> None:
 @tag.command("create")
 @repo_argument
 @_name
-@revision_option
+@make_revision_option("to tag")
 @output_option
 def tag_create(repo: Repository, name: str, revision: str, out: CommandOutput) -> None:
     """Create a tag called NAME. A tag cannot be moved."""
@@ -149,7 +149,7 @@ def tag_delete(repo: Repository, name: str, out: CommandOutput) -> None:
 
 @click.command()
 @repo_argument
-@branch_option
+@make_branch_option("to protect")
 @click.option(
     "--check",
     "sql",

@@ -65,7 +65,7 @@ def serve(
 
     \b
     icefloe serve data/repo
-    icefloe serve s3://bucket/prefix --port 0 --no-browser --authorize s3://archive
+    icefloe serve s3://bucket/repo --no-browser --authorize s3://archive/
     """
     from icefloe.serve.settings import LOOPBACK, Settings
 

@@ -67,7 +67,7 @@ def sql(
     icefloe sql r=data/repo "SELECT kind, count(*) FROM r.chunks GROUP BY kind"
     icefloe sql r=data/repo --executor threads "SELECT max(t2m) FROM r"
     icefloe sql r=data/repo --explain "SELECT count(*) FROM r WHERE t2m > 310"
-    icefloe sql era5=s3://bucket/era5 "SELECT avg(t2m) FROM era5 VERSION AS OF 'v1'"
+    icefloe sql r=s3://bucket/repo "SELECT avg(t2m) FROM r VERSION AS OF 'v1'"
     icefloe sql r=data/repo "UPDATE r SET t2m = NULL WHERE t2m > 400"
     """
     if executor.text and not executor.is_spark and executor.text != "threads":

@@ -47,6 +47,20 @@ def validate_query(text: str) -> None:
         )
 
 
+def validate_function(text: str) -> None:
+    """Raise an error for the Python function of a branch check that cannot be imported."""
+    try:
+        _load(text)
+    except IcechunkError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise InvalidInputError(
+            f"the check {text!r} cannot be used: {type(error).__name__}: {error}; if the module is not "
+            "installed, add its folder to PYTHONPATH",
+            kind=ErrorKind.INVALID_COMMIT_CONFIGURATION,
+        ) from error
+
+
 def find_failure(check: BranchCheck, session: Session) -> Failure | None:
     """Evaluate a branch check for the snapshot of a session by a local query; None if the check passes."""
     try:
