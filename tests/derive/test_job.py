@@ -422,6 +422,22 @@ def test_changed_function_recomputes_everything(tmp_path: Path, functions: str) 
     assert repo.lookup_branch("main") == report.commit
 
 
+def test_array_with_the_name_of_a_period_groups_by_its_values(tmp_path: Path) -> None:
+    repo = make_repository(tmp_path)
+    session = repo.writable_session("main")
+    labels = np.arange(24) % 3
+    zarr.create_array(session.store, name="month", data=labels, dimension_names=["time"])
+    session.commit("labels")
+
+    by_label = {"dimensions": {"time": {"group": "month"}}}
+    derive(write_recipe(tmp_path, {"t2m_max": {**OUTPUTS["hottest"], **by_label}}))
+
+    found = open_derived(repo, "t2m_max")
+    np.testing.assert_array_equal(found["month"], [0, 1, 2])
+    values = open_derived(repo)["t2m"]
+    np.testing.assert_array_equal(found["t2m_max"][1], values[labels == 1].max("time"))
+
+
 @pytest.mark.parametrize(
     ("output", "error", "message"),
     [
@@ -429,6 +445,7 @@ def test_changed_function_recomputes_everything(tmp_path: Path, functions: str) 
         ({"path": "t2m"}, InvalidInputError, "not derived"),
         ({"dimensions": {"tme": {"reduce": True}}}, InvalidInputError, "no input has the dimension tme"),
         ({"dimensions": {"y": {"group": "y.day"}}}, InvalidInputError, "cannot be grouped"),
+        ({"dimensions": {"time": {"group": "month"}}}, InvalidInputError, "write time.month"),
         ({"dimensions": {}}, InvalidInputError, "requires a dimension"),
         ({"dimensions": {"y": {"window": "a:b"}}}, InvalidInputError, "mean cannot use the window of y"),
         ({"chunks": {"tme": 1}}, InvalidInputError, "no dimension tme"),

@@ -19,6 +19,7 @@ def test_lineage_names_inputs_recipe_and_commit(tmp_path: Path) -> None:
 
     found = read_lineage(repo, "t2m_daily/t2m_daily")
 
+    assert found == read_lineage(repo, "t2m_daily")
     assert found.is_current
     assert found.function == "mean"
     assert found.commit == report.commit

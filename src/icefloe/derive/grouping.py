@@ -44,8 +44,8 @@ def group_cells(array: StoredArray, dim: str, group: Group) -> Grouping:
     an array.
     """
     name, _, period = group.by.rpartition(".")
-    if period in PERIODS or period in RECURRING:
-        return _group_times(array, dim, name or dim, period)
+    if name and (period in PERIODS or period in RECURRING):
+        return _group_times(array, dim, name, period)
     return _group_values(array, dim, group.by)
 
 
@@ -108,7 +108,8 @@ def _group_values(array: StoredArray, dim: str, name: str) -> Grouping:
     path = name if name.startswith("/") else join(array.group, name) if "/" not in name else f"/{name}"
     keys = find_array(array.session, path)
     if keys is None:
-        raise _make_error(f"{array.path} cannot be grouped by {name}: no array {path} exists")
+        meant = f"; for a period of time, write {dim}.{name}" if name in (*PERIODS, *RECURRING) else ""
+        raise _make_error(f"{array.path} cannot be grouped by {name}: no array {path} exists{meant}")
     if keys.dims != (dim,) or keys.shape != (array.shape[array.dims.index(dim)],):
         raise _make_error(
             f"{array.path} cannot be grouped by {path}: it must be one-dimensional along {dim}, with "

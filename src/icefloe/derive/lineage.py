@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from icefloe._internal.paths import DERIVED, normalize
+from icefloe._internal.paths import DERIVED, join, normalize
 from icefloe._internal.report import Report
 from icefloe.core.fingerprints import combine, hash_bytes
 from icefloe.derive.arrays import StoredArray, find_array, get_array
@@ -50,7 +50,8 @@ def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None
     repo
         The repository of the array.
     array
-        The path of the array.
+        The path of the array, or of the group of the same name that contains it: `t2m_daily` also means
+        `t2m_daily/t2m_daily`.
     snapshot_id
         The version to read. By default the tip of `main`.
 
@@ -71,6 +72,9 @@ def read_lineage(repo: Repository, array: str, *, snapshot_id: str | None = None
         if snapshot_id is None
         else repo.readonly_session(snapshot_id=snapshot_id)
     )
+    inner = join(path, path.rpartition("/")[2])
+    if find_array(session, path) is None and find_array(session, inner) is not None:
+        path = inner
     get_array(session, path, "lineage")
     found = find_lineage(repo, session, path)
     if found is None:

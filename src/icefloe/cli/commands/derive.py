@@ -141,10 +141,10 @@ def derive(
 def lineage(repo: Repository, array: str, revision: str, out: CommandOutput) -> int:
     """Show the inputs of a derived array.
 
-    ARRAY is the path of the array. The command also reports whether the array is up to date.
+    ARRAY is the path of the array, or of its group. The command also reports whether the array is up to date.
 
     \b
-    icefloe lineage data/repo t2m_daily/t2m_daily
+    icefloe lineage data/repo t2m_daily
     """
     from icefloe.derive.lineage import read_lineage
 
