@@ -327,3 +327,81 @@ def test_snapshot_for_a_fork_uses_early_manifests() -> None:
 
     assert array(session.fork())[0, 0] == 3
     assert [info.num_chunk_refs for info in made.manifest_files] == [6]
+
+
+def _committed_half(version: int = 2) -> Repository:
+    """Create an array whose first window of four rows contains two committed rows."""
+    repo = repository(window=4, version=version)
+    session = repo.writable_session("main")
+    array(session)[:2] = 1
+    session.commit("half a window")
+    return repo
+
+
+def test_early_manifest_contains_committed_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = _committed_half()
+    session = repo.writable_session("main")
+    receipts = [written(session.fork(), range(1, 4), 3), written(session.fork(), range(4, 6), 4)]
+    monkeypatch.setattr(EarlyManifest, "refs", None)  # the committer reads neither side
+
+    session._merge_receipts(receipts)
+    session.commit("across the seam")
+
+    assert list(manifests(repo)) == [(range(4), range(3)), (range(4, 6), range(3))]
+    assert array(repo.readonly_session("main"))[:, 0].tolist() == [1, 3, 3, 3, 4, 4, -1, -1]
+    diff = repo.diff(from_snapshot_id=_first(repo), to_branch="main")
+    assert diff.updated_chunks == {"/a": [[row, column] for row in range(1, 6) for column in range(3)]}
+    assert repo.verify().ok
+
+
+@pytest.mark.parametrize("rows", [range(1), range(3, 4)], ids=["replaced", "beside"])
+def test_early_manifest_with_committed_references_is_joined_again_after_a_commit(rows: range) -> None:
+    repo = _committed_half()
+    session = repo.writable_session("main")
+    session._merge_receipts([written(session.fork(), range(2, 3), 3)])
+    other = repo.writable_session("main")
+    array(other)[rows.start : rows.stop] = 7
+    other.commit("meanwhile")
+
+    session.commit("late", rebase_with=ConflictDetector())
+
+    expected = [1, 1, 3, -1]
+    expected[rows.start] = 7
+    assert array(repo.readonly_session("main"))[:4, 0].tolist() == expected
+    assert repo.verify().ok
+
+
+@pytest.mark.parametrize("change", ["delete", "write", "shrink"])
+def test_early_manifest_with_committed_references_respects_later_changes(change: str) -> None:
+    repo = _committed_half()
+    session = repo.writable_session("main")
+    session._merge_receipts([written(session.fork(), range(2, 4), 3)])
+    if change == "delete":
+        for column in range(3):
+            session.store.delete_sync(f"a/c/0/{column}")
+    elif change == "write":
+        array(session)[0] = 5
+    else:
+        array(session).resize((1, 3))
+        array(session).resize(GRID)
+    expected = array(session)[...].tolist()
+
+    session.commit("changed")
+
+    assert array(repo.readonly_session("main"))[...].tolist() == expected
+    assert repo.verify().ok
+
+
+def test_early_manifest_with_committed_references_survives_encoding() -> None:
+    fork = _committed_half().writable_session("main").fork()
+    array(fork)[1:3, 1] = 1
+    fork.write_manifests("/a")
+
+    back = decode_changes(encode_changes(fork._workspace.changes), read=fork._workspace.assets.manifest)
+
+    ((id, delta),) = back.chunks.items()
+    (ours,) = fork._workspace.changes.chunks[id].early
+    (read,) = delta.early
+    assert read.joined == ours.joined is not None
+    assert read.info.num_chunk_refs == 7
+    assert read.refs("/a").coords.tolist() == [[1, 1], [2, 1]]

@@ -89,6 +89,18 @@ def give_back_large_buffers() -> None:
             libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
 
 
+def release_freed_memory() -> None:
+    """Make the C library return memory that was freed to the system. Takes about a millisecond.
+
+    For the process of the user, whose allocator keeps its settings. The threads that compress a transaction
+    log of five million chunks leave 44 MB in their arenas.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "malloc_trim"):
+            libc.malloc_trim(0)
+
+
 class computed_once(Generic[R]):  # noqa: N801 - a decorator, such as property
     """A property that is computed on first use and then kept.
 

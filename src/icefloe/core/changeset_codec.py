@@ -6,6 +6,7 @@ References are encoded as columns (`encoding.packed_columns`), nodes as short li
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe._internal.paths import validate
 from icefloe.core.changeset import ArrayDelta, ChangeSet
-from icefloe.core.early_manifests import EarlyManifest, ReadManifest
+from icefloe.core.early_manifests import EarlyManifest, JoinedManifests, ReadManifest
 from icefloe.encoding.columns import is_constant, make_constant
 from icefloe.encoding.packed_columns import ColumnPacker, ColumnUnpacker
 from icefloe.errors import ErrorKind, FormatError, InvalidInputError
@@ -32,7 +33,7 @@ from icefloe.format.snapshot import (
     NodeSnapshot,
 )
 
-MAGIC: Final = b"ICEFLOE\x02"
+MAGIC: Final = b"ICEFLOE\x03"
 """The magic bytes. The last one is the version; other versions are rejected, because change sets are not
 stored for long."""
 _NODE_LISTS: Final = ("created", "updated", "deleted")
@@ -147,16 +148,21 @@ def _read_delta(
 
 
 def _encode_early(packer: ColumnPacker, manifest: EarlyManifest) -> list[Any]:
-    info, sparse = manifest.info, manifest.sparse
-    extents = [[extent.start, extent.stop] for extent in manifest.extents]
+    info, sparse, joined = manifest.info, manifest.sparse, manifest.joined
     listed = None if sparse is None else [len(sparse), _encode_coords(packer, sparse)]
-    return [bytes(info.id), info.size_bytes, info.num_chunk_refs, extents, listed]
+    replaced = [sorted(map(bytes, joined.ids)), _encode_extents(joined.extents)] if joined else None
+    extents = _encode_extents(manifest.extents)
+    return [bytes(info.id), info.size_bytes, info.num_chunk_refs, extents, listed, replaced]
+
+
+def _encode_extents(extents: Sequence[range]) -> list[list[int]]:
+    return [[extent.start, extent.stop] for extent in extents]
 
 
 def _read_early(
     unpacker: ColumnUnpacker, row: object, node: NodeId, rank: int, read: ReadManifest | None
 ) -> EarlyManifest:
-    id, size, count, extents, listed = unpacker.items(row, 5)
+    id, size, count, extents, listed, replaced = unpacker.items(row, 6)
     if read is None:
         unpacker.fail("contains a manifest, but there is no storage to read it from")
     (size, count) = unpacker.integers([size, count], 2)
@@ -166,13 +172,20 @@ def _read_early(
         rows, notes = unpacker.items(listed, 2)
         sparse = _read_coords(unpacker, notes, rows, rank)
     covered = len(sparse) if sparse is not None else math.prod(map(len, ranges))
+    joined = None
+    if replaced is not None:
+        ids, whole = unpacker.items(replaced, 2)
+        joined = JoinedManifests(
+            frozenset(map(ManifestId, unpacker.items(ids))),
+            tuple(range(*unpacker.integers(pair, 2)) for pair in unpacker.items(whole, rank)),
+        )
     if (
-        covered != count
+        (covered > count if joined else covered != count)
         or count > _MOST_CHUNKS
         or (sparse is not None and not coordinates.are_inside(sparse, ranges).all())
     ):
         unpacker.fail(f"contains a manifest with {count} references for {covered} chunks")
-    return EarlyManifest(node, ManifestFileInfo(ManifestId(id), size, count), ranges, sparse, read)
+    return EarlyManifest(node, ManifestFileInfo(ManifestId(id), size, count), ranges, sparse, read, joined)
 
 
 def _encode_coords(packer: ColumnPacker, coords: Coords) -> list[list[int]]:

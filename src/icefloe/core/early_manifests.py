@@ -2,7 +2,8 @@
 
 A writer with millions of references does not send them to the committer. It writes the manifests of its part
 of the chunk grid, and sends their ids, extents and coordinates. The committer uses such a manifest unchanged
-if nothing else is in its window. Otherwise the manifest is read and rewritten.
+if nothing else is in its window. Otherwise the manifest is read and rewritten. A writer that finds committed
+references in its window adds them to its manifest, so that the committer need not read them either.
 """
 
 from __future__ import annotations
@@ -25,6 +26,15 @@ ReadManifest: TypeAlias = Callable[[ManifestId, int], PackedManifest]
 """A function that reads a manifest, given its id and its size in bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedManifests:
+    """Committed manifests of an array whose references an early manifest contains as well."""
+
+    ids: frozenset[ManifestId]
+    extents: tuple[range, ...]
+    """The extents of the early manifest, including the committed references."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EarlyManifest:
     """An early manifest: a manifest of one array that is written before its commit."""
@@ -32,14 +42,22 @@ class EarlyManifest:
     node: NodeId
     info: ManifestFileInfo
     extents: tuple[range, ...]
+    """The extents of the changed chunks."""
     sparse: Coords | None
-    """The sorted coordinates of the chunks; None if the extents are filled completely."""
+    """The sorted coordinates of the changed chunks; None if the extents are filled completely."""
     read: ReadManifest
+    joined: JoinedManifests | None = None
+    """The committed manifests that the early manifest replaces, if there are any."""
 
     @property
     def ref(self) -> ManifestRef:
         """The reference to an early manifest, which is committed later."""
-        return ManifestRef(self.info.id, self.extents)
+        return ManifestRef(self.info.id, self.joined.extents if self.joined else self.extents)
+
+    @property
+    def replaces(self) -> frozenset[ManifestId]:
+        """The committed manifests that the early manifest replaces."""
+        return self.joined.ids if self.joined else frozenset()
 
     def has(self, coords: Sequence[int]) -> bool:
         """Return whether the early manifest contains a chunk."""
@@ -48,13 +66,18 @@ class EarlyManifest:
         return self.sparse is None or coordinates.find(self.sparse, coords) is not None
 
     def refs(self, path: str) -> ArrayManifest:
-        """Read the references of the array at `path` in the early manifest; raise an error if the manifest
-        was collected as garbage."""
+        """Read the changed references of the array at `path` in the early manifest; raise an error if the
+        manifest was collected as garbage."""
         try:
             manifest = self.read(self.info.id, self.info.size_bytes)
         except ObjectNotFoundError:
             raise make_collected_error(f"manifest {self.info.id} of {path}") from None
-        return manifest.array(self.node, len(self.extents))
+        found = manifest.array(self.node, len(self.extents))
+        if self.joined is None:
+            return found
+        if self.sparse is None:
+            return found.within(self.extents)
+        return found.take(coordinates.contains(found.coords, self.sparse))
 
 
 def make_collected_error(what: str) -> StorageError:
@@ -68,9 +91,13 @@ def make_collected_error(what: str) -> StorageError:
 
 
 def describe_early_manifest(
-    node: NodeId, info: ManifestFileInfo, refs: ArrayManifest, read: ReadManifest
+    node: NodeId,
+    info: ManifestFileInfo,
+    refs: ArrayManifest,
+    read: ReadManifest,
+    joined: JoinedManifests | None = None,
 ) -> EarlyManifest:
-    """Describe an early manifest that was written from some references."""
+    """Describe an early manifest that was written from some changed references."""
     extents = refs.extents()
     dense = math.prod(map(len, extents)) == len(refs)
-    return EarlyManifest(node, info, extents, None if dense else refs.coords, read)
+    return EarlyManifest(node, info, extents, None if dense else refs.coords, read, joined)

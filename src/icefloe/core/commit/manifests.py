@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from icefloe._internal.ids import ManifestId, NodeId
 from icefloe.config.repository import SplitSizes
 from icefloe.core.changeset import ArrayDelta
-from icefloe.core.early_manifests import EarlyManifest, describe_early_manifest
+from icefloe.core.early_manifests import EarlyManifest, JoinedManifests, describe_early_manifest
 from icefloe.core.workspace import Workspace
 from icefloe.format import coordinates
 from icefloe.format.coordinates import Coords
@@ -105,6 +105,8 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
         # of two manifests of an array MUST NOT overlap (spec, ManifestRef).
         early, delta = _separate_early(whole_delta, data.manifests, grid, sizes)
     done, infos = [each.ref for each in early], tuple(each.info for each in early)
+    replaced = frozenset[ManifestId]().union(*(each.replaces for each in early))
+    manifests = [ref for ref in data.manifests if ref.id not in replaced]
     with workspace.exclusive():
         written: ArrayManifest | FewRefs | None = delta.few() if delta.rank == len(grid) else None
         gone = np.zeros((0, len(grid)), np.uint32)
@@ -112,10 +114,8 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
             written, gone = delta.resolve()
     puts = _split_written_by_window(written, sizes)
     drops = {window: gone[rows] for window, rows in _split_rows_by_window(gone, sizes)}
-    dirty = (
-        {_find_window(ref, sizes) for ref in data.manifests} if workspace.rewrites_all else {*puts, *drops}
-    )
-    kept, loose = _separate_manifests(data.manifests, grid, sizes, dirty)
+    dirty = {_find_window(ref, sizes) for ref in manifests} if workspace.rewrites_all else {*puts, *drops}
+    kept, loose = _separate_manifests(manifests, grid, sizes, dirty)
     # A manifest with unknown or too large extents may contain references of any window, so no window can be
     # rewritten separately.
     if None in loose:
@@ -133,17 +133,20 @@ def plan(workspace: Workspace, node: NodeSnapshot) -> ManifestPlan:
 def _separate_early(
     delta: ArrayDelta, manifests: Sequence[ManifestRef], grid: Sequence[range], sizes: Sequence[int]
 ) -> tuple[list[EarlyManifest], ArrayDelta]:
-    """Return early manifests that are alone in their window, and all other changes as columns."""
+    """Return early manifests that are alone in their window, except for manifests that they replace, and all
+    other changes as columns."""
     rest = delta.without_early()
-    taken: list[Window] = [_find_window(ref, sizes) for ref in manifests]
-    taken += [window for window, _ in _split_rows_by_window(rest.coords(), sizes)]
+    old: dict[Window, set[ManifestId]] = {}
+    for ref in manifests:
+        old.setdefault(_find_window(ref, sizes), set()).add(ref.id)
     mine = [_find_window(each.ref, sizes) for each in delta.early]
-    count = Counter([*mine, *set(taken)])
+    count = Counter([*mine, *(window for window, _ in _split_rows_by_window(rest.coords(), sizes))])
     alone: list[EarlyManifest] = []
     others: list[EarlyManifest] = []
     for window, each in zip(mine, delta.early, strict=True):
-        in_grid = all(e.stop <= g.stop for e, g in zip(each.extents, grid, strict=True))
-        fits = None not in taken and window is not None and count[window] == 1 and in_grid
+        in_grid = all(e.stop <= g.stop for e, g in zip(each.ref.extents, grid, strict=True))
+        known = None not in old and window is not None
+        fits = known and in_grid and count[window] == 1 and old.get(window, set()) == each.replaces
         (alone if fits else others).append(each)
     read: list[ArrayManifest | Coords] = [each.refs(delta.path) for each in others]
     return alone, replace(rest, segments=[*read, *rest.segments])
@@ -320,11 +323,33 @@ def write_early(workspace: Workspace, path: str, window: Sequence[range] | None 
         early = []
         if written is not None and len(written):
             sizes = split_sizes(assets.config.split_sizes, node)
-            for refs in split_refs_by_window(written, sizes).values():
-                info = assets.write_manifest(Manifest(ManifestId.random(), {node.id: refs}))
-                early.append(describe_early_manifest(node.id, info, refs, assets.manifest))
+            old = {} if len(gone) else _group_by_window(node, sizes)
+            for place, refs in split_refs_by_window(written, sizes).items():
+                whole = ArrayManifest.concat(
+                    [*(workspace.manifest_refs(node, ref) for ref in old.get(place, ())), refs]
+                )
+                joined = None
+                if ids := frozenset(ref.id for ref in old.get(place, ())):
+                    joined = JoinedManifests(ids, whole.extents())
+                info = assets.write_manifest(Manifest(ManifestId.random(), {node.id: whole}))
+                early.append(describe_early_manifest(node.id, info, refs, assets.manifest, joined))
         delta.early = early
         delta.segments = [gone] if len(gone) else []
         if not early and not len(gone):
             del workspace.changes.chunks[node.id]
     return len(early)
+
+
+def _group_by_window(node: NodeSnapshot, sizes: Sequence[int]) -> dict[Window, list[ManifestRef]]:
+    """Return the committed manifests of an array by window; none if one of them covers several windows, or
+    chunks outside of the grid, because a commit then rewrites all of them."""
+    data = node.node_data
+    if not isinstance(data, ArrayNodeData):
+        return {}
+    grid = [max(dimension.num_chunks, 1) for dimension in data.shape]
+    found: dict[Window, list[ManifestRef]] = {}
+    for ref in data.manifests:
+        found.setdefault(_find_window(ref, sizes), []).append(ref)
+        if any(extent.stop > size for extent, size in zip(ref.extents, grid, strict=False)):
+            return {}
+    return {} if None in found else found

@@ -43,9 +43,9 @@ R = TypeVar("R")
 
 _OTHER_CHUNKS = 100_000
 """The number of changed chunks per commit that is reserved for coordinates and the ledger."""
-_CHUNKS_PER_COMMIT = 16_000_000
-"""The number of changed chunks above which several files are committed in parts. The compressed transaction
-log of this many chunks takes 85 MB in the driver, and readers of any release require less than 1 GB for it.
+_CHUNKS_PER_COMMIT = 8_000_000
+"""The number of changed chunks above which several files are committed in parts. The driver takes less
+than 300 MB to write the transaction log of this many chunks, and readers of any release less than 1 GB.
 """
 _LEAST_CHUNK_BYTES = 16 << 10
 """The chunk size below which files are copied instead of referenced."""

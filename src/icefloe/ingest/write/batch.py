@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 from icefloe._internal.amounts import counted
+from icefloe._internal.concurrency import release_freed_memory
 from icefloe._internal.executor import Executor, Task
 from icefloe._internal.warnings import ignore_warnings
 from icefloe.format.manifest import ArrayManifest
@@ -103,6 +104,7 @@ def commit_batch(
     about = {"batch": batch, "files": len(sources), "mode": options.mode}
     commit = session.commit(options.message or f"Ingest {files}", {**options.metadata, METADATA: about})
     LOGGER.info("commit %s: %s", commit, files)
+    release_freed_memory()
     record_statistics(session, statistics)
     written = repo.readonly_session(snapshot_id=commit)
     staged = tuple(_describe_staged(StoredGroup(written, design.group), design) for design in designs)
