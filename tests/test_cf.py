@@ -88,7 +88,7 @@ def test_start_dates_are_parsed_in_many_spellings(units: str, start: str) -> Non
         ("days since 2000-01-01", "tropical"),
     ],
 )
-def test_units_that_are_not_times_are_ignored(units: Any, calendar: Any) -> None:
+def test_units_other_than_times_are_not_converted(units: Any, calendar: Any) -> None:
     assert parse_time_coding(units, calendar) is None
 
 

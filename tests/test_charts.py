@@ -8,7 +8,7 @@ import pytest
 from icefloe.charts import Scale
 
 
-def test_scale_ends_have_known_colours() -> None:
+def test_ends_of_a_colour_scale_have_the_expected_colours() -> None:
     found = Scale.of(0, 10).rgba(np.array([[0, 10], [-5, np.inf]]))
 
     assert found[0].tolist() == [[68, 1, 84, 255], [253, 231, 37, 255]]
@@ -19,7 +19,7 @@ def test_missing_values_are_transparent() -> None:
     assert Scale.of(0, 1).rgba(np.array([np.nan])).tolist() == [[0, 0, 0, 0]]
 
 
-def test_values_of_both_signs_are_centred_at_zero() -> None:
+def test_colour_scale_of_positive_and_negative_values_is_centred_at_zero() -> None:
     scale = Scale.of(-2, 8)
 
     assert (scale.low, scale.high) == (-8, 8)
@@ -27,7 +27,7 @@ def test_values_of_both_signs_are_centred_at_zero() -> None:
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (3.0, 3.0)])
-def test_arrays_have_the_colours_of_single_values(bounds: tuple[float, float]) -> None:
+def test_colours_of_an_array_equal_those_of_its_single_values(bounds: tuple[float, float]) -> None:
     scale = Scale.of(*bounds)
     values = np.linspace(bounds[0] - 1, bounds[1] + 1, 57)
 

@@ -67,7 +67,7 @@ def test_no_line_runs_along_the_date_line() -> None:
 )
 @pytest.mark.parametrize("latitudes", [np.arange(-89.5, 90), np.arange(89.5, -90, -1)], ids=["up", "down"])
 @pytest.mark.parametrize("cape", BORDERS)
-def test_capes_are_found_on_every_global_grid(
+def test_known_capes_appear_on_every_global_grid(
     cape: str, latitudes: np.ndarray, longitudes: np.ndarray
 ) -> None:
     assert has_coast(*BORDERS[cape], latitudes, longitudes)
@@ -88,7 +88,7 @@ def test_grids_show_the_same_coasts_wherever_they_begin() -> None:
     assert np.mean(one != np.roll(other, 180, axis=1)) < 0.001  # segments start at other pixels at the seam
 
 
-def test_regional_grid_shows_a_part_of_the_world() -> None:
+def test_regional_grid_shows_only_coastlines_of_its_region() -> None:
     latitudes, longitudes = np.linspace(70, 30, 81), np.linspace(-20, 40, 121)
     world = rasterize(
         project_coastlines(np.linspace(90, -90, 361), np.linspace(-180, 180, 721)), (1, 1), (361, 721)
@@ -111,7 +111,7 @@ def test_region_across_the_date_line_shows_both_sides() -> None:
     assert ((lines[:, 0] > 181) & (lines[:, 0] < 195)).any()
 
 
-def test_positions_are_counted_in_cells_of_unequal_size() -> None:
+def test_coastline_positions_account_for_unequal_cell_sizes() -> None:
     latitudes, longitudes = np.array([0.0, 10, 30, 70]), np.array([0.0, 90, 180, 270])
 
     lines = np.concatenate(project_coastlines(latitudes, longitudes))

@@ -10,7 +10,7 @@ from tests.support.interpreters import WORKER, run
 
 
 @pytest.mark.needs("xarray", "dask")
-def test_icechunk_and_its_modules_are_icefloe(tmp_path: Path) -> None:
+def test_importing_icechunk_returns_icefloe(tmp_path: Path) -> None:
     code = """
 import icefloe
 icefloe.install_as_icechunk()

@@ -71,7 +71,7 @@ def test_values_can_be_pickled_and_compared_and_hide_secrets(value: Any) -> None
         value.anything = 1
 
 
-def test_variants_are_instances_of_their_group() -> None:
+def test_credential_variants_are_instances_of_their_union() -> None:
     assert isinstance(c.s3_anonymous_credentials(), c.S3Credentials)
     assert isinstance(c.gcs_credentials(bearer_token="t"), c.GcsCredentials)
     assert isinstance(c.azure_static_credentials(access_key="k"), c.AzureStaticCredentials)
@@ -116,7 +116,7 @@ def test_s3_credentials_rejects_contradictory_arguments(arguments: dict[str, Any
         c.s3_credentials(**arguments)
 
 
-def test_gcs_get_credentials_is_used() -> None:
+def test_gcs_get_credentials_function_is_used() -> None:
     """The official function returns FromEnv here and never calls the function."""
     assert type(c.gcs_credentials(get_credentials=gcs_token)) is c.GcsCredentials.Refreshable
     assert type(c.gcs_credentials(get_credentials=gcs_token, from_env=False)) is c.GcsCredentials.Refreshable
@@ -171,7 +171,7 @@ def test_contradictory_arguments_are_rejected(call: Callable[[], object]) -> Non
         call()
 
 
-def test_containers_credentials_wraps_by_type() -> None:
+def test_containers_credentials_wraps_credentials_by_type() -> None:
     s3, gcs, azure = c.s3_credentials(), c.gcs_credentials(), c.azure_credentials()
 
     wrapped = c.containers_credentials(
@@ -219,7 +219,7 @@ def test_refresher_calls_again_only_after_expiration(lifetime: timedelta | None,
     assert len(Counting.calls) == expected_calls
 
 
-def test_scattered_credential_is_used_until_it_expires() -> None:
+def test_pickled_credential_is_used_until_it_expires() -> None:
     Counting.calls.clear()
     source = refresher(Counting(HOUR), scatter=True)
 
@@ -242,7 +242,7 @@ def test_refresher_is_called_once_by_many_threads() -> None:
     assert len(Counting.calls) == 1
 
 
-def test_naive_expiry_is_local_time() -> None:
+def test_expiry_without_a_time_zone_is_local_time() -> None:
     def soon() -> datetime:
         return datetime.now() + HOUR
 
@@ -261,7 +261,7 @@ def wrong_type() -> int:
 @pytest.mark.parametrize(
     ("function", "text"), [(failing, "bad creds"), (wrong_type, "cannot be converted"), (42, "not callable")]
 )
-def test_failing_functions_are_reported(function: Any, text: str) -> None:
+def test_failing_credential_functions_are_reported(function: Any, text: str) -> None:
     with pytest.raises(InvalidInputError, match=text) as caught:
         refresher(function).get()
 

@@ -90,7 +90,7 @@ def test_targets_outside_forks_are_rejected(repo: Repository) -> None:
         store_dask(sources=[numbers()], targets=[target(repo.writable_session("main"), "a")])
 
 
-def test_only_dask_arrays_are_reduced() -> None:
+def test_merge_reduction_rejects_arrays_that_are_not_dask_arrays() -> None:
     with pytest.raises(TypeError, match="Expected a dask array"):
         session_merge_reduction(np.arange(10), split_every=None)  # type: ignore[arg-type]
 

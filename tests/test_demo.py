@@ -28,7 +28,7 @@ def month(weather: Weather, start: str) -> Any:
     return weather.temperature(np.arange(begin, begin + np.timedelta64(20, "D"), np.timedelta64(6, "h")))
 
 
-def test_temperatures_depend_only_on_time_and_place(weather: Weather) -> None:
+def test_demo_temperatures_depend_only_on_time_and_place(weather: Weather) -> None:
     times = np.array(["2024-03-01T00", "2024-03-01T06"], "M8[h]")
 
     both = weather.temperature(times)

@@ -132,7 +132,7 @@ def test_chunks_have_as_many_coordinates_as_their_array(repo: Repository) -> Non
     assert error.value.kind == "invalid-chunk-index"
 
 
-def test_arrays_cannot_contain_nodes(repo: Repository) -> None:
+def test_nodes_inside_an_array_are_rejected(repo: Repository) -> None:
     session = repo.writable_session("main")
     document = get(session.store, "a/zarr.json") or b""
 
@@ -271,7 +271,7 @@ def test_configurations_pickle_and_copy() -> None:
 # The page
 
 
-def test_every_test_named_on_the_page_exists() -> None:
+def test_every_test_named_on_the_differences_page_exists() -> None:
     named = re.findall(r"`([\w/.]+\.py)::(test_\w+)`", PAGE.read_text(encoding="utf-8"))
 
     missing = [
@@ -284,7 +284,7 @@ def test_every_test_named_on_the_page_exists() -> None:
     assert len(named) > 20
 
 
-def test_page_names_every_test_of_this_file() -> None:
+def test_differences_page_names_every_test_of_this_file() -> None:
     text = Path(__file__).read_text(encoding="utf-8").partition("# The page\n")[0]
     page = PAGE.read_text(encoding="utf-8")
 

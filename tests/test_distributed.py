@@ -65,7 +65,7 @@ def _group(attributes: dict[str, str]) -> Any:
     return default_buffer_prototype().buffer.from_bytes(json.dumps(document).encode())
 
 
-def test_last_receipt_wins_for_equal_chunks(repo: Repository) -> None:
+def test_last_receipt_wins_if_two_contain_the_same_chunk(repo: Repository) -> None:
     session = repo.writable_session("main")
     forks = [session.fork() for _ in range(3)]
     for number, fork in enumerate(forks):
@@ -105,7 +105,7 @@ def test_commit_of_forks_is_rebased(repo: Repository) -> None:
     assert array_of(repo)[[0, 10, 599]].tolist() == [0, 1, 7]
 
 
-def test_failed_merge_of_forks_changes_nothing(repo: Repository) -> None:
+def test_failed_merge_of_forks_leaves_the_session_unchanged(repo: Repository) -> None:
     session = repo.writable_session("main")
     old = session.fork()
     array(session)[:10] = 1

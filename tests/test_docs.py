@@ -74,7 +74,7 @@ def test_links_between_documents_have_valid_targets() -> None:
     assert {page.name: dead for page in pages if (dead := dead_links(page))} == {}
 
 
-def test_failing_example_is_found_and_names_its_line(tmp_path: Path) -> None:
+def test_failing_example_in_a_page_is_reported_with_its_line(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Title\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
 
@@ -84,7 +84,7 @@ def test_failing_example_is_found_and_names_its_line(tmp_path: Path) -> None:
     assert caught.traceback[-1].lineno == 7  # counted from zero
 
 
-def test_only_marked_blocks_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_examples_marked_as_not_run_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
@@ -110,19 +110,19 @@ def test_commands_run_in_the_folder_of_the_python_examples(
     assert run_page(page) == {6: "$ ls x\nx\n$ false\n$ echo $?\n1"}
 
 
-def test_failing_command_is_found() -> None:
+def test_failing_command_in_a_page_is_reported() -> None:
     with pytest.raises(CommandFailedError, match="exit code 1 of: false"):
         run_commands("$ false\n$ true")
 
 
-def test_dead_link_is_found(tmp_path: Path) -> None:
+def test_dead_link_in_a_page_is_reported(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("[here](page.md#title) [gone](nowhere.md) [far](https://example.org/x)")
 
     assert dead_links(page) == ["nowhere.md"]
 
 
-def test_paths_in_the_architecture_exist() -> None:
+def test_paths_in_the_architecture_page_exist() -> None:
     text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     paths = {
         path

@@ -83,7 +83,7 @@ def test_search_finds_a_page_without_network(browser: Browser) -> None:
     assert {url: error for url, error in browser.requests().items() if error} == {}
 
 
-def test_remote_request_is_found(browser: Browser, tmp_path: Path) -> None:
+def test_remote_request_of_a_page_is_detected(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text('<script src="https://cdn.example/x.js"></script>')
 
@@ -124,7 +124,7 @@ def test_notebooks_match_their_pages() -> None:
     assert found == notebooks(), "run python -m docs._site.notebooks"
 
 
-def test_figures_match_the_history() -> None:
+def test_benchmark_figures_match_the_recorded_history() -> None:
     stale = [path.name for path, text in expected().items() if path.read_text(encoding="utf-8") != text]
 
     assert stale == [], "run python -m docs._site.benchmarks"

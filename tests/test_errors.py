@@ -53,14 +53,14 @@ def test_plain_errors_need_a_message(cls: type[IcechunkError]) -> None:
         cls()  # type: ignore[call-arg]
 
 
-def test_some_errors_are_builtin_errors() -> None:
+def test_some_errors_also_derive_from_builtin_exceptions() -> None:
     assert issubclass(NodeNotFoundError, NotFoundError)
     assert issubclass(NotFoundError, KeyError)
     assert issubclass(InvalidInputError, ValueError)
     assert issubclass(RebaseFailedError, ConflictError)
 
 
-def test_conflict_has_both_parents() -> None:
+def test_conflict_error_names_both_parents() -> None:
     error = ConflictError("AAAA", "BBBB")
 
     assert (error.expected_parent, error.actual_parent) == ("AAAA", "BBBB")
@@ -106,7 +106,7 @@ def test_errors_survive_pickle_and_copy(error: IcechunkError) -> None:
         assert twin.__notes__ == [f"kind: {error.kind}", "seen in transit"]
 
 
-def test_kinds_are_spelled_like_their_names() -> None:
+def test_error_kinds_are_spelled_like_their_names() -> None:
     assert len(ErrorKind) == 100
     for kind in ErrorKind:
         assert kind.value == kind.name.lower().replace("_", "-")
@@ -131,7 +131,7 @@ def test_hints_name_options_as_python_does() -> None:
     assert str(Hint("did you mean {this}?")) == "did you mean {this}?"
 
 
-def test_other_interfaces_can_render_hints() -> None:
+def test_hints_can_be_rendered_for_other_interfaces() -> None:
     shouted = HINT.render(lambda name, value: f"{name.upper()}:{value}")
 
     assert shouted == "ON_CHANGE:ingest or OVERWRITE:True, see GROUP:None"

@@ -235,7 +235,7 @@ def test_format_and_encoding_are_pure() -> None:
     assert [problem for module in source_modules() for problem in impurities(module)] == []
 
 
-def test_names_are_meaningful() -> None:
+def test_function_and_module_names_are_meaningful() -> None:
     assert [problem for module in source_modules() for problem in empty_names(module)] == []
 
 
@@ -323,7 +323,7 @@ def test_factory_named_from_env_may_read_the_environment() -> None:
     "text",
     ["import time", "from random import choice", "import logging", "open('a')", "datetime.now()"],
 )
-def test_impurity_is_found(text: str) -> None:
+def test_impure_import_is_detected(text: str) -> None:
     assert len(list(impurities(parse("icefloe.format.v2", text)))) == 1
     assert list(impurities(parse("icefloe.storage.local.folder", text))) == []
 
@@ -336,7 +336,7 @@ def test_impurity_is_found(text: str) -> None:
         ("icefloe.core.refs.base", "class BaseRef: pass"),
     ],
 )
-def test_meaningless_name_is_found(name: str, text: str) -> None:
+def test_meaningless_name_is_detected(name: str, text: str) -> None:
     assert len(list(empty_names(parse(name, text)))) == 1
 
 

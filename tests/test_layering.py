@@ -508,7 +508,7 @@ def test_foreign_import_is_found(name: str, text: str) -> None:
     assert len(list(foreign_imports(parse(name, text)))) == 1
 
 
-def test_own_module_of_the_same_name_is_not_foreign() -> None:
+def test_own_module_with_the_name_of_a_foreign_package_is_allowed() -> None:
     module = parse("icefloe.format.v2", "from icefloe.encoding import flatbuffers")
 
     assert list(foreign_imports(module)) == []

@@ -92,11 +92,11 @@ def test_inexact_or_duplicate_pin_is_found(text: str) -> None:
         pins(text)
 
 
-def test_closure_includes_indirect_dependencies() -> None:
+def test_dependency_closure_includes_indirect_dependencies() -> None:
     assert {"pytest", "pluggy", "iniconfig"} <= installed_closure(["pytest"]).keys()
 
 
-def test_version_has_one_source() -> None:
+def test_package_version_is_defined_in_one_place() -> None:
     assert metadata.version("icefloe") == icefloe.__version__
     assert "version" in PROJECT["dynamic"]
 
@@ -108,7 +108,7 @@ def test_each_core_dependency_is_justified_in_the_decision() -> None:
     assert sorted(rows) == sorted(Requirement(line).name for line in PROJECT["dependencies"])
 
 
-def test_type_marker_is_part_of_the_package() -> None:
+def test_py_typed_marker_is_part_of_the_package() -> None:
     assert (Path(icefloe.__file__).parent / "py.typed").is_file()
 
 
@@ -219,7 +219,7 @@ def test_find_python_skips_an_old_default(tmp_path: Path) -> None:
     assert run_script("find-python", path=tmp_path).stdout.strip() == str(working)
 
 
-def test_find_python_finds_the_interpreter_behind_an_inactive_shim(tmp_path: Path) -> None:
+def test_find_python_resolves_an_inactive_pyenv_shim(tmp_path: Path) -> None:
     shims = tmp_path / "py env é" / "shims"
     fake_python(shims, "python3.97", "echo 'pyenv: python3.97: command not found' >&2; exit 127")
     working = fake_python(shims.parent / "versions" / "3.97.0" / "bin", "python", "echo 3097000")

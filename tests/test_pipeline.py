@@ -41,7 +41,7 @@ def test_executor_does_not_start_without_new_files(tmp_path: Path, monkeypatch: 
     assert report.commits == ()
 
 
-def test_every_option_is_spelled_out() -> None:
+def test_ingest_files_lists_every_option_in_its_signature() -> None:
     parameters = inspect.signature(icefloe.ingest_files).parameters
     own = {"sources", "repo", "executor", "dry_run", "progress", "source_options"}
 

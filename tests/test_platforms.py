@@ -29,7 +29,7 @@ s3_storage(bucket="b", prefix="p", anonymous=True, region="us-east-1")
 """
 
 
-def test_import_memory_and_cloud_storage_need_no_posix() -> None:
+def test_memory_and_cloud_storage_work_without_posix_modules() -> None:
     run = subprocess.run([sys.executable, "-c", WITHOUT_POSIX], capture_output=True, text=True, check=False)
 
     assert run.returncode == 0, run.stderr

@@ -50,7 +50,7 @@ def test_every_command_has_an_example() -> None:
     assert without == []
 
 
-def test_defaults_are_real_values() -> None:
+def test_defaults_in_the_cli_reference_are_real_values() -> None:
     page = cli_page()
 
     assert "Sentinel" not in page
@@ -69,7 +69,7 @@ def _typed() -> Iterator[tuple[str, list[str]]]:
                     yield f"{page.name}: {line}", words[:end]
 
 
-def test_commands_in_the_documentation_can_be_typed() -> None:
+def test_commands_in_the_cli_reference_can_be_parsed() -> None:
     """Names, options and arguments are those of the program; nothing is run."""
     wrong = []
     for line, given in _typed():

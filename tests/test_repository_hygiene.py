@@ -75,7 +75,7 @@ def test_no_file_names_a_package_registry() -> None:
     assert found == {}
 
 
-def test_unfinished_work_names_its_issue() -> None:
+def test_every_todo_has_an_issue_number() -> None:
     found = {
         name: lines
         for name, text in text_files().items()
@@ -85,30 +85,30 @@ def test_unfinished_work_names_its_issue() -> None:
     assert found == {}
 
 
-def test_project_files_are_found() -> None:
+def test_hygiene_checks_cover_all_project_files() -> None:
     assert {"pyproject.toml", "src/icefloe/__init__.py", ".ci/run"} <= text_files().keys()
 
 
 @pytest.mark.parametrize(
     "text", ["cd /build/agenda/x", "path=/build/agenda", "see /ho" + "me/ann/x", "/Us" + "ers/ann/x"]
 )
-def test_machine_path_is_found(text: str) -> None:
+def test_local_machine_path_in_a_file_is_detected(text: str) -> None:
     assert list(machine_paths(text, {Path("/build/agenda")}))
 
 
 @pytest.mark.parametrize(
     "text", ["file:///tmp/golden/x", "the /home page", "re/build/agenda-like", "zarr's root/"]
 )
-def test_common_path_is_allowed(text: str) -> None:
+def test_well_known_system_path_in_a_file_is_allowed(text: str) -> None:
     assert not list(machine_paths(text, {Path("/tmp"), Path("/build/agenda")}))
 
 
 @pytest.mark.parametrize("text", [f"https://{HOSTS[0]}/simple", "pip install --index" + "-url x"])
-def test_registry_is_found(text: str) -> None:
+def test_package_registry_in_a_file_is_detected(text: str) -> None:
     assert REGISTRY.search(text)
 
 
-def test_unfinished_work_without_an_issue_is_found() -> None:
+def test_todo_without_an_issue_number_is_detected() -> None:
     word = "TO" + "DO"
 
     assert unfinished_lines(f"x = 1  # {word}: later\ny = 2  # {word}(#12): later") == [

@@ -169,7 +169,7 @@ def test_diff_is_shown_as_a_list_of_changes() -> None:
     assert not diff.is_empty()
 
 
-def test_update_types_have_reprs_and_a_common_base() -> None:
+def test_update_types_have_reprs_and_a_common_base_class() -> None:
     kind = UpdateType.BranchReset(name="dev", previous_snap_id="A")
 
     assert repr(kind) == 'icefloe.ops.UpdateType.BranchReset(name="dev", previous_snap_id="A")'
@@ -179,7 +179,7 @@ def test_update_types_have_reprs_and_a_common_base() -> None:
     assert not isinstance("dev", UpdateType)
 
 
-def test_status_has_the_current_time_with_a_zone() -> None:
+def test_default_status_has_the_current_time_with_a_time_zone() -> None:
     before = datetime.now(UTC)
 
     assert before <= RepoStatus(RepoAvailability.online).set_at <= datetime.now(UTC)
@@ -192,7 +192,7 @@ def test_status_has_the_current_time_with_a_zone() -> None:
 # The drawn history
 
 
-def test_line_of_snapshots_is_drawn_newest_first() -> None:
+def test_linear_history_is_drawn_newest_first() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="first\nwith more to say") as store:
         zarr.create_array(store, name="a", data=np.arange(3))
@@ -234,7 +234,7 @@ def test_branches_are_drawn_side_by_side() -> None:
     ]
 
 
-def test_crossed_lane_continues() -> None:
+def test_lane_crossed_by_a_merge_continues_in_the_graph() -> None:
     commits = [
         GraphCommit("root0000", None, 0, "start"),
         GraphCommit("fork0000", "root0000", 1, "fork"),

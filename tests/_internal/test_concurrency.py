@@ -123,7 +123,7 @@ def test_items_after_a_failure_are_not_started() -> None:
     assert len(begun) < 10
 
 
-def test_failure_of_the_items_themselves_is_raised() -> None:
+def test_exception_of_the_item_iterator_is_raised() -> None:
     def items() -> Iterator[int]:
         yield from range(10)
         raise LookupError("no more")
@@ -132,7 +132,7 @@ def test_failure_of_the_items_themselves_is_raised() -> None:
         list(ThreadExecutor(4).map(Task(str, "items"), items()))
 
 
-def test_executor_inside_executor_runs_in_place() -> None:
+def test_nested_executor_runs_in_the_calling_thread() -> None:
     inner = ThreadExecutor(2)
 
     nested = ThreadExecutor(2).map(
@@ -292,7 +292,7 @@ def test_executors_without_sql_reject_queries() -> None:
         executor.query("SELECT 1", {})
 
 
-def test_instances_compute_properties_at_the_same_time() -> None:
+def test_cached_properties_of_different_instances_are_computed_concurrently() -> None:
     both = threading.Barrier(2, timeout=60)
 
     class Reader:

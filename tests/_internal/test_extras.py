@@ -27,7 +27,7 @@ def test_every_package_that_messages_recommend_is_in_an_extra() -> None:
 
 
 @pytest.mark.parametrize("package", ["xarray", "h5py", "dask", "pyspark", "matplotlib", "netCDF4", "cfgrib"])
-def test_bounds_are_those_of_the_installed_metadata(package: str) -> None:
+def test_recommended_version_bounds_equal_the_package_metadata(package: str) -> None:
     command = format_install_command(package)
 
     words = command.removeprefix("pip install ").strip("'")
@@ -53,12 +53,12 @@ def test_packages_have_no_bounds_if_icefloe_is_not_installed() -> None:
     assert done.stdout == "pip install 'h5py'\n"
 
 
-def test_unrelated_modules_get_no_advice() -> None:
+def test_unrelated_missing_modules_get_no_install_advice() -> None:
     assert find_missing_package(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
     assert find_missing_package(ImportError("cannot import name 'x' from 'h5py'", name="h5py")) is None
 
 
-def test_parser_names_the_missing_package(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parser_error_names_the_missing_package(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     file = f"{tmp_path}/a.tif"
     with open(file, "wb") as stream:
         stream.write(b"II*\0" + bytes(100))
@@ -75,7 +75,7 @@ def test_parser_names_the_missing_package(tmp_path: object, monkeypatch: pytest.
         ("from icefloe.spark import sql", "icefloe.spark.sql needs pyarrow: pip install 'pyarrow"),
     ],
 )
-def test_names_that_need_a_missing_package_say_how_to_install_it(program: str, message: str) -> None:
+def test_public_names_with_missing_packages_explain_how_to_install_them(program: str, message: str) -> None:
     missing = "import sys; sys.modules.update(pyarrow=None)\n"
 
     done = subprocess.run([sys.executable, "-c", missing + program], capture_output=True, text=True)

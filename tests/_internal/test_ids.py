@@ -91,7 +91,7 @@ def test_wrong_number_of_bytes_is_rejected(cls: type[ObjectId]) -> None:
             cls(bytes(size))
 
 
-def test_ids_of_different_types_are_never_equal() -> None:
+def test_ids_of_different_kinds_are_never_equal() -> None:
     raw = bytes(range(12))
     same = [SnapshotId(raw), ManifestId(raw), ChunkId(raw), raw]
 

@@ -59,7 +59,7 @@ def test_filters_name_loggers_and_levels(directive: str, levels: dict[str, int])
         ("", None),
     ],
 )
-def test_misspelled_names_are_found(directive: str, name: str | None) -> None:
+def test_misspelled_logger_names_are_reported(directive: str, name: str | None) -> None:
     assert find_misspelling(directive) == name
 
 
@@ -117,7 +117,7 @@ def test_misspelled_filter_gets_a_hint(capfd: pytest.CaptureFixture[str]) -> Non
     assert "did you mean" in said
 
 
-def test_useless_caches_cause_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_cache_sizes_without_effect_cause_one_warning(capfd: pytest.CaptureFixture[str]) -> None:
     icefloe.set_logs_filter("warn")
     caching = icefloe.CachingConfig(num_chunk_refs=0, num_snapshot_nodes=0)
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), icefloe.RepositoryConfig(caching=caching))

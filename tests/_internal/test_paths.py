@@ -62,7 +62,7 @@ def test_normalize_rejects_relative_and_upward_paths(path: str) -> None:
 
 
 @given(valid_paths, names)
-def test_join_is_undone_by_parent_and_name(path: str, name: str) -> None:
+def test_path_join_is_the_inverse_of_parent_and_name(path: str, name: str) -> None:
     child = paths.join(path, name)
 
     assert paths.validate(child) == child
@@ -99,7 +99,7 @@ def test_path_is_not_within_a_sibling_with_similar_name() -> None:
     assert not paths.is_within("/a", "/a/b")
 
 
-def test_two_orders_differ_as_the_specification_shows() -> None:
+def test_byte_order_and_component_order_differ_as_in_the_specification() -> None:
     assert sorted(["/b", "/ab", "/a-b", "/a/b", "/a", "/"], key=paths.make_component_key) == [
         *("/", "/a", "/a/b", "/a-b", "/ab", "/b")
     ]

@@ -199,7 +199,7 @@ def test_environment_sets_the_endpoint(
     assert attributes["service.name"] == service
 
 
-def test_no_logs_means_no_spans(collector: tuple[str, list[Any]]) -> None:
+def test_disabled_logs_disable_spans(collector: tuple[str, list[Any]]) -> None:
     address, requests = collector
 
     run(PROGRAM, ICECHUNK_OTLP_ENDPOINT=f"http://{address}", ICECHUNK_NO_LOGS="1")

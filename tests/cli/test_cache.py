@@ -17,7 +17,7 @@ from tests.support.terminal import Terminal
 USAGE = 2
 
 
-def test_option_names_the_cache(typed: Terminal, tmp_path: Path) -> None:
+def test_cache_option_selects_the_disk_cache(typed: Terminal, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
 
     for _ in range(2):
@@ -27,7 +27,7 @@ def test_option_names_the_cache(typed: Terminal, tmp_path: Path) -> None:
     assert found.entries == found.misses == found.hits > 0
 
 
-def test_variable_names_the_cache_for_all_commands(
+def test_environment_variable_selects_the_disk_cache_for_all_commands(
     typed: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "cache"
@@ -40,7 +40,7 @@ def test_variable_names_the_cache_for_all_commands(
     assert DiskCache(folder, 20 << 20).usage().hits > 0
 
 
-def test_processes_receive_the_cache(
+def test_worker_processes_use_the_disk_cache(
     typed: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = DiskCache(tmp_path / "cache")
@@ -57,7 +57,7 @@ def test_processes_receive_the_cache(
     ("text", "size"),
     [("/x", 10 << 30), ("/x:5M", 5 << 20), ("/x:5g", 5 << 30), ("/x:2TiB", 2 << 40), ("/x:y", 10 << 30)],
 )
-def test_size_is_part_of_the_option(text: str, size: int) -> None:
+def test_cache_option_may_contain_a_size(text: str, size: int) -> None:
     from icefloe.cli.params import CacheFolder
 
     cache = CacheFolder().convert(text, None, None)
@@ -66,7 +66,7 @@ def test_size_is_part_of_the_option(text: str, size: int) -> None:
     assert cache.path == (text if size == 10 << 30 else "/x")
 
 
-def test_unsuitable_folder_is_an_error(typed: Terminal, tmp_path: Path) -> None:
+def test_unsuitable_cache_folder_is_reported_by_commands(typed: Terminal, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("text")
 
     typed("log", "--cache", str(tmp_path), code=USAGE)
@@ -92,7 +92,7 @@ def test_doctor_reports_size_and_hit_rate(
 
 
 @pytest.mark.needs("pyarrow", "sqlglot", "pandas")
-def test_queries_use_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sql_queries_use_the_disk_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache, place = DiskCache(tmp_path / "cache"), str(tmp_path / "repo")
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(place))
     with repo.transaction("main", message="numbers") as store:
@@ -105,7 +105,7 @@ def test_queries_use_the_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert cache.usage().hits == expected
 
 
-def test_data_source_takes_a_cache(typed: Terminal, tmp_path: Path) -> None:
+def test_spark_data_source_accepts_a_disk_cache(typed: Terminal, tmp_path: Path) -> None:
     from icefloe.query.options import parse_options
 
     cache = DiskCache(tmp_path / "cache")

@@ -277,7 +277,7 @@ def test_tree_shows_chunks_shards_and_irregular_grids(typed: Terminal, tmp_path:
     assert (sharded["chunks"], sharded["shards"]) == ([2, 4], [4, 8])
 
 
-def test_values_are_read_at_a_revision(typed: Terminal) -> None:
+def test_values_are_printed_at_a_revision(typed: Terminal) -> None:
     assert typed.json("cat", "/air/t2m", "0,1:3") == [-1, -1]
     assert typed.json("cat", "air/t2m", "0,1:3", "-r", "v1") == [1, 2]
     assert typed.json("head", "/air/t2m", "-n", "2")["values"] == [[-1, -1], [4, 5]]
@@ -324,7 +324,7 @@ def test_default_revision_is_branch_main_even_if_a_tag_has_that_name(typed: Term
         typed(command, *words)
 
 
-def test_array_is_completed_even_if_a_tag_is_called_main(typed: Terminal) -> None:
+def test_array_names_are_completed_even_if_a_tag_is_called_main(typed: Terminal) -> None:
     typed("tag create", "main", "-r", "main~2")
 
     complete = ShellComplete(app.icefloe, {}, "icefloe", "_ICEFLOE_COMPLETE")
@@ -342,7 +342,7 @@ def test_verify_exits_with_code_5_for_findings(typed: Terminal) -> None:
     assert typed.json("verify", code=faults.FINDINGS)["ok"] is False
 
 
-def test_expire_then_gc_deletes_objects(typed: Terminal) -> None:
+def test_gc_after_expire_deletes_objects(typed: Terminal) -> None:
     typed("tag delete", "v1")
     assert len(typed.json("expire", "--older-than", "0s")["expired"]) == 1
 
@@ -354,7 +354,7 @@ def test_expire_then_gc_deletes_objects(typed: Terminal) -> None:
     assert typed.json("verify", "--level", "objects")["ok"]
 
 
-def test_storage_and_rewrite_manifests(typed: Terminal) -> None:
+def test_storage_and_rewrite_manifests_commands_report_their_results(typed: Terminal) -> None:
     assert typed.json("storage")["inlined_bytes"] > 0
     assert "inlined" in typed("storage")
     assert typed.json("rewrite-manifests", "-m", "again")["manifests"] == 1

@@ -31,7 +31,7 @@ def test_invalid_executors_are_rejected(text: str) -> None:
         ExecutorType()(text)
 
 
-def test_spark_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_is_the_default_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "describe_missing", lambda: None)
 
     chosen = ExecutorChoice(spark_conf={"a": "b"}).or_default(CommandOutput(as_json=False))
@@ -39,7 +39,7 @@ def test_spark_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen == ExecutorChoice("spark", {"a": "b"})
 
 
-def test_processes_are_the_default_without_spark(
+def test_processes_are_the_default_executor_without_spark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(java, "describe_missing", lambda: "pip install pyspark")
@@ -50,7 +50,7 @@ def test_processes_are_the_default_without_spark(
     assert "Spark is not available (pip install pyspark)" in capsys.readouterr().err
 
 
-def test_chosen_executor_does_not_look_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_executor_does_not_search_for_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "describe_missing", lambda: pytest.fail("not asked for"))
 
     assert ExecutorChoice("threads").or_default(CommandOutput(as_json=False)).text == "threads"

@@ -36,7 +36,7 @@ def typed_options() -> set[str]:
     return found
 
 
-def test_every_library_hint_has_a_command_line_form() -> None:
+def test_library_hints_are_translated_to_command_line_options() -> None:
     hints = list(library_hints())
     names = {name for options in hints for name in options} - {"function", "mode"} - ONLY_IN_PYTHON
     functions = {ast.literal_eval(options["function"]) for options in hints if "function" in options}
@@ -59,6 +59,6 @@ def test_every_library_hint_has_a_command_line_form() -> None:
         (Hint("or pass {check_clean_root}", check_clean_root=False), ""),
     ],
 )
-def test_hints_name_command_line_options(hint: Hint, text: str) -> None:
+def test_hints_in_commands_name_command_line_options(hint: Hint, text: str) -> None:
     assert format_hint(hint) == text
     assert explain(IcechunkError("wrong").with_hint(hint))[0] == (f"wrong; {text}" if text else "wrong")

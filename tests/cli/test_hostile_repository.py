@@ -120,7 +120,7 @@ def obeyed(text: str) -> list[str]:
     return [each for each in rest if not each.isprintable() and unicodedata.category(each) != "Zs"]
 
 
-def test_all_commands_are_covered() -> None:
+def test_hostile_repository_tests_cover_all_commands() -> None:
     assert set(commands(app.icefloe)) == {*CALLS, "sql", "serve"}
 
 

@@ -375,7 +375,7 @@ def test_ctrl_c_prints_no_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_debug_option_is_accepted_anywhere(where: int, tmp_path: Path) -> None:
+def test_debug_option_is_accepted_at_any_position(where: int, tmp_path: Path) -> None:
     words = ["log", str(tmp_path)]
 
     with pytest.raises(icefloe.RepositoryNotFoundError):

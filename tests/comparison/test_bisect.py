@@ -53,14 +53,14 @@ def test_labels_select_part_of_the_array() -> None:
         icefloe.bisect(repo, "t2m", "max > 325", at={"time": 10})
 
 
-def test_condition_is_false_before_the_array_exists() -> None:
+def test_bisect_condition_is_false_before_the_array_exists() -> None:
     found = icefloe.bisect(history([300.0, 300.0]), "t2m", "not max > 310")
 
     assert found.commit.message == "commit 0"
     assert found.statistics == {"max": (None, 300.0)}
 
 
-def test_search_can_start_at_a_later_snapshot() -> None:
+def test_bisect_can_start_at_a_later_snapshot() -> None:
     repo = history([320.0, 300.0, 300.0, 320.0])
     ids = [each.id for each in repo.ancestry(branch="main")]
 

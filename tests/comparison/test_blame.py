@@ -48,7 +48,7 @@ def writers(found: icefloe.Blame) -> dict[tuple[int, ...], str]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_writers_equal_the_model(repo: Repository, seed: int) -> None:
+def test_blame_equals_the_model(repo: Repository, seed: int) -> None:
     random = np.random.default_rng(seed)
     model: dict[tuple[int, ...], tuple[str, bytes]] = {}
     commit(repo, [CreateGroup("/"), CreateArray("/a", (8,))])
@@ -68,14 +68,14 @@ def test_writers_equal_the_model(repo: Repository, seed: int) -> None:
     assert writers(icefloe.blame(repo, "a")) == {at: made for at, (made, _) in model.items()}
 
 
-def test_recreated_array_has_new_writers(repo: Repository) -> None:
+def test_blame_of_a_recreated_array_starts_at_its_creation(repo: Repository) -> None:
     commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,), b"x")])
     again = commit(repo, [Delete("/a"), CreateArray("/a", (4,)), Write("/a", (0,), b"x")])
 
     assert writers(icefloe.blame(repo, "/a")) == {(0,): again}
 
 
-def test_moved_array_keeps_its_writers() -> None:
+def test_blame_follows_a_moved_array() -> None:
     repo = Repository.create(icefloe.in_memory_storage())
     first = commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,)), Write("/a", (1,))])
     second = commit(repo, [Write("/a", (1,), b"other")])
@@ -86,7 +86,7 @@ def test_moved_array_keeps_its_writers() -> None:
     assert writers(icefloe.blame(repo, "b")) == {(0,): first, (1,): second}
 
 
-def test_shifted_chunks_keep_their_writers(repo: Repository) -> None:
+def test_blame_follows_shifted_chunks(repo: Repository) -> None:
     made = [commit(repo, [CreateGroup("/"), CreateArray("/a", (4,))])]
     made += [commit(repo, [Write("/a", (at,), b"value %d" % at)]) for at in range(4)]
     session = repo.writable_session("main")
@@ -130,7 +130,7 @@ def test_merged_chunk_is_credited_to_its_original_commit(repo: Repository) -> No
     assert inner is not None
 
 
-def test_chunks_beyond_the_limit_are_older(repo: Repository) -> None:
+def test_chunks_written_before_the_search_limit_are_shown_as_older(repo: Repository) -> None:
     commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,))])
     last = commit(repo, [Write("/a", (1,), b"new")])
 
@@ -140,7 +140,7 @@ def test_chunks_beyond_the_limit_are_older(repo: Repository) -> None:
     assert [row["message"] for row in found.table().rows()] == [None, "x"]
 
 
-def test_chunks_of_expired_commits_are_older(repo: Repository) -> None:
+def test_chunks_of_expired_commits_are_shown_as_older(repo: Repository) -> None:
     commit(repo, [CreateGroup("/"), CreateArray("/a", (4,)), Write("/a", (0,))])
     commit(repo, [Write("/a", (1,), b"two")])
     kept = commit(repo, [Write("/a", (2,), b"three")])

@@ -109,7 +109,7 @@ def test_strings_are_compared_but_not_subtracted() -> None:
 
 
 @given(st.data())
-def test_selection_equals_part_of_the_whole_difference(data: st.DataObject) -> None:
+def test_difference_of_a_selection_equals_that_part_of_the_whole_difference(data: st.DataObject) -> None:
     shape = (5, 7)
     old = np.arange(35).reshape(shape)
     new = old + (np.arange(35).reshape(shape) % 4 == 0) * 3

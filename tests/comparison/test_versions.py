@@ -60,7 +60,7 @@ def as_sets(found: icefloe.Comparison) -> dict[str, dict[str, set[tuple[int, ...
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_comparison_equals_comparison_of_all_references(spec_version: int, seed: int) -> None:
+def test_version_comparison_equals_a_comparison_of_all_references(spec_version: int, seed: int) -> None:
     repo = Repository.create(icefloe.in_memory_storage(), spec_version=spec_version)
     history = RandomHistory(repo, seed)
     for _ in range(10):

@@ -38,7 +38,7 @@ def read(library: Any, folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_results_are_those_of_a_full_collection(
+def test_incremental_collection_equals_a_full_collection(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reachable_index, "_FEW_FILES", 0)

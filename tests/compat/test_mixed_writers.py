@@ -107,7 +107,9 @@ def test_both_packages_rebase_over_edits_with_the_same_result(
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(theirs=moves, ours=scripts, solve=solved)
-def test_both_packages_rebase_over_moves_alike(theirs: list[Move], ours: list[Edit], solve: bool) -> None:
+def test_both_packages_rebase_over_moves_with_the_same_result(
+    theirs: list[Move], ours: list[Edit], solve: bool
+) -> None:
     check(possible_moves(theirs), possible(ours), solve)
 
 

@@ -73,7 +73,7 @@ def started(request: pytest.FixtureRequest, tmp_path: Path) -> Started:
     return Started(tmp_path, request.param)
 
 
-def test_official_commit_on_our_repository(started: Started) -> None:
+def test_official_package_commits_to_our_repository(started: Started) -> None:
     tip = started.commit_change(metadata={"by": "official"})
 
     repository = started.open()

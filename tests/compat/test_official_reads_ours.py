@@ -37,7 +37,7 @@ def finished(writer: RepositoryWriter, **repo_info: Any) -> Any:
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("layout", ["each", "together", "split"])
-def test_every_array_reads_back(tmp_path: Path, spec: Spec, layout: Layout) -> None:
+def test_official_package_reads_every_array_of_ours(tmp_path: Path, spec: Spec, layout: Layout) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec, layout=layout)
     nodes = samples.tree()
     tip = writer.commit("all kinds", nodes)
@@ -59,7 +59,7 @@ def test_nodes_are_found_in_any_sort_order(tmp_path: Path, spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_history_reads_back(tmp_path: Path, spec: Spec) -> None:
+def test_official_package_reads_our_history(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     first = writer.commit("one 日本", samples.tree(), metadata=samples.METADATA)
     writer.create_branch("side", first)
@@ -137,7 +137,7 @@ def test_moved_nodes_keep_their_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_empty_commit_reads_back(tmp_path: Path, spec: Spec) -> None:
+def test_official_package_reads_our_empty_commit(tmp_path: Path, spec: Spec) -> None:
     writer = RepositoryWriter(tmp_path / "repo", spec)
     nodes = samples.tree()
     first = writer.commit("nodes", nodes)
@@ -220,7 +220,7 @@ def test_every_kind_of_update_is_in_the_ops_log(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_repo_info_file_reads_back(tmp_path: Path) -> None:
+def test_official_package_reads_our_repo_info_file(tmp_path: Path) -> None:
     writer = RepositoryWriter(tmp_path / "repo")
     writer.commit("one", [GroupInput("/")])
     status = RepoStatus(RepoAvailability.READ_ONLY, writer.now_us, "for a while")
@@ -241,7 +241,7 @@ def test_repo_info_file_reads_back(tmp_path: Path) -> None:
 
 
 @official.needs_v2
-def test_changes_of_pruned_ancestors_belong_to_their_descendant(tmp_path: Path) -> None:
+def test_descendant_inherits_the_changes_of_pruned_ancestors(tmp_path: Path) -> None:
     writer = RepositoryWriter(tmp_path / "repo")
     root = GroupInput("/")
     pruned = writer.commit("pruned", [root, GroupInput("/p")])

@@ -111,7 +111,7 @@ def test_collection_by_the_official_library_is_detected_in_version_1(tmp_path: P
     assert repo.lookup_branch("main") == before
 
 
-def test_branch_files_rewritten_by_a_collection_can_be_moved(tmp_path: Path) -> None:
+def test_branch_files_rewritten_by_a_collection_accept_new_commits(tmp_path: Path) -> None:
     """In version 1, collections of icefloe append white space to ref files."""
     folder = tmp_path / "repo"
     random_history(icechunk, folder, 1, random.Random(4))
@@ -200,7 +200,7 @@ def test_long_official_history_can_be_continued(tmp_path: Path, version: int) ->
 
 
 @needs_v2
-def test_official_ops_log_ends_where_backups_were_deleted(tmp_path: Path) -> None:
+def test_official_ops_log_ends_at_a_deleted_backup(tmp_path: Path) -> None:
     config = icefloe.RepositoryConfig(num_updates_per_repo_info_file=3)
     ours = icefloe.Repository.create(storage(icefloe, tmp_path), config)
     for number in range(10):

@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.compat, pytest.mark.filterwarnings("ignore:Numcodecs c
 
 @pytest.mark.parametrize("spec", [1, 2] if KNOWS_V2 else [1])
 @pytest.mark.parametrize("name", FORMATS)
-def test_official_package_reads_references_into(tmp_path: Path, name: str, spec: int) -> None:
+def test_official_package_reads_references_into_each_file_format(
+    tmp_path: Path, name: str, spec: int
+) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     file, write = FORMATS[name]

@@ -17,7 +17,7 @@ SPECS = [1, pytest.param(2, marks=official.needs_v2)]
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("seed", range(6))
-def test_random_sessions_are_read(tmp_path: Path, spec: int, seed: int) -> None:
+def test_random_official_sessions_are_read(tmp_path: Path, spec: int, seed: int) -> None:
     user = RandomUser(tmp_path, spec, seed)
 
     user.work(actions=40)
@@ -39,7 +39,7 @@ def test_expired_and_collected_repositories_are_read(tmp_path: Path, spec: int, 
 
 
 @official.needs_v2
-def test_status_is_read(tmp_path: Path) -> None:
+def test_official_status_is_read(tmp_path: Path) -> None:
     user = RandomUser(tmp_path, 2, 7)
 
     user.set_status()

@@ -27,13 +27,13 @@ from tests.support.config_samples import MP, MS, D
         (MP.true() | MP.false(), "/a", 0, True),
     ],
 )
-def test_preload_conditions_match(
+def test_preload_conditions_match_the_expected_arrays(
     condition: c.ManifestPreloadCondition, path: str, num_refs: int, expected: bool
 ) -> None:
     assert condition.matches(path, num_refs) is expected
 
 
-def test_split_conditions_match() -> None:
+def test_manifest_split_conditions_match_the_expected_arrays_and_dimensions() -> None:
     assert (MS.AnyArray() & MS.name_matches("^t")).matches("/a/temp")
     assert not (MS.name_matches("(") | MS.path_matches("^b")).matches("/a/b")
     assert D.Axis(1).matches(1, None)

@@ -37,7 +37,7 @@ def test_default_config_has_every_key_and_only_nulls() -> None:
     assert set(plain.values()) == {None}
 
 
-def test_missing_keys_are_accepted_and_unknown_ones_kept() -> None:
+def test_missing_config_keys_are_accepted_and_unknown_keys_are_kept() -> None:
     plain = {"future": {"a": [1]}, "caching": {"num_chunk_refs": 7, "later": True}}
 
     config = c.RepositoryConfig.from_plain(plain)

@@ -69,14 +69,14 @@ def test_values_can_be_pickled_and_copied(value: object) -> None:
     assert copy.copy(value) == value
 
 
-def test_config_parts_are_unhashable_and_conditions_hashable() -> None:
+def test_only_config_conditions_are_hashable() -> None:
     with pytest.raises(TypeError):
         hash(c.RepositoryConfig())
 
     assert len({MS.AnyArray(), MS.AnyArray(), D.Axis(1), D.Axis(1)}) == 2
 
 
-def test_merge_combines_parts_and_replaces_some() -> None:
+def test_config_merge_combines_some_parts_and_replaces_others() -> None:
     base = full_config()
     other = c.RepositoryConfig(
         inline_chunk_threshold_bytes=0,
@@ -110,7 +110,7 @@ def test_merge_shares_nothing_with_its_inputs() -> None:
     assert base == other == full_config()
 
 
-def test_cleared_containers_replace_stored_ones() -> None:
+def test_cleared_containers_remove_stored_containers() -> None:
     cleared = c.RepositoryConfig()
     cleared.clear_virtual_chunk_containers()
 
@@ -175,7 +175,7 @@ def test_misspelled_setting_is_rejected() -> None:
         ("memory://x/", c.ObjectStoreConfig.InMemory(), None, "Invalid url prefix scheme"),
     ],
 )
-def test_containers_are_checked(
+def test_invalid_virtual_chunk_containers_are_rejected(
     prefix: str, store: c.AnyObjectStoreConfig, name: str | None, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
@@ -218,7 +218,7 @@ def test_effective_storage_settings_have_the_documented_defaults() -> None:
     assert effective.minimum_size_for_multipart_upload == 100 * 2**20
 
 
-def test_constructors_have_the_official_argument_order() -> None:
+def test_config_constructors_have_the_official_argument_order() -> None:
     assert list(inspect.signature(c.RepositoryConfig).parameters) == [
         "inline_chunk_threshold_bytes",
         "get_partial_values_concurrency",
@@ -249,7 +249,7 @@ def test_constructors_have_the_official_argument_order() -> None:
         {"principal": "a" * 129},
     ],
 )
-def test_attribution_is_checked(arguments: dict[str, str]) -> None:
+def test_invalid_attribution_is_rejected(arguments: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=f"attribution `{next(iter(arguments))}`"):
         c.Attribution(**arguments)
 

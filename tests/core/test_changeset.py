@@ -56,7 +56,7 @@ def test_last_change_of_a_chunk_wins(steps: list[tuple[object, ...]]) -> None:
     assert [tuple(row) for row in delta.coords().tolist()] == sorted(model)
 
 
-def test_repeated_resolving_keeps_few_segments() -> None:
+def test_repeated_lookups_keep_the_number_of_segments_small() -> None:
     delta = ArrayDelta("/a", 1)
     for number in range(50):
         delta.put((number % 7,), InlineRef(bytes([number])))

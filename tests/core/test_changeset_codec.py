@@ -125,7 +125,7 @@ def test_all_damage_is_detected() -> None:
         assert meaning(found) == meaning(decode_changes(data))  # a bit of zstd's head that means nothing
 
 
-def test_another_version_is_rejected() -> None:
+def test_changes_encoded_by_another_version_are_rejected() -> None:
     with pytest.raises(FormatError, match="another release"):
         decode_changes(MAGIC[:-1] + b"\x01" + sample()[len(MAGIC) :])
 
@@ -182,7 +182,7 @@ def _unread(*_: object) -> NoReturn:
         ([[], [], []], "chunks"),
     ],
 )
-def test_malicious_heads_are_rejected(nodes: Any, chunks: Any) -> None:
+def test_malicious_headers_are_rejected(nodes: Any, chunks: Any) -> None:
     packer = ColumnPacker()
     packer.numbers(np.array([1, 2, 0], np.uint8))
 
@@ -190,7 +190,7 @@ def test_malicious_heads_are_rejected(nodes: Any, chunks: Any) -> None:
         decode_changes(packer.pack(MAGIC, {"nodes": nodes, "moved": [], "chunks": chunks}), read=_unread)
 
 
-def test_codes_beyond_the_locations_are_rejected() -> None:
+def test_location_codes_out_of_range_are_rejected() -> None:
     refs = ArrayManifest.from_refs({(0,): VirtualRef("s3://b", 0, 1), (1,): VirtualRef("s3://c", 0, 1)}, 1)
     broken = ArrayManifest.of_sorted(
         refs.coords, refs.kind, location_codes=np.array([0, 9], np.uint32), locations=refs.locations

@@ -97,7 +97,7 @@ def test_an_array_without_dimensions_has_one_chunk() -> None:
         {"dtype": "M8[ns]"},
     ],
 )
-def test_other_arrays_are_encoded_by_zarr(options: dict[str, Any]) -> None:
+def test_arrays_with_unsupported_codecs_are_encoded_by_zarr(options: dict[str, Any]) -> None:
     _, _, document = create_array(**options)
 
     assert find_encoder(document) is None
@@ -110,7 +110,7 @@ def test_other_arrays_are_encoded_by_zarr(options: dict[str, Any]) -> None:
         {"array.write_empty_chunks": True},
     ],
 )
-def test_settings_of_zarr_are_respected(setting: dict[str, Any]) -> None:
+def test_chunk_encoding_respects_zarr_settings(setting: dict[str, Any]) -> None:
     _, _, document = create_array(dtype="f4", compressors=ZstdCodec())
 
     with zarr.config.set(setting):

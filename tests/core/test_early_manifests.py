@@ -111,7 +111,7 @@ def test_manifests_in_a_shared_window_are_rewritten() -> None:
     assert list(manifests(repo)) == [(range(4), range(3)), (range(4, 6), range(3))]
 
 
-def test_later_writes_win_in_every_form() -> None:
+def test_later_writes_replace_early_manifests_in_every_representation() -> None:
     repo = repository(window=8)
     session = repo.writable_session("main")
     fork = session.fork()

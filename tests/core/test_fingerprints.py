@@ -62,7 +62,9 @@ def test_combined_fingerprint_depends_on_order() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.integers(0, 3))
-def test_sums_depend_only_on_content_and_relative_positions(seed: int, down: int, right: int) -> None:
+def test_fingerprint_sums_depend_only_on_content_and_relative_positions(
+    seed: int, down: int, right: int
+) -> None:
     rng = np.random.default_rng(seed)
     content = rng.integers(1, 2**63, (4, 5, 2)).astype(np.uint64)
     moved = rng.integers(1, 2**63, (8, 9, 2)).astype(np.uint64)

@@ -79,7 +79,7 @@ def test_small_chunks_become_inline(server: RangeServer, session: Session) -> No
     assert stored(session)[3] == server.files["a"][7:107]
 
 
-def test_region_selects_chunks(session: Session) -> None:
+def test_materialize_accepts_a_region(session: Session) -> None:
     assert session.materialize("/a", (slice(SIZE * 2 + 1, SIZE * 4 + 1),)) == 3
     assert session.materialize("/a", (slice(SIZE * 2, SIZE * 4),)) == 0
     assert session.materialize("/a", [-1]) == 1
@@ -89,7 +89,7 @@ def test_region_selects_chunks(session: Session) -> None:
     assert native == [2, 3, 4, COUNT - 1]
 
 
-def test_region_can_use_dimension_names(server: RangeServer, session: Session) -> None:
+def test_materialize_region_may_use_dimension_names(server: RangeServer, session: Session) -> None:
     zarr.create_array(
         session.store,
         name="n",

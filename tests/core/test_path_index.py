@@ -18,7 +18,7 @@ _GROUP = b'{"zarr_format":3,"node_type":"group"}'
 
 
 @given(base=st.sets(_PATHS), steps=st.lists(st.tuples(st.booleans(), st.booleans(), _PATHS), max_size=12))
-def test_index_answers_like_a_list_of_paths(base: set[str], steps: list[tuple[bool, bool, str]]) -> None:
+def test_path_index_agrees_with_a_list_of_paths(base: set[str], steps: list[tuple[bool, bool, str]]) -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="base") as store:
         zarr.create_group(store)

@@ -132,7 +132,9 @@ def test_remote_storage_is_preloaded_by_default(
     assert len(reads) == 3
 
 
-def test_opening_neither_waits_nor_fails(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_repository_does_not_wait_for_preloading(
+    place: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
     get_range = MemoryStorage.get_range
 
@@ -152,7 +154,7 @@ def test_opening_neither_waits_nor_fails(place: Storage, monkeypatch: pytest.Mon
     assert zarr.open_array(session.store, path="lat")[0] == 7
 
 
-def test_threads_share_one_load() -> None:
+def test_threads_share_one_preload() -> None:
     cache = WeightedCache[str, int](10, lambda value: 1)
     started = threading.Barrier(4)
     loads: list[int] = []
@@ -178,7 +180,7 @@ def slowly(load: Callable[[], int]) -> Callable[[], int]:
     return wait_and_load
 
 
-def test_thread_that_waits_for_a_failed_load_tries_again() -> None:
+def test_thread_waiting_for_a_failed_preload_tries_again() -> None:
     cache = WeightedCache[str, int](10, lambda value: 1)
     in_load, go_on = threading.Event(), threading.Event()
 

@@ -71,14 +71,14 @@ def test_negative_coordinates_have_no_chunk() -> None:
         workspace.write("/a", (-1,), b"x")
 
 
-def test_metadata_is_written_at_any_compression_level() -> None:
+def test_metadata_can_be_written_at_every_compression_level() -> None:
     session = new_session(compression=CompressionConfig(level=100))
     session._workspace.set_metadata("/", GROUP)
 
     assert session.commit("at the highest level there is")
 
 
-def test_hundred_manifests_are_distinguished() -> None:
+def test_references_to_a_hundred_manifests_are_distinguished() -> None:
     session = new_session(manifest=splitting(1))
     values = np.arange(100).reshape(10, 10)
     zarr.create_array(session.store, name="a", data=values, chunks=(1, 1), fill_value=-1)

@@ -182,7 +182,7 @@ def test_new_month_keeps_normals_and_anomalies_of_other_months(tmp_path: Path) -
     assert report.outputs[0].reason is None
 
 
-def test_a_gap_does_not_change_the_chunks_of_periods(tmp_path: Path) -> None:
+def test_a_gap_in_time_does_not_change_the_chunks_of_later_periods(tmp_path: Path) -> None:
     data = field("2020-01-30", 40).chunk()
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     session = repo.writable_session("main")
@@ -265,7 +265,7 @@ def test_reduction_over_many_chunks_stores_partial_aggregates(tmp_path: Path) ->
     assert report.outputs[0].recomputed == 1
 
 
-def test_periods_without_input_are_missing(tmp_path: Path) -> None:
+def test_periods_without_input_have_missing_values(tmp_path: Path) -> None:
     repo = make_repository(tmp_path, times=4)
     append(repo, "2020-02-02", 4)
     recipe = write_recipe(tmp_path, {"daily": {**DAILY, "function": "count"}})
@@ -278,7 +278,7 @@ def test_periods_without_input_are_missing(tmp_path: Path) -> None:
     assert not np.isnan(daily[[0, 3]]).any()
 
 
-def test_inputs_may_be_in_another_repository_at_a_tag(tmp_path: Path) -> None:
+def test_inputs_may_be_read_from_a_tag_of_another_repository(tmp_path: Path) -> None:
     source = make_repository(tmp_path)
     source.create_tag("v1", source.lookup_branch("main"))
     change_cell(source)
@@ -516,7 +516,7 @@ def branch_with_change(repo: icefloe.Repository, name: str, at: tuple[int, int, 
     session.commit(f"change on {name}")
 
 
-def test_records_do_not_conflict_in_merges(tmp_path: Path) -> None:
+def test_derivation_records_do_not_conflict_in_merges(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -534,7 +534,7 @@ def test_records_do_not_conflict_in_merges(tmp_path: Path) -> None:
     np.testing.assert_allclose(open_derived(repo, "t2m_daily")["t2m_daily"], daily, rtol=1e-6)
 
 
-def test_records_do_not_conflict_in_rebases(tmp_path: Path) -> None:
+def test_derivation_records_do_not_conflict_in_rebases(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     recipe = write_recipe(tmp_path, {"t2m_daily": DAILY})
     derive(recipe)
@@ -565,7 +565,7 @@ def derive_small(folder: Path, data: xr.Dataset, output: dict[str, Any], **encod
 REDUCED = {"dimensions": {"x": {"reduce": True}}}
 
 
-def test_labels_of_seasons_stay_the_same(tmp_path: Path) -> None:
+def test_labels_of_seasons_are_not_renamed(tmp_path: Path) -> None:
     time = ("time", np.arange(0, 360, 30), {"units": "days since 2000-01-01"})
     data = xr.Dataset({"a": (("time",), np.arange(12.0))}, {"time": time})
 
@@ -604,7 +604,7 @@ def test_functions_that_numpy_lacks_for_a_dtype_are_reported(tmp_path: Path, fun
         derive_small(tmp_path, data, {"function": function})
 
 
-def test_texts_are_copied(tmp_path: Path) -> None:
+def test_text_variables_are_copied_to_outputs(tmp_path: Path) -> None:
     data = xr.Dataset({"a": (("x",), np.array(["one", "", "three"], object))})
 
     found = derive_small(tmp_path, data, {"function": "copy", "chunks": {"x": 2}})

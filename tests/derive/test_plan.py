@@ -44,7 +44,7 @@ def test_only_chunks_that_depend_on_a_changed_chunk_are_computed(tmp_path: Path,
     assert stored_values(repo, "out/out") == new.tobytes()
 
 
-def test_rectangle_sums_cover_a_million_chunks() -> None:
+def test_rectangle_sums_handle_a_million_chunks() -> None:
     from icefloe.core.fingerprints import RectangleSums
 
     grid = np.ones((100, 100, 100, 2), np.uint64)

@@ -120,7 +120,7 @@ def test_levels_of_packed_arrays_are_packed_alike(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_derived(repo, "pyramid/1")["classes"], [[20.0, np.nan]])
 
 
-def test_level_0_takes_no_space(tmp_path: Path) -> None:
+def test_level_0_of_a_pyramid_uses_no_storage(tmp_path: Path) -> None:
     repo = make_repository(tmp_path)
     workspace = repo.readonly_session("main")._workspace
     before = workspace.refs(workspace.array("/t2m"))

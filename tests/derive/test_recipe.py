@@ -72,7 +72,7 @@ def test_recipe_errors_name_the_output_and_the_remedy(changes: dict[str, Any], m
         load_recipe({"repository": "repo", "outputs": {"daily": output}})
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_recipe_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="there is no such file"):
         load_recipe(tmp_path / "absent.yaml")
 

@@ -78,7 +78,7 @@ def test_unsigned_sums_use_all_64_bits() -> None:
     assert found.item() == 3 * 2**62
 
 
-def test_mode_of_a_group_without_values_is_missing() -> None:
+def test_mode_of_an_empty_group_is_missing() -> None:
     data = np.array([7.0, np.nan, 7.0])  # the groups have two cells and one cell
 
     assert np.isnan(select_values("mode", data, [np.array([0, 1, 0])], [2])[1])

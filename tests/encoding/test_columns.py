@@ -38,7 +38,7 @@ def scattered(draw: st.DrawFn) -> tuple[Blobs, list[bytes]]:
 
 
 @given(ITEMS)
-def test_blobs_contain_their_source(items: list[bytes]) -> None:
+def test_column_of_blobs_returns_its_source_values(items: list[bytes]) -> None:
     blobs = Blobs.from_list(items)
 
     assert blobs.tolist() == list(blobs) == items
@@ -153,7 +153,7 @@ def test_lists_of_equal_length_are_a_rectangle(lists: list[list[int]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), max_size=6))
-def test_ranges_are_expanded(ranges: list[tuple[int, int]]) -> None:
+def test_index_ranges_are_expanded(ranges: list[tuple[int, int]]) -> None:
     starts = np.array([start for start, _ in ranges], np.int64)
     lengths = np.array([length for _, length in ranges], np.int64)
 
@@ -161,7 +161,7 @@ def test_ranges_are_expanded(ranges: list[tuple[int, int]]) -> None:
 
 
 @given(st.binary(min_size=30, max_size=30), st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8))))
-def test_ranges_are_copied(source: bytes, wanted: list[tuple[int, int]]) -> None:
+def test_byte_ranges_are_copied(source: bytes, wanted: list[tuple[int, int]]) -> None:
     ranges = [(start, min(length, 30 - start)) for start, length in wanted]
     starts, lengths = (np.array([r[i] for r in ranges], np.int64) for i in range(2))
     ends = lengths.cumsum()

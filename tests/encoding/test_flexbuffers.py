@@ -237,7 +237,7 @@ def test_list_that_contains_itself_is_rejected(count: int, problem: str) -> None
         flexbuffers.loads(_root(body, 1, 0x28))
 
 
-def test_shared_lists_do_not_multiply() -> None:
+def test_deeply_shared_lists_are_rejected_as_too_large() -> None:
     body = b"\x00"  # an empty list at 1
     at = 1
     for _ in range(60):
@@ -256,7 +256,7 @@ def test_moderately_shared_values_are_read() -> None:
     assert flexbuffers.loads(_root(body, 5, 0x28)) == [[1, 2, 3]] * 3
 
 
-def test_overlapping_texts_do_not_multiply() -> None:
+def test_overlapping_texts_are_not_decoded_repeatedly() -> None:
     # Every second byte is the start of a text of 0x4141 bytes.
     texts = b"A" * 60_000
     count = 10_000
@@ -268,7 +268,7 @@ def test_overlapping_texts_do_not_multiply() -> None:
         _within_memory(2_000_000, _root(body, slots[0], 0x2A))
 
 
-def test_overlapping_keys_do_not_multiply() -> None:
+def test_overlapping_keys_are_not_decoded_repeatedly() -> None:
     keys = b"A" * 60_000 + b"\0"
     keys += bytes(-len(keys) % 4)
     count = 10_000

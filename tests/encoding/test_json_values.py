@@ -23,7 +23,7 @@ class Level(IntEnum):
 
 
 @given(json_values)
-def test_canonical_values_are_unchanged(value: Any) -> None:
+def test_canonical_json_values_are_unchanged(value: Any) -> None:
     once = canonicalize(value)
 
     assert repr(canonicalize(once)) == repr(once)
@@ -50,7 +50,7 @@ def test_canonical_values_are_unchanged(value: Any) -> None:
         ([2**64 - 1, -(2**63)], [2**64 - 1, -(2**63)]),
     ],
 )
-def test_other_values_become_json_like(value: object, expected: object) -> None:
+def test_json_compatible_values_are_converted(value: object, expected: object) -> None:
     result = canonicalize(value)
 
     assert repr(result) == repr(expected)

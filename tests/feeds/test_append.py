@@ -26,7 +26,7 @@ def repo() -> icefloe.Repository:
     return repo
 
 
-def test_concurrent_writers_lose_no_row(repo: icefloe.Repository) -> None:
+def test_concurrent_appends_lose_no_row(repo: icefloe.Repository) -> None:
     def write(first: int) -> int:
         return sum(icefloe.append(rows(hour), repo).num_rows for hour in (first, first + 1))
 
@@ -37,7 +37,7 @@ def test_concurrent_writers_lose_no_row(repo: icefloe.Repository) -> None:
     xr.testing.assert_equal(stored(repo).sortby("time"), expected)
 
 
-def test_a_writer_per_variable_fills_the_same_row(repo: icefloe.Repository) -> None:
+def test_writers_of_different_variables_fill_the_same_row(repo: icefloe.Repository) -> None:
     first = icefloe.append(rows(3, names=("t",)), repo)
     second = icefloe.append(rows(3, names=("u",)), repo)
 
@@ -46,7 +46,7 @@ def test_a_writer_per_variable_fills_the_same_row(repo: icefloe.Repository) -> N
     xr.testing.assert_equal(stored(repo), rows(0, 4))
 
 
-def test_same_rows_again_make_no_commit(repo: icefloe.Repository) -> None:
+def test_appending_the_same_rows_again_makes_no_commit(repo: icefloe.Repository) -> None:
     tip = repo.lookup_branch("main")
 
     report = icefloe.append(rows(1, 2), repo)
@@ -55,7 +55,7 @@ def test_same_rows_again_make_no_commit(repo: icefloe.Repository) -> None:
     assert repo.lookup_branch("main") == tip
 
 
-def test_key_makes_an_append_happen_once(repo: icefloe.Repository) -> None:
+def test_append_with_a_key_happens_once(repo: icefloe.Repository) -> None:
     assert icefloe.append(rows(3), repo, key="hour 3").snapshot_id is not None
     assert icefloe.append(rows(3), repo, key="hour 3").snapshot_id is None
 
@@ -75,7 +75,7 @@ def test_append_keeps_the_attributes_of_the_group(repo: icefloe.Repository) -> N
     assert repo.diff(from_snapshot_id=before, to_branch="main").updated_groups == set()
 
 
-def test_key_is_recorded_if_all_rows_exist(repo: icefloe.Repository) -> None:
+def test_append_key_is_recorded_even_if_all_rows_exist(repo: icefloe.Repository) -> None:
     icefloe.append(rows(3), repo)
 
     report = icefloe.append(rows(3), repo, key="again")
@@ -85,7 +85,7 @@ def test_key_is_recorded_if_all_rows_exist(repo: icefloe.Repository) -> None:
         icefloe.append(rows(9), repo, key="again")
 
 
-def test_committed_key_ends_an_append_before_anything_is_compared(repo: icefloe.Repository) -> None:
+def test_append_with_a_committed_key_skips_the_comparison_of_rows(repo: icefloe.Repository) -> None:
     """The rows were corrected, or have left the window, since the first run."""
     icefloe.append(rows(3), repo, key="run")
     with repo.transaction("main", message="correct") as store:
@@ -128,7 +128,9 @@ def test_merge_reports_the_label_with_different_values(repo: icefloe.Repository)
     assert repo.lookup_branch("main") == tip
 
 
-def test_command_merges_rows_of_both_branches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge_command_keeps_the_rows_of_both_branches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     repo = icefloe.Repository.create(icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     icefloe.append(rows(0, 3), repo, encoding=ENCODING)
     repo.create_branch("dev", repo.lookup_branch("main"))
@@ -144,7 +146,7 @@ def test_command_merges_rows_of_both_branches(tmp_path: Path, capsys: pytest.Cap
     xr.testing.assert_equal(stored(repo).sortby("time"), xr.concat([rows(0, 4), rows(5)], "time"))
 
 
-def test_session_of_to_icechunk_keeps_rows_of_other_writers(repo: icefloe.Repository) -> None:
+def test_append_solver_of_to_icechunk_keeps_rows_of_other_writers(repo: icefloe.Repository) -> None:
     def write(first: int, name: str) -> icefloe.Session:
         session = repo.writable_session("main")
         ds = rows(first, 2, names=(name,)).drop_vars("x")
@@ -171,7 +173,7 @@ def test_session_of_to_icechunk_keeps_rows_of_other_writers(repo: icefloe.Reposi
         (rows(3, 2).isel(time=[1, 0]), "must be strictly ascending"),
     ],
 )
-def test_labels_that_cannot_be_stored_are_refused_by_to_icechunk(
+def test_labels_that_cannot_be_stored_are_rejected_by_to_icechunk(
     repo: icefloe.Repository, dataset: xr.Dataset, message: str
 ) -> None:
     session = repo.writable_session("main")
@@ -182,7 +184,7 @@ def test_labels_that_cannot_be_stored_are_refused_by_to_icechunk(
     assert not session.has_uncommitted_changes
 
 
-def test_sorted_rows_are_inserted_by_label(repo: icefloe.Repository) -> None:
+def test_append_with_sorted_order_inserts_rows_by_label(repo: icefloe.Repository) -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     icefloe.append(rows(0, names=("t",)), repo, encoding={name: ENCODING[name] for name in ("time", "t")})
     icefloe.append(rows(5, names=("t",)), repo)
@@ -219,7 +221,7 @@ def test_sorted_rows_are_inserted_by_label(repo: icefloe.Repository) -> None:
         (rows(3).transpose("x", "time"), "t has the dimensions"),
     ],
 )
-def test_dataset_that_does_not_fit_is_refused(
+def test_append_of_an_incompatible_dataset_is_rejected(
     repo: icefloe.Repository, dataset: xr.Dataset, message: str
 ) -> None:
     tip = repo.lookup_branch("main")
@@ -230,7 +232,7 @@ def test_dataset_that_does_not_fit_is_refused(
     assert repo.lookup_branch("main") == tip
 
 
-def test_other_units_are_refused(repo: icefloe.Repository) -> None:
+def test_append_with_different_units_is_rejected(repo: icefloe.Repository) -> None:
     with repo.transaction("main", message="units") as store:
         zarr.open_array(store, path="t").attrs["units"] = "K"
     dataset = rows(3)
@@ -240,12 +242,12 @@ def test_other_units_are_refused(repo: icefloe.Repository) -> None:
         icefloe.append(dataset, repo)
 
 
-def test_existing_label_with_other_values_is_refused(repo: icefloe.Repository) -> None:
+def test_append_of_other_values_at_an_existing_label_is_rejected(repo: icefloe.Repository) -> None:
     with pytest.raises(icefloe.AppendConflictError, match="time=2026-01-01T02:00:00, with different values"):
         icefloe.append(rows(2, offset=1.0), repo)
 
 
-def test_command_appends_files_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_append_command_appends_each_file_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place, files = str(tmp_path / "repo"), [str(tmp_path / f"{hour}.nc") for hour in (0, 1)]
     icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
     for hour, file in enumerate(files):
@@ -260,7 +262,7 @@ def test_command_appends_files_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     xr.testing.assert_equal(stored(icefloe.open(place)), rows(0, 2))
 
 
-def test_command_prints_each_result_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_append_command_prints_each_result_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place, file = str(tmp_path / "repo"), str(tmp_path / "0.nc")
     icefloe.Repository.create(icefloe.storage_from_url(place, sync=False))
     rows(0).to_netcdf(file)

@@ -46,7 +46,7 @@ def test_events_are_reported_in_order(repo: icefloe.Repository, tmp_path: Path) 
     assert events(repo, bookmark) == []
 
 
-def test_event_that_was_not_delivered_is_repeated(repo: icefloe.Repository, tmp_path: Path) -> None:
+def test_undelivered_event_is_repeated(repo: icefloe.Repository, tmp_path: Path) -> None:
     bookmark, seen = tmp_path / "seen.json", []
     events(repo, bookmark)
     commit(repo, "one")
@@ -107,7 +107,7 @@ def test_commits_of_new_and_reset_branches_are_reported(repo: icefloe.Repository
     assert found.index(("branch-reset", "main", first)) < found.index(("commit", "main", third))
 
 
-def test_ref_that_was_deleted_since_has_its_snapshot(tmp_path: Path) -> None:
+def test_event_of_a_deleted_ref_contains_its_snapshot(tmp_path: Path) -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     events(repo, tmp_path / "seen.json")
     tip = commit(repo, "one")
@@ -121,7 +121,7 @@ def test_ref_that_was_deleted_since_has_its_snapshot(tmp_path: Path) -> None:
     assert [each.snapshot_id for each in found] == [tip] * 5
 
 
-def test_bookmark_before_the_retained_history_is_an_error(tmp_path: Path) -> None:
+def test_bookmark_older_than_the_retained_history_raises_an_error(tmp_path: Path) -> None:
     bookmark = tmp_path / "seen.json"
     first, other = (icefloe.Repository.create(icefloe.in_memory_storage()) for _ in range(2))
     commit(first, "one")
@@ -131,7 +131,7 @@ def test_bookmark_before_the_retained_history_is_an_error(tmp_path: Path) -> Non
         events(other, bookmark)
 
 
-def test_expired_bookmark_of_version_1_is_an_error(tmp_path: Path) -> None:
+def test_expired_bookmark_of_version_1_raises_an_error(tmp_path: Path) -> None:
     bookmark = tmp_path / "seen.json"
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
     commit(repo, "one")
@@ -145,7 +145,7 @@ def test_expired_bookmark_of_version_1_is_an_error(tmp_path: Path) -> None:
         events(repo, bookmark)
 
 
-def test_file_that_is_no_bookmark_is_an_error(repo: icefloe.Repository, tmp_path: Path) -> None:
+def test_invalid_bookmark_file_raises_an_error(repo: icefloe.Repository, tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("buy milk")
 
     with pytest.raises(icefloe.InvalidInputError, match="is not a bookmark"):
@@ -154,7 +154,7 @@ def test_file_that_is_no_bookmark_is_an_error(repo: icefloe.Repository, tmp_path
     assert (tmp_path / "notes").read_text() == "buy milk"
 
 
-def test_command_runs_a_program_for_each_event(
+def test_watch_command_runs_a_program_for_each_event(
     repo: icefloe.Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["watch", str(tmp_path / "repo"), "--bookmark", str(tmp_path / "seen"), "--once"]

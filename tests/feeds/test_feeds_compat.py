@@ -40,7 +40,7 @@ def test_append_follows_a_commit_of_the_official_library(both: tuple[icefloe.Rep
     xr.testing.assert_equal(read, rows(0, 16))
 
 
-def test_official_session_rebases_over_an_append(both: tuple[icefloe.Repository, Any]) -> None:
+def test_official_session_can_rebase_over_an_append(both: tuple[icefloe.Repository, Any]) -> None:
     repo, official = both
     theirs = official.writable_session("main")
     zarr.open_group(theirs.store).attrs["note"] = "x"
@@ -52,7 +52,7 @@ def test_official_session_rebases_over_an_append(both: tuple[icefloe.Repository,
 
 
 @pytest.mark.parametrize("keeps_ours", [True, False])
-def test_official_session_conflicts_with_a_window(
+def test_official_session_conflicts_with_a_moved_window(
     both: tuple[icefloe.Repository, Any], keeps_ours: bool
 ) -> None:
     repo, official = both

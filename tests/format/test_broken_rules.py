@@ -184,7 +184,7 @@ SNAPSHOTS: dict[str, Row] = {
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("message", SNAPSHOTS)
-def test_invalid_snapshots_are_rejected(message: str, seed: int | None) -> None:
+def test_snapshots_that_break_a_rule_are_rejected(message: str, seed: int | None) -> None:
     assert message in refused(sample(SNAPSHOT, SNAPSHOTS[message], seed)).message
 
 
@@ -195,7 +195,7 @@ def test_unlisted_manifest_has_its_own_error_kind() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nodes_in_any_order_are_found(seed: int | None) -> None:
+def test_nodes_of_a_snapshot_are_found_in_any_order(seed: int | None) -> None:
     """Releases before 1.1.3 sorted nodes by segments; official readers cannot find all of them."""
     found = read(sample(SNAPSHOT, snapshot(node("/"), node("/a"), node("/a/b"), node("/a-b")), seed))
 
@@ -215,7 +215,7 @@ def test_large_snapshot_in_component_order_is_read() -> None:
         assert found.path == path
 
 
-def test_manifests_from_before_a_rank_change_are_read() -> None:
+def test_manifests_written_before_a_rank_change_are_read() -> None:
     stale, current = extent(0, (0, 5)), extent(1, (0, 5), (0, 5))
     file = sample(SNAPSHOT, snapshot(node("/a", array(stale, current, rank=2))))
 
@@ -312,7 +312,7 @@ LOGS: dict[str, Row] = {
 }
 
 
-def test_log_of_a_rank_change_keeps_both_ranks() -> None:
+def test_transaction_log_of_a_rank_change_keeps_both_ranks() -> None:
     chunks = [{"coords": coords} for coords in ([0], [0, 0], [2, 2], [1], [1])]
     file = sample(TRANSACTION_LOG, log(updated_chunks=[{"node_id": node_id(1), "chunks": chunks}]))
 
@@ -348,7 +348,7 @@ def test_unsorted_transaction_logs_are_sorted() -> None:
     assert [move.to_path for move in found.moved_nodes] == ["/a/b", "/a-b"]
 
 
-def test_node_in_several_lists_of_a_log_is_tolerated() -> None:
+def test_node_listed_several_times_in_a_transaction_log_is_accepted() -> None:
     """The log of an amended commit is a plain union."""
     row = log(new_arrays=[node_id(1)], updated_arrays=[node_id(1)], deleted_arrays=[node_id(1)])
 
@@ -547,7 +547,7 @@ def test_offsets_outside_the_file_or_backward_are_rejected() -> None:
             outcome(file_of(FileType.MANIFEST, written.patched(at, "<I", value)))
 
 
-def test_table_that_is_its_own_vtable_is_rejected_or_valid() -> None:
+def test_vtable_offset_to_any_position_is_rejected_or_valid() -> None:
     for schema, row in ((MANIFEST, manifest(ref(0))), (SNAPSHOT, snapshot(node("/a"))), (REPO, info())):
         written = Written(Graph().table(schema, row))
         for position in set(written.positions.values()):

@@ -40,7 +40,7 @@ def repo_info() -> RepoInfo:
     ids=["negative array", "fraction", "too large", "negative list", "texts", "not a number"],
 )
 @pytest.mark.parametrize("which", ["offsets", "lengths"])
-def test_ranges_must_be_integers(which: str, bad: Any) -> None:
+def test_non_integer_ranges_are_rejected(which: str, bad: Any) -> None:
     arguments: dict[str, Any] = {"offsets": [0, 5], "lengths": [1, 2], which: bad}
 
     with pytest.raises(InvalidInputError, match=which):
@@ -48,7 +48,7 @@ def test_ranges_must_be_integers(which: str, bad: Any) -> None:
 
 
 @pytest.mark.parametrize("coords", [np.array([[-1]]), np.array([[1 << 32]]), np.array([[0.5]])])
-def test_chunk_coordinates_must_be_integers(coords: Any) -> None:
+def test_non_integer_chunk_coordinates_are_rejected(coords: Any) -> None:
     with pytest.raises(InvalidInputError, match="coordinates"):
         ArrayManifest.virtual(coords, ["s3://b/x"], [0], [1])
 
@@ -68,13 +68,13 @@ def test_inconsistent_columns_are_not_written(columns: dict[str, Any], message: 
         write_manifest(manifest, V2)
 
 
-def test_version_1_has_no_repo_info() -> None:
+def test_repo_info_is_not_written_for_version_1() -> None:
     assert write_repo_info(repo_info(), V2)
     with pytest.raises(FormatError, match="has no repo info file"):
         write_repo_info(repo_info(), V1)
 
 
 @pytest.mark.parametrize("flag", [-1, 1 << 16])
-def test_feature_flags_have_16_bits(flag: int) -> None:
+def test_feature_flags_beyond_16_bits_are_rejected(flag: int) -> None:
     with pytest.raises(InvalidInputError, match="feature flag"):
         set_feature_flag(repo_info(), flag, True)

@@ -234,7 +234,7 @@ def test_windows_that_overlap_in_one_dimension_are_distinguished() -> None:
     assert isinstance(read(file_of(FileType.SNAPSHOT, bytes(Written(root)))), Snapshot)
 
 
-def test_moderate_sharing_is_read() -> None:
+def test_file_with_moderately_shared_tables_is_read() -> None:
     """Other writers store equal parts once."""
     ids = [Number(i.to_bytes(8, "big"), 1) for i in range(500)]
     path = [GRAPH.blob(f"/{i:04}".encode(), True) for i in range(500)]

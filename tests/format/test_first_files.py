@@ -22,7 +22,9 @@ CONFIGS = pytest.mark.parametrize("config", [None, encode_config({"inline_chunk_
 
 @CONFIGS
 @pytest.mark.parametrize("now_us", [0, 1_794_000_000_123_456, (1 << 64) - 1])
-def test_files_equal_those_of_the_encoders(now_us: int, config: bytes | None) -> None:
+def test_first_files_of_a_repository_equal_the_output_of_the_encoders(
+    now_us: int, config: bytes | None
+) -> None:
     first = make_first_files(now_us, config, 3)
 
     assert first.snapshot.flushed_at_us == now_us
@@ -32,7 +34,7 @@ def test_files_equal_those_of_the_encoders(now_us: int, config: bytes | None) ->
 
 
 @CONFIGS
-def test_files_contain_their_values(config: bytes | None) -> None:
+def test_first_files_of_a_repository_decode_to_their_values(config: bytes | None) -> None:
     first = make_first_files(5, config, 1)
 
     info = read_repo_info(first.info_file)

@@ -138,7 +138,7 @@ def test_unpacked_repository_has_the_same_files(tmp_path: Path) -> None:
     assert {path.stat().st_mtime for path in found.values()} == {1_700_000_000}
 
 
-def test_snapshots_are_as_expected(repo: Golden) -> None:
+def test_golden_snapshots_decode_to_the_expected_values(repo: Golden) -> None:
     for id, expected in repo.expected["snapshots"].items():
         snapshot = snapshot_of(repo, id)
 
@@ -154,7 +154,7 @@ def test_snapshots_are_as_expected(repo: Golden) -> None:
             assert parent == expected["parent_id"]
 
 
-def test_nodes_are_as_expected(repo: Golden) -> None:
+def test_golden_nodes_decode_to_the_expected_values(repo: Golden) -> None:
     for id, expected in repo.expected["snapshots"].items():
         nodes = snapshot_of(repo, id).nodes
 
@@ -190,7 +190,7 @@ def expected_node(node: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_chunks_are_as_expected_by_columns_and_by_lookup(repo: Golden) -> None:
+def test_golden_chunks_are_as_expected_by_columns_and_by_lookup(repo: Golden) -> None:
     manifests = {name: manifest_of(repo, name) for name in repo.below("manifests")}
     columns = {(name, node): m.array(node) for name, m in manifests.items() for node in m.nodes}
     for snapshot in repo.expected["snapshots"].values():
@@ -237,7 +237,7 @@ def expected_chunk(chunk: Mapping[str, Any]) -> tuple[Any, ...]:
     return chunk["kind"], chunk["offset"], chunk["length"], target
 
 
-def test_transaction_logs_are_as_expected(repo: Golden) -> None:
+def test_golden_transaction_logs_decode_to_the_expected_values(repo: Golden) -> None:
     merges = pruned_logs(repo)
     for id, snapshot in repo.expected["snapshots"].items():
         expected = snapshot["transaction_log"]
@@ -288,7 +288,7 @@ def test_transaction_log_lists_are_sorted(repo: Golden) -> None:
         assert nodes == sorted(set(nodes))
 
 
-def test_repo_info_is_as_expected(repo_v2: Golden) -> None:
+def test_golden_repo_info_decodes_to_the_expected_values(repo_v2: Golden) -> None:
     info, expected = read_repo_info(repo_v2.files["repo"]), repo_v2.expected["repo_info"]
 
     assert {name: str(id) for name, id in info.branches.items()} == expected["branches"]
@@ -324,7 +324,7 @@ def described_status(status: RepoStatus) -> dict[str, Any]:
     }
 
 
-def test_latest_updates_are_as_expected(repo_v2: Golden) -> None:
+def test_golden_updates_decode_to_the_expected_values(repo_v2: Golden) -> None:
     info, expected = read_repo_info(repo_v2.files["repo"]), repo_v2.expected["repo_info"]
 
     found = [
@@ -372,7 +372,7 @@ def described_update(update: Update) -> dict[str, Any]:
     return found
 
 
-def test_feature_flags_are_as_expected(repo_v2: Golden) -> None:
+def test_golden_feature_flags_decode_to_the_expected_values(repo_v2: Golden) -> None:
     info = read_repo_info(repo_v2.files["repo"])
     settings = dict.fromkeys(info.enabled_feature_flags or (), True)
     settings |= dict.fromkeys(info.disabled_feature_flags or (), False)
@@ -401,7 +401,7 @@ def test_each_update_refers_to_the_file_in_which_it_is_newest(repo_v2: Golden) -
             assert older.latest_updates[0] == Update(update.update_type, update.updated_at_us)
 
 
-def test_refs_of_version_1_are_as_expected(repo_v1: Golden) -> None:
+def test_golden_refs_of_version_1_decode_to_the_expected_values(repo_v1: Golden) -> None:
     refs = {path: RefFile.parse(path) for path in repo_v1.files if path.startswith("refs/")}
     targets: dict[RefKind, dict[str, str]] = {RefKind.BRANCH: {}, RefKind.TAG: {}}
     gone = {ref.name for ref in refs.values() if ref is not None and ref.deleted}
@@ -423,7 +423,7 @@ def test_refs_of_version_1_are_as_expected(repo_v1: Golden) -> None:
     assert sorted(gone) == repo_v1.expected["deleted_tags"]
 
 
-def test_config_is_as_expected(repo: Golden) -> None:
+def test_golden_config_decodes_to_the_expected_values(repo: Golden) -> None:
     in_repo_info = read_repo_info(repo.files["repo"]).config if repo.has_repo_info else None
     if in_repo_info is not None:
         plain = decode_config(in_repo_info, "repo")

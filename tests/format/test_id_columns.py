@@ -21,7 +21,7 @@ def column(ids: list[tuple[bytes, int]]) -> NDArray[np.uint8]:
 
 
 @given(known=IDS, wanted=IDS)
-def test_index_agrees_with_a_set(known: list[tuple[bytes, int]], wanted: list[tuple[bytes, int]]) -> None:
+def test_id_index_agrees_with_a_set(known: list[tuple[bytes, int]], wanted: list[tuple[bytes, int]]) -> None:
     expected = [each in set(known) for each in wanted]
 
     assert IdIndex(sort_ids(column(known))).has(column(wanted)).tolist() == expected

@@ -45,7 +45,7 @@ def test_runs_of_equal_strings_share_a_code(items: list[bytes]) -> None:
 
 
 @given(runs())
-def test_neighbours_are_compared_to_the_byte(items: list[bytes]) -> None:
+def test_neighbouring_locations_are_compared_byte_by_byte(items: list[bytes]) -> None:
     blobs = Blobs.from_list(items)
     if len(items) < 2:
         return
@@ -86,7 +86,7 @@ def test_unused_and_duplicate_strings_are_removed(words: list[bytes], data: st.D
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), max_size=20))
-def test_texts_are_factorized(texts: list[str]) -> None:
+def test_equal_locations_get_the_same_code(texts: list[str]) -> None:
     codes, blobs = factorize(texts)
 
     assert [text.decode() for text in decoded(codes, blobs)] == texts
@@ -94,7 +94,7 @@ def test_texts_are_factorized(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("repeats", [1, 2, 100])
-def test_many_texts_are_factorized(repeats: int) -> None:
+def test_equal_locations_get_the_same_code_in_large_columns(repeats: int) -> None:
     texts = [f"s3://bucket/{row // repeats}" for row in range(10_000)]
 
     codes, blobs = factorize(texts)
@@ -138,7 +138,7 @@ def test_frame_sizes_of_real_dictionary_frames_are_read_in_bulk() -> None:
 
 
 @given(st.lists(st.binary(max_size=12), max_size=4))
-def test_frame_sizes_accepts_any_bytes(items: list[bytes]) -> None:
+def test_frame_size_function_accepts_any_bytes(items: list[bytes]) -> None:
     magic = (zstandard.MAGIC_NUMBER).to_bytes(4, "little")
 
     for frames in (items, [magic + item for item in items]):
@@ -164,7 +164,7 @@ def test_compression_levels_are_clipped(level: int) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["dictionary_max_training_samples", "dictionary_max_size_bytes"])
-def test_nothing_is_compressed_without_samples_or_dictionary_size(lacking: str) -> None:
+def test_locations_are_stored_plain_without_samples_or_a_dictionary_size(lacking: str) -> None:
     blobs = Blobs.from_list([f"s3://bucket/some/folder/name-{i}.nc".encode() for i in range(200)])
     compression = LocationCompression(min_num_chunks=1, **{lacking: 0})
 

@@ -42,7 +42,7 @@ def test_references_added_one_by_one_are_complete(
         assert {place: packed.find(NODE, place) for place in expected} == expected
 
 
-def test_only_chunk_of_a_scalar_is_replaced() -> None:
+def test_single_chunk_of_a_scalar_array_can_be_replaced() -> None:
     refs = RefBlocks.none(0).upsert({(): InlineRef(b"old")}, "sample")
 
     refs = refs.upsert({(): InlineRef(b"new")}, "sample")

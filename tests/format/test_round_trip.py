@@ -133,14 +133,16 @@ def test_concat_keeps_the_latest_of_equal_references(parts: list[Model]) -> None
 
 
 @given(MODEL, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6))))
-def test_without_drops_the_given_coordinates(model: Model, gone: list[tuple[int, int]]) -> None:
+def test_manifest_without_drops_the_given_coordinates(model: Model, gone: list[tuple[int, int]]) -> None:
     rest = ArrayManifest.from_refs(model, 2).without(np.array(gone, np.uint32).reshape(-1, 2))
 
     check(rest, {coords: ref for coords, ref in model.items() if coords not in gone})
 
 
 @given(MODEL, st.tuples(*[st.integers(0, 6)] * 4))
-def test_within_keeps_the_references_of_a_window(model: Model, ends: tuple[int, int, int, int]) -> None:
+def test_manifest_within_keeps_the_references_of_a_window(
+    model: Model, ends: tuple[int, int, int, int]
+) -> None:
     window = (range(ends[0], ends[1]), range(ends[2], ends[3]))
 
     part = ArrayManifest.from_refs(model, 2).within(window)

@@ -82,7 +82,7 @@ def test_tables_of_unchanged_nodes_are_reused(base: Nodes) -> None:
     assert not isinstance(base.updated([node(f"/b{number}") for number in range(50)]), SplicedNodes)
 
 
-def test_version_1_repository_gets_its_own_form_of_tables(base: Nodes) -> None:
+def test_version_1_repository_gets_version_1_tables(base: Nodes) -> None:
     spliced = base.updated([node("/a007", 99)])
 
     read = read_snapshot(write_snapshot(snapshot_of(spliced), V1), ID)

@@ -23,11 +23,11 @@ def repo() -> icefloe.Repository:
 
 
 @pytest.mark.parametrize("version", ["main", "v1", "branch:dev", "tag:v1", "main~0", "main@2999-01-01"])
-def test_names_of_the_tip_are_resolved(repo: icefloe.Repository, version: str) -> None:
+def test_branch_tag_and_snapshot_names_resolve_to_the_tip(repo: icefloe.Repository, version: str) -> None:
     assert resolve_version(repo, version) == repo.lookup_branch("main")
 
 
-def test_snapshots_are_found_by_id_and_by_its_beginning(repo: icefloe.Repository) -> None:
+def test_snapshots_are_found_by_id_or_id_prefix(repo: icefloe.Repository) -> None:
     tip = repo.lookup_branch("main")
 
     found = {resolve_version(repo, name) for name in (tip, f"snapshot:{tip}", tip[:8], tip[:8].lower())}
@@ -65,7 +65,7 @@ def test_versions_that_do_not_exist_are_reported(
         resolve_version(repo, version)
 
 
-def test_name_of_branch_and_tag_is_ambiguous(repo: icefloe.Repository) -> None:
+def test_name_shared_by_a_branch_and_a_tag_is_ambiguous(repo: icefloe.Repository) -> None:
     repo.create_branch("v1", repo.lookup_branch("main"))
 
     with pytest.raises(InvalidInputError, match="v1 is both a branch and a tag; use branch:v1 or tag:v1"):

@@ -83,7 +83,7 @@ def test_blocks_are_assembled_from_spilled_pieces(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_chosen_shapes_are_optimal(data: st.DataObject) -> None:
+def test_chosen_block_shapes_minimize_reads(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     unit, other = (tuple(data.draw(st.integers(1, size)) for size in shape) for _ in range(2))
     grain, budget = UnitGrid(shape, unit, 2), data.draw(st.integers(1, 2 * math.prod(shape)))
@@ -105,7 +105,7 @@ def boxes_of(extents: Sequence[range]) -> list[tuple[int, ...]]:
     return [tuple(box) for box in grid.tolist()]
 
 
-def test_read_factor_counts_reads_per_unit() -> None:
+def test_planned_read_factor_counts_reads_per_chunk() -> None:
     assert compute_read_factor(UnitGrid((10, 7), (1, 7), 4), (10, 2)) == 4
     assert compute_read_factor(UnitGrid((10, 7), (3, 7), 4), (5, 7)) == 5 / 4  # one of four lies across
     assert compute_read_factor(UnitGrid((0, 7), (1, 7), 4), (5, 7)) == 1

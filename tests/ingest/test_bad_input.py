@@ -150,7 +150,7 @@ def test_overlapping_times_are_reported(tmp_path: Path, options: dict[str, Any])
     refused(tmp_path, files, **options)
 
 
-def test_file_over_stored_times_is_refused(tmp_path: Path) -> None:
+def test_file_that_overlaps_stored_times_is_rejected(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     run(repo, archive(tmp_path))
     before = repo.lookup_branch("main")
@@ -161,7 +161,7 @@ def test_file_over_stored_times_is_refused(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == before
 
 
-def test_gaps_are_noted(tmp_path: Path) -> None:
+def test_gaps_in_time_are_reported(tmp_path: Path) -> None:
     files = [write(tmp_path / "0.nc", days(0, 4)), write(tmp_path / "1.nc", days(9, 4))]
 
     report = run(new_repo(tmp_path), files)
@@ -211,7 +211,7 @@ def test_values_beyond_the_stored_type_are_refused(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == before
 
 
-def test_advice_on_the_next_line_of_an_error_is_shown() -> None:
+def test_advice_on_the_second_line_of_an_xarray_error_is_shown() -> None:
     """cfgrib names the messages to select in this way."""
     error = ValueError(
         "multiple values, try one of:\n    filter_by_keys={'a': 1}\n    filter_by_keys={'a': 2}"
@@ -312,7 +312,7 @@ def test_file_that_overlaps_others_is_skipped(
     assert run(new_repo(tmp_path), files, on_bad_file="skip", dry_run=True).plan is not None
 
 
-def test_shared_labels_may_repeat(tmp_path: Path) -> None:
+def test_files_may_share_labels_of_other_dimensions(tmp_path: Path) -> None:
     """Files are concatenated along another dimension."""
     files = []
     for number in range(2):
@@ -354,7 +354,7 @@ def test_repeated_labels_are_accepted_along_other_dimensions(
     xr.testing.assert_identical(read_all(alone), read_all(together))
 
 
-def test_profiles_may_repeat_times(tmp_path: Path) -> None:
+def test_profile_files_may_repeat_times(tmp_path: Path) -> None:
     files = [
         write(
             tmp_path / f"{number}.nc",

@@ -183,7 +183,7 @@ def test_file_that_fits_into_one_dataset_has_no_groups(tmp_path: Path, mode: str
 
 
 @modes("hybrid")
-def test_variables_in_the_root_stay_there(tmp_path: Path, mode: str) -> None:
+def test_later_grib_files_keep_variables_in_the_root_group(tmp_path: Path, mode: str) -> None:
     first = write_grib(tmp_path / "0.grib2", *(surface("sp", step=step) for step in STEPS))
     repo = new_repo(tmp_path)
     run(repo, first, mode=mode)
@@ -253,7 +253,7 @@ def test_group_numbers_are_stable(tmp_path: Path, mode: str) -> None:
     assert not np.isnan(found["isobaricInhPa_2"]["u"].values).any()
 
 
-def test_named_variables_select_groups(tmp_path: Path) -> None:
+def test_selected_grib_variables_determine_the_groups(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     run(repo, forecast(tmp_path / "a.grib2"), variables=["tp", "t"])

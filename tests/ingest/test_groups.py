@@ -101,7 +101,7 @@ def assert_same(found: dict[str, xr.Dataset], expected: dict[str, xr.Dataset]) -
 @pytest.mark.parametrize(
     ("make", "name", "groups"), LAYOUTS, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_each_group_with_data_becomes_a_group(
+def test_each_file_group_with_data_becomes_a_repository_group(
     tmp_path: Path, make: Callable[..., str], name: str, groups: set[str], mode: str
 ) -> None:
     file = make(tmp_path / name.format("a"))
@@ -176,7 +176,7 @@ def test_radar_files_add_a_dimension_in_every_group(tmp_path: Path, mode: str) -
     assert_same(found, expected)
 
 
-def test_file_that_is_bad_in_one_group_is_skipped_in_all(tmp_path: Path) -> None:
+def test_file_with_one_bad_group_is_skipped_in_all_groups(tmp_path: Path) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2, 4)]
     with h5py.File(files[1], "a") as file:
         file["PRODUCT/SUPPORT/DETAILS/quality"].attrs["units"] = "m"
@@ -207,7 +207,7 @@ def test_changed_file_replaces_its_data_in_every_group(tmp_path: Path, mode: str
     assert len(read_ledger(repo.readonly_session("main"), "")) == 4
 
 
-def test_changed_file_that_lost_a_group_is_bad(tmp_path: Path) -> None:
+def test_changed_file_without_a_former_group_is_reported_as_bad(tmp_path: Path) -> None:
     files = [product(tmp_path / f"{day}.nc", day, 2) for day in (0, 2)]
     repo = new_repo(tmp_path)
     run(repo, files)
@@ -316,7 +316,7 @@ VOLUME_ATTRIBUTES = {
 
 
 @modes_in_turn("concat_dim", [None, "time"])
-def test_groups_without_moving_data_are_stored_once(
+def test_groups_with_only_static_data_are_stored_once(
     tmp_path: Path, mode: str, concat_dim: str | None
 ) -> None:
     files = [write_groups(tmp_path / f"{day}.nc", day) for day in (0, 2, 4)]
@@ -338,7 +338,7 @@ def test_groups_without_moving_data_are_stored_once(
     assert sorted(below.array_keys()) == ["lat", "lon"]
 
 
-def test_named_variables_leave_other_groups_out(tmp_path: Path) -> None:
+def test_selecting_variables_excludes_groups_without_them(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
 
     run(repo, write_groups(tmp_path / "a.nc"), variables=["orog"])

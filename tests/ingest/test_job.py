@@ -70,7 +70,7 @@ def trace(work: Callable[[], object]) -> list[tuple[str, str]]:
     return found
 
 
-def test_job_fits_on_one_page() -> None:
+def test_ingest_job_module_fits_on_one_page() -> None:
     lines = Path(HERE, "job.py").read_text(encoding="utf-8").splitlines()
 
     assert len(lines) <= 150
@@ -89,7 +89,7 @@ def test_undisturbed_ingest_reads_the_target_once(tmp_path: Path) -> None:
     assert counts == {"read_ledger": 1, "inspect_group": 1, "sort_sources": 1}
 
 
-def test_only_the_job_calls_stages(tmp_path: Path) -> None:
+def test_only_the_ingest_job_calls_its_stages(tmp_path: Path) -> None:
     """Also if values are compared before files are combined."""
     shared = days(0, 1).assign(mask=(("lat", "lon"), days(0, 1)["t2m"].values[0]))
     files = [write(tmp_path / f"{day}.nc", days(day, 1).assign(mask=shared["mask"])) for day in range(3)]

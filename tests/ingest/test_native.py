@@ -194,7 +194,7 @@ def test_noleap_calendar_is_ingested(tmp_path: Path) -> None:
     xr.testing.assert_identical(read(repo), expected(files))
 
 
-def test_tasks_return_no_data(tmp_path: Path) -> None:
+def test_ingest_tasks_return_no_data_to_the_driver(tmp_path: Path) -> None:
     """Tasks return receipts of a few bytes per chunk, for chunks of any size."""
     rng = np.random.default_rng(1)
     files = []

@@ -26,7 +26,7 @@ executor: threads
 """
 
 
-def test_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ingest_runs_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = archive(tmp_path / "data")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.replace("HIGH", "50"))
@@ -44,7 +44,7 @@ def test_recipe_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert next(iter(repo.ancestry(branch="main"))).metadata["team"] == "weather"
 
 
-def test_a_recipe_for_files_with_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipe_ingests_files_with_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data").mkdir()
     files = [write_groups(tmp_path / "data" / f"{day}.nc", day) for day in (0, 2)]
     recipe = tmp_path / "recipe.yaml"

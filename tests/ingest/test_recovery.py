@@ -108,7 +108,7 @@ def test_changed_or_missing_file_restores_nothing(tmp_path: Path) -> None:
     assert "no such file" in ledger.unusable[files[2]]
 
 
-def test_touched_file_is_treated_as_unchanged(tmp_path: Path) -> None:
+def test_touched_source_file_is_treated_as_unchanged_by_repair(tmp_path: Path) -> None:
     files = archive(tmp_path, (2, 3))
     repo = new_repo(tmp_path)
     run(repo, files, chunks={"time": 2})

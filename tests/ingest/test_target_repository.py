@@ -8,7 +8,7 @@ from icefloe import local_filesystem_storage
 from icefloe.ingest.target_repository import open_or_create
 
 
-def test_empty_new_repository_is_removed_but_user_files_are_kept(tmp_path: Path) -> None:
+def test_failed_ingest_removes_its_new_repository_and_keeps_user_files(tmp_path: Path) -> None:
     with open_or_create(local_filesystem_storage(str(tmp_path)), dry_run=False):
         (tmp_path / "report.txt").write_text("of a user")
         (tmp_path / "snapshots/notes").write_text("of a user")

@@ -50,7 +50,7 @@ def test_virtual_ingest_writes_only_references(tmp_path: Path) -> None:
     assert locations(repo) == 5
 
 
-def test_misfits_are_refused_in_virtual_mode(tmp_path: Path) -> None:
+def test_variables_that_cannot_be_referenced_are_rejected_in_virtual_mode(tmp_path: Path) -> None:
     repo = new_repo(tmp_path)
     files = [*chunked(tmp_path, 4), *chunked(tmp_path, 2, first=4, complevel=1, shuffle=False)]
     before = repo.lookup_branch("main")
@@ -62,7 +62,7 @@ def test_misfits_are_refused_in_virtual_mode(tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == before
 
 
-def test_hybrid_mode_copies_misfits(tmp_path: Path) -> None:
+def test_hybrid_mode_copies_variables_that_cannot_be_referenced(tmp_path: Path) -> None:
     """Other codecs, an end within a chunk, a beginning within a chunk."""
     files = chunked(tmp_path, 4)
     files += chunked(tmp_path, 2, first=4, shuffle=False)
@@ -164,7 +164,7 @@ def test_broadcast_variables_are_copied(tmp_path: Path) -> None:
     assert locations(repo) == 2
 
 
-def test_float32_scale_factors_are_noted(tmp_path: Path) -> None:
+def test_float32_scale_factors_are_reported(tmp_path: Path) -> None:
     packed = {"t2m": {**CHUNKED["t2m"], "dtype": "i2", "scale_factor": np.float32(0.1), "_FillValue": -9}}
     file = write(tmp_path / "0.nc", days(0, 4), packed)
     repo = new_repo(tmp_path)
@@ -204,7 +204,7 @@ def test_cells_without_a_file_are_missing(tmp_path: Path, mode: str) -> None:
         ([0, 2, 4], {}, "are not adjacent"),
     ],
 )
-def test_holes_without_missing_value_are_copied(
+def test_chunks_with_gaps_and_no_missing_value_are_copied(
     tmp_path: Path, rows: list[int], encoding: dict[str, Any], said: str
 ) -> None:
     files = [

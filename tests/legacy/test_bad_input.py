@@ -116,7 +116,7 @@ def test_gap_in_a_branch_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert "branch main: the files of commits 1 are missing" in caplog.text
 
 
-def test_branch_without_its_first_file_is_found() -> None:
+def test_legacy_branch_without_its_first_file_is_found() -> None:
     repo = Repository.open(place(files_of(ALPHA, without=("refs/branch.main/ZZZZZZZZ.json",))))
 
     assert repo.lookup_branch("main") == "MA67EQEME6VRHHPT5BHG"
@@ -147,7 +147,7 @@ BOTH: dict[str, Callable[[], dict[str, bytes]]] = {
 
 
 @pytest.mark.parametrize("both", BOTH)
-def test_two_formats_at_one_location_raise_an_error(both: str) -> None:
+def test_repositories_of_two_formats_at_one_location_raise_an_error(both: str) -> None:
     storage = place(BOTH[both]())
 
     with pytest.raises(FormatError, match=r"two (old )?formats.*move one of them"):

@@ -92,7 +92,7 @@ def test_snapshots_are_found_by_their_old_ids(older: Golden, repo: Repository) -
         assert repo.readonly_session(snapshot_id=id).snapshot_id == present_id(id)
 
 
-def test_chunks_have_the_expected_types(older: Golden, repo: Repository) -> None:
+def test_legacy_chunks_have_the_expected_storage_kinds(older: Golden, repo: Repository) -> None:
     for id, expected in older.expected["snapshots"].items():
         session = repo.readonly_session(snapshot_id=present_id(id))
         for path, node in expected["nodes"].items():

@@ -216,7 +216,7 @@ def test_numbers_of_both_sizes_are_written() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.deleted_tags])
-def test_format_without_deleted_tags_has_none(name: str) -> None:
+def test_formats_without_deleted_tags_reject_them(name: str) -> None:
     repo = Repository.create(in_memory_storage())
     older = in_memory_storage()
 

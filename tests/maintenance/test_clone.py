@@ -180,7 +180,7 @@ class _StopError(Exception):
 
 
 @VERSIONS
-def test_clone_interrupted_at_any_write_resumes(version: int) -> None:
+def test_clone_interrupted_at_any_write_can_be_resumed(version: int) -> None:
     repo = lived_in(version)
     whole = in_memory_storage()
     repo.clone_to(whole)

@@ -91,7 +91,7 @@ def test_expire_and_gc_free_a_full_disk(disk: Path, version: int, thin_out: str)
     assert len(list(opened.ancestry(branch="main"))) == 3
 
 
-def test_expire_never_offers_the_logs_of_other_tips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiration_on_a_full_disk_keeps_the_logs_of_other_tips(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tip of main is old, and in the history of dev."""
     repo = repository(1)
     tip = commit(repo, 1)
@@ -135,7 +135,7 @@ def test_branches_and_tags_are_deleted_on_a_full_disk(disk: Path, version: int) 
     assert repo.list_tags() == set()
 
 
-def test_ops_log_keeps_the_backups_it_needs(disk: Path) -> None:
+def test_full_disk_recovery_keeps_needed_ops_log_backups(disk: Path) -> None:
     repo = full_repository(disk, 2)
     config = repo.config
     config.num_updates_per_repo_info_file = 3

@@ -53,7 +53,7 @@ def test_backups_with_only_old_operations_are_deleted() -> None:
     assert 5 <= len(left) == trim.entries_left < len(log)
 
 
-def test_everything_may_be_deleted_and_the_repository_continues() -> None:
+def test_repository_remains_usable_after_deleting_the_whole_ops_log() -> None:
     repo = tagged(in_memory_storage())
 
     trim = repo.trim_ops_log(datetime.now(UTC) + timedelta(days=1))
@@ -84,7 +84,7 @@ def test_repositories_of_version_1_have_no_ops_log() -> None:
         repo.trim_ops_log(datetime.now(UTC))
 
 
-def test_retention_policy_limits_the_age_of_operations() -> None:
+def test_retention_policy_trims_the_ops_log_by_age() -> None:
     repo = tagged(in_memory_storage())
 
     assert repo.retain(RetentionPolicy(last=3)).ops_log is None

@@ -72,7 +72,7 @@ def full_dry_run(repo: Repository, moment: Any) -> tuple[GCSummary, list[str]]:
         repo.storage.put(PATH, data)
 
 
-def test_second_collection_reads_only_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_incremental_collection_reads_only_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
     repo = collected_once()
     commit(repo, 100)
     seen = reads(repo, monkeypatch)
@@ -119,7 +119,7 @@ def test_repository_of_version_1_has_no_index() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped", "longer", "forged", "older"])
-def test_unusable_index_changes_no_result(damage: str) -> None:
+def test_unusable_reachability_index_does_not_change_the_collection(damage: str) -> None:
     repo = collected_once()
     older = repo.storage.get(PATH)[0]
     for value in range(20, 24):
@@ -150,7 +150,7 @@ def test_unusable_index_changes_no_result(damage: str) -> None:
 @pytest.mark.parametrize(
     "mark", [b"another library", reachable_index._MARK, reachable_index._MARK + b"x" * 99]
 )
-def test_unknown_content_of_the_repo_info_is_no_mark(mark: bytes) -> None:
+def test_unknown_extra_data_in_the_repo_info_is_not_taken_for_an_index(mark: bytes) -> None:
     repo = collected_once()
     refs_of(repo).update(lambda info: (replace(info, extra=mark), UpdateType.MetadataChanged()))
     for value in range(20, 24):

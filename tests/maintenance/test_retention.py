@@ -47,7 +47,7 @@ def test_daily_rule_keeps_the_newest_of_each_day() -> None:
     assert [time.isoformat() for time in found] == [f"2024-01-{day:02d}T18:00:00+00:00" for day in (8, 9, 10)]
 
 
-def test_periods_without_a_snapshot_do_not_count() -> None:
+def test_retention_does_not_count_periods_without_a_snapshot() -> None:
     times = [START, START + timedelta(days=100), START + timedelta(days=400)]
 
     assert kept(RetentionPolicy(last=0, daily=2), times, times[-1]) == times[1:]
@@ -55,7 +55,7 @@ def test_periods_without_a_snapshot_do_not_count() -> None:
     assert kept(RetentionPolicy(last=0, yearly=1, monthly=3), times, times[-1]) == times
 
 
-def test_rules_are_combined() -> None:
+def test_snapshots_kept_by_any_retention_rule_are_kept() -> None:
     times = [START + timedelta(hours=step) for step in range(24 * 70)]
     policy = RetentionPolicy(last=2, hourly=5, daily=4, weekly=3, monthly=2, within=timedelta(hours=1))
 
@@ -112,7 +112,7 @@ def test_kept_snapshot_inherits_logs_of_removed_ones() -> None:
 
 
 @VERSIONS
-def test_policy_has_rules_for_one_branch_and_deletes_tags(version: int) -> None:
+def test_retention_policy_can_have_branch_rules_and_delete_tags(version: int) -> None:
     repo = lived_in(version)
     policy = RetentionPolicy(last=1, tagged=False, branches={"dev": RetentionPolicy(last=2)})
 

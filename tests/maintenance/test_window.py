@@ -39,7 +39,7 @@ def test_window_begins_at_a_chunk_of_every_large_array(repo: icefloe.Repository)
     xr.testing.assert_equal(stored(repo), rows(3, 9))
 
 
-def test_small_arrays_are_cut_anywhere(repo: icefloe.Repository) -> None:
+def test_window_of_small_arrays_may_start_inside_a_chunk(repo: icefloe.Repository) -> None:
     report = repo.keep_window(timedelta(hours=7))
 
     assert report.dropped == {"/": 4}
@@ -104,14 +104,14 @@ def test_window_that_keeps_everything_makes_no_commit(repo: icefloe.Repository) 
         (float("nan"), "x", "would drop every label"),
     ],
 )
-def test_window_that_does_not_fit_the_labels_is_refused(
+def test_window_in_units_that_do_not_fit_the_labels_is_rejected(
     repo: icefloe.Repository, keep: Any, dim: str, message: str
 ) -> None:
     with pytest.raises(icefloe.InvalidInputError, match=message):
         repo.keep_window(keep, dim)
 
 
-def test_labels_out_of_order_are_refused(repo: icefloe.Repository) -> None:
+def test_window_of_unsorted_labels_is_rejected(repo: icefloe.Repository) -> None:
     icefloe.append(rows(20), repo)
     icefloe.append(rows(15), repo)
 
@@ -129,7 +129,7 @@ def test_session_that_writes_old_rows_conflicts(repo: icefloe.Repository) -> Non
         session.commit("write", rebase_with=icefloe.BasicConflictSolver())
 
 
-def test_command_drops_rows(repo: icefloe.Repository, tmp_path: Any, capsys: Any) -> None:
+def test_window_command_drops_rows(repo: icefloe.Repository, tmp_path: Any, capsys: Any) -> None:
     assert app.main(["window", str(tmp_path / "repo"), "--keep", "7h"]) == 0
 
     assert "/: 4 rows of time dropped, 8 kept" in capsys.readouterr().out

@@ -107,7 +107,7 @@ def test_squash_that_loses_concurrent_commits_is_detected(monkeypatch: pytest.Mo
     assert_found("v1", "squash", first=49)
 
 
-def test_response_before_the_ref_moved_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledgement_before_the_ref_moves_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     replace = RefStoreV2._replace
 
     def forget_some(self: RefStoreV2, new: Any, version: Version, backup: str, newest_us: int | None) -> bool:
@@ -144,7 +144,7 @@ def test_collection_that_deletes_recent_objects_is_detected(
 
 
 @pytest.mark.parametrize("world", ["v1-maintenance", "v2-maintenance"])
-def test_collection_that_does_not_read_refs_again_is_detected(
+def test_collection_that_does_not_reread_refs_is_detected(
     world: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let the collection use the refs from its start."""

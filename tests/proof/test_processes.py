@@ -22,7 +22,7 @@ def s3_url(s3_server: str) -> str:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders need a POSIX system")
 @pytest.mark.parametrize(("spec_version", "transfers"), [(1, 15), (2, 20)])
-def test_processes_share_a_folder(
+def test_processes_commit_concurrently_to_a_folder(
     tmp_path: Path, spec_version: int, transfers: int, record_property: Callable[[str, Any], None]
 ) -> None:
     place = {"folder": str(tmp_path / "bank")}
@@ -35,7 +35,7 @@ def test_processes_share_a_folder(
 
 
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_processes_share_a_bucket(
+def test_processes_commit_concurrently_to_a_bucket(
     s3_url: str, spec_version: int, record_property: Callable[[str, Any], None]
 ) -> None:
     place = {"bucket": "bank", "prefix": uuid.uuid4().hex, "endpoint_url": s3_url}

@@ -36,7 +36,7 @@ def test_option_names_ignore_case_and_separators(spelled: str, name: str) -> Non
     assert parse_options({spelled: "x"}).given == {name: "x"}
 
 
-def test_tables_of_a_catalog_are_refused_with_the_alternative(tmp_path: Path) -> None:
+def test_catalog_table_is_rejected_with_an_alternative(tmp_path: Path) -> None:
     in_create_table = {"owner": "root", "provider": "icechunk", "path": str(tmp_path)}
 
     with pytest.raises(InvalidInputError, match=r"create views with icefloe\.spark\.register"):
@@ -45,7 +45,7 @@ def test_tables_of_a_catalog_are_refused_with_the_alternative(tmp_path: Path) ->
         parse_options({}).open()
 
 
-def test_only_writes_create_a_repository(tmp_path: Path) -> None:
+def test_only_write_options_create_a_repository(tmp_path: Path) -> None:
     chosen = parse_options({"path": str(tmp_path / "new"), "create": "true"})
 
     with pytest.raises(RepositoryNotFoundError):
@@ -87,7 +87,7 @@ def test_unknown_option_suggests_nearest_name(wrong: dict[str, str], sentence: s
 @pytest.mark.parametrize(
     "name", ["secret_access_key", "accessKeyId", "sessionToken", "my.secret", "sas_token"]
 )
-def test_secrets_are_rejected_and_not_repeated(name: str) -> None:
+def test_secrets_in_options_are_rejected_and_not_repeated_in_the_error(name: str) -> None:
     with pytest.raises(InvalidInputError, match="is a secret") as caught:
         parse_options({name: "hunter2"})
 

@@ -67,7 +67,7 @@ def describe(repo: icefloe.Repository) -> dict[str, Any]:
         ("history", {"limit": 2}),
     ],
 )
-def test_second_run_of_a_call_changes_nothing(
+def test_running_a_procedure_twice_changes_nothing_the_second_time(
     repo: icefloe.Repository, name: str, words: dict[str, Any]
 ) -> None:
     before = describe(repo)
@@ -86,7 +86,7 @@ def test_second_run_of_a_call_changes_nothing(
 
 
 def test_every_procedure_is_run_twice_by_a_test() -> None:
-    mark = test_second_run_of_a_call_changes_nothing.pytestmark[0]
+    mark = test_running_a_procedure_twice_changes_nothing_the_second_time.pytestmark[0]
 
     assert {name for name, _ in mark.args[1]} == set(PROCEDURES)
 
@@ -110,7 +110,7 @@ def test_every_procedure_is_run_twice_by_a_test() -> None:
         ("tag", [], {"name": 3}, "name must be text"),
     ],
 )
-def test_mistakes_in_arguments_are_found_before_the_run(
+def test_invalid_procedure_arguments_are_rejected_before_the_run(
     repo: icefloe.Repository, name: str, values: list[Any], words: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(IcechunkError, match=message):
@@ -124,7 +124,7 @@ def test_unknown_and_missing_repositories_are_named(repo: icefloe.Repository) ->
         PROCEDURES["history"].prepare({"era5": repo}, [], {})
 
 
-def test_ages_become_times_when_the_call_is_prepared(repo: icefloe.Repository) -> None:
+def test_ages_are_converted_to_times_when_a_call_is_prepared(repo: icefloe.Repository) -> None:
     now = datetime(2030, 1, 31, tzinfo=UTC)
 
     calls = [
@@ -145,7 +145,7 @@ def test_rollback_keeps_commits_that_were_made_after_its_analysis(repo: icefloe.
     assert repo.lookup_branch("main") == newer
 
 
-def test_rollback_goes_to_ancestors_only(repo: icefloe.Repository) -> None:
+def test_rollback_accepts_only_ancestors(repo: icefloe.Repository) -> None:
     with pytest.raises(InvalidInputError, match="not in the history of main"):
         execute(repo, "rollback", prepare(repo, "rollback", version="dev"))
 
@@ -160,7 +160,7 @@ def test_merge_with_conflicts_raises(repo: icefloe.Repository) -> None:
     assert outcome == "merged"
 
 
-def test_dry_runs_list_what_would_be_done(repo: icefloe.Repository) -> None:
+def test_dry_runs_of_procedures_list_planned_changes(repo: icefloe.Repository) -> None:
     before = describe(repo)
 
     expired = execute(repo, "expire", prepare(repo, "expire", older_than="0s", dry_run=True))
@@ -173,7 +173,7 @@ def test_dry_runs_list_what_would_be_done(repo: icefloe.Repository) -> None:
 
 
 @pytest.mark.parametrize(("limit", "name"), [("MAX_REFERENCES", "gc"), ("MAX_SNAPSHOTS", "merge")])
-def test_large_repositories_are_referred_to_spark(
+def test_procedures_on_large_repositories_recommend_spark(
     repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch, limit: str, name: str
 ) -> None:
     words = {"gc": {"older_than": "0s"}, "merge": {"source": "dev"}}[name]
@@ -184,7 +184,9 @@ def test_large_repositories_are_referred_to_spark(
         execute(repo, name, call)
 
 
-def test_reading_chunks_has_a_lower_limit(repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_procedures_that_read_chunks_have_a_lower_size_limit(
+    repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(procedures, "MAX_CHUNKS", 1)
 
     shallow = execute(repo, "verify", prepare(repo, "verify"))

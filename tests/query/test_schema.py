@@ -106,7 +106,7 @@ def test_complex_numbers_become_structs() -> None:
     assert found == [{"real": 1.0, "imag": 2.0}, {"real": 3.0, "imag": -4.0}]
 
 
-def test_bytes_stay_bytes() -> None:
+def test_byte_strings_are_binary_columns() -> None:
     repo = repository(xr.Dataset({"s": ("x", np.array([b"a", b"bc"]))}))
 
     assert contents(repo, table_of(repo))["s"].to_pylist() == [b"a", b"bc"]
@@ -179,7 +179,7 @@ def test_variables_with_different_dimensions_form_separate_tables() -> None:
         tables.choose(["height", "t2m"])
 
 
-def test_dimension_order_does_not_separate_tables() -> None:
+def test_variables_with_the_same_dimensions_in_any_order_share_a_table() -> None:
     dataset = weather()
     dataset["turned"] = dataset["t2m"].transpose("lon", "time", "lat") * 2
     repo = repository(dataset, encoding={"turned": {"chunks": (8, 2, 6)}, **CHUNKS})

@@ -82,7 +82,7 @@ def read(repo: icefloe.Repository, snapshot_id: str | None = None) -> list[float
     return list(np.asarray(zarr.open_array(session.store, path="t2m", mode="r")[:]).tolist())
 
 
-def test_commit_that_passes_moves_the_branch(repo: icefloe.Repository) -> None:
+def test_commit_that_passes_the_checks_moves_the_branch(repo: icefloe.Repository) -> None:
     made = write(repo, 310).commit("good")
 
     assert repo.lookup_branch("main") == made
@@ -94,7 +94,9 @@ def test_commit_that_passes_moves_the_branch(repo: icefloe.Repository) -> None:
     ("check", "reason"),
     [(HOT, "returned offending rows, such as time=2, t2m=500.0"), (COUNT, "counted 1, and must count 0")],
 )
-def test_commit_that_fails_leaves_the_branch(repo: icefloe.Repository, check: str, reason: str) -> None:
+def test_commit_that_fails_a_check_leaves_the_branch_unchanged(
+    repo: icefloe.Repository, check: str, reason: str
+) -> None:
     repo.protect("main", sql=[check])
     before = repo.lookup_branch("main")
     session = write(repo, 500, at=2)
@@ -154,7 +156,9 @@ def _statement(repo: icefloe.Repository) -> None:
     [_merge, _fast_forward, _reset, _cherry_pick, _revert, _append, _statement],
     ids=lambda act: act.__name__,
 )
-def test_every_change_is_checked(repo: icefloe.Repository, act: Callable[[icefloe.Repository], None]) -> None:
+def test_every_kind_of_change_to_a_branch_is_checked(
+    repo: icefloe.Repository, act: Callable[[icefloe.Repository], None]
+) -> None:
     with pytest.raises(CheckFailedError, match=r"t2m=500\.0"):
         act(repo)
 
@@ -181,7 +185,7 @@ def test_checks_run_again_after_a_rebase(repo: icefloe.Repository) -> None:
     assert read(repo)[2:5] == [300, 256, 300]
 
 
-def test_commit_between_check_and_move_is_a_conflict(
+def test_commit_is_rebased_if_the_branch_moves_during_its_checks(
     repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The branch moves while the checks run, so they run again on the rebased snapshot."""
@@ -212,7 +216,7 @@ def test_new_checks_must_pass_at_the_current_tip(repo: icefloe.Repository) -> No
     assert [each.text for each in repo.protected_branches()["main"]] == [HOT]
 
 
-def test_checks_are_replaced_and_removed(repo: icefloe.Repository, place: Path) -> None:
+def test_checks_of_a_branch_can_be_replaced_and_removed(repo: icefloe.Repository, place: Path) -> None:
     def protect(*options: str) -> int:
         return main.main(["protect", str(place), *options])
 
@@ -228,14 +232,14 @@ def test_checks_are_replaced_and_removed(repo: icefloe.Repository, place: Path) 
     write(repo, 500).commit("allowed")
 
 
-def test_command_lists_checks(
+def test_protect_command_lists_checks(
     place: Path, repo: icefloe.Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["protect", str(place), "--list"]) == 0
     assert "main    sql   SELECT time, t2m FROM this WHERE t2m > 400" in capsys.readouterr().out
 
 
-def test_command_rejects_a_function_that_cannot_be_imported(
+def test_protect_command_rejects_a_function_that_cannot_be_imported(
     place: Path, repo: icefloe.Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["protect", str(place), "--check-python", "no_such_module:check"]) == 2
@@ -247,7 +251,7 @@ def test_command_rejects_a_function_that_cannot_be_imported(
     assert [each.text for each in repo.protected_branches()["main"]] == [HOT]
 
 
-def test_command_reports_a_failed_check(
+def test_merge_command_reports_a_failed_check(
     place: Path, repo: icefloe.Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(repo, 500, branch="dev").commit("bad")
@@ -256,7 +260,7 @@ def test_command_reports_a_failed_check(
     assert "branch main did not move: the check" in capsys.readouterr().err
 
 
-def test_metadata_of_the_user_keeps_the_protection(repo: icefloe.Repository) -> None:
+def test_setting_repository_metadata_keeps_the_protection(repo: icefloe.Repository) -> None:
     repo.set_metadata({"owner": "met"})
 
     assert repo.get_metadata()["owner"] == "met"
@@ -267,7 +271,7 @@ def test_metadata_of_the_user_keeps_the_protection(repo: icefloe.Repository) -> 
 # Python
 
 
-def test_function_checks_the_new_snapshot(repo: icefloe.Repository, module: str) -> None:
+def test_check_function_receives_the_new_snapshot(repo: icefloe.Repository, module: str) -> None:
     from station_checks import is_complete, seen  # type: ignore[import-not-found]
 
     repo.protect("main", sql=[], python=[is_complete])
@@ -278,7 +282,7 @@ def test_function_checks_the_new_snapshot(repo: icefloe.Repository, module: str)
     assert write(repo, 301).commit("good") == seen[-1]
 
 
-def test_module_is_not_imported_because_the_repository_names_it(
+def test_check_module_is_imported_only_if_the_user_allows_it(
     repo: icefloe.Repository, module: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with modules_allowed([]):
@@ -303,7 +307,7 @@ def test_module_is_not_imported_because_the_repository_names_it(
     assert repo.lookup_branch("main") == good
 
 
-def test_only_functions_of_the_module_are_called(
+def test_only_functions_defined_in_the_check_module_are_called(
     repo: icefloe.Repository, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     icefloe.allow_check_modules(module)
@@ -314,7 +318,7 @@ def test_only_functions_of_the_module_are_called(
         repo.protect("main", python=[f"{module}:seen.append"])
 
 
-def test_function_cannot_write(repo: icefloe.Repository, module: str) -> None:
+def test_check_function_cannot_write(repo: icefloe.Repository, module: str) -> None:
     with pytest.raises(CheckFailedError, match="read-only"):
         repo.protect("main", python=[f"{module}:is_writable"])
 
@@ -343,7 +347,9 @@ def test_function_cannot_write(repo: icefloe.Repository, module: str) -> None:
         "",
     ],
 )
-def test_query_outside_the_engine_is_refused(repo: icefloe.Repository, query: str) -> None:
+def test_check_query_that_the_engine_does_not_support_is_rejected(
+    repo: icefloe.Repository, query: str
+) -> None:
     with pytest.raises(icefloe.IcechunkError):
         repo.protect("main", sql=[query])
 
@@ -354,7 +360,7 @@ def test_query_outside_the_engine_is_refused(repo: icefloe.Repository, query: st
 
 
 @pytest.mark.parametrize("stored", ["text", [1], [{"shell": "rm"}], [{"sql": HOT}] * 101, {"sql": HOT}])
-def test_unreadable_checks_are_reported(repo: icefloe.Repository, stored: object) -> None:
+def test_unreadable_stored_checks_are_reported(repo: icefloe.Repository, stored: object) -> None:
     store(repo, {"main": stored})
 
     with pytest.raises(FormatError, match="the checks of branch main"):
@@ -394,7 +400,7 @@ def test_clone_does_not_rewrite_a_protected_branch(repo: icefloe.Repository) -> 
     assert read(target)[0] == 320
 
 
-def test_version_1_of_the_format_refuses_checks() -> None:
+def test_branch_checks_are_rejected_in_version_1() -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
 
     with pytest.raises(FormatError, match="protecting branch main is not supported in version 1"):
@@ -420,7 +426,7 @@ for value in (301, 302, 500, 303):
 """
 
 
-def test_two_processes_commit_to_a_checked_branch(repo: icefloe.Repository, place: Path) -> None:
+def test_concurrent_processes_commit_to_a_checked_branch(repo: icefloe.Repository, place: Path) -> None:
     running = [subprocess.Popen([sys.executable, "-c", RACE, str(place), str(at)]) for at in (0, 1)]
 
     assert [each.wait(60) for each in running] == [0, 0]
@@ -448,7 +454,7 @@ with repo.transaction("main", message="killed") as store:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_kill_between_snapshot_and_move_leaves_the_branch(
+def test_commit_killed_before_the_branch_moves_leaves_the_branch_unchanged(
     repo: icefloe.Repository, place: Path, moment: str
 ) -> None:
     before = repo.lookup_branch("main")

@@ -67,7 +67,7 @@ def cache(tmp_path: Path) -> DiskCache:
 
 
 @pytest.mark.parametrize(("version", "changing"), [(2, set()), (1, {"snapshots"})])
-def test_second_client_requests_only_what_can_change(
+def test_second_client_with_the_same_cache_requests_only_mutable_files(
     storage: RecordingStorage, cache: DiskCache, version: int, changing: set[str]
 ) -> None:
     write(Repository.create(storage, NO_INLINE, spec_version=version))
@@ -117,7 +117,9 @@ def test_snapshots_of_version_1_stay_uncached_after_an_upgrade(
         assert [path for path in storage.read if path.startswith("snapshots/")] != []
 
 
-def test_repositories_in_one_folder_after_the_other_do_not_mix(tmp_path: Path, cache: DiskCache) -> None:
+def test_repositories_at_different_locations_do_not_share_cache_entries(
+    tmp_path: Path, cache: DiskCache
+) -> None:
     for value in (1, 2):
         storage = local_filesystem_storage(str(tmp_path / f"repo-{value}"))
         repo = Repository.create(storage, NO_INLINE, disk_cache=cache)
@@ -128,7 +130,7 @@ def test_repositories_in_one_folder_after_the_other_do_not_mix(tmp_path: Path, c
             assert read(opened.readonly_session("main")).tolist() == [value, value]
 
 
-def test_verify_reads_from_the_storage(tmp_path: Path, storage: RecordingStorage, cache: DiskCache) -> None:
+def test_verify_ignores_the_disk_cache(tmp_path: Path, storage: RecordingStorage, cache: DiskCache) -> None:
     write(Repository.create(storage, NO_INLINE))
     repo = Repository.open(storage, disk_cache=cache)
     read(repo.readonly_session("main"))
@@ -183,7 +185,7 @@ def _sum(session: Session) -> int:
     return int(read(session).sum())
 
 
-def test_cache_is_no_part_of_the_stored_configuration(tmp_path: Path, cache: DiskCache) -> None:
+def test_disk_cache_is_not_stored_in_the_configuration(tmp_path: Path, cache: DiskCache) -> None:
     storage = local_filesystem_storage(str(tmp_path / "repo"))
     repo = Repository.create(storage, disk_cache=cache)
     repo.save_config()
@@ -195,7 +197,7 @@ def test_cache_is_no_part_of_the_stored_configuration(tmp_path: Path, cache: Dis
     assert Repository.open_or_create(storage, disk_cache=cache.path).disk_cache == cache
 
 
-def test_async_twins_take_a_cache(tmp_path: Path, cache: DiskCache) -> None:
+def test_async_open_and_create_accept_a_disk_cache(tmp_path: Path, cache: DiskCache) -> None:
     storage = local_filesystem_storage(str(tmp_path / "repo"))
 
     created = asyncio.run(Repository.create_async(storage, disk_cache=cache))
@@ -242,7 +244,7 @@ def _time(seconds: int) -> Any:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def test_requests_to_s3(s3_server: str, cache: DiskCache) -> None:
+def test_second_read_with_a_disk_cache_sends_fewer_requests_to_s3(s3_server: str, cache: DiskCache) -> None:
     make_bucket(s3_server, "cached")
     with faulty_proxy(s3_server) as proxy:
 
@@ -273,7 +275,7 @@ def test_requests_to_s3(s3_server: str, cache: DiskCache) -> None:
     assert cache.usage().hits == 6
 
 
-def test_library_does_not_read_the_environment(
+def test_library_does_not_read_the_cache_location_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: DiskCache
 ) -> None:
     monkeypatch.setenv("ICEFLOE_CACHE", cache.path)

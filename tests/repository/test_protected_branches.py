@@ -51,7 +51,7 @@ def list_history(repo: icefloe.Repository) -> list[str]:
     ],
     ids=["reset to an ancestor", "reset to another history", "squash", "delete", "amend"],
 )
-def test_history_cannot_be_rewritten(
+def test_history_of_a_protected_branch_cannot_be_rewritten(
     repo: icefloe.Repository, act: Callable[[icefloe.Repository], object]
 ) -> None:
     before = list_history(repo)
@@ -62,7 +62,7 @@ def test_history_cannot_be_rewritten(
     assert list_history(repo) == before
 
 
-def test_history_can_be_extended(repo: icefloe.Repository) -> None:
+def test_history_of_a_protected_branch_can_be_extended(repo: icefloe.Repository) -> None:
     commit(repo, "c")
     repo.create_branch("dev", repo.lookup_branch("prod"))
     later = commit(repo, "d", "dev")
@@ -73,13 +73,13 @@ def test_history_can_be_extended(repo: icefloe.Repository) -> None:
     assert repo.lookup_branch("prod") == repo.lookup_branch("dev")
 
 
-def test_protection_can_be_ended(repo: icefloe.Repository) -> None:
+def test_protection_of_a_branch_can_be_removed(repo: icefloe.Repository) -> None:
     repo.unprotect("prod")
     repo.reset_branch("prod", list_history(repo)[1])
     repo.delete_branch("prod")
 
 
-def test_version_1_of_the_format_refuses_protection() -> None:
+def test_protection_is_rejected_in_version_1() -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage(), spec_version=1)
     with pytest.raises(FormatError, match="protecting branch main is not supported in version 1"):
         repo.protect("main")

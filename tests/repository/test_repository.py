@@ -141,7 +141,7 @@ def test_commit_fails_when_branch_moved(repo: Repository) -> None:
     assert mine.has_uncommitted_changes
 
 
-def test_branches_diverge_and_are_reset_and_deleted(repo: Repository) -> None:
+def test_branches_can_diverge_be_reset_and_be_deleted(repo: Repository) -> None:
     first = write(repo, [1])
     repo.create_branch("dev", first)
     second = write(repo, [2], branch="dev")
@@ -339,7 +339,7 @@ def test_flush_creates_a_detached_snapshot(repo: Repository) -> None:
         repo.readonly_session("main").flush("never")
 
 
-def test_moving_a_group_moves_its_children(repo_v2: Repository) -> None:
+def test_moving_a_group_also_moves_its_children(repo_v2: Repository) -> None:
     write(repo_v2, [1, 2], "g/x")
     write(repo_v2, [3], "h")
     session = repo_v2.rearrange_session("main")
@@ -422,7 +422,7 @@ def test_read_only_repository_rejects_writes(repo_v2: Repository, availability: 
     assert read(repo_v2).tolist() == [1]
 
 
-def test_ops_log_overflows_into_backups(storage: Storage) -> None:
+def test_long_ops_log_continues_in_backup_files(storage: Storage) -> None:
     repo = Repository.create(storage, RepositoryConfig(num_updates_per_repo_info_file=3))
     for number in range(8):
         repo.create_tag(f"t{number}", repo.lookup_branch("main"))

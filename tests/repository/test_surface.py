@@ -154,7 +154,7 @@ def test_create_in_a_nonempty_location_is_rejected(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, True, "2", 2.0])
-def test_only_known_versions_are_created(version: Any) -> None:
+def test_repository_of_an_unknown_version_is_not_created(version: Any) -> None:
     with pytest.raises(ValueError, match=r"Unsupported version|a SpecVersion or a number"):
         Repository.create(in_memory_storage(), spec_version=version)
 
@@ -166,7 +166,7 @@ def test_versions_can_be_enums_or_numbers() -> None:
         assert Repository.fetch_spec_version(storage) is SpecVersion.v1
 
 
-def test_attribution_is_kept(storage: Storage) -> None:
+def test_reopen_keeps_the_attribution(storage: Storage) -> None:
     who = Attribution(client="lib/1")
 
     assert Repository.create(storage, attribution=who).attribution == who
@@ -175,7 +175,7 @@ def test_attribution_is_kept(storage: Storage) -> None:
     assert Repository.open(storage, attribution=who).reopen().attribution == who
 
 
-def test_virtual_access_is_kept_by_prefix(storage: Storage) -> None:
+def test_reopen_keeps_the_authorized_container_prefixes(storage: Storage) -> None:
     access = containers_credentials({"s3://a/": s3_credentials(anonymous=True)})
 
     repo = Repository.create(storage, authorize_virtual_chunk_access=access)

@@ -49,7 +49,9 @@ def _config(html: str) -> Any:
 
 @pytest.mark.parametrize("query", ["", "?i.time=5", "?chunk=2,0,0"])
 @pytest.mark.parametrize("versions", ["main~2...main~1", "main~1...main~2"])
-def test_only_times_of_both_versions_are_compared(client: httpx.Client, versions: str, query: str) -> None:
+def test_only_times_that_both_versions_contain_are_compared(
+    client: httpx.Client, versions: str, query: str
+) -> None:
     found = client.get(f"/compare/{versions}/t{query}")
     config = _config(found.text)
 

@@ -71,7 +71,7 @@ def test_a_large_map_is_drawn_from_a_level_of_its_pyramid(client: httpx.Client) 
     assert len(window) == 2 * 400 * 800
 
 
-def test_a_large_map_without_a_pyramid_is_thinned(client: httpx.Client) -> None:
+def test_a_large_map_without_a_pyramid_is_subsampled(client: httpx.Client) -> None:
     html = client.get("/array/main/other").text
 
     assert "one of every 2 × 2 cells is drawn" in html
@@ -110,7 +110,7 @@ def test_levels_are_listed_apart_from_data(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "attributes", [{"recipe": {}, "inputs": 3}, {"recipe": "x"}, {"recipe": {}, "inputs": [{"array": 1}]}]
 )
-def test_records_of_another_form_are_ignored(attributes: dict[str, Any]) -> None:
+def test_derivation_records_with_an_unknown_structure_are_ignored(attributes: dict[str, Any]) -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="records that no run wrote") as store:
         root = zarr.create_group(store)

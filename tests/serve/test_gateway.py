@@ -63,9 +63,7 @@ def _paths(session: Session) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["v1", "tag:v1", "{id}", "snapshot:{id}"])
-def test_every_array_has_the_values_of_the_session(
-    repo: Repository, client: httpx.Client, version: str
-) -> None:
+def test_every_served_array_equals_the_session(repo: Repository, client: httpx.Client, version: str) -> None:
     session = repo.readonly_session("main")
     paths = _paths(session)
 
@@ -405,7 +403,9 @@ def test_gdal_gets_the_first_bytes_of_a_failed_chunk_before_the_response_breaks_
     assert first == b"-"
 
 
-def test_a_404_in_place_of_an_error_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateway_test_detects_a_404_instead_of_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tests above rely on the fact that zarr reads 404, and no other status, as fill value."""
     monkeypatch.setattr("icefloe.serve.asgi.status_of", lambda error: 404)
     repo = sample_repository(tmp_path)
@@ -458,7 +458,7 @@ def test_branch_chunks_are_served_uncached_on_request(repo: Repository) -> None:
         ("rows=0-1", 200, 0, 2000),
     ],
 )
-def test_ranges_of_a_chunk_are_served(
+def test_range_requests_of_a_chunk_are_served(
     client: httpx.Client, asked: str, status: int, start: int, stop: int
 ) -> None:
     whole = client.get("/zarr/v1/native/c/0/0")
@@ -482,7 +482,7 @@ def test_range_outside_a_chunk_is_rejected(client: httpx.Client, asked: str) -> 
 @pytest.mark.parametrize(
     "key", ["native/c/0/0", "inline/c/0", "virtual/c/0/0", "zarr.json", "decoded/shuffled/c/0/0"]
 )
-def test_known_content_is_not_sent_again(client: httpx.Client, key: str) -> None:
+def test_unchanged_content_returns_304(client: httpx.Client, key: str) -> None:
     first = client.get(f"/zarr/v1/{key}")
 
     again = client.get(f"/zarr/v1/{key}", headers={"If-None-Match": f'"other", {first.headers["etag"]}'})
@@ -496,7 +496,7 @@ def test_known_content_is_not_sent_again(client: httpx.Client, key: str) -> None
 @pytest.mark.parametrize(
     "key", ["native/c/0/0", "inline/c/0", "zarr.json", "deep/partly/c/2/3", "decoded/shuffled/c/0/0"]
 )
-def test_head_has_the_headers_of_get(client: httpx.Client, key: str) -> None:
+def test_head_returns_the_same_headers_as_get(client: httpx.Client, key: str) -> None:
     get, head = client.get(f"/zarr/v1/{key}"), client.head(f"/zarr/v1/{key}")
 
     assert head.content == b""
@@ -505,7 +505,7 @@ def test_head_has_the_headers_of_get(client: httpx.Client, key: str) -> None:
         assert head.headers.get(name) == get.headers.get(name)
 
 
-def test_range_of_changed_content_returns_the_whole(client: httpx.Client) -> None:
+def test_range_request_for_changed_content_returns_the_whole_chunk(client: httpx.Client) -> None:
     found = client.get("/zarr/v1/native/c/0/0", headers={"Range": "bytes=0-3", "If-Range": '"other"'})
 
     assert found.status_code == 200
@@ -638,7 +638,7 @@ def test_version_1_refs_and_configuration_are_not_cached_forever(tmp_path: Path)
     "file",
     ["../repo", "%2e%2e/x", "chunks/../repo", "chunks/nope", "etc/passwd", "", "chunks/", "_icefloe/x"],
 )
-def test_other_files_are_not_served(client: httpx.Client, file: str) -> None:
+def test_files_outside_the_repository_are_not_served(client: httpx.Client, file: str) -> None:
     assert status_of_raw(client, f"/icechunk/{file}") == 404
 
 
@@ -656,7 +656,7 @@ def test_large_chunks_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.get(url, headers={"Range": "bytes=999-3001"}).content == values[999:3002].tobytes()
 
 
-def test_a_response_that_breaks_off_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_response_raises_an_error_in_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "_PART_BYTES", 1000)
     storage = _Failing(in_memory_storage())
     repo = Repository.create(storage)

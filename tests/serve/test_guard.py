@@ -66,7 +66,7 @@ def test_token_in_url_becomes_a_cookie(server: httpx.Client) -> None:
     assert server.get(first.headers["location"]).status_code == 200
 
 
-def test_token_redirect_stays_on_the_server(server: httpx.Client) -> None:
+def test_redirect_after_a_token_stays_on_the_server(server: httpx.Client) -> None:
     request = server.build_request("GET", "/")
     request.url = request.url.copy_with(raw_path=f"//evil.example/?token={TOKEN}".encode())
 
@@ -117,7 +117,7 @@ def test_every_response_has_the_security_headers(
         assert "server" not in found.headers
 
 
-def test_policy_has_no_eval_and_no_inline_code() -> None:
+def test_security_policy_forbids_eval_and_inline_code() -> None:
     assert "unsafe" not in CONTENT_SECURITY_POLICY
     assert CONTENT_SECURITY_POLICY.startswith("default-src 'none';")
 
@@ -142,7 +142,7 @@ def test_allowed_origin_can_only_read_the_gateway(repo: Repository) -> None:
         assert "access-control-allow-origin" not in found.headers
 
 
-def test_all_origins_can_read_on_request(repo: Repository) -> None:
+def test_all_origins_can_read_if_the_user_allows_it(repo: Repository) -> None:
     with serving(repo, cors=("*",)) as client:
         found = client.get("/zarr/v1/zarr.json", headers={"Origin": "https://viewer.example"})
 

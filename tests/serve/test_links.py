@@ -62,7 +62,7 @@ def test_a_cell_outside_an_older_version_is_not_selected() -> None:
     assert codes == [200, 200]
 
 
-def test_an_older_version_leads_to_its_contents_and_to_the_newest_version(
+def test_page_of_an_older_version_links_to_its_contents_and_the_newest_version(
     client: httpx.Client, repo: Repository
 ) -> None:
     older = client.get(f"/array/{repo.lookup_tag('v1')}/a?i.dim_0=1").text
@@ -75,7 +75,7 @@ def test_an_older_version_leads_to_its_contents_and_to_the_newest_version(
     assert 'id="newest"' not in client.get("/array/main/a").text
 
 
-def test_no_link_leads_to_the_first_commit_which_is_empty(client: httpx.Client, repo: Repository) -> None:
+def test_no_page_links_to_the_empty_initial_snapshot(client: httpx.Client, repo: Repository) -> None:
     first = list(repo.ancestry(branch="main"))[-1]
     html = client.get("/array/main/a").text
 
@@ -83,7 +83,7 @@ def test_no_link_leads_to_the_first_commit_which_is_empty(client: httpx.Client, 
     assert f"/array/{first.id}/a" not in html
 
 
-def test_pages_of_errors_lead_to_all_other_pages(client: httpx.Client) -> None:
+def test_error_pages_link_to_all_other_pages(client: httpx.Client) -> None:
     found = client.get("/array/main/nothing")
 
     assert found.status_code == 404
@@ -91,7 +91,7 @@ def test_pages_of_errors_lead_to_all_other_pages(client: httpx.Client) -> None:
         assert f'<a href="{page}">' in found.text
 
 
-def test_counts_of_one_are_singular(client: httpx.Client) -> None:
+def test_counts_of_one_use_the_singular(client: httpx.Client) -> None:
     assert "1 chunk changed, 0 added" in page_text(client.get("/compare/main~1...main/a").text)
     assert "0 nodes added, 0 removed, 1 changed; 1 chunk changed" in page_text(
         client.get("/compare/main~1...main").text

@@ -101,7 +101,7 @@ def test_virtual_chunks_without_a_checksum_cannot_have_statistics(tmp_path: Path
     assert "icefloe statistics" not in page.partition("cannot have")[0]
 
 
-def test_text_statistics_have_missing_values_but_no_range() -> None:
+def test_statistics_of_text_count_missing_values_but_have_no_range() -> None:
     with serving(_repository()) as client:
         page = client.get("/array/main/t").text
         _, codes = _missing(client, "t")
@@ -111,7 +111,7 @@ def test_text_statistics_have_missing_values_but_no_range() -> None:
     assert "minimum" not in page
 
 
-def test_side_by_side_shares_the_range_of_both_versions() -> None:
+def test_side_by_side_view_uses_one_colour_range_for_both_versions() -> None:
     repo = _repository()
     repo.create_tag("v1", repo.lookup_branch("main"))
     with repo.transaction("main", message="warmer", collect_statistics=True) as store:
@@ -124,7 +124,7 @@ def test_side_by_side_shares_the_range_of_both_versions() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage"])
-def test_damaged_statistics_leave_chunks_unknown(damage: bytes) -> None:
+def test_chunks_with_damaged_statistics_are_shown_as_unknown(damage: bytes) -> None:
     repo = _repository()
     for info in list(repo.storage.list_prefix("icefloe/statistics/")):
         repo.storage.put(info.key, damage)
@@ -136,7 +136,7 @@ def test_damaged_statistics_leave_chunks_unknown(damage: bytes) -> None:
     assert "Statistics cover only 2 of 6 chunks:" in page.text
 
 
-def test_a_large_grid_is_summed_in_bins() -> None:
+def test_a_large_chunk_grid_is_shown_in_bins() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="values", collect_statistics=True) as store:
         array = zarr.create_array(store, name="a", shape=(500,), chunks=(1,), dtype="f4", fill_value=np.nan)
@@ -151,7 +151,7 @@ def test_a_large_grid_is_summed_in_bins() -> None:
     assert meta["counts"][0] == 3
 
 
-def test_an_array_of_too_many_chunks_is_not_read_as_a_whole() -> None:
+def test_missing_data_of_an_array_with_too_many_chunks_is_not_computed() -> None:
     repo = Repository.create(in_memory_storage())
     with repo.transaction("main", message="wide") as store:
         zarr.create_array(store, name="a", shape=(2_000_001,), chunks=(1,), dtype="u1")
@@ -166,7 +166,7 @@ def test_an_array_of_too_many_chunks_is_not_read_as_a_whole() -> None:
     assert "touches 2000001 chunks" in page.text
 
 
-def test_shares_of_missing_values_are_classified_at_their_limits() -> None:
+def test_missing_value_classes_have_exact_limits() -> None:
     missing, cells = np.array([0, 1, 10, 50, 51, 100, 0]), np.array([100] * 6 + [0])
 
     classes = classify_missing(missing, cells)

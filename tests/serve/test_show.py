@@ -11,7 +11,7 @@ import icefloe
 from tests.support.serve import sample_repository
 
 
-def test_show_serves_until_it_is_closed(tmp_path: Path) -> None:
+def test_show_serves_the_repository_until_it_is_closed(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
 
     page = icefloe.serve.show(repo)
@@ -26,7 +26,7 @@ def test_show_serves_until_it_is_closed(tmp_path: Path) -> None:
         httpx.get(page.url)
 
 
-def test_authorization_is_kept(tmp_path: Path) -> None:
+def test_show_keeps_the_authorization_of_the_repository(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
 
     with icefloe.serve.show(repo) as page:

@@ -27,7 +27,7 @@ def _html(values: Any, query: str = "", **options: Any) -> str:
     return found.text
 
 
-def test_classes_are_shown_with_their_meaning() -> None:
+def test_flag_values_are_shown_with_their_meanings() -> None:
     attributes = {"flag_values": [0, 1, 4], "flag_meanings": "water forest urban_area"}
 
     text = page_text(_html(np.array([[0, 1], [4, 9]], "u1"), "?cell=1,0", attributes=attributes))
@@ -45,11 +45,11 @@ def test_classes_are_shown_with_their_meaning() -> None:
         {"flag_masks": [1], "flag_meanings": "water"},
     ],
 )
-def test_invalid_flags_are_ignored(attributes: dict[str, Any]) -> None:
+def test_invalid_flag_attributes_are_ignored(attributes: dict[str, Any]) -> None:
     assert "Classes" not in page_text(_html(np.array([[0, 1], [1, 0]], "u1"), attributes=attributes))
 
 
-def test_infinite_numbers_are_not_missing() -> None:
+def test_infinite_values_are_not_shown_as_missing() -> None:
     text = page_text(_html(np.array([[1, np.inf], [-np.inf, np.nan]])))
 
     assert "minimum 1, maximum 1, mean 1; 1 of 4 cells missing, 2 infinite." in text
@@ -74,7 +74,7 @@ def test_indices_on_the_axes_of_a_picture_are_whole_numbers() -> None:
         (np.array(["x", "y"]), "Values of type fixed_length_utf32 are listed, not drawn."),
     ],
 )
-def test_values_that_are_not_drawn_come_first(values: Any, facts: str) -> None:
+def test_values_that_cannot_be_drawn_are_listed_before_the_chunks(values: Any, facts: str) -> None:
     text = page_text(_html(values))
 
     assert facts in text
@@ -111,7 +111,7 @@ def test_the_origin_of_a_cell_that_cannot_be_read_is_shown(tmp_path: Path) -> No
     assert "In each commit" not in cell
 
 
-def test_the_page_of_a_virtual_chunk_says_since_when_its_file_is_unchanged(tmp_path: Path) -> None:
+def test_virtual_chunk_page_shows_since_when_its_file_must_be_unchanged(tmp_path: Path) -> None:
     repo = sample_repository(tmp_path)
     session = repo.writable_session("main")
     location, checksum = f"file://{tmp_path}/files/f.bin", datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)

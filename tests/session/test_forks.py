@@ -73,7 +73,7 @@ def test_forks_written_elsewhere_become_one_commit(repo: Repository) -> None:
     assert len(list(repo.ancestry(branch="main"))) == 3
 
 
-def test_fork_sees_uncommitted_changes(repo: Repository) -> None:
+def test_fork_includes_uncommitted_changes_of_the_session(repo: Repository) -> None:
     session = repo.writable_session("main")
     line(session)[:2] = 50
     zarr.create_array(session.store, name="new", shape=(2,), chunks=(1,), dtype="i4", fill_value=0)
@@ -164,7 +164,7 @@ def test_forks_of_forks_can_be_merged(repo: Repository) -> None:
     assert values(session)[:7] == [50, 50, 2, 3, 60, 5, 61]
 
 
-def test_later_merged_write_of_a_chunk_wins(repo: Repository) -> None:
+def test_last_merged_fork_wins_for_the_same_chunk(repo: Repository) -> None:
     session = repo.writable_session("main")
     first, second = session.fork(), session.fork()
     line(first)[:4] = 10
@@ -221,7 +221,7 @@ def test_fork_updates_metadata_that_the_session_updated(repo: Repository) -> Non
     assert dict(zarr.open_array(found.store, path="line", mode="r").attrs) == {"unit": "m"}
 
 
-def test_fork_deletes_nodes_that_it_saw(repo: Repository) -> None:
+def test_fork_can_delete_nodes_that_existed_when_it_was_created(repo: Repository) -> None:
     session = repo.writable_session("main")
     line(session)[:2] = 50
     zarr.create_group(session.store, path="young")
@@ -305,7 +305,7 @@ def test_conflicting_fork_is_rejected_as_a_whole(repo: Repository, name: str, by
     assert session.status() == before
 
 
-def test_same_change_in_two_forks_is_not_a_conflict(repo: Repository) -> None:
+def test_identical_changes_in_two_forks_do_not_conflict(repo: Repository) -> None:
     session = repo.writable_session("main")
     forks = session.fork(), session.fork()
     for fork in forks:
@@ -429,7 +429,7 @@ def test_rearrange_session_can_fork_but_not_merge(tmp_path: Path) -> None:
         assert caught.value.kind == ErrorKind.REARRANGE_SESSION_ONLY
 
 
-def test_chunks_in_a_copy_of_memory_are_rejected() -> None:
+def test_fork_with_chunks_in_a_pickled_memory_storage_is_rejected() -> None:
     session = Repository.create(in_memory_storage()).writable_session("main")
     array = zarr.create_array(session.store, name="a", shape=(2000,), chunks=(1000,), dtype="f8")
     array[:] = 1

@@ -79,7 +79,7 @@ def coordinates(session: Session, path: str, batch_size: int = 1000) -> list[tup
         (-(2**70), [-1] * 12),
     ],
 )
-def test_shifted_chunks_leave_the_fill_value(repo: Repository, offset: int, expected: list[int]) -> None:
+def test_shifted_chunks_leave_fill_values_behind(repo: Repository, offset: int, expected: list[int]) -> None:
     session = repo.writable_session("main")
 
     session.shift_array("/line", [offset])
@@ -125,7 +125,7 @@ def test_shift_by_zero_changes_nothing(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("offset", [(), (1, 2), (1, 0, 0)])
-def test_shift_needs_an_offset_per_dimension(repo: Repository, offset: tuple[int, ...]) -> None:
+def test_shift_without_an_offset_per_dimension_is_rejected(repo: Repository, offset: tuple[int, ...]) -> None:
     session = repo.writable_session("main")
 
     with pytest.raises(InvalidInputError, match="1 dimensions") as error:
@@ -203,7 +203,7 @@ def test_reindex_outside_the_grid_changes_nothing(repo: Repository, target: list
     assert not session.has_uncommitted_changes
 
 
-def test_errors_of_a_reindex_function_are_raised(repo: Repository) -> None:
+def test_exception_of_a_reindex_function_is_raised(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     with pytest.raises(ZeroDivisionError):
@@ -223,7 +223,7 @@ def test_chunk_coordinates_are_ordered_for_any_batch_size(repo: Repository, batc
     assert coordinates(session, "/point", batch_size) == [()]
 
 
-def test_chunk_coordinates_need_a_positive_batch_size(repo: Repository) -> None:
+def test_chunk_coordinates_reject_a_batch_size_of_zero(repo: Repository) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         coordinates(repo.readonly_session("main"), "/line", 0)
 
@@ -305,7 +305,7 @@ def test_writable_session_cannot_be_pickled(repo: Repository) -> None:
         pickle.dumps(repo.writable_session("main"))
 
 
-def test_stores_of_a_session_share_it(repo: Repository) -> None:
+def test_all_stores_of_a_session_share_its_changes(repo: Repository) -> None:
     session = repo.writable_session("main")
 
     assert session.store.session == session

@@ -97,7 +97,7 @@ LANDINGS: dict[str, Callable[[Session], str]] = {
 
 @pytest.mark.parametrize("landing", LANDINGS)
 @pytest.mark.parametrize("inline_bytes", [0, 512])
-def test_write_that_returned_is_in_the_commit(landing: str, inline_bytes: int) -> None:
+def test_completed_concurrent_write_is_in_the_commit(landing: str, inline_bytes: int) -> None:
     repo = repository(inline_bytes)
     session = repo.writable_session("main")
     target = array(session)
@@ -155,7 +155,9 @@ CHANGES: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_change_during_a_commit_is_included_or_raises(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_change_is_either_committed_or_raises_an_error(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repo = repository()
     session = repo.writable_session("main")
     array(session)[1] = 1

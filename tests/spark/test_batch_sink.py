@@ -62,7 +62,7 @@ def changed_rows() -> pa.Table:
     return as_rows(weather().assign(rain=weather()["rain"] + 500)[["rain"]])
 
 
-def test_tasks_write_whole_blocks_and_commit_writes_rest(folder: str) -> None:
+def test_tasks_write_whole_blocks_and_the_commit_writes_the_rest(folder: str) -> None:
     rows = changed_rows()
     order = np.arange(len(rows))
     parts = [rows.take(order[:200]), rows.take(order[200:])]
@@ -75,7 +75,7 @@ def test_tasks_write_whole_blocks_and_commit_writes_rest(folder: str) -> None:
     assert len(list(repo_at(folder).ancestry(branch="main"))) == 3
 
 
-def test_rows_after_end_extend_dimension(folder: str) -> None:
+def test_rows_after_the_end_extend_the_dimension(folder: str) -> None:
     later = weather().isel(time=slice(0, 3))
     later["time"] = later["time"] + np.timedelta64(10, "D")
 
@@ -148,7 +148,7 @@ def keep_chunks_out_of_manifests(folder: str) -> None:
     icefloe.Repository.open(icefloe.local_filesystem_storage(folder), config).save_config()
 
 
-def test_gc_between_tasks_and_commit_fails_write(folder: str) -> None:
+def test_write_fails_if_gc_runs_between_tasks_and_commit(folder: str) -> None:
     keep_chunks_out_of_manifests(folder)
 
     def collect() -> None:
@@ -172,7 +172,7 @@ def test_commit_copies_chunks_after_gc_that_kept_them(folder: str) -> None:
     assert repo_at(folder).find_garbage(datetime.now(UTC)).to_arrow().num_rows
 
 
-def test_too_many_fragments_suggest_shuffle(folder: str) -> None:
+def test_error_for_too_many_fragments_suggests_a_shuffle(folder: str) -> None:
     rows = changed_rows().slice(0, 100)
 
     with pytest.raises(
@@ -194,7 +194,7 @@ def test_too_many_fragments_suggest_shuffle(folder: str) -> None:
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
-def test_write_through_spark(spark: Any, folder: str) -> None:
+def test_data_frame_is_written_through_spark(spark: Any, folder: str) -> None:
     frame = spark.read.format("icechunk").option("path", folder).load().where("lat >= 50")
     changed = frame.selectExpr("time", "lat", "lon", "cast(rain + 1 AS smallint) AS rain")
 

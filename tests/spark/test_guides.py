@@ -34,7 +34,9 @@ def read(folder: Path, name: str) -> xr.Dataset:
     return opened(repo.readonly_session("main"))
 
 
-def test_streaming(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_the_streaming_guide_run(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_examples("streaming.md", tmp_path, {"spark": spark})
 
     assert "|2024-03-04 00:00:00|-60.0| 0.0|272.0|written|" in capsys.readouterr().out
@@ -42,7 +44,9 @@ def test_streaming(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert stations["t2m"].values.tolist() == [[280.0, 281.0], [281.0, 282.0], [282.0, 283.0]]
 
 
-def test_extraction(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_extraction_guide_run(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"spark": spark}
 

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 
-def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
+def test_ingest_runs_on_spark_executors(spark: Any, tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 4, 2))
     repo = new_repo(tmp_path)
     seen: list[tuple[str, int, int]] = []
@@ -45,7 +45,7 @@ def test_ingest_on_executors(spark: Any, tmp_path: Path) -> None:
     assert seen[-1][1] == seen[-1][2] > 0
 
 
-def test_ingest_groups_on_executors(spark: Any, tmp_path: Path) -> None:
+def test_ingest_of_groups_runs_on_spark_executors(spark: Any, tmp_path: Path) -> None:
     files = [write_groups(tmp_path / f"{day}.nc", day) for day in (0, 2)]
     native, virtual = new_repo(tmp_path), new_repo(tmp_path)
 
@@ -83,7 +83,7 @@ def test_array_is_rechunked_on_executors(spark: Any, tmp_path: Path) -> None:
     assert report.commit == repo.lookup_branch("main")
 
 
-def test_sql_checks_gate_publishing(spark: Any, tmp_path: Path) -> None:
+def test_data_is_published_only_if_sql_checks_pass(spark: Any, tmp_path: Path) -> None:
     files = archive(tmp_path, (3, 2))
     repo = new_repo(tmp_path)
     good = [
@@ -115,7 +115,7 @@ def test_sql_checks_gate_publishing(spark: Any, tmp_path: Path) -> None:
     assert repo.lookup_branch("main") == first.published
 
 
-def test_ingest_command(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ingest_command_runs_on_spark(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = archive(tmp_path / "data")
     place = str(tmp_path / "repo")
 

@@ -100,7 +100,7 @@ def test_rows_off_the_grid_are_rejected_or_extend_the_append_dimension(
     xr.testing.assert_equal(now.isel(time=slice(10)), weather())
 
 
-def test_statement_with_a_key_runs_once(spark: Any, repo: icefloe.Repository) -> None:
+def test_statement_with_a_key_is_applied_once(spark: Any, repo: icefloe.Repository) -> None:
     key: dict[str, Any] = {"txn_app_id": "nightly", "txn_version": 7}
     text = "INSERT INTO w (time, lat, lon, rain) VALUES ('2019-12-30', 60, 2.5D, 3)"
 
@@ -113,7 +113,7 @@ def test_statement_with_a_key_runs_once(spark: Any, repo: icefloe.Repository) ->
     assert read(repo)["rain"].sel(time="2019-12-30", lat=60, lon=2.5) == 3
 
 
-def test_twins_with_one_key_make_one_commit(
+def test_concurrent_statements_with_the_same_key_make_one_commit(
     spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key: dict[str, Any] = {"txn_app_id": "nightly", "txn_version": 8}

@@ -69,7 +69,7 @@ def test_query_joins_two_versions(spark: Any, repo: icefloe.Repository) -> None:
     assert collected(found) == [(50.0, 80000), (55.0, 80000), (60.0, 80000)]
 
 
-def test_example_of_the_guide_works(spark: Any, repo: icefloe.Repository) -> None:
+def test_sql_example_of_the_guide_works(spark: Any, repo: icefloe.Repository) -> None:
     found = sql(
         spark,
         "SELECT month(time) AS m, avg(t2m) AS mean FROM era5 VERSION AS OF 'v1' WHERE lat BETWEEN 40 AND 50"
@@ -172,7 +172,7 @@ def test_aggregate_queries_use_groups(spark: Any, repo: icefloe.Repository, text
     assert len(set(re.findall(r"MapInArrow (icefloe [^(]* aggregate)", plan))) == parts
 
 
-def test_small_tables_are_read_row_by_row(
+def test_small_tables_are_aggregated_from_rows_with_the_same_result(
     spark: Any, repo: icefloe.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "SELECT sum(rain), count(*) FROM w WHERE lat > 40"

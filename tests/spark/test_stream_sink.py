@@ -132,7 +132,7 @@ def test_replayed_batch_commits_nothing_after_its_commit_expired(folder: str) ->
 
 
 @pytest.mark.parametrize("solver", ["detect", "ours", "theirs"])
-def test_twin_of_a_query_commits_a_batch_once(folder: str, solver: str) -> None:
+def test_two_copies_of_a_streaming_query_commit_a_batch_once(folder: str, solver: str) -> None:
     sink, before = Sink(folder, solver=solver), count_commits(folder)
     messages = [sink.write(days(4)) for _ in range(2)]
 
@@ -156,7 +156,7 @@ def test_batch_is_committed_from_the_snapshot_that_its_tasks_saw(folder: str) ->
     np.testing.assert_array_equal(contents(folder)["t2m"].values, warmer["t2m"].values)
 
 
-def test_late_rows_fail_are_dropped_or_inserted(folder: str) -> None:
+def test_late_rows_are_rejected_dropped_or_inserted_as_configured(folder: str) -> None:
     Sink(folder).run(days(8), 0)
     late = xr.concat([days(5), days(9)], "time")
 
@@ -175,7 +175,7 @@ def test_late_rows_fail_are_dropped_or_inserted(folder: str) -> None:
     np.testing.assert_array_equal(inserted["t2m"].values[:4], weather(4)["t2m"].values)
 
 
-def test_unknown_treatment_of_late_rows_is_an_error(folder: str) -> None:
+def test_unknown_option_for_late_rows_raises_an_error(folder: str) -> None:
     with pytest.raises(InvalidInputError, match="no value of late 'ignore'"):
         Sink(folder, late="ignore").run(days(4), 0)
 

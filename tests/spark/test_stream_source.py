@@ -93,7 +93,7 @@ def test_start_can_be_latest_a_version_or_a_time(folder: str) -> None:
 
 
 @pytest.mark.skipif(not HAS_LIMITS, reason="limits need Spark 4.2")
-def test_limits_divide_commits_into_batches(folder: str) -> None:
+def test_rate_limits_divide_commits_into_batches(folder: str) -> None:
     stream = Stream(folder, startingVersion="latest", maxCommitsPerTrigger="2")
     small = Stream(folder, startingVersion="latest", maxBytesPerTrigger="1")
     for value in range(500, 505):
@@ -103,7 +103,7 @@ def test_limits_divide_commits_into_batches(folder: str) -> None:
     assert [len(small.run_batch()) for _ in range(6)] == [1, 1, 1, 1, 1, 0]
 
 
-def test_amended_and_reset_branches_give_the_rows_that_differ(folder: str) -> None:
+def test_stream_emits_differing_rows_after_amend_and_reset(folder: str) -> None:
     repo = repo_at(folder)
     write_cell(folder, 500)
     stream = Stream(folder)
@@ -126,7 +126,7 @@ def expire_and_collect(folder: str) -> None:
     repo_at(folder).garbage_collect(now)
 
 
-def test_lost_base_fails_or_reloads_and_a_bookmark_keeps_it(folder: str) -> None:
+def test_stream_with_an_expired_start_fails_or_reloads_unless_bookmarked(folder: str) -> None:
     streams = {
         name: Stream(folder, **options)
         for name, options in {
@@ -214,14 +214,14 @@ def test_mistakes_are_reported_when_the_stream_is_loaded(
         describe_stream(parse_options({"path": folder, "grain": "rows", **options}))
 
 
-def test_limits_are_refused_before_spark_4_2(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_limits_are_rejected_before_spark_4_2(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_source, "HAS_LIMITS", False)
 
     with pytest.raises(InvalidInputError, match=r"maxCommitsPerTrigger needs Spark 4\.2"):
         describe_stream(parse_options({"path": folder, "grain": "rows", "maxCommitsPerTrigger": "3"}))
 
 
-def test_grain_is_required(folder: str) -> None:
+def test_stream_without_a_grain_option_is_rejected(folder: str) -> None:
     with pytest.raises(InvalidInputError, match="grain: rows, chunks or commits"):
         describe_stream(parse_options({"path": folder, "bookmark": "copy"}))
     with pytest.raises(InvalidInputError, match="grain: rows, chunks or commits"):
@@ -230,7 +230,7 @@ def test_grain_is_required(folder: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # py4j closes its sockets late
-def test_available_now_reads_everything_new_once(spark: Any, folder: str, tmp_path: Path) -> None:
+def test_available_now_trigger_reads_all_new_data_once(spark: Any, folder: str, tmp_path: Path) -> None:
     def run() -> list[int]:
         sizes: list[int] = []
         source = spark.readStream.format("icechunk").options(path=folder, grain="rows")

@@ -82,7 +82,7 @@ def test_view_returns_the_rows_of_the_table(spark: Any, repo: icefloe.Repository
     assert of_group == [(96, int(weather(2)["rain"].sum()))]
 
 
-def test_insert_goes_to_the_write_view(spark: Any, repo: icefloe.Repository) -> None:
+def test_insert_writes_through_the_write_view(spark: Any, repo: icefloe.Repository) -> None:
     row = "VALUES (timestamp_ntz'2020-01-07', 60D, 0D, 281.5F, 4S)"
     names = ", ".join(spark.table("reg").columns)
     order = {"time": 0, "lat": 1, "lon": 2, "t2m": 3, "rain": 4}
@@ -190,7 +190,7 @@ def test_view_of_a_table_that_lost_a_variable_asks_to_register_again(spark: Any,
     assert spark.table("changing").columns == ["time", "lat", "lon", "rain"]
 
 
-def test_secrets_reach_the_workers_only(
+def test_secrets_of_a_view_reach_only_the_workers(
     spark: Any, s3_server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_bucket(s3_server, "register")
@@ -224,7 +224,7 @@ def test_repository_in_memory_is_refused(spark: Any) -> None:
         register(spark, memory=repository(weather(2)))
 
 
-def test_tables_with_one_name_are_refused(spark: Any, tmp_path: Path) -> None:
+def test_tables_with_the_same_name_are_rejected(spark: Any, tmp_path: Path) -> None:
     clashing = repository(weather(2), icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     put(clashing, weather(2), group="Refs")
 

@@ -123,7 +123,7 @@ def test_unreachable_server_is_reported() -> None:
     assert "http://127.0.0.1:1" in caught.value.message
 
 
-def test_plain_http_must_be_allowed(s3_url: str) -> None:
+def test_plain_http_is_rejected_unless_allowed(s3_url: str) -> None:
     with pytest.raises(StorageError, match="allow_http=True"):
         Repository.open(s3(s3_url, allow_http=False), CONFIG)
 

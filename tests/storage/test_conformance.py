@@ -47,7 +47,7 @@ def test_any_buffer_can_be_put(storage: Storage, wrap: type) -> None:
     assert storage.get("a")[0] == storage.get("b")[0] == b"content"
 
 
-def test_put_replaces_an_object(storage: Storage) -> None:
+def test_put_replaces_an_existing_object(storage: Storage) -> None:
     old = storage.put("a", b"old content")
     new = storage.put("a", b"new")
 
@@ -160,7 +160,7 @@ def test_column_listing_equals_plain_listing(storage: Storage) -> None:
         assert all(abs(time_us - to_microseconds(infos[key].created_at)) <= 1 for key, _, time_us in told)
 
 
-def test_clock_of_a_storage_is_that_of_its_writes(storage: Storage) -> None:
+def test_storage_clock_equals_the_time_of_its_writes(storage: Storage) -> None:
     storage.put("chunks/a", b"x")
 
     told = storage.clock("chunks/a")
@@ -299,14 +299,14 @@ def test_delete_removes_objects(storage: Storage) -> None:
     assert storage.delete([]).deleted == 0
 
 
-def test_one_of_many_creators_wins(storage: Storage) -> None:
+def test_exactly_one_of_many_concurrent_creators_wins(storage: Storage) -> None:
     winners = _race(storage, "created", ABSENT)
 
     assert len(winners) == 1
     assert storage.get("created")[0] == b"%d" % winners[0]
 
 
-def test_one_of_many_replacers_wins(storage: Storage) -> None:
+def test_exactly_one_of_many_concurrent_replacers_wins(storage: Storage) -> None:
     condition = Unchanged(storage.put("replaced", b"start"))
 
     winners = _race(storage, "replaced", condition)
@@ -315,7 +315,7 @@ def test_one_of_many_replacers_wins(storage: Storage) -> None:
     assert storage.get("replaced")[0] == b"%d" % winners[0]
 
 
-def test_no_update_is_lost_between_threads(storage: Storage) -> None:
+def test_concurrent_threads_lose_no_update(storage: Storage) -> None:
     storage.put("counter", b"0", ABSENT)
 
     def count_up(_: int) -> None:
@@ -375,7 +375,7 @@ def test_settings_override_the_defaults(storage: Storage) -> None:
     assert changed.settings.max_tries == storage.settings.max_tries
 
 
-def test_metadata_is_accepted(storage: Storage) -> None:
+def test_put_accepts_object_metadata(storage: Storage) -> None:
     storage.put("a", b"x", metadata={"icspecver": "2"})
     storage.put("b", b"x", ABSENT, metadata={"icspecver": "2"})
 
@@ -390,7 +390,7 @@ def test_reprs_contain_no_secrets(storage: Storage) -> None:
         assert "type" in shown
 
 
-def test_probe_finds_the_storage_safe_and_cleans_up(storage: Storage) -> None:
+def test_probe_reports_a_safe_storage_and_cleans_up(storage: Storage) -> None:
     report = probe(storage)
 
     assert report.safe, str(report)

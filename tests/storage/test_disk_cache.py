@@ -40,7 +40,7 @@ def fail() -> bytes:
     raise AssertionError("not in the cache")
 
 
-def test_entry_is_loaded_once(cache: DiskCache) -> None:
+def test_cache_entry_is_loaded_once(cache: DiskCache) -> None:
     assert reopen(cache).get(("a", 0, 100), lambda: BYTES) == BYTES
     assert reopen(cache).get(("a", 0, 100), fail) == BYTES
 
@@ -73,7 +73,7 @@ def test_damaged_entry_is_loaded_again(cache: DiskCache, data: bytes, damage: st
         assert entry.read_bytes() == whole
 
 
-def test_entry_under_the_name_of_another_is_not_returned(cache: DiskCache) -> None:
+def test_misplaced_cache_entry_is_not_returned(cache: DiskCache) -> None:
     reopen(cache).write(BYTES, "a")
     (entry,) = files(cache)
     reopen(cache).write(b"other", "b")
@@ -83,7 +83,7 @@ def test_entry_under_the_name_of_another_is_not_returned(cache: DiskCache) -> No
     assert reopen(cache).read("b") is None
 
 
-def test_size_is_bounded(tmp_path: Path) -> None:
+def test_cache_size_is_bounded(tmp_path: Path) -> None:
     cache = DiskCache(tmp_path / "cache", max_bytes=20_000)
 
     for number in range(500):
@@ -101,7 +101,7 @@ def test_large_entries_are_not_cached(cache: DiskCache) -> None:
     assert files(cache) == []
 
 
-def test_smaller_bound_deletes_entries(cache: DiskCache) -> None:
+def test_lowering_the_size_limit_deletes_entries(cache: DiskCache) -> None:
     for number in range(100):
         reopen(cache).write(bytes(1000), number)
     smaller = DiskCache(cache.path, 10_000)
@@ -112,7 +112,7 @@ def test_smaller_bound_deletes_entries(cache: DiskCache) -> None:
     assert reopen(smaller).read("one more") is not None
 
 
-def test_recently_used_entries_stay(cache: DiskCache) -> None:
+def test_recently_used_entries_are_kept(cache: DiskCache) -> None:
     for number in range(900):
         reopen(cache).write(bytes(1000), number)
     for entry in files(cache):
@@ -128,7 +128,7 @@ def test_recently_used_entries_stay(cache: DiskCache) -> None:
     assert set(used) <= set(kept)
 
 
-def test_state_is_counted_again_if_it_is_lost_or_wrong(cache: DiskCache) -> None:
+def test_cache_size_is_recounted_if_the_state_file_is_lost_or_wrong(cache: DiskCache) -> None:
     for number in range(100):
         reopen(cache).write(bytes(1000), number)
     state = Path(cache.path) / "state"
@@ -257,7 +257,7 @@ def test_existing_empty_folder_becomes_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("problem", ["not empty", "file", "foreign"])
-def test_unsuitable_folder_is_refused(
+def test_unsuitable_cache_folder_is_rejected(
     tmp_path: Path, problem: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "folder"
@@ -341,7 +341,7 @@ def test_folder_that_cannot_be_created_causes_one_warning(
     assert cache.usage().hit_rate is None
 
 
-def test_deleted_folder_is_not_used_again(cache: DiskCache, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_cache_folder_is_not_recreated(cache: DiskCache, caplog: pytest.LogCaptureFixture) -> None:
     import shutil
 
     location = reopen(cache)
@@ -354,7 +354,7 @@ def test_deleted_folder_is_not_used_again(cache: DiskCache, caplog: pytest.LogCa
     assert not Path(cache.path).exists()
 
 
-def test_locked_cache_is_not_written_for_a_while(
+def test_writes_pause_while_the_cache_is_locked(
     cache: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import fcntl
@@ -411,7 +411,7 @@ def test_invalid_arguments_are_refused(path: str, size: int) -> None:
         DiskCache(path, size)
 
 
-def test_disk_cache_is_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_caches_are_compared_by_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     one: Any = DiskCache("cache", 5)

@@ -87,7 +87,7 @@ def test_event_loop_is_not_blocked_by_a_remote_read(storage: RemoteStorage, stor
     assert asyncio.run(read()) == "done"
 
 
-def test_sync_io_is_supported_only_on_local_storage(store: IcechunkStore) -> None:
+def test_synchronous_io_is_supported_only_on_local_storage(store: IcechunkStore) -> None:
     local = Repository.create(MemoryStorage()).writable_session("main").store
 
     assert local._supports_sync_io
@@ -117,7 +117,7 @@ def test_large_chunks_and_chunks_on_slow_disks_are_written_by_threads(
     assert [name.startswith("icefloe") for name in writers] == [False, not quick, True]
 
 
-def test_slow_writes_use_threads_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_writes_switch_to_threads_temporarily(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(icefloe.store, "time", SimpleNamespace(perf_counter=lambda: now_s))
     pace = _Pace()

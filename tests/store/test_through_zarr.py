@@ -343,7 +343,7 @@ def test_array_can_be_overwritten_before_and_after_a_commit(repo: Repository) ->
     assert sorted(root.store.list_prefix("a/c")) == ["a/c/0/0", "a/c/0/1"]
 
 
-def test_trees_members_and_indexing_work(repo: Repository) -> None:
+def test_group_trees_members_and_indexing_work(repo: Repository) -> None:
     values = np.arange(60).reshape(6, 10)
     root = committed(repo, lambda store: zarr.create_array(store, name="g/a", data=values, chunks=(2, 3)))
 

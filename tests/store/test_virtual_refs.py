@@ -181,7 +181,7 @@ def test_invalid_specs_are_rejected_as_a_whole(session: Session) -> None:
     assert refs_of(session, "/a") == {}
 
 
-def test_columns_set_a_window_of_the_grid(session: Session) -> None:
+def test_reference_columns_set_a_window_of_the_chunk_grid(session: Session) -> None:
     failed = session.store.set_virtual_refs_arr(
         "b", (1, 3), [URL, "", "s3://elsewhere/x"], u64(0, 0, 8), u64(4, 0, 4), arr_offset=(1, 0)
     )
@@ -190,7 +190,7 @@ def test_columns_set_a_window_of_the_grid(session: Session) -> None:
     assert refs_of(session, "/b") == {(1, 0): VirtualRef(URL, 0, 4)}
 
 
-def test_chunk_of_a_scalar_may_have_coordinate_zero(session: Session) -> None:
+def test_reference_to_the_chunk_of_a_scalar_may_have_coordinate_zero(session: Session) -> None:
     zarr.create_array(session.store, name="scalar", shape=(), dtype="u1", compressors=None)
     set_refs = session.store.set_virtual_refs_arr
 
@@ -275,7 +275,7 @@ def test_invalid_reference_among_many_is_named(
     assert refs_of(session, "/many") == {}
 
 
-def test_async_methods_do_the_same(session: Session) -> None:
+def test_async_reference_methods_equal_the_blocking_methods(session: Session) -> None:
     async def set_all() -> Any:
         store = session.store
         await store.set_virtual_ref_async("a/c/0", URL, offset=0, length=2)
@@ -326,7 +326,7 @@ def test_iterator_is_empty_without_an_array(session: Session) -> None:
         session.store.array_chunk_iterator("a", 0)
 
 
-def test_specs_are_values() -> None:
+def test_virtual_chunk_specs_are_compared_by_value() -> None:
     spec = VirtualChunkSpec((1, 2), URL, 3, 4, etag_checksum="e")  # type: ignore[arg-type]
 
     assert spec.index == [1, 2]

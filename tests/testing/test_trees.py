@@ -58,7 +58,9 @@ def test_tree_round_trips_through_every_store(tree: GroupNode) -> None:
 
 
 @given(trees.tree_and_mixed_moves())
-def test_moves_are_accepted_or_rejected_as_predicted(case: tuple[GroupNode, list[trees.MixedMove]]) -> None:
+def test_valid_moves_are_accepted_and_invalid_moves_rejected(
+    case: tuple[GroupNode, list[trees.MixedMove]],
+) -> None:
     tree, moves = case
     model, session, repo = tree_to_model_and_icechunk(tree)
     session.commit("the tree")

@@ -101,7 +101,7 @@ def test_combine_by_coords_rejects_overlaps_and_duplicates(tmp_path: Path) -> No
         ({"x": (1.0, 2.0, 3.0)}, "x", "values"),
     ],
 )
-def test_mismatches_name_variable_and_file(
+def test_mismatch_errors_name_the_variable_and_the_file(
     tmp_path: Path, options: dict[str, Any], variable: str, what: str
 ) -> None:
     parts = [month(tmp_path / "a.nc", [0, 1]), month(tmp_path / "b.nc", [2, 3], **options)]
@@ -116,7 +116,7 @@ def test_mismatches_name_variable_and_file(
     assert pickle.loads(pickle.dumps(raised.value)).mismatches == raised.value.mismatches
 
 
-def test_compare_static_compares_variables_without_concat_dim(tmp_path: Path) -> None:
+def test_compare_static_option_compares_variables_without_the_concat_dim(tmp_path: Path) -> None:
     parts = [month(tmp_path / f"{n}.nc", [n], mask=[0, 1, 2 + (n == 2)]) for n in range(3)]
 
     combine(parts, "time")
@@ -130,7 +130,7 @@ def test_compare_static_compares_variables_without_concat_dim(tmp_path: Path) ->
         assert mismatch.location.endswith("2.nc")
 
 
-def test_only_last_file_may_end_inside_chunk(tmp_path: Path) -> None:
+def test_only_the_last_file_may_end_inside_a_chunk(tmp_path: Path) -> None:
     full, part = (
         month(tmp_path / "a.nc", [0, 1], chunk=2),
         month(tmp_path / "b.nc", [2], chunk=2, maxshape=(9, 3)),
@@ -141,7 +141,7 @@ def test_only_last_file_may_end_inside_chunk(tmp_path: Path) -> None:
         combine([part, full], "time")
 
 
-def test_missing_variable_is_mismatch(tmp_path: Path) -> None:
+def test_missing_variable_is_reported_as_a_mismatch(tmp_path: Path) -> None:
     one, two = month(tmp_path / "a.nc", [0]), month(tmp_path / "b.nc", [1])
 
     with pytest.raises(MismatchError, match=r"mask of .*b\.nc: variable is missing, expected present"):
@@ -212,7 +212,7 @@ def test_locations_outside_containers_are_rejected(tmp_path: Path) -> None:
     assert raised.value.kind == ErrorKind.NO_CONTAINER_FOR_VIRTUAL_CHUNK
 
 
-def test_writing_fails_with_refused_variables(tmp_path: Path) -> None:
+def test_writing_fails_if_the_dataset_has_unsupported_variables(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["compound"] = np.zeros(3, [("a", ">i4")])
         file["kept"] = np.arange(3)

@@ -64,7 +64,7 @@ def base(repo: Repository) -> Iterator[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_are_accessible_and_keep_to_the_policy(
+def test_pages_are_accessible_and_obey_the_content_security_policy(
     browser: Browser, base: str, name: str, scheme: str
 ) -> None:
     for width in (1024, 2560):
@@ -81,7 +81,7 @@ def test_pages_are_accessible_and_keep_to_the_policy(
 
 
 @pytest.mark.parametrize("name", ["array", "difference", "history", "tree"])
-def test_pages_fit_at_200_percent(browser: Browser, base: str, name: str) -> None:
+def test_pages_fit_the_screen_at_200_percent_zoom(browser: Browser, base: str, name: str) -> None:
     with visiting(browser, base + PAGES[name], width=640, height=500) as visit:
         visit.page.wait_for_timeout(300)
 
@@ -107,7 +107,7 @@ def _viridis(share: float) -> tuple[int, ...]:
     return tuple(Scale.of(0, 1).rgba(np.array(share))[:3].tolist())
 
 
-def test_grids_of_any_orientation_are_drawn_in_place(browser: Browser) -> None:
+def test_grids_of_any_orientation_are_drawn_at_the_right_position(browser: Browser) -> None:
     repo = Repository.create(in_memory_storage())
     values = np.arange(18 * 36, dtype="f4").reshape(18, 36)
     with repo.transaction("main", message="from the north") as store:
@@ -427,7 +427,7 @@ def test_hostile_text_is_not_executed(browser: Browser) -> None:
                 assert visit.problems == []
 
 
-def test_first_picture_is_small_and_fast(browser: Browser, base: str) -> None:
+def test_first_picture_loads_within_its_time_and_size_budget(browser: Browser, base: str) -> None:
     start = time.monotonic()
     with visiting(browser, base + "/array/main/tas?i.time=120") as visit:
         visit.wait_until_drawn()
@@ -439,7 +439,7 @@ def test_first_picture_is_small_and_fast(browser: Browser, base: str) -> None:
         assert taken <= 1 * SLACK
 
 
-def test_slider_steps_are_fast(browser: Browser, base: str) -> None:
+def test_slider_steps_load_within_their_time_budget(browser: Browser, base: str) -> None:
     with visiting(browser, base + "/array/main/tas") as visit:
         visit.wait_until_drawn("0,0,0")
         visit.page.locator("#slider-0").focus()

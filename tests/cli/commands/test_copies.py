@@ -54,7 +54,7 @@ def test_export_writes_plain_zarr_of_a_revision(typed: Terminal, tmp_path: Path)
     assert zarr.open_array(str(tmp_path / "plain"), path="air/t2m", mode="r")[0, 0] == 0
 
 
-def test_export_of_a_region(typed: Terminal, tmp_path: Path) -> None:
+def test_export_command_writes_only_the_selected_region(typed: Terminal, tmp_path: Path) -> None:
     target = str(tmp_path / "plain")
     words = ("--group", "air", "--variables", "t2m", "--isel", "time=1:", "--isel", "x=2")
 
@@ -65,7 +65,7 @@ def test_export_of_a_region(typed: Terminal, tmp_path: Path) -> None:
     assert np.asarray(found[:]).tolist() == [[6.0], [10.0]]
 
 
-def test_variables_of_an_export_can_be_given_one_by_one(typed: Terminal, tmp_path: Path) -> None:
+def test_export_variables_may_be_separate_options(typed: Terminal, tmp_path: Path) -> None:
     words = ("--group", "air", "--variables", "wind", "--variables", "t2m")
 
     typed("export", str(tmp_path / "plain"), *words, code=faults.NOT_FOUND)
@@ -73,7 +73,7 @@ def test_variables_of_an_export_can_be_given_one_by_one(typed: Terminal, tmp_pat
     assert "wind" in typed.errors
 
 
-def test_export_to_netcdf(typed: Terminal, tmp_path: Path) -> None:
+def test_export_command_writes_netcdf(typed: Terminal, tmp_path: Path) -> None:
     typed("export", str(tmp_path / "out.nc"), "--group", "air")
 
     with h5netcdf.File(tmp_path / "out.nc") as file:
@@ -82,7 +82,7 @@ def test_export_to_netcdf(typed: Terminal, tmp_path: Path) -> None:
 
 @pytest.mark.needs("pyarrow", "sqlglot")
 @pytest.mark.parametrize("words", [(), ("--format", "parquet", "--executor", "processes:1")])
-def test_export_to_parquet(typed: Terminal, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_export_command_writes_parquet(typed: Terminal, tmp_path: Path, words: tuple[str, ...]) -> None:
     target = str(tmp_path / ("rows" if words else "rows.parquet"))
 
     assert "would write 12 rows with the columns" in typed(
@@ -95,7 +95,7 @@ def test_export_to_parquet(typed: Terminal, tmp_path: Path, words: tuple[str, ..
 
 
 @pytest.mark.needs("pyiceberg", "sqlglot")
-def test_export_to_iceberg(typed: Terminal, tmp_path: Path) -> None:
+def test_export_command_writes_an_iceberg_table(typed: Terminal, tmp_path: Path) -> None:
     catalog = ("--format", "iceberg", "--catalog", f"sqlite:///{tmp_path}/catalog.db")
 
     assert "wrote 12 rows" in typed("export", "air.t2m", "--group", "air", *catalog)

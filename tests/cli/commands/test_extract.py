@@ -56,7 +56,7 @@ def test_selected_times_are_written_to_a_file(typed: Terminal, tmp_path: Path) -
     assert parquet.read_table(file).column("t2m").to_pylist() == [12.0, 23.0]
 
 
-def test_points_and_zones_exclude_each_other(typed: Terminal) -> None:
+def test_points_and_zones_cannot_be_combined(typed: Terminal) -> None:
     typed("extract", code=2)
 
     assert "pass either --points or --zones" in typed.errors

@@ -142,7 +142,7 @@ def test_commit_keys_are_listed_on_request(
 
 
 @pytest.mark.parametrize("mode", ["--virtual", "--hybrid"])
-def test_changed_files_of_virtual_references_give_exit_code_5(
+def test_ingest_exits_with_code_5_if_referenced_files_changed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
 ) -> None:
     files = archive(tmp_path / "data", (2, 2, 2))
@@ -185,7 +185,7 @@ def test_changed_files_that_were_copied_are_not_an_error(
     assert "changed since the last ingest: 1 file" in capsys.readouterr().out
 
 
-def test_changed_file_that_is_skipped_as_bad_stays_broken(
+def test_changed_file_that_is_skipped_as_bad_is_still_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = archive(tmp_path / "data", (2, 2))
@@ -214,7 +214,7 @@ def test_reads_of_deflated_netcdf_print_no_warnings(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_report_is_written_as_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ingest_report_is_written_as_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive(tmp_path / "data", (2, 2))
     (tmp_path / "data" / "<script>.nc").write_bytes(b"not a file")
     file = tmp_path / "report.html"

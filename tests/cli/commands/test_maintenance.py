@@ -53,7 +53,7 @@ def test_gc_shortens_the_operations_log(typed: Terminal) -> None:
     assert done["ops_log"]["entries_left"] == len(typed.json("ops")) == before + 1
 
 
-def test_gc_of_recent_objects_requires_yes(typed: Terminal) -> None:
+def test_gc_command_requires_yes_to_delete_recent_objects(typed: Terminal) -> None:
     typed("gc", "--older-than", "1h", code=faults.USAGE)
 
     assert "--yes" in typed.errors
@@ -73,7 +73,7 @@ def test_expire_dry_run_shows_kept_snapshots(typed: Terminal) -> None:
     assert len(typed.json("log")) == 3
 
 
-def test_expire_by_rules(typed: Terminal) -> None:
+def test_expire_command_applies_retention_rules(typed: Terminal) -> None:
     gone = typed.json("expire", "--keep-daily", "1", "--keep-on", "main:last=1", "--tags")["expired"]
 
     assert len(gone) == 1
@@ -107,7 +107,7 @@ def test_storage_lists_bytes_by_array_and_snapshot(typed: Terminal) -> None:
     assert typed.json("storage", "--if-older-than", "0s")["snapshots"] == 0
 
 
-def test_manifests_are_packed_also_in_later_commits(typed: Terminal) -> None:
+def test_rewrite_with_pack_also_packs_manifests_of_later_commits(typed: Terminal) -> None:
     repo = icefloe.Repository.open(icefloe.local_filesystem_storage(typed.repo))
     session = repo.writable_session("main")
     zarr.create_array(session.store, name="b", data=np.arange(3), chunks=(1,))

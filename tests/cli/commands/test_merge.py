@@ -41,7 +41,7 @@ def values(repo: icefloe.Repository, branch: str = "main") -> Any:
     return zarr.open_array(repo.readonly_session(branch).store, path="a", mode="r")[:].tolist()  # type: ignore[union-attr]
 
 
-def test_merge_into_main(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_merge_command_merges_into_main(typed: Terminal, repo: icefloe.Repository) -> None:
     tip = repo.lookup_branch("main")
 
     assert typed("merge", "dev", "--dry-run").strip() == "dev into main: would be merged"
@@ -139,7 +139,7 @@ def test_cherry_pick_and_revert_commit_to_the_branch(typed: Terminal, repo: icef
     assert "not in the history of branch main" in typed.errors
 
 
-def test_squash_replaces_commits_by_one(typed: Terminal, repo: icefloe.Repository) -> None:
+def test_squash_command_replaces_commits_with_one(typed: Terminal, repo: icefloe.Repository) -> None:
     since = list(repo.ancestry(branch="main"))[1].id
     put(repo, "main", 3, 7)
 

@@ -178,7 +178,7 @@ def test_plot_without_values_is_reported(place: str, capsys: pytest.CaptureFixtu
     assert (found["min"], found["missing"]) == (None, 12)
 
 
-def test_unexpected_error_is_one_sentence(
+def test_unexpected_plotting_error_is_one_sentence(
     place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any) -> None:
@@ -252,13 +252,13 @@ OTHER_GRIDS = {
 
 
 @pytest.mark.parametrize("grid", OTHER_GRIDS)
-def test_other_grids_have_no_coastlines(grid: str) -> None:
+def test_irregular_grids_have_no_coastlines(grid: str) -> None:
     assert coast_of(flat_slice(*OTHER_GRIDS[grid])) == []
 
 
 @pytest.mark.needs("matplotlib")
 @pytest.mark.parametrize("grid", ["rotated", "latitudes above 90"])
-def test_files_of_other_grids_have_no_coastlines(grid: str, tmp_path: Path) -> None:
+def test_image_files_of_irregular_grids_have_no_coastlines(grid: str, tmp_path: Path) -> None:
     drawn = flat_slice(*OTHER_GRIDS[grid])
 
     as_file(drawn, tmp_path / "with.png")

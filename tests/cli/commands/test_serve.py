@@ -133,5 +133,5 @@ def test_unsafe_and_wrong_options_are_rejected(
         ("*", "*"),
     ],
 )
-def test_origins_are_written_as_browsers_send_them(text: str, origin: str) -> None:
+def test_cors_origins_are_normalized_as_browsers_send_them(text: str, origin: str) -> None:
     assert _check_origin(text) == origin

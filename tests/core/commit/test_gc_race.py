@@ -332,7 +332,7 @@ def test_session_opened_after_a_collection_copies_remaining_chunks_of_forks(how:
     assert not kept & names(repo, "chunks")  # the commit refers to copies
 
 
-def test_merged_fork_of_a_fork_keeps_its_mark(tmp_path: Path) -> None:
+def test_nested_fork_with_collected_chunks_is_still_rejected_after_merging(tmp_path: Path) -> None:
     repo = repository(2, icefloe.local_filesystem_storage(str(tmp_path / "repo")))
     early = written_elsewhere(repo.writable_session("main"), "a receipt")
     assert Repository.open(repo.storage).garbage_collect(now()).chunks_deleted

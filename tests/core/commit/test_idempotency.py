@@ -248,7 +248,7 @@ def test_keys_survive_removal_of_their_commits(repo: Repository, change: str) ->
     assert job(repo, CommitKey("nightly", "6"), value=4) is not None
 
 
-def test_deleted_key_groups_stay_deleted(repo: Repository) -> None:
+def test_a_key_can_be_committed_again_after_its_group_was_deleted(repo: Repository) -> None:
     job(repo)
     session = repo.writable_session("main")
     del zarr.open_group(session.store)["_icefloe/keys"]
@@ -267,7 +267,7 @@ def test_cleared_repository_keeps_its_keys(repo: Repository) -> None:
     assert list(zarr.open_group(repo.readonly_session("main").store, mode="r")) == ["_icefloe"]
 
 
-def test_reset_forgets_keys(repo: Repository) -> None:
+def test_branch_reset_removes_commit_keys(repo: Repository) -> None:
     before = repo.lookup_branch("main")
     job(repo)
     repo.reset_branch("main", before)
@@ -276,7 +276,7 @@ def test_reset_forgets_keys(repo: Repository) -> None:
     assert values(repo)[0] == 2
 
 
-def test_merge_unites_keys(repo: Repository) -> None:
+def test_merge_combines_commit_keys_of_both_branches(repo: Repository) -> None:
     job(repo, CommitKey("nightly", "1"), at=0)
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("nightly", "2"), at=1)
@@ -294,7 +294,7 @@ def test_merge_unites_keys(repo: Repository) -> None:
     assert repo.verify("objects").ok
 
 
-def test_branches_that_both_started_to_use_keys_merge(repo: Repository) -> None:
+def test_branches_that_both_added_their_first_key_can_be_merged(repo: Repository) -> None:
     """Both sides created the parent groups of the keys."""
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("a", "1"), at=0)
@@ -400,7 +400,7 @@ def test_each_application_has_its_own_path(one: str, other: str) -> None:
 
 
 @given(st.lists(VERSIONS), st.lists(VERSIONS), st.lists(VERSIONS))
-def test_versions_behave_like_sets(base: list[str], ours: list[str], theirs: list[str]) -> None:
+def test_committed_versions_behave_like_a_set(base: list[str], ours: list[str], theirs: list[str]) -> None:
     def versions(names: list[str]) -> CommittedVersions:
         found = CommittedVersions("app")
         for name in names:
@@ -444,7 +444,7 @@ def test_versions_of_an_application_are_found_per_branch(repo: Repository) -> No
     assert repo.readonly_session("main").workspace.node(f"{KEYS}/my_feed") is not None
 
 
-def test_merge_unites_digests(repo: Repository) -> None:
+def test_merge_combines_key_digests_of_both_branches(repo: Repository) -> None:
     repo.create_branch("dev", repo.lookup_branch("main"))
     job(repo, CommitKey("feed", "a", "one"))
     job(repo, CommitKey("feed", "b", "two"), at=3, branch="dev")

@@ -253,7 +253,7 @@ def test_large_ingest_is_applied_commit_by_commit_if_the_branch_moved(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("large_bytes", [0, 4 << 20])
-def test_large_ingest_is_kept_if_the_branch_changed_the_same_nodes(
+def test_staged_large_ingest_is_kept_if_the_branch_changed_the_same_nodes(
     tmp_path: Path, large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_MAX_COPIED_BYTES", large_bytes)
@@ -292,7 +292,7 @@ def test_large_ingest_is_kept_if_the_branch_changed_the_same_nodes(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("large_bytes", [0, 4 << 20])
-def test_large_ingest_is_published_once_if_the_run_ends_right_after(
+def test_large_ingest_is_not_published_again_if_the_run_ends_after_publishing(
     tmp_path: Path, large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_MAX_COPIED_BYTES", large_bytes)

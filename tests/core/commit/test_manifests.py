@@ -29,7 +29,7 @@ RULES = ManifestSplittingConfig.from_dict(
         (("x", "t", "x"), [3, UNSPLIT]),
     ],
 )
-def test_surplus_dimension_names_are_ignored(names: tuple[str, ...] | None, expected: list[int]) -> None:
+def test_extra_dimension_names_are_ignored(names: tuple[str, ...] | None, expected: list[int]) -> None:
     config = RepositoryConfig(manifest=ManifestConfig(splitting=RULES)).effective()
     data = ArrayNodeData((DimensionShape(9, 9),) * 2, dimension_names=names)
 

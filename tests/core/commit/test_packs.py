@@ -140,7 +140,7 @@ def test_commit_rewrites_only_packs_that_it_touches(monkeypatch: pytest.MonkeyPa
     assert read(repo, "b") == [10, 11, 12]
 
 
-def test_new_array_joins_the_nearest_pack_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_array_is_added_to_the_nearest_pack_with_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "MOST_REFS", 7)
     repo = packed_repository()
     create(repo, ["a", "b"])
@@ -165,7 +165,7 @@ def test_deleted_array_leaves_the_pack_when_it_is_rewritten() -> None:
     assert read(repo, "c") == [20, 21, 22]
 
 
-def test_deleted_and_created_again_is_another_array() -> None:
+def test_recreated_array_has_no_chunks_of_its_packed_predecessor() -> None:
     repo = packed_repository()
     create(repo, ["a", "b"])
     session = repo.writable_session("main")
@@ -178,7 +178,7 @@ def test_deleted_and_created_again_is_another_array() -> None:
     assert repo.verify("chunks").ok
 
 
-def test_resized_and_emptied_arrays() -> None:
+def test_resized_and_emptied_arrays_of_a_pack_are_read_correctly() -> None:
     repo = packed_repository()
     create(repo, ["a", "b", "c"])
     session = repo.writable_session("main")
@@ -237,7 +237,7 @@ def test_concurrent_commits_to_arrays_of_one_pack_do_not_conflict() -> None:
     assert len(manifests(repo)) == 1
 
 
-def test_conflicts_within_an_array_are_solved_in_packs() -> None:
+def test_conflicts_in_a_packed_array_can_be_resolved() -> None:
     repo = packed_repository()
     create(repo, ["a", "b"])
     mine, theirs = repo.writable_session("main"), repo.writable_session("main")
@@ -265,7 +265,7 @@ def test_branches_of_a_packed_repository_merge() -> None:
     assert repo.verify("chunks").ok
 
 
-def test_shifted_array_of_a_pack() -> None:
+def test_array_in_a_pack_can_be_shifted() -> None:
     repo = packed_repository()
     create(repo, ["a", "b"])
     session = repo.writable_session("main")
@@ -301,7 +301,7 @@ def test_virtual_references_keep_their_locations_and_checksums() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_histories_read_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories_with_packs_read_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "MOST_REFS", 25)
     rng = random.Random(seed)
     repo = packed_repository(rng.choice([1, 2]), rng.choice([0, 512]))

@@ -117,7 +117,7 @@ def test_operation_fails_when_chunks_that_it_takes_were_collected(
     assert Repository.open(repo.storage).lookup_branch("main") == undone
 
 
-def test_revert_copies_chunks_that_may_be_deleted_any_time(repo: Repository) -> None:
+def test_revert_copies_chunks_that_a_collection_may_delete(repo: Repository) -> None:
     commit(repo, "main", [Write("/a", (1,), LARGE)])
     undone = commit(repo, "main", [Write("/a", (1,), b"x" * 600)])
     repo.delete_branch("dev")

@@ -157,7 +157,7 @@ def test_chunks_merge_with_changed_attributes_and_a_larger_shape(repo: Repositor
     assert contents(repo, "/a") == contents(repo, "/b") == "t00000"
 
 
-def test_second_merge_starts_at_the_first(repo: Repository) -> None:
+def test_second_merge_starts_at_the_first_merge(repo: Repository) -> None:
     part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
     repo.merge("dev", "main", message="first")
     commit(repo, "main", [Write("/a", (1,), b"m")])
@@ -552,7 +552,7 @@ def test_squash_without_later_snapshots_is_rejected(repo: Repository) -> None:
             repo.squash(since, branch="main")
 
 
-def test_each_operation_has_an_async_form(repo: Repository) -> None:
+def test_merge_operations_have_async_methods(repo: Repository) -> None:
     since, _ = part(repo, [Write("/a", (0,), b"o")], [Write("/a", (1,), b"t")])
 
     async def all_of_them() -> None:

@@ -143,7 +143,7 @@ def test_whole_chunks_move_without_being_read() -> None:
     assert done.is_ascending
 
 
-def test_each_writer_may_append_one_array() -> None:
+def test_concurrent_writers_may_append_different_arrays() -> None:
     feed = Feed(3, 2, names=("a", "b"))
     one, other = feed.append([3, 4], ("a",)), feed.append([3, 4], ("b",))
     one.commit("one")
@@ -158,7 +158,7 @@ def test_each_writer_may_append_one_array() -> None:
     assert solver.appended[0].num_collapsed == 2
 
 
-def test_equal_rows_collapse() -> None:
+def test_equal_rows_of_both_sides_are_stored_once() -> None:
     feed = Feed(2, 2)
     one, other = feed.append([2, 3]), feed.append([3, 4])
     one.commit("one")
@@ -194,7 +194,7 @@ def test_rows_without_a_coordinate_are_appended_by_position() -> None:
     np.testing.assert_array_equal(feed.read()[1]["a"], row_values(range(6)))
 
 
-def test_report_says_if_labels_are_not_ascending() -> None:
+def test_append_report_tells_if_labels_are_not_ascending() -> None:
     feed = Feed(2, 2)
     one, other = feed.append([8]), feed.append([5])
     one.commit("one")
@@ -291,7 +291,7 @@ def test_attribute_that_both_sides_changed_conflicts() -> None:
     [({"dtype": "i8", "fill_value": 0}, "data_type"), ({"compressors": None}, "codecs")],
 )
 @pytest.mark.parametrize("ours_is_replaced", [True, False])
-def test_array_that_one_side_stores_in_another_way_conflicts(
+def test_array_with_a_changed_encoding_on_one_side_conflicts(
     changed: dict[str, Any], name: str, ours_is_replaced: bool
 ) -> None:
     """Chunks of one side cannot be read with the metadata of the other."""
@@ -345,7 +345,7 @@ def test_consolidated_metadata_describes_the_final_length() -> None:
     assert {name: each["shape"] for name, each in found.items()} == {"a": [4, WIDTH], "time": [4]}
 
 
-def test_rows_follow_after_the_oldest_were_dropped() -> None:
+def test_rows_can_be_appended_after_the_oldest_rows_were_dropped() -> None:
     feed = Feed(4, 2)
     other = feed.append([4, 5])
     report = feed.repo.keep_window(timedelta(hours=1))
@@ -359,12 +359,12 @@ def test_rows_follow_after_the_oldest_were_dropped() -> None:
 
 
 @pytest.mark.parametrize("seed", [39, 48, 70, 128])
-def test_simulated_feeds_that_were_wrong(seed: int) -> None:
+def test_simulated_feeds_that_once_lost_rows_are_correct(seed: int) -> None:
     """Rows appeared behind the end, were inserted twice, or lost a value in the chunk at the old end."""
     assert simulate_feed(seed, spec_version=1).violation is None
 
 
-def test_texts_of_references_do_not_multiply_with_rebases() -> None:
+def test_repeated_rebases_do_not_duplicate_location_texts() -> None:
     """Each rebase takes references apart and puts them together again."""
     feed = Feed(4, 1)
     late = feed.append(range(50, 58))

@@ -125,7 +125,7 @@ def test_keys_of_folded_commits_are_stored(repo: icefloe.Repository) -> None:
     assert sorted(each["key"]["version"] for each in newest.metadata[FOLDED]) == ["1", "2", "3"]
 
 
-def test_other_process_that_comes_first_is_followed(repo: icefloe.Repository) -> None:
+def test_group_commit_is_rebased_over_a_commit_of_another_process(repo: icefloe.Repository) -> None:
     sessions = [write(repo, at, at) for at in range(3)]
     write(icefloe.Repository.open(repo.storage), 9, 9).commit("other")
     solver = icefloe.ConflictDetector()

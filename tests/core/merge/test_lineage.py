@@ -61,7 +61,7 @@ def test_merge_fails_when_the_common_ancestor_was_deleted(spec: int, strategy: A
     assert repo.lookup_branch("main") == before
 
 
-def test_common_ancestor_may_be_an_inherited_tip() -> None:
+def test_merge_finds_a_common_ancestor_that_was_a_branch_tip() -> None:
     repo = new_repository(2)
     commit(repo, "main", [Write("/a", (1,), b"1")])
     commit(repo, "main", [Write("/a", (2,), b"2")])
@@ -157,7 +157,7 @@ def test_commit_with_an_expired_parent_can_be_picked_until_collection(
             operation(picked, branch="dev")
 
 
-def test_array_without_base_that_may_have_been_emptied_conflicts(repo: Repository) -> None:
+def test_array_without_a_common_version_conflicts_if_chunks_may_have_been_deleted(repo: Repository) -> None:
     first = list(repo.ancestry(branch="main"))[-1].id
     picked = commit(repo, "dev", [CreateArray("/n"), Write("/n", (0,), b"t"), Write("/n", (1,), b"t")])
     repo.merge("dev", "main", message="forward")

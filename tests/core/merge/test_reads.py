@@ -58,7 +58,7 @@ def delete(session: icefloe.Session) -> None:
         (delete, SECOND, None),
     ],
 )
-def test_change_of_data_that_was_read_is_a_conflict(
+def test_concurrent_change_of_data_that_was_read_is_a_conflict(
     repo: icefloe.Repository, change: Any, masks: ChunkMasks | None, chunks: list[list[int]] | None
 ) -> None:
     with pytest.raises(RebaseFailedError) as raised:
@@ -69,7 +69,7 @@ def test_change_of_data_that_was_read_is_a_conflict(
     assert found.conflicted_chunks == chunks
 
 
-def test_changes_of_other_chunks_and_arrays_are_no_conflict(repo: icefloe.Repository) -> None:
+def test_concurrent_changes_of_unread_data_are_not_a_conflict(repo: icefloe.Repository) -> None:
     made = commit_after(repo, write, {"/read": SECOND, "/missing": None})
 
     assert repo.lookup_branch("main") == made

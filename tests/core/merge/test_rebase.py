@@ -308,7 +308,7 @@ def test_new_metadata_keeps_their_chunks(repo: Repository) -> None:
     assert contents(repo, "/a", 8) == "0t0000.o"
 
 
-def test_node_deleted_by_both_sides_is_gone(repo: Repository) -> None:
+def test_node_deleted_by_both_sides_stays_deleted(repo: Repository) -> None:
     session = collide(repo, [Delete("/g/c")], [Delete("/g")])
 
     session.rebase(ConflictDetector())
@@ -317,7 +317,7 @@ def test_node_deleted_by_both_sides_is_gone(repo: Repository) -> None:
     assert paths(repo) == ["/", "/a", "/b"]
 
 
-def test_node_that_we_deleted_and_they_replaced_is_theirs(repo: Repository) -> None:
+def test_node_that_we_deleted_and_they_replaced_has_their_content(repo: Repository) -> None:
     session = collide(repo, [Delete("/a"), CreateArray("/a"), Write("/a", (0,), b"t")], [Delete("/a")])
 
     session.rebase(ConflictDetector())
@@ -326,7 +326,7 @@ def test_node_that_we_deleted_and_they_replaced_is_theirs(repo: Repository) -> N
     assert contents(repo, "/a", 1) == "t"
 
 
-def test_node_that_they_deleted_and_we_replaced_is_ours(repo: Repository) -> None:
+def test_node_that_they_deleted_and_we_replaced_has_our_content(repo: Repository) -> None:
     session = collide(repo, [Delete("/a")], [Delete("/a"), CreateArray("/a"), Write("/a", (0,), b"o")])
 
     session.rebase(ConflictDetector())
@@ -384,7 +384,7 @@ def test_solver_chooses_between_double_writes(
     assert contents(repo, "/a") == expected
 
 
-def test_version_selection_fail_fails_the_rebase(repo: Repository) -> None:
+def test_rebase_fails_with_version_selection_fail(repo: Repository) -> None:
     assert conflicts(collide(repo, *BOTH_WROTE), FAIL) == [(T.ChunkDoubleUpdate, "/a", [[2]])]
 
 
@@ -407,7 +407,7 @@ def test_updated_node_is_deleted_unless_configured_otherwise(repo: Repository, t
     assert paths(repo) == ["/", "/a", "/b"]
 
 
-def test_array_whose_own_chunks_were_dropped_does_not_conflict(repo: Repository) -> None:
+def test_array_whose_changes_an_earlier_rebase_dropped_does_not_conflict(repo: Repository) -> None:
     gave_way = collide(repo, [Write("/a", (1,))], [Write("/a", (1,)), Write("/b", (1,))])
     deletes = repo.writable_session("main")
     make(deletes, [Delete("/a")])
@@ -485,7 +485,7 @@ def test_failed_rebase_stops_before_the_conflicting_commit(repo: Repository) -> 
     assert session.status().updated_chunks == {"/a": [], "/b": [[1]]}
 
 
-def test_commit_whose_own_chunks_were_dropped_does_not_conflict(repo: Repository) -> None:
+def test_commit_whose_changes_an_earlier_rebase_dropped_does_not_conflict(repo: Repository) -> None:
     session = repo.writable_session("main")
     make(session, [Write("/a", (1,), b"o")])
     commit(repo, Write("/a", (1,), b"t"))

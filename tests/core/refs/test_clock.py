@@ -45,7 +45,7 @@ def values(repo: Repository) -> list[int]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_writer_with_a_clock_ahead_is_rejected(
+def test_writer_with_a_fast_clock_is_rejected(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)
@@ -94,7 +94,7 @@ def let_a_wrong_clock_through(repo: Repository, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_others_continue_after_a_writer_with_a_clock_ahead(
+def test_other_writers_can_commit_after_a_writer_with_a_fast_clock(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repo = repository(tmp_path, version)
@@ -118,7 +118,7 @@ def test_others_continue_after_a_writer_with_a_clock_ahead(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_writer_with_a_clock_behind_is_rejected(
+def test_writer_with_a_slow_clock_is_rejected(
     tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = repository(tmp_path, version)

@@ -64,7 +64,7 @@ def test_commit_writes_each_file_once_and_backs_up_the_refs_it_read() -> None:
     assert len({update.backup_path for update in repo.ops_log()}) == len(kinds)
 
 
-def test_backup_of_a_lost_race_is_not_used_again() -> None:
+def test_ops_log_backup_of_a_lost_race_is_not_reused() -> None:
     storage = _Remote()
     repo = _create(storage)
     first, second = _write(repo, 1), _write(icefloe.Repository.open(storage), 2)

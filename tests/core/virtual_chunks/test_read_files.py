@@ -146,7 +146,7 @@ def test_container_may_be_a_symbolic_link(folder: Path) -> None:
     assert read_ref(session, f"{prefix}a.nc") == bytes(range(4))
 
 
-def test_pipes_and_folders_are_not_read(session: Session, folder: Path) -> None:
+def test_virtual_references_to_pipes_and_folders_are_rejected(session: Session, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
     for name in ("pipe", ".x/../", "missing"):

@@ -158,7 +158,7 @@ def test_nothing_is_read_beyond_the_end_of_a_file(server: RangeServer, session: 
     assert zarr_array(session)[:].tolist() == list(range(84, 100))
 
 
-def test_redirects_stay_in_the_container(server: RangeServer, session: Session) -> None:
+def test_redirects_inside_the_container_are_followed(server: RangeServer, session: Session) -> None:
     server.redirects["data/old.nc"] = "/data/a.nc"
 
     assert read_ref(session, f"{server.url}/data/old.nc") == bytes(range(4))

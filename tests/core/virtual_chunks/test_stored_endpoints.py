@@ -133,7 +133,7 @@ def test_credentials_of_the_environment_are_protected(
     assert server.requests == []
 
 
-def test_upgrades_do_not_make_endpoints_trusted(tmp_path: Path, server: Recorder) -> None:
+def test_upgraded_repository_does_not_trust_stored_endpoints(tmp_path: Path, server: Recorder) -> None:
     storage = icefloe.local_filesystem_storage(str(tmp_path / "old"))
     Repository.create(storage, config_for("s3", s3_store(server.url)), spec_version=1).save_config()
     repo = Repository.open(storage, authorize_virtual_chunk_access=access("s3", KEYS["s3"]))

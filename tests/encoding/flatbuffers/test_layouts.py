@@ -37,7 +37,9 @@ def read(payload: bytes | np.ndarray[Any, Any], root: fb.TableSchema) -> list[di
 
 
 @given(samples())
-def test_reader_reads_what_the_builder_writes(sample: tuple[fb.TableSchema, list[dict[str, Any]]]) -> None:
+def test_flatbuffer_reader_reads_the_output_of_the_builder(
+    sample: tuple[fb.TableSchema, list[dict[str, Any]]],
+) -> None:
     root, rows = sample
 
     payload = build(root, from_rows(root, [{"rows": rows}]), "sample")
@@ -57,7 +59,7 @@ def test_any_valid_layout_is_read(
 
 
 @given(samples(), st.integers(1, 10**6))
-def test_single_lookups_agree_with_columns(
+def test_single_row_lookups_agree_with_columns(
     sample: tuple[fb.TableSchema, list[dict[str, Any]]], seed: int
 ) -> None:
     root, rows = sample
@@ -144,7 +146,7 @@ def test_short_vectors_and_a_long_vector_are_written_together() -> None:
     assert read(payload, root) == rows
 
 
-def test_children_may_be_shared_between_parents() -> None:
+def test_child_tables_may_be_shared_between_parents() -> None:
     inner = fb.TableSchema("Inner", {"name": fb.text(0, required=True)})
     root = fb.TableSchema("Root", {"rows": fb.children(0, inner, required=True), "one": fb.child(1, inner)})
     graph = flatbuffer_writer.Graph()

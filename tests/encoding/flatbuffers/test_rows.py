@@ -99,7 +99,7 @@ def test_payloads_with_many_items_are_read_as_columns(sample: Sample) -> None:
 
 
 @given(samples(), st.integers(0, 3), st.data())
-def test_records_are_the_same_in_every_form(sample: Sample, few: int, data: st.DataObject) -> None:
+def test_records_are_equal_in_every_representation(sample: Sample, few: int, data: st.DataObject) -> None:
     root, rows = sample
     table = child_of(root)
     one = data.draw(schemas.rows(table))
@@ -141,7 +141,7 @@ def test_dropped_tables_are_eventually_removed() -> None:
     assert len(records) == 40
 
 
-def test_number_is_replaced_in_all_blocks() -> None:
+def test_number_replacement_covers_all_blocks() -> None:
     table = fb.TableSchema("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     rows = [{"name": None if row % 2 else "x" * row, "place": row} for row in range(9)]
     records = Records(table, "sample", rows=rows)
@@ -155,7 +155,7 @@ def test_number_is_replaced_in_all_blocks() -> None:
     assert [row["name"] for row in found] == [row["name"] for row in rows]
 
 
-def test_number_omitted_by_official_writers_is_added() -> None:
+def test_number_replacement_adds_fields_omitted_as_default() -> None:
     """The builders of the official library leave out what is the default."""
     table = fb.TableSchema("Sample", {"name": fb.text(0), "place": fb.i32(1)})
     columns = from_rows(table, [{"name": "x", "place": row} for row in range(40)])

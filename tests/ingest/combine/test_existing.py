@@ -53,7 +53,7 @@ OVERLAPS = {"end": (2, 3), "same begin": (0, 6), "part": (1, 1), "before": (-2, 
 
 
 @pytest.mark.parametrize("case", [*OVERLAPS, "end, along time"])
-def test_ingest_over_unknown_data_is_refused_or_replaces_it(tmp_path: Path, case: str) -> None:
+def test_ingest_rejects_or_replaces_data_of_unknown_origin(tmp_path: Path, case: str) -> None:
     """They are refused, or replace the data on request, and the report says so."""
     options: dict[str, Any] = {"concat_dim": "time"} if case.endswith("along time") else {}
     first, count = OVERLAPS[case.partition(",")[0]]
@@ -116,7 +116,7 @@ def test_two_files_with_the_same_first_label_are_refused(tmp_path: Path, count: 
     assert files[2] in sentence
 
 
-def test_moved_and_touched_files_overlap_their_old_data(tmp_path: Path) -> None:
+def test_renamed_and_touched_files_are_treated_as_new_overlapping_files(tmp_path: Path) -> None:
     """With other names and modification times, files are new, and their times overlap."""
     files = archive(tmp_path / "old", (3, 3))
     repo = new_repo(tmp_path)
@@ -139,7 +139,7 @@ def test_overlapping_files_are_named(tmp_path: Path) -> None:
     assert files[1] in sentence
 
 
-def test_every_problem_has_a_remedy(tmp_path: Path) -> None:
+def test_every_ingest_problem_names_a_remedy(tmp_path: Path) -> None:
     """Files that overlap, repeat others, or cannot be opened."""
     files = [*archive(tmp_path, (3, 3, 3)), write(tmp_path / "copy.nc", days(3, 3))]
     files += [write(tmp_path / "late.nc", days(8, 4))]

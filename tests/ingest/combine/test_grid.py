@@ -49,7 +49,7 @@ def small(number: int) -> PieceArray:
     return PieceArray("a", (2, 3), np.dtype("f4"), Pieces.whole(number, (2, 3)), {number: Origin((2, 3))})
 
 
-def test_piece_arrays_have_no_values() -> None:
+def test_placeholder_arrays_have_no_values() -> None:
     some = np.array([[True, False, True], [True, True, True]])
 
     with pytest.raises(NotImplementedError, match="indexed with a single number"):

@@ -101,7 +101,7 @@ FIXED: dict[str, Any] = {
 
 
 @given(st.data())
-def test_random_archives_combine_alike_with_and_without_runs(data: st.DataObject) -> None:
+def test_combining_in_runs_gives_the_same_result_as_combining_file_by_file(data: st.DataObject) -> None:
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=5))
     begins = np.cumsum([0, *counts]).tolist()
     datasets = [days(begin, count) for begin, count in zip(begins, counts, strict=False)]

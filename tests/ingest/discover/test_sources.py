@@ -46,7 +46,7 @@ def names(given: Any, folder: Path) -> list[str]:
     return [str(Path(each.url).relative_to(folder)) for each in find_sources(given)]
 
 
-def test_local_names_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_find_local_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/1.nc", "a/b/2.nc", "a/b c/3.nc", "d/4.nc", "d/x.txt", "odd/{1,2}.nc")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -77,7 +77,7 @@ def test_lists_with_byte_order_mark_and_crlf_are_read(
         find_sources(tmp_path / "no.txt")
 
 
-def test_names_without_sources_are_skipped_or_stop_the_job(tmp_path: Path) -> None:
+def test_patterns_without_matches_are_skipped_or_stop_the_job(tmp_path: Path) -> None:
     files = archive(tmp_path / "files", (2, 2))
     listed = tmp_path / "files" / "all.txt"
     listed.write_text("000.nc\nnothing.nc\n001.nc\n")
@@ -220,7 +220,7 @@ def test_file_with_equal_metadata_and_other_labels_is_new(
     assert len({row.content_id for row in read_ledger(repo.readonly_session("main"), "")}) == 1
 
 
-def test_many_small_chunks_are_noted(tmp_path: Path) -> None:
+def test_many_small_chunks_are_reported(tmp_path: Path) -> None:
     store = zarr.create_group(tmp_path / "s.zarr")
     store.create_array("v", shape=1000, dtype="i8", chunks=(1,), dimension_names=["x"])[5] = 5
     repo = new_repo(tmp_path)
@@ -232,7 +232,7 @@ def test_many_small_chunks_are_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_many_folders_share_one_container(tmp_path: Path) -> None:
+def test_sources_in_many_folders_share_one_container(tmp_path: Path) -> None:
     for number in range(9):
         write(tmp_path / "files" / f"{number:02}" / "a.nc", days(number, 1), CHUNKED)
     repo = new_repo(tmp_path)

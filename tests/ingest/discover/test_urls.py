@@ -183,7 +183,7 @@ def test_version_of_a_repository_in_a_bucket_is_ingested(place: Place, tmp_path:
 
 
 @pytest.mark.servers
-def test_names_in_a_bucket_are_found(seaweedfs: Place, tmp_path: Path) -> None:
+def test_patterns_find_files_in_a_bucket(seaweedfs: Place, tmp_path: Path) -> None:
     for name in ("a/1.nc", "a/b/2.nc", "a/b/c/3.nc", "a/x.txt", "a/s.zarr/zarr.json", "a/s.zarr/v/zarr.json"):
         (tmp_path / "file").write_bytes(b"something")
         seaweedfs.put(f"names/{name}", tmp_path / "file")

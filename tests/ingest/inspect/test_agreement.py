@@ -14,7 +14,7 @@ from tests.support.ingest.files import assert_same, days, expected, new_repo, re
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 
-def test_calendars_of_datetime64_are_noted_and_combined(tmp_path: Path) -> None:
+def test_files_with_different_standard_calendars_are_combined_and_reported(tmp_path: Path) -> None:
     """Both are noted, and xarray combines them into one axis."""
     files = [
         write(tmp_path / "0.nc", days(0, 2), {"time": {"calendar": "standard"}}),
@@ -28,7 +28,7 @@ def test_calendars_of_datetime64_are_noted_and_combined(tmp_path: Path) -> None:
     assert any("has the calendar proleptic_gregorian" in str(each) for each in report.findings)
 
 
-def test_dates_beyond_datetime64_are_reported_as_cftime(tmp_path: Path) -> None:
+def test_files_with_dates_beyond_datetime64_are_rejected_with_the_reason(tmp_path: Path) -> None:
     late = xr.Dataset({"t2m": ("time", [1.0])}, {"time": [cftime.DatetimeGregorian(2300, 1, 1)]})
     usual = write(tmp_path / "0.nc", days(0, 2), {"time": {"calendar": "standard"}})
     files = [usual, write(tmp_path / "1.nc", late)]

@@ -74,7 +74,7 @@ def test_timedelta_coordinates_are_ingested(tmp_path: Path) -> None:
     assert read(repo)["step"].values == step
 
 
-def test_static_variables_of_virtual_files_are_copied_along_the_dimension(tmp_path: Path) -> None:
+def test_static_variables_of_virtual_files_can_be_copied_for_each_step(tmp_path: Path) -> None:
     """They gain the concatenation dimension, and are copied."""
     packed = {"t2m": {"chunksizes": (2, 5, 4), "zlib": True}, "area": {"chunksizes": (5,), "zlib": True}}
     parts = [days(2 * n, 2).assign(area=("lat", np.arange(5.0) + n)) for n in range(2)]

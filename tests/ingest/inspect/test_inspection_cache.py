@@ -85,7 +85,9 @@ def test_all_problems_are_reported_at_once(tmp_path: Path, mode: str, batch: int
     assert_same(read_all(repo), expected(files[:4]))
 
 
-def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ingest_command_prints_problems_as_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["ingest", *bad_archive(tmp_path), str(tmp_path / "repo"), "--executor", "threads"]
 
     assert main(words) == 2

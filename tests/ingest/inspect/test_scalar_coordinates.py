@@ -46,7 +46,7 @@ def test_scalar_time_becomes_a_dimension(tmp_path: Path, mode: str) -> None:
     xr.testing.assert_equal(read_all(later), whole)
 
 
-def test_other_scalars_do_not_order_files(tmp_path: Path) -> None:
+def test_differing_scalars_other_than_time_are_rejected(tmp_path: Path) -> None:
     """A height that differs between files of different times does not become a dimension."""
     files = [write(tmp_path / f"{day}.nc", days(day, 1).assign_coords(height=2.0 + day)) for day in range(2)]
     repo = new_repo(tmp_path)

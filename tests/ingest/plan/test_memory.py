@@ -28,7 +28,7 @@ TRACED = {"write_blocks", "compare_blocks", "count_boxes"}
 
 
 @given(st.data())
-def test_parts_cover_a_piece_without_dividing_chunks(data: st.DataObject) -> None:
+def test_planned_parts_cover_a_block_without_dividing_chunks(data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, 3))
     shape, unit, begin = (
         data.draw(st.lists(st.integers(low, 9), min_size=rank, max_size=rank)) for low in (1, 1, 0)

@@ -128,7 +128,7 @@ def test_transpose_codec_ignores_new_dimensions() -> None:
         ("icefloe.grib", ("y", "x", "t"), False),
     ],
 )
-def test_codecs_with_fixed_dimensions_are_not_widened(
+def test_codecs_with_fixed_dimensions_are_not_applied_to_new_dimensions(
     codec: str, dims: tuple[str, ...], is_there: bool
 ) -> None:
     assert (fit_document(document([{"name": codec}]), dims, (1, 1, 1)) is not None) == is_there

@@ -75,7 +75,7 @@ def regions(repo: Repository) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.parametrize("mode", ["native", "virtual", "hybrid"])
 @pytest.mark.parametrize("spec_version", [1, 2])
-def test_rows_follow_those_of_another_ingest_without_reading_files_again(
+def test_rows_are_appended_after_a_concurrent_ingest_without_reading_files_again(
     tmp_path: Path, mode: Any, spec_version: int
 ) -> None:
     files = archive(tmp_path / "data", (2, 2, 2, 2))
@@ -116,7 +116,7 @@ def test_earlier_labels_are_placed_in_the_chosen_order(tmp_path: Path, order: An
     assert regions(repo)["001"] == ((4, 5) if order == "commit" else (3, 4))
 
 
-def test_strict_order_ends_an_ingest_of_earlier_labels(tmp_path: Path) -> None:
+def test_ingest_of_earlier_labels_fails_with_strict_order(tmp_path: Path) -> None:
     files = archive(tmp_path / "data", (3, 1, 1))
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -129,7 +129,7 @@ def test_strict_order_ends_an_ingest_of_earlier_labels(tmp_path: Path) -> None:
     assert_same(read(repo), expected(files))
 
 
-def test_order_that_fails_a_check_is_not_published(tmp_path: Path) -> None:
+def test_appended_rows_that_fail_a_check_are_not_published(tmp_path: Path) -> None:
     """The checks see the rows at their final places."""
     files = archive(tmp_path / "data", (3, 1, 1))
     repo = new_repo(tmp_path)
@@ -142,7 +142,7 @@ def test_order_that_fails_a_check_is_not_published(tmp_path: Path) -> None:
     assert_same(read(repo), expected([files[0], files[2]]))
 
 
-def test_rows_of_an_append_are_kept(tmp_path: Path) -> None:
+def test_ingest_keeps_rows_of_a_concurrent_append(tmp_path: Path) -> None:
     files = archive(tmp_path / "data", (3, 2))
     repo = new_repo(tmp_path)
     run(repo, files[0])
@@ -156,7 +156,7 @@ def test_rows_of_an_append_are_kept(tmp_path: Path) -> None:
     assert_same(read(repo), xr.concat([expected(files), other], "time", data_vars="minimal"))
 
 
-def test_ingest_of_the_same_file_is_not_repeated(tmp_path: Path) -> None:
+def test_concurrent_ingest_of_the_same_file_is_not_repeated(tmp_path: Path) -> None:
     files = archive(tmp_path / "data", (3, 2))
     repo = new_repo(tmp_path)
     run(repo, files[0])

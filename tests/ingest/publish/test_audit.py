@@ -188,7 +188,7 @@ def test_data_is_published_to_a_version_1_repository(files: list[str]) -> None:
     assert repo.list_branches() == {"main"}
 
 
-def test_boxes_are_joined_and_divided_at_chunk_borders() -> None:
+def test_audited_boxes_are_merged_and_split_at_chunk_boundaries() -> None:
     assert _join_boxes([((0, 2), (0, 9)), ((2, 4), (0, 9)), ((7, 8), (0, 9))]) == [
         ((0, 4), (0, 9)),
         ((7, 8), (0, 9)),
@@ -202,7 +202,7 @@ def test_boxes_are_joined_and_divided_at_chunk_borders() -> None:
 
 
 @pytest.mark.parametrize("labels", [[5, 9, 7], ["b", "a", "c"]])
-def test_shared_labels_may_be_unsorted(tmp_path: Path, labels: list[Any]) -> None:
+def test_labels_of_other_dimensions_may_be_unsorted(tmp_path: Path, labels: list[Any]) -> None:
     """For example stations: only coordinates along which files are concatenated must be monotonic."""
     files = []
     for first in (0, 2):
@@ -214,7 +214,7 @@ def test_shared_labels_may_be_unsorted(tmp_path: Path, labels: list[Any]) -> Non
         assert run(new_repo(tmp_path), some, checks=(Check("monotone"), Check("gaps"))).ok
 
 
-def test_text_labels_may_be_unsorted(tmp_path: Path) -> None:
+def test_text_labels_of_the_concat_dim_may_be_unsorted(tmp_path: Path) -> None:
     files = [
         write(tmp_path / f"{number}.nc", xr.Dataset({"v": ("model", [1.0, 2.0])}, {"model": names}))
         for number, names in enumerate((["a", "d"], ["c", "b"]))
@@ -227,7 +227,7 @@ def test_text_labels_may_be_unsorted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["native", "virtual"])
-def test_overridden_variables_are_not_compared(tmp_path: Path, mode: str) -> None:
+def test_source_check_skips_overridden_variables(tmp_path: Path, mode: str) -> None:
     """The first file provides static fields, and other files may differ."""
     files = [
         write(tmp_path / f"{first}.nc", days(first, 2, height=("lat", np.arange(5.0) + first)))

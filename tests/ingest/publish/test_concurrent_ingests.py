@@ -73,7 +73,7 @@ def once(text: str, act: Callable[[], object]) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("moment", ["3 sources", "1 file into", "check"])
-def test_ingest_survives_another_ingest_at_any_moment(tmp_path: Path, moment: str) -> None:
+def test_ingest_succeeds_if_another_ingest_commits_at_any_moment(tmp_path: Path, moment: str) -> None:
     files = archive(tmp_path)
     repo = new_repo(tmp_path)
     told = once(moment, lambda: run(repo, files[1], chunks={"time": 2}))

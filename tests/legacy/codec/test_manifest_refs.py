@@ -19,7 +19,7 @@ SIZES = st.integers(0, 2**63 - 1)
 
 
 @given(st.binary(min_size=12, max_size=12), SIZES, SIZES)
-def test_ids_of_all_forms_are_decoded(raw: bytes, offset: int, length: int) -> None:
+def test_legacy_ids_of_all_forms_are_decoded(raw: bytes, offset: int, length: int) -> None:
     expected = NativeRef(ChunkId(raw), offset, length)
 
     for id in (raw, (raw, ()), list(raw), str(ChunkId(raw))):

@@ -74,7 +74,7 @@ def test_restored_values_are_encoded_with_the_codecs() -> None:
 
 
 @VERSIONS
-def test_nothing_is_dropped_by_default(version: int) -> None:
+def test_repair_drops_nothing_by_default(version: int) -> None:
     repo = broken(version)
     before = repo.lookup_branch("main")
 
@@ -136,7 +136,7 @@ def test_lost_manifest_is_restored_or_dropped(version: int, way: str) -> None:
 
 
 @VERSIONS
-def test_lost_transaction_log_is_computed(version: int) -> None:
+def test_lost_transaction_log_is_recomputed(version: int) -> None:
     repo = five_chunks(version)
     repo.record_checksums()
     tip = repo.lookup_branch("main")

@@ -56,7 +56,7 @@ def test_a_statistics_file_keeps_all_columns(dtype: str, count: int) -> None:
         assert np.array_equal(getattr(found.statistics, name), getattr(rows.statistics, name)), name
 
 
-def test_a_file_about_another_array_or_meaning_is_not_used() -> None:
+def test_a_statistics_file_of_another_array_or_encoding_is_not_used() -> None:
     meaning, other = _make_meaning("float32"), _make_meaning("float32", scale_factor=2.0)
     data = encode_rows([NODE], (9,), meaning, _make_rows(meaning, 2))
 

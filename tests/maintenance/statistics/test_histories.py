@@ -27,7 +27,7 @@ HISTORIES = int(os.environ.get("ICEFLOE_STATISTICS_HISTORIES", "3"))
 
 @settings(max_examples=HISTORIES, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2]))
-def test_answers_do_not_depend_on_statistics(seed: int, spec: int) -> None:
+def test_query_answers_are_the_same_with_and_without_statistics(seed: int, spec: int) -> None:
     random = np.random.default_rng(seed)
     repo = create_repository(spec)
     for _ in range(5):
@@ -41,7 +41,7 @@ def test_answers_do_not_depend_on_statistics(seed: int, spec: int) -> None:
 
 @settings(max_examples=HISTORIES, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2]))
-def test_answers_are_right_after_merges(seed: int, spec: int) -> None:
+def test_query_answers_from_statistics_are_right_after_merges(seed: int, spec: int) -> None:
     random = np.random.default_rng(seed)
     repo = create_repository(spec)
     for _ in range(4):
@@ -76,7 +76,7 @@ def test_a_file_that_changed_after_its_commit_is_never_read_as_the_new_one(tmp_p
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_shift_keeps_statistics_and_answers(seed: int) -> None:
+def test_shifting_an_array_keeps_its_statistics_valid(seed: int) -> None:
     random = np.random.default_rng(seed)
     repo = create_repository()
     with repo.transaction("main", message="values", collect_statistics=True) as store:

@@ -81,7 +81,7 @@ def test_overwrite_replaces_rows_and_keeps_older_snapshots(catalog: str) -> None
     assert table.scan(snapshot_id=first).to_arrow().num_rows == ROWS.num_rows
 
 
-def test_other_columns_or_partitions_do_not_replace_a_table(catalog: str) -> None:
+def test_iceberg_overwrite_with_other_columns_or_partitions_is_rejected(catalog: str) -> None:
     icefloe.export_iceberg(SESSION, NAME, catalog=catalog, partition_by=["month(time)"])
 
     with pytest.raises(InvalidInputError, match=r"weather\.t2m has the columns time, lat, lon, rain, t2m"):
@@ -107,7 +107,9 @@ def test_failed_export_creates_no_table(
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_concurrent_changes_of_a_table_are_a_conflict(catalog: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_change_of_an_iceberg_table_raises_a_conflict(
+    catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     icefloe.export_iceberg(SESSION, NAME, catalog=catalog)
     add = exporting._add_files
 
@@ -124,12 +126,12 @@ def test_concurrent_changes_of_a_table_are_a_conflict(catalog: str, monkeypatch:
     assert _rows(catalog).num_rows == ROWS.num_rows // 10
 
 
-def test_names_without_namespace_are_rejected(catalog: str) -> None:
+def test_iceberg_table_name_without_a_namespace_is_rejected(catalog: str) -> None:
     with pytest.raises(InvalidInputError, match="expected a namespace and a name, such as weather"):
         icefloe.export_iceberg(SESSION, "t2m", catalog=catalog)
 
 
-def test_secrets_of_a_catalog_are_not_in_errors() -> None:
+def test_errors_contain_no_secrets_of_the_iceberg_catalog() -> None:
     with pytest.raises(StorageError) as caught:
         icefloe.export_iceberg(SESSION, NAME, catalog="postgresql://user:hunter2@127.0.0.1:9/db")
 

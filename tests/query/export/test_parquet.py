@@ -34,7 +34,7 @@ def _read(folder: Path) -> pa.Table:
     return found.to_arrow_table().select(names).sort_by(ORDER).select(ROWS.schema.names)
 
 
-def test_rows_equal_those_of_a_scan(tmp_path: Path) -> None:
+def test_parquet_rows_equal_the_rows_of_a_scan(tmp_path: Path) -> None:
     report = icefloe.export_parquet(SESSION, _storage(tmp_path / "out"))
 
     assert parquet.read_table(tmp_path / "out").equals(ROWS)
@@ -51,9 +51,7 @@ def test_rows_equal_those_of_a_scan(tmp_path: Path) -> None:
         (["time"], {"time=2019-12-28 00%3A00%3A00"}),
     ],
 )
-def test_partitions_are_folders_that_engines_understand(
-    tmp_path: Path, terms: list[str], folders: set[str]
-) -> None:
+def test_parquet_partitions_are_hive_folders(tmp_path: Path, terms: list[str], folders: set[str]) -> None:
     icefloe.export_parquet(SESSION, _storage(tmp_path), partition_by=terms)
 
     found = {str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")}
@@ -61,7 +59,7 @@ def test_partitions_are_folders_that_engines_understand(
     assert _read(tmp_path).cast(ROWS.schema).equals(ROWS.sort_by(ORDER))
 
 
-def test_missing_coordinates_have_a_partition_of_their_own(tmp_path: Path) -> None:
+def test_rows_with_missing_coordinates_get_their_own_partition(tmp_path: Path) -> None:
     cycles = weather(3).drop_vars("rain").assign_coords(cycle=("time", [1.0, np.nan, 2.0]))
     session = repository(cycles).readonly_session("main")
 
@@ -72,7 +70,7 @@ def test_missing_coordinates_have_a_partition_of_their_own(tmp_path: Path) -> No
     assert found.fetchall() == [(144, 96)]
 
 
-def test_processes_write_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_in_processes_writes_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_PARTITION_BYTES", 1)
 
     with ProcessExecutor(2) as executor:

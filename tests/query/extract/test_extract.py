@@ -185,14 +185,14 @@ def test_nearest_cell_of_two_dimensional_coordinates_has_the_smallest_great_circ
         ({"lat": [1.0], "rain": [3]}, {}, "points have a column rain like the table"),
     ],
 )
-def test_wrong_points_are_refused(points: Any, options: Any, words: str) -> None:
+def test_invalid_points_are_rejected(points: Any, options: Any, words: str) -> None:
     scan = scan_dataset(make_dataset(*GRIDS["regional"]))
 
     with pytest.raises(InvalidInputError, match=words):
         plan_points(scan, pa.table(points), **options)
 
 
-def test_points_of_unequal_lengths_are_refused() -> None:
+def test_points_with_columns_of_different_lengths_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="the points are not a table"):
         plan_points(scan_dataset(make_dataset(*GRIDS["regional"])), {"lat": [1.0, 2.0], "lon": [1.0]})
 
@@ -208,7 +208,7 @@ def test_points_on_two_dimensional_coordinates_can_have_times() -> None:
     assert [value >= 1000 for value in found["t2m"]] == [True, False]
 
 
-def test_linear_is_refused_for_two_dimensional_coordinates() -> None:
+def test_linear_interpolation_is_rejected_for_two_dimensional_coordinates() -> None:
     with pytest.raises(
         InvalidInputError, match="two-dimensional, which linear interpolation does not support"
     ):
@@ -274,7 +274,7 @@ def test_zone_across_the_date_line_has_cells_on_both_sides() -> None:
 
 
 @pytest.mark.needs("shapely")
-def test_area_weights_are_those_of_the_sphere() -> None:
+def test_area_weights_equal_cell_areas_on_the_sphere() -> None:
     dataset = make_dataset(*GRIDS["ascending"]).fillna(0)
     ring = [[-180, -90], [180, -90], [180, 90], [-180, 90], [-180, -90]]
     globe = {"type": "Polygon", "coordinates": [ring]}
@@ -288,7 +288,7 @@ def test_area_weights_are_those_of_the_sphere() -> None:
     np.testing.assert_allclose(found["rain"], expected, rtol=1e-12)
 
 
-def test_mask_uses_whole_cells(dataset: xr.Dataset) -> None:
+def test_mask_zones_contain_only_whole_cells(dataset: xr.Dataset) -> None:
     shape = (dataset.sizes["lat"], dataset.sizes["lon"])
     mask = np.where(np.arange(np.prod(shape)).reshape(shape) % 3 == 0, np.nan, 7.0)
 
@@ -300,7 +300,7 @@ def test_mask_uses_whole_cells(dataset: xr.Dataset) -> None:
     np.testing.assert_array_equal(found["t2m_max"], inside.max(("lat", "lon")))
 
 
-def test_mask_of_xarray_is_ordered_by_its_dimensions() -> None:
+def test_xarray_mask_is_transposed_to_the_dimensions_of_the_variable() -> None:
     dataset = make_dataset(*GRIDS["regional"])
     scan = scan_dataset(dataset)
     mask = (dataset["lat"] > 50) & (dataset["lon"] > 0)
@@ -332,14 +332,14 @@ def test_mask_of_xarray_is_ordered_by_its_dimensions() -> None:
         ),
     ],
 )
-def test_wrong_zones_are_refused(zones: Any, results: Any, words: str) -> None:
+def test_invalid_zones_are_rejected(zones: Any, results: Any, words: str) -> None:
     scan = scan_dataset(make_dataset(*GRIDS["regional"]))
 
     with pytest.raises(InvalidInputError, match=words):
         plan_zones(scan, zones, results)
 
 
-def test_local_scan_has_points_and_zones(dataset: xr.Dataset) -> None:
+def test_local_scan_supports_points_and_zones(dataset: xr.Dataset) -> None:
     session = scan_dataset(dataset).session
     mask = np.zeros((dataset.sizes["lat"], dataset.sizes["lon"]))
 
@@ -352,7 +352,7 @@ def test_local_scan_has_points_and_zones(dataset: xr.Dataset) -> None:
         icefloe.scan(session, filters="rain > 3").points({"lat": [45.0], "lon": [5.0]})
 
 
-def test_each_chunk_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extraction_fetches_each_chunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = make_dataset(*GRIDS["descending"])
     scan = scan_dataset(dataset[["rain"]], (5, 5, 7))
     wanted: list[str] = []
@@ -371,7 +371,7 @@ def test_each_chunk_is_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(wanted) == len(set(wanted)) > 1
 
 
-def test_tasks_read_a_partition_each_or_keep_all_slots_busy() -> None:
+def test_extraction_tasks_read_at_most_a_partition_and_use_all_slots() -> None:
     scan = scan_dataset(make_dataset(*GRIDS["regional"])[["rain"]], (1, 5, 7))
     job = plan_points(scan, {"lat": [44.0], "lon": [6.0]})
     small = plan_points(replace(scan, partition_bytes=2 * 5 * 7 * 2), {"lat": [44.0], "lon": [6.0]})

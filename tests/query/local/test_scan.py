@@ -36,7 +36,7 @@ def test_aggregates_equal_those_of_numpy(statistics: bool) -> None:
     assert row["rain_std"] == pytest.approx(RAIN.std(ddof=1), rel=1e-12)
 
 
-def test_whole_chunks_are_answered_without_a_read() -> None:
+def test_aggregates_over_whole_chunks_read_no_data() -> None:
     scan = _scan().isel(time=slice(0, 4))
     scan.sel(lat=60.0)  # reads the coordinates, which are then cached
 
@@ -47,7 +47,7 @@ def test_whole_chunks_are_answered_without_a_read() -> None:
     assert fetched == []
 
 
-def test_groups_by_parts_of_dates() -> None:
+def test_aggregates_can_be_grouped_by_date_parts() -> None:
     found = _scan().aggregate("month(time)", rain="sum")
 
     months = DATASET.time.dt.month.values
@@ -87,7 +87,7 @@ def test_a_selective_filter_reads_only_chunks_with_matches() -> None:
     assert len(fetched) == len(chunks)
 
 
-def test_a_filter_that_compares_columns_is_refused() -> None:
+def test_a_filter_that_compares_two_columns_is_rejected() -> None:
     with pytest.raises(icefloe.InvalidInputError, match="cannot be evaluated"):
         _scan(filters="t2m > rain")
 
@@ -118,7 +118,7 @@ def test_duckdb_and_polars_read_a_scan() -> None:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_equal_values_do_not_deviate_however_far_they_are_from_the_others(statistics: bool) -> None:
+def test_standard_deviation_of_equal_values_is_zero_despite_distant_groups(statistics: bool) -> None:
     repo = icefloe.Repository.create(icefloe.in_memory_storage())
     named: Any = {"dimension_names": ["y", "x"], "chunks": (1, 5)}
     values = np.array([[1e9, 1e9, 2e9, 3e9, 3e9], [0.1] * 5])
@@ -142,7 +142,7 @@ def test_extremes_of_times_are_times(statistics: bool) -> None:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_infinities_that_a_filter_excludes_do_not_matter(statistics: bool) -> None:
+def test_filtered_infinities_do_not_affect_aggregates(statistics: bool) -> None:
     repo = _create_repository(np.array([np.inf, 1, 2, 6]))
 
     scan = icefloe.scan(repo, variables="v", filters="v < 10", statistics=statistics)
@@ -151,7 +151,7 @@ def test_infinities_that_a_filter_excludes_do_not_matter(statistics: bool) -> No
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_deviations_of_negative_integers(statistics: bool) -> None:
+def test_variance_of_negative_integers_is_exact(statistics: bool) -> None:
     repo = _create_repository(np.array([-4, -2, 0, 2]))
 
     found = icefloe.scan(repo, variables="v", statistics=statistics).aggregate(v="var")
@@ -177,7 +177,7 @@ def _create_repository(values: Any, **attributes: Any) -> icefloe.Repository:
 
 
 @pytest.mark.parametrize("statistics", [True, False])
-def test_outliers_do_not_take_the_digits_of_other_values(statistics: bool) -> None:
+def test_filtered_outliers_do_not_reduce_the_precision_of_other_values(statistics: bool) -> None:
     repo = _create_repository(np.array([1, 2, 4, 5, 7, 9, 11, 9.96921e36, 9.96921e36, 12]))
 
     scan = icefloe.scan(repo, variables="v", filters="v < 10", statistics=statistics)

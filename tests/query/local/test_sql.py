@@ -30,14 +30,14 @@ def _plain(value: object) -> object:
         "SELECT time, rain FROM w WHERE rain IN (1, 2) OR rain > 97",
     ],
 )
-def test_answers_equal_those_of_all_rows(text: str, statistics: bool) -> None:
+def test_local_sql_answers_equal_those_computed_from_all_rows(text: str, statistics: bool) -> None:
     found = run_local_query(text, {"w": REPO}, statistics=statistics).table
 
     rows = [tuple(map(_plain, row.values())) for row in found.to_pylist()]
     assert rounded(rows) == rounded(answer(parse_query(text, ["w"]), [WHOLE]))
 
 
-def test_order_and_limit_follow_spark() -> None:
+def test_local_order_by_and_limit_behave_like_spark() -> None:
     text = "SELECT lat, max(t2m) AS warmest FROM w GROUP BY lat ORDER BY warmest DESC LIMIT 2"
 
     found = run_local_query(text, {"w": REPO}).table.to_pylist()
@@ -69,7 +69,7 @@ def test_explain_counts_chunks_without_reading() -> None:
         "CREATE TAG v1 IN w",
     ],
 )
-def test_queries_that_need_spark_say_so(text: str) -> None:
+def test_queries_that_need_spark_are_rejected_with_a_hint(text: str) -> None:
     with pytest.raises(icefloe.InvalidInputError) as caught:
         run_local_query(text, {"w": REPO})
 

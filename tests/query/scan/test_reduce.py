@@ -130,7 +130,7 @@ def test_each_chunk_is_read_once() -> None:
     assert len(fetched) == len(set(fetched)) == 2 * 10 * 2 * 2
 
 
-def test_result_names_and_types() -> None:
+def test_aggregate_results_have_the_expected_names_and_types() -> None:
     results = {"t2m": ["mean", "max"], "n": ("rain", "count"), "rain": "sum"}
 
     schema = order_for(REPO, ["lat", "month(time)"], results, None, 10**9).schema

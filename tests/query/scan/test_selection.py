@@ -116,7 +116,7 @@ def test_partial_time_selects_whole_period() -> None:
     assert chosen_rows({"time": date(2020, 1, 2)}) == chosen_rows({"time": datetime(2020, 1, 2)})
 
 
-def test_ranges_may_be_json_objects() -> None:
+def test_selection_ranges_may_be_json_objects() -> None:
     assert chosen_rows({"lat": {"start": 50, "stop": 40}}) == chosen_rows({"lat": slice(50, 40)})
     with pytest.raises(InvalidInputError, match="no key 'end' in a range; known are start, stop, step"):
         chosen_rows({"lat": {"start": 50, "end": 40}})
@@ -237,7 +237,7 @@ def test_variables_with_different_chunks_share_blocks() -> None:
     assert rows(found) == frame_rows(opened(session), table.schema.names)
 
 
-def test_shards_are_read_once() -> None:
+def test_each_shard_is_read_once() -> None:
     repo = repository(weather(8), encoding={"t2m": {"chunks": (2, 3, 4), "shards": (4, 6, 8)}})
     session, _, _ = parts(repo)
     table = find_tables(session).choose(["t2m"])

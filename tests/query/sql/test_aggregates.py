@@ -79,12 +79,12 @@ def check(text: str, partition_bytes: int = 2**26, statistics: TableStatistics |
 
 
 @given(shaped(), st.sampled_from([1, 5000, 2**26]))
-def test_aggregates_of_groups_equal_those_of_cells(text: str, partition_bytes: int) -> None:
+def test_aggregates_of_prepared_groups_equal_aggregates_of_cells(text: str, partition_bytes: int) -> None:
     assert check(text, partition_bytes)
 
 
 @given(shaped(by_value=True), st.booleans())
-def test_answers_from_statistics_equal_those_of_cells(text: str, on: bool) -> None:
+def test_answers_from_statistics_equal_answers_from_cells(text: str, on: bool) -> None:
     check(text, statistics=STATISTICS if on else None)
 
 
@@ -112,7 +112,7 @@ def test_only_chunks_that_statistics_cannot_answer_are_read(text: str, read: int
 
 
 @given(queries())
-def test_queries_that_cannot_be_reduced_are_unchanged(text: str) -> None:
+def test_queries_that_cannot_be_aggregated_per_chunk_are_unchanged(text: str) -> None:
     check(text)
 
 
@@ -140,7 +140,7 @@ def test_queries_that_cannot_be_reduced_are_unchanged(text: str) -> None:
         "SELECT `avg(t2m)` FROM (SELECT avg(t2m) FROM w UNION SELECT 1)",
     ],
 )
-def test_queries_that_need_cells_are_not_reduced(text: str) -> None:
+def test_queries_that_need_single_cells_are_not_aggregated_per_chunk(text: str) -> None:
     assert 0 not in tables_for(text, 2**26)[2]
 
 
@@ -157,7 +157,7 @@ def test_count_does_not_read_chunks() -> None:
     assert fetched == []
 
 
-def test_groups_are_as_coarse_as_possible() -> None:
+def test_chunk_groups_are_as_coarse_as_the_query_allows() -> None:
     (table,), _, _ = tables_for(
         "SELECT month(time) AS m, avg(t2m) FROM w WHERE lat > 40 AND time > '2019-12-30' GROUP BY m", 2**26
     )

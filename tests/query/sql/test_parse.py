@@ -37,7 +37,7 @@ def check(text: str) -> None:
 
 
 @given(queries())
-def test_pruning_does_not_change_results(text: str) -> None:
+def test_pruning_chunks_does_not_change_query_results(text: str) -> None:
     check(text)
 
 
@@ -114,7 +114,9 @@ def test_unusual_queries_are_analyzed(text: str) -> None:
         ("SELECT max(t2m) FROM w TABLESAMPLE (10 ROWS) WHERE lat > 50", {"t2m", "lat"}, 12),
     ],
 )
-def test_number_of_read_chunks(text: str, columns: set[str] | None, chunks: int) -> None:
+def test_queries_read_only_the_chunks_that_they_need(
+    text: str, columns: set[str] | None, chunks: int
+) -> None:
     (need,) = needs(text)
     table, selection = pruned(need)
     made = make_plan(table, selection)
@@ -127,7 +129,7 @@ def test_number_of_read_chunks(text: str, columns: set[str] | None, chunks: int)
     assert len(fetched) == chunks + coordinates * made.partitions
 
 
-def test_each_table_use_has_its_own_needs() -> None:
+def test_each_use_of_a_table_has_its_own_columns_and_conditions() -> None:
     north, south = needs("SELECT a.t2m FROM w a JOIN w b ON a.time = b.time WHERE a.lat > 50 AND b.lat < 40")
 
     assert north.columns == {"t2m", "time", "lat"}
@@ -188,7 +190,7 @@ def test_versions_and_positions_of_tables_are_found() -> None:
     )
 
 
-def test_alias_follows_tablesample() -> None:
+def test_table_alias_may_follow_tablesample() -> None:
     query = parse_query("SELECT w.lat FROM w TABLESAMPLE (5 ROWS) REPEATABLE (1) WHERE w.lat > 5", ["w"])
 
     made = query.rewrite({0: "t"})

@@ -7,7 +7,7 @@ from icefloe.query.sql.relations import ArrayRelation, Sessions, resolve_relatio
 from tests.support.spark.weather import put, repository, weather
 
 
-def test_table_that_occurs_twice_is_read_at_one_snapshot() -> None:
+def test_table_used_twice_in_a_query_is_read_at_one_snapshot() -> None:
     repo = repository(weather(2))
     first_use, second_use = parse_query("SELECT * FROM w JOIN w AS v USING (time)", ["w"]).uses
     opened: Sessions = {}

@@ -25,7 +25,7 @@ from icefloe.query.statements.parse import (
 )
 
 
-def test_merge_is_divided_at_its_own_keywords_only() -> None:
+def test_merge_statement_is_split_only_at_its_own_keywords() -> None:
     text = (
         "MERGE INTO era5 VERSION AS OF 'dev' AS t USING (SELECT * FROM u WHERE a = 1) AS s"
         " ON (t.x = s.x AND t.y BETWEEN 1 AND 2)"
@@ -53,7 +53,7 @@ def test_merge_is_divided_at_its_own_keywords_only() -> None:
     )
 
 
-def test_conjuncts_in_parentheses_are_conditions_of_their_own() -> None:
+def test_parenthesized_conjuncts_are_separate_conditions() -> None:
     text = "MERGE INTO r t USING s ON ((t.x = s.x AND (t.y = s.y)) AND (t.z = 1 OR s.z = 1)) WHEN MATCHED"
 
     merge = parse_statement(f"{text} THEN DELETE", ["r"])
@@ -81,7 +81,7 @@ def test_update_delete_and_insert_keep_conditions_as_written() -> None:
     )
 
 
-def test_statements_about_refs_name_the_repository_or_have_only_one() -> None:
+def test_statements_about_refs_may_omit_the_only_repository() -> None:
     assert parse_statement("show branches", ["r"]) == ShowRefs("branch", "r")
     assert parse_statement("SHOW TAGS IN r", ["q", "r"]) == ShowRefs("tag", "r")
     assert parse_statement("CREATE TAG v1 IN r TIMESTAMP AS OF '2024-05'", ["q", "r"]) == CreateRef(
@@ -98,7 +98,7 @@ def test_statements_about_refs_name_the_repository_or_have_only_one() -> None:
     "text",
     ["SELECT 1", "UPDATE other SET a = 1", "SHOW TABLES", "CREATE TABLE t (a INT)"],
 )
-def test_other_statements_are_run_by_spark(text: str) -> None:
+def test_unrecognized_statements_are_passed_to_spark(text: str) -> None:
     assert parse_statement(text, ["r"]) is None
 
 

@@ -192,7 +192,7 @@ STEPS: list[Callable[[icefloe.Repository, np.random.Generator], None]] = [
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ICEFLOE_STREAMS", "1"))))
-def test_changed_rows_keep_a_copy_of_the_table_up_to_date(seed: int) -> None:
+def test_applying_streamed_changes_reproduces_the_table(seed: int) -> None:
     random = np.random.default_rng(seed)
     repo = create_repository(weather(5, (6, 8)))
     seen = repo.lookup_branch("main")
@@ -259,7 +259,7 @@ def test_repeated_labels_match_in_order() -> None:
     assert found.tolist() == [1, 3, 2, -1]
 
 
-def test_new_variable_ends_the_stream() -> None:
+def test_new_variable_in_the_table_ends_the_stream() -> None:
     repo = create_repository(weather(3, (6, 8)))
     session = repo.writable_session("main")
     zarr.create_array(

@@ -40,7 +40,7 @@ def test_rows_round_trip_to_arrays() -> None:
 
 
 @given(st.data())
-def test_append_changes_only_given_cells(data: st.DataObject) -> None:
+def test_append_changes_only_the_given_cells(data: st.DataObject) -> None:
     dataset = weather()
     session = repository(dataset, encoding=CHUNKS).writable_session("main")
     rows = as_rows(dataset[["rain", "t2m"]])

@@ -86,7 +86,7 @@ def _run_at_once(programs: Iterable[tuple[object, ...]]) -> list[str]:
     return printed
 
 
-def test_no_update_is_lost_between_processes(tmp_path: Path) -> None:
+def test_concurrent_processes_lose_no_update(tmp_path: Path) -> None:
     """The official library loses most of them: it writes to folders unconditionally."""
     storage = LocalStorage(tmp_path)
     storage.put("counter", b"0", ABSENT)
@@ -144,7 +144,7 @@ def test_conditional_writes_ignore_unsafe_settings(tmp_path: Path) -> None:
         storage.put("repo", b"third", ABSENT)
 
 
-def test_default_settings_are_the_official_ones(tmp_path: Path) -> None:
+def test_default_settings_of_a_folder_equal_the_official_ones(tmp_path: Path) -> None:
     defaults = LocalStorage(tmp_path).default_settings()
 
     assert defaults.unsafe_use_conditional_update is False
@@ -332,7 +332,7 @@ def test_files_are_synced_before_the_ref_moves(tmp_path: Path, synced: list[str]
     assert synced == ["repo", "root"]
 
 
-def test_sync_makes_earlier_writes_durable(tmp_path: Path, synced: list[str]) -> None:
+def test_sync_makes_all_earlier_writes_durable(tmp_path: Path, synced: list[str]) -> None:
     storage = LocalStorage(tmp_path)
     storage.put("chunks/c", b"x")
     storage.put("chunks/deleted", b"x")
@@ -397,7 +397,7 @@ def test_nothing_is_synced_when_syncing_is_off(tmp_path: Path, synced: list[str]
     assert synced == []
 
 
-def test_reading_creates_no_folders(tmp_path: Path) -> None:
+def test_reading_a_missing_repository_creates_no_folders(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path / "nowhere")
 
     assert list(storage.list_prefix()) == []

@@ -89,7 +89,9 @@ def test_named_profile_with_a_token_is_used(proxy: Proxy, monkeypatch: pytest.Mo
     assert proxy.seen[-1].headers["x-amz-security-token"] == "other-token"
 
 
-def test_environment_has_precedence(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_take_precedence_over_profiles(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-2")
@@ -97,7 +99,7 @@ def test_environment_has_precedence(proxy: Proxy, monkeypatch: pytest.MonkeyPatc
     assert signed_for(proxy, storage_at(proxy, from_env=True)) == ("environment-key", "eu-west-2")
 
 
-def test_given_keys_use_the_region_of_the_profile(proxy: Proxy) -> None:
+def test_explicit_keys_use_the_region_of_the_profile(proxy: Proxy) -> None:
     given = storage_at(proxy, access_key_id="given", secret_access_key=SECRET)
 
     assert signed_for(proxy, given) == ("given", "eu-north-1")
@@ -196,7 +198,9 @@ def test_failing_credential_process_is_reported(
         read_profile_keys()
 
 
-def test_profile_files_may_be_elsewhere(proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_of_profile_files_can_be_changed(
+    proxy: Proxy, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable, name in (("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")):
         (home / ".aws" / name).rename(home / name)
         monkeypatch.setenv(variable, str(home / name))
@@ -212,7 +216,7 @@ def test_pickle_contains_no_keys_and_reads_them_again(proxy: Proxy, home: Path) 
     assert signed_for(proxy, pickle.loads(data))[0] == "renewed-key"
 
 
-def test_removed_keys_are_reported(home: Path) -> None:
+def test_keys_removed_from_a_profile_file_are_reported(home: Path) -> None:
     (home / ".aws" / "credentials").unlink()
 
     with pytest.raises(InvalidInputError, match="no longer has aws_access_key_id"):

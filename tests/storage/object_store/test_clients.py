@@ -34,7 +34,7 @@ def storage_with(algorithm: ChecksumAlgorithm | None, url: str) -> Storage:
 
 
 @pytest.mark.parametrize("algorithm", [ChecksumAlgorithm.Sha256, ChecksumAlgorithm.Crc64Nvme])
-def test_checksums_are_sent(proxy: Proxy, algorithm: ChecksumAlgorithm) -> None:
+def test_supported_checksums_are_sent_to_s3(proxy: Proxy, algorithm: ChecksumAlgorithm) -> None:
     storage = storage_with(algorithm, proxy.url)
 
     storage.put("plain", b"x")

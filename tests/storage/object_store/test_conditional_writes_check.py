@@ -113,7 +113,7 @@ def test_ignored_conditional_updates_are_detected(new_s3: S3Maker, proxy: Proxy)
         Repository.create(new_s3(proxy.url))
 
 
-def test_correct_server_is_checked_once(new_s3: S3Maker, proxy: Proxy) -> None:
+def test_correct_server_is_checked_only_once(new_s3: S3Maker, proxy: Proxy) -> None:
     proxy.fault = None
     repo = Repository.create(new_s3(proxy.url))
     before = len(proxy.seen)
@@ -126,7 +126,7 @@ def test_correct_server_is_checked_once(new_s3: S3Maker, proxy: Proxy) -> None:
     assert not any("icefloe-probe" in info.key for info in repo.storage.list_prefix())
 
 
-def test_check_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> None:
+def test_conditional_write_check_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> None:
     proxy.fault = None
 
     new_s3(proxy.url).require_conditional_writes()
@@ -135,7 +135,7 @@ def test_check_takes_seven_requests(new_s3: S3Maker, proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_readers_do_not_check(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
+def test_readers_skip_the_conditional_write_check(new_s3: S3Maker, proxy: Proxy, version: int) -> None:
     """Not even of a server that would not be trusted."""
     session = Repository.create(new_s3(prefix=f"read-{version}"), spec_version=version).writable_session(
         "main"
@@ -161,7 +161,7 @@ def test_readers_do_not_check(new_s3: S3Maker, proxy: Proxy, version: int) -> No
         ("https://amazonaws.com.example.org", None, False),
     ],
 )
-def test_amazon_is_not_checked(
+def test_conditional_write_check_is_skipped_for_aws(
     endpoint: str | None, variable: str | None, is_amazon: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)

@@ -80,7 +80,7 @@ def test_conditional_write_survives_a_fault(
     assert storage.get("repo") == (b"second", replaced)
 
 
-def test_repeatedly_lost_response_is_still_recognized(storage: Storage, proxy: Proxy) -> None:
+def test_write_is_recognized_after_several_lost_responses(storage: Storage, proxy: Proxy) -> None:
     proxy.fault = first_puts("lose-answer", times=3)
 
     storage.put("repo", b"first", ABSENT)
@@ -89,7 +89,7 @@ def test_repeatedly_lost_response_is_still_recognized(storage: Storage, proxy: P
 
 
 @pytest.mark.parametrize("use_metadata", [True, False])
-def test_lost_response_is_recognized_without_a_retry(
+def test_write_with_a_lost_response_is_recognized_without_a_retry(
     storage: Storage, proxy: Proxy, use_metadata: bool
 ) -> None:
     once = StorageSettings(retries=StorageRetriesSettings(1), unsafe_use_metadata=use_metadata)
@@ -100,7 +100,9 @@ def test_lost_response_is_recognized_without_a_retry(
     assert sum(request.method == "PUT" for request in proxy.seen) == 1
 
 
-def test_conflict_after_a_lost_response_is_detected(new_s3: S3Maker, storage: Storage, proxy: Proxy) -> None:
+def test_conflicting_write_after_a_lost_response_is_detected(
+    new_s3: S3Maker, storage: Storage, proxy: Proxy
+) -> None:
     """Another writer writes between our lost request and our next attempt."""
     version = storage.put("repo", b"start", ABSENT)
     prefix = storage.describe()["prefix"]
@@ -120,7 +122,9 @@ def test_conflict_after_a_lost_response_is_detected(new_s3: S3Maker, storage: St
     assert storage.get("repo")[0] == b"theirs"
 
 
-def test_equal_content_of_another_writer_is_not_recognized(new_s3: S3Maker, storage: Storage) -> None:
+def test_equal_content_of_another_writer_is_not_mistaken_for_our_write(
+    new_s3: S3Maker, storage: Storage
+) -> None:
     """Two clients create the same tag on the same snapshot: one of them must get an error."""
     other = new_s3(prefix=storage.describe()["prefix"])
     without_metadata = QUICK.merge(StorageSettings(unsafe_use_metadata=False))
@@ -200,7 +204,7 @@ def drop_metadata(request: Request) -> str | None:
     return None
 
 
-def test_lost_response_is_recognized_without_metadata(storage: Storage, proxy: Proxy) -> None:
+def test_write_with_a_lost_response_is_recognized_without_metadata(storage: Storage, proxy: Proxy) -> None:
     lose = first_puts("lose-answer")
     proxy.fault = lambda request: drop_metadata(request) or lose(request)
 
@@ -371,7 +375,7 @@ def test_missing_bucket_is_not_a_missing_object(s3_url: str) -> None:
         assert not isinstance(caught.value, ObjectNotFoundError)
 
 
-def test_given_keys_are_not_mixed_with_the_environment(
+def test_explicit_keys_are_not_mixed_with_environment_variables(
     storage: Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """obstore alone would complete the given keys with the session token of the environment."""
@@ -385,7 +389,9 @@ def test_given_keys_are_not_mixed_with_the_environment(
     assert "Credential=access/" in headers["authorization"]
 
 
-def test_keys_of_the_environment_are_used(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_from_environment_variables_are_used(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "environment-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("AWS_SESSION_TOKEN", "environment-token")

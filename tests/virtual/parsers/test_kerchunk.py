@@ -145,7 +145,7 @@ def test_missing_files_have_no_checksum(tmp_path: Path) -> None:
     assert [source.size_bytes for source in dataset.sources] == [10, None]
 
 
-def test_unresponsive_server_is_asked_once(tmp_path: Path) -> None:
+def test_unresponsive_server_is_contacted_only_once(tmp_path: Path) -> None:
     with range_server() as server:
         server.files["a.bin"] = bytes(range(10))
         server.modified["a.bin"] = "Tue, 14 Nov 2023 22:13:20 GMT"

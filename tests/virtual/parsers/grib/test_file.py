@@ -121,7 +121,7 @@ def test_missing_values_are_nan_and_9999_is_a_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scanning", [{"jScansPositively": 1}, {"jPointsAreConsecutive": 1}, {"alternativeRowScanning": 1}]
 )
-def test_every_scanning_mode_yields_rows_of_longitudes(tmp_path: Path, scanning: dict[str, int]) -> None:
+def test_every_grib_scanning_mode_yields_rows_of_longitudes(tmp_path: Path, scanning: dict[str, int]) -> None:
     data = message("regular_ll_pl_grib2", shortName="t", bitsPerValue=24)
     handle = eccodes.codes_new_from_message(data)
     if "jScansPositively" in scanning:

@@ -216,7 +216,7 @@ def test_coordinates_load_without_hdf5_filter_plugin(tmp_path: Path) -> None:
     assert found.strip() == "True [0.0, 1.0, 2.0, 3.0]"
 
 
-def test_refusal_names_unsupported_filter(tmp_path: Path) -> None:
+def test_error_names_the_unsupported_filter(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file.create_dataset("v", data=SMOOTH, chunks=(10, 13), **hdf5plugin.SZ3(absolute=0.1))
 

@@ -313,7 +313,7 @@ def test_truncated_file_is_rejected(tmp_path: Path, kept: int) -> None:
         virtual(tmp_path / "f.h5")
 
 
-def test_guide_lists_every_refusal_reason() -> None:
+def test_reference_lists_every_reason_for_refusing_a_variable() -> None:
     text = (ROOT / "docs" / "how-to" / "virtual.md").read_text(encoding="utf-8")
     reasons = re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)
 
@@ -334,7 +334,7 @@ def test_file_that_xarray_has_open_is_parsed(tmp_path: Path, engine: Any) -> Non
 
 
 @pytest.mark.parametrize("locking", [None, True, False, "best-effort"])
-def test_file_open_in_this_process_is_parsed(tmp_path: Path, locking: Any) -> None:
+def test_file_that_h5py_has_open_is_parsed(tmp_path: Path, locking: Any) -> None:
     path = tmp_path / "f.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("a", data=SMOOTH, chunks=(3, 4), compression="gzip")

@@ -90,7 +90,7 @@ def test_store_of_single_array_ignores_other_files(tmp_path: Path) -> None:
     assert list(virtualize(aged_tree(tmp_path / "d.zarr"), group="a/b").variables) == ["d"]
 
 
-def test_links_to_files_are_followed_but_not_to_folders(tmp_path: Path) -> None:
+def test_links_to_files_are_followed_and_links_to_folders_are_not(tmp_path: Path) -> None:
     array = zarr.create_array(
         tmp_path / "z.zarr", name="a b", shape=(2,), chunks=(1,), dtype="u1", compressors=None, fill_value=0
     )
